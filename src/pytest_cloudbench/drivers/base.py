@@ -1,0 +1,131 @@
+"""The one narrow seam between experiments and providers.
+
+What may live here: the driver protocol and what all drivers share. Drivers never time, never retry
+and never swallow: what goes wrong leaves as ``CloudError`` with the cause chained. The engine is the
+only clock. A driver is safe to call from many threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+from pytest_cloudbench.model import Capabilities, Content, CredentialsError, Endpoint, Entry, ProviderSpec, SpecError
+
+__all__ = ["CredentialSet", "Driver", "check_params", "scrub", "usable_credentials", "without_secrets"]
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialSet:
+    """One way to authenticate, as data: a driver that needs credentials declares ``credential_sets``.
+
+    Attributes:
+        required: names of the fields that it takes all of.
+        optional: names of fields that may go with them.
+    """
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+
+def check_params(spec: ProviderSpec, known: Collection[str]) -> None:
+    """Raise SpecError for a parameter that the driver does not know: a typo must not pass for a setting."""
+    for name in spec.params:
+        if name not in known:
+            expected = ", ".join(sorted(known)) or "none"
+            raise SpecError(f"provider {spec.text!r}: unknown parameter {name!r}; {spec.scheme} knows: {expected}")
+
+
+def usable_credentials(scheme: str, sets: Iterable[CredentialSet], credentials: Mapping[str, str]) -> Mapping[str, str]:
+    """The first set that is complete, and nothing else of the credentials; CredentialsError if none is."""
+    for fields in sets:
+        if all(credentials.get(name) for name in fields.required):
+            names = (*fields.required, *fields.optional)
+            return {name: _checked(scheme, name, credentials[name]) for name in names if credentials.get(name)}
+    wanted = ", or ".join(" and ".join(fields.required) for fields in sets)
+    raise CredentialsError(f"{scheme}: credentials are missing: {wanted}")
+
+
+def _checked(scheme: str, name: str, secret: str) -> str:
+    # Here, because an HTTP library that finds it prints the value in its own message.
+    if not secret.isascii() or not secret.isprintable() or " " in secret:
+        raise CredentialsError(
+            f"{scheme}: {name} holds a space or another character that it cannot have: copy it again"
+        )
+    return secret
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """The text with every secret replaced."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
+
+
+def scrub(error: BaseException, secrets: Collection[str]) -> None:
+    """Take the secrets out of an error, its causes, and what pytest would show of their frames.
+
+    An SDK's frames hold the authorization header in local variables, which ``pytest -l`` prints; they
+    also keep the payload of every failed upload in memory.
+    """
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        cause.__traceback__ = None
+        cause.args = tuple(without_secrets(arg, secrets) if isinstance(arg, str) else arg for arg in cause.args)
+        for name, value in list(vars(cause).items()):
+            if isinstance(value, str):
+                setattr(cause, name, without_secrets(value, secrets))
+        cause = cause.__cause__ or cause.__context__
+
+
+@runtime_checkable
+class Driver(Protocol):
+    """A connection to one provider. Paths are absolute POSIX paths such as ``/run/s00001.bin``.
+
+    Every method raises CloudError, and nothing else, when the provider refuses or fails.
+    """
+
+    capabilities: ClassVar[Capabilities]
+
+    @classmethod
+    def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> Driver:
+        """A driver ready for use. ``endpoint`` is set when an emulator stands in for the provider.
+
+        Raises SpecError or CredentialsError when the spec or the credentials cannot work.
+        """
+        ...
+
+    def versions(self) -> Mapping[str, str]:
+        """Names and versions of the libraries that do the work, for the results."""
+        ...
+
+    def put(self, path: str, content: Content) -> Entry:
+        """Create or overwrite the file at ``path``; missing parent folders are created."""
+        ...
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """The file's bytes from ``offset`` as they arrive; the first item marks the first byte."""
+        ...
+
+    def stat(self, path: str) -> Entry:
+        """What the provider knows of one path."""
+        ...
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        """All files and folders below ``folder``, recursively, with size and digest."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a folder with all it holds."""
+        ...
+
+    def mkdir(self, path: str) -> None:
+        """Create a folder and its parents; no error where it exists."""
+        ...
+
+    def close(self) -> None:
+        """Release connections. The driver is not used afterwards."""
+        ...

@@ -1,0 +1,242 @@
+"""The load engine: turns due times into operations and keeps their records. The only clock for operations.
+
+What may live here: threads, waiting, time stamps. One agent runs one engine at a time.
+
+**Open loop** (``run_schedule``): the plan is fixed in advance. Threads of a bounded pool take
+numbered tickets in due order, prepare the payload, wait for the due time and do the operation, so
+a slow operation delays nobody else and no dispatcher stands between the clock and the driver.
+**Closed loop** (``run_closed``): one thread per sensor, which waits *after* each operation.
+
+Sensors are entries in a schedule, not threads. Every record leaves through ``record`` at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pytest_cloudbench.arrival import Plan, ThinkTime
+from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, Verb
+
+__all__ = [
+    "MAX_THREADS",
+    "Budget",
+    "Engine",
+    "Task",
+    "now_ns",
+    "outcome_of",
+]
+
+now_ns = time.monotonic_ns
+
+MAX_THREADS = 512
+"""Operations in flight at once in one agent, at most. Past it the engine is late and says so."""
+
+_READY_WINDOW_NS = 100_000_000
+_READY_THREADS = 64
+_NAP_S = 0.2
+"""The longest wait without a look at the stop signal."""
+
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may hold the interpreter while others are due (CPython's default of 5 ms would be lateness)."""
+
+
+class Task(Protocol):
+    """What one operation is. ``prepare`` runs before the due time, ``execute`` is what is timed."""
+
+    verb: Verb
+
+    def prepare(self, sensor: int, seq: int) -> tuple[Any, int, bytes]:
+        """What ``execute`` needs, the size in bytes that the operation will move, and its digest."""
+        ...
+
+    def execute(self, prepared: Any) -> int:
+        """Do it. Returns the time of the first byte in ns where it is known, else 0. Raises CloudError."""
+        ...
+
+
+def outcome_of(kind: ErrorKind) -> Outcome:
+    """The outcome that a kind of error means; throttling is not failure."""
+    if kind is ErrorKind.THROTTLED:
+        return Outcome.THROTTLED
+    return Outcome.CORRUPT if kind is ErrorKind.CORRUPT else Outcome.FAILED
+
+
+class Budget:
+    """Stops a run before it exceeds a number of operations or bytes. None means no bound."""
+
+    def __init__(self, max_ops: int | None = None, max_bytes: int | None = None) -> None:
+        self.max_ops, self.max_bytes = max_ops, max_bytes
+        self.ops = self.bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> None:
+        """Reserve one operation. Raises BudgetError when it does not fit any more."""
+        with self._lock:
+            if self.max_ops is not None and self.ops >= self.max_ops:
+                raise BudgetError(f"--max-ops {self.max_ops} is used up")
+            if self.max_bytes is not None and self.bytes + size_bytes > self.max_bytes:
+                raise BudgetError(f"--max-bytes {self.max_bytes} is used up ({self.bytes} bytes so far)")
+            self.ops += 1
+            self.bytes += size_bytes
+
+
+@dataclass(slots=True)
+class Engine:
+    """One agent's engine.
+
+    Attributes:
+        task: what each operation does.
+        record: called with every finished ``Op``, from many threads.
+        agent: this agent's index, kept in every record.
+        stop: set from outside to end the run early.
+        budget: bound on operations and bytes.
+        max_threads: bound on operations in flight.
+    """
+
+    task: Task
+    record: Callable[[Op], None]
+    agent: int
+    stop: threading.Event
+    budget: Budget
+    max_threads: int = MAX_THREADS
+    error: BaseException | None = None
+    _halted: bool = False
+
+    def run_schedule(self, plan: Plan, start_ns: int) -> None:
+        """Run every operation of ``plan``, due at ``start_ns`` plus its due time.
+
+        Raises what the first failing thread raised, if it was not a CloudError.
+        """
+        pool = _Pool(self, plan, start_ns)
+        ready = min(self.max_threads, _READY_THREADS, max(1, plan.busiest(_READY_WINDOW_NS)))
+        self._run(pool.spawn, min(ready, len(plan)), pool.join)
+
+    def run_closed(self, arrival: ThinkTime, sensors: Iterable[int], count: int, seed: str, start_ns: int,
+                   time_scale: float = 1.0) -> None:
+        """Run ``count`` operations per sensor, one thread each, which sleeps after each operation."""
+        think_ns = round(arrival.interval_s * 1e9 / time_scale)
+
+        def sensor_loop(sensor: int) -> None:
+            due = start_ns + round(arrival.first_s(seed, sensor) * 1e9 / time_scale)
+            for seq in range(count):
+                end = self._one(sensor, seq, due)
+                if end is None:
+                    return
+                due = end + think_ns
+
+        threads = [
+            threading.Thread(target=self._guarded, args=(sensor_loop, sensor), name=f"sensor-{sensor}", daemon=True)
+            for sensor in sensors
+        ]
+        self._run(lambda: threads.pop().start(), len(threads), lambda alive=tuple(threads): _join(alive))
+
+    def _run(self, spawn: Callable[[], None], count: int, join: Callable[[], None]) -> None:
+        former = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        try:
+            for _ in range(count):
+                spawn()
+            join()
+        except BaseException:
+            self._halted = True
+            join()
+            raise
+        finally:
+            sys.setswitchinterval(former)
+        if self.error is not None:
+            raise self.error
+
+    def _guarded(self, target: Callable[..., None], *args: Any) -> None:
+        try:
+            target(*args)
+        except BaseException as error:  # a bug or the budget: ends the run, and the caller raises it
+            self.error = self.error or error
+            self._halted = True
+
+    def _wait(self, due_ns: int) -> bool:
+        """Wait for ``due_ns``. False when the run is to stop."""
+        stopped = self.stop.is_set
+        while (left_ns := due_ns - now_ns()) > 0:
+            if self._halted or stopped():
+                return False
+            time.sleep(min(left_ns / 1e9, _NAP_S))
+        return not (self._halted or stopped())
+
+    def _one(self, sensor: int, seq: int, due_ns: int, started: Callable[[], None] | None = None) -> int | None:
+        """Prepare, wait, do and record one operation. Returns its end, or None when the run is to stop."""
+        task = self.task
+        prepared, size_bytes, digest = task.prepare(sensor, seq)
+        if not self._wait(due_ns):
+            return None
+        if started is not None:
+            started()
+        self.budget.take(size_bytes)
+        outcome, kind, retry_after_s, first_byte_ns = Outcome.OK, None, None, 0
+        start_ns = now_ns()
+        try:
+            first_byte_ns = task.execute(prepared)
+            end_ns = now_ns()
+        except CloudError as error:
+            end_ns = now_ns()
+            outcome, kind, retry_after_s = outcome_of(error.kind), error.kind, error.retry_after_s
+        self.record(
+            Op(task.verb, sensor, seq, self.agent, due_ns, start_ns, first_byte_ns, end_ns, size_bytes, outcome, kind,
+               retry_after_s, digest)
+        )
+        return end_ns
+
+
+class _Pool:
+    """Threads that take tickets. A thread that starts work leaves another one waiting, up to the bound."""
+
+    def __init__(self, engine: Engine, plan: Plan, start_ns: int) -> None:
+        self._engine, self._plan, self._start_ns = engine, plan, start_ns
+        self._lock = threading.Lock()
+        self._next = 0
+        self._waiting = 0
+        self._threads: list[threading.Thread] = []
+
+    def spawn(self) -> None:
+        thread = threading.Thread(target=self._engine._guarded, args=(self._work,), name="engine", daemon=True)
+        with self._lock:
+            self._threads.append(thread)
+            self._waiting += 1
+        thread.start()
+
+    def join(self) -> None:
+        joined = 0
+        while joined < len(self._threads):
+            _join(self._threads[joined : joined + 1])
+            joined += 1
+
+    def _work(self) -> None:
+        due_ns, sensor, seq, start_ns, one = (
+            self._plan.due_ns, self._plan.sensor, self._plan.seq, self._start_ns, self._engine._one)
+        total, lock, started = len(due_ns), self._lock, self._started
+        while True:
+            with lock:
+                ticket = self._next
+                self._next = ticket + 1
+            if ticket >= total or one(sensor[ticket], seq[ticket], start_ns + due_ns[ticket], started) is None:
+                return
+            with lock:
+                self._waiting += 1
+
+    def _started(self) -> None:
+        with self._lock:
+            self._waiting -= 1
+            short = not self._waiting and self._next < len(self._plan) and len(self._threads) < self._engine.max_threads
+        if short:
+            self.spawn()
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads in pieces, so that Ctrl-C reaches the main thread on every platform."""
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(_NAP_S)

@@ -1,0 +1,156 @@
+"""The agent's half of the fleet: one process that carries sensors.
+
+What may live here: the conversation with the coordinator, over an xdist channel or in-process.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pytest_cloudbench.engine import now_ns
+from pytest_cloudbench.fleet.coordinator import Coordinator
+from pytest_cloudbench.model import FleetError
+
+__all__ = ["Agent", "host_id", "local_agent"]
+
+_CLOCK_PINGS = 9
+
+
+class _Channel(Protocol):
+    """What the agent needs of an execnet channel."""
+
+    def send(self, item: Any) -> None: ...
+
+    def setcallback(self, callback: Callable[[Any], None], endmarker: Any = ...) -> None: ...
+
+
+def host_id() -> str:
+    """Names the kernel that keeps the monotonic clock: agents with equal names share one clock."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        import platform
+
+        return platform.node()
+
+
+class Agent:
+    """One agent's view of the fleet.
+
+    Attributes:
+        name: the worker's id, ``main`` without xdist.
+        stop: set when the controller is gone or the session ends; the engine watches it.
+        index: this agent's place among those that run the current item; the first one leads.
+        count: how many agents run the current item.
+        clock_offset_ns: add it to this host's clock to get the controller's; 0 where they share one.
+        clock_error_ns: bound on the error of the offset.
+    """
+
+    def __init__(self, name: str, send: Callable[[Any], None], same_clock: bool = True) -> None:
+        self.name, self.stop = name, threading.Event()
+        self.index, self.count = 0, 1
+        self.clock_offset_ns = self.clock_error_ns = 0
+        self.same_clock = same_clock
+        self._item = ""
+        self._send, self._inbox = send, queue.SimpleQueue[Any]()
+
+    @classmethod
+    def over(cls, channel: _Channel, name: str, controller_host: str) -> Agent:
+        """An agent that talks over an xdist channel. The channel's end stops whatever it is doing."""
+        agent = cls(name, channel.send, same_clock=host_id() == controller_host)
+        channel.setcallback(agent.deliver, endmarker=None)
+        agent.tell("hello", {"pid": os.getpid(), "host": host_id()})
+        if not agent.same_clock:
+            agent._measure_clock()
+        return agent
+
+    def deliver(self, reply: Any) -> None:
+        """A reply of the coordinator, or None at the end of the channel."""
+        if reply is None:
+            self.stop.set()
+        self._inbox.put(reply)
+
+    def tell(self, name: str, payload: Any = None) -> None:
+        """Send a fact; no answer. Silent when the controller is gone."""
+        try:
+            self._send({"kind": "tell", "name": name, "payload": payload})
+        except OSError:
+            self.stop.set()
+
+    def ask(self, name: str, payload: Any = None) -> Any:
+        """Ask the controller for something by name."""
+        return self._call({"kind": "ask", "name": name, "payload": payload})
+
+    def enter(self, item: str) -> str:
+        """Wait until all agents are at this item. Returns why the session is to stop, or an empty text."""
+        self._item = item
+        place = self.gather("enter")
+        self.index, self.count = place["index"], place["count"]
+        return str(place["stop"])
+
+    def gather(self, name: str, payload: Any = None) -> Any:
+        """Hand in ``payload``, wait for all agents, and get what the controller made of all payloads."""
+        return self._call({"kind": "meet", "item": self._item, "name": name, "payload": payload})
+
+    def once(self, name: str, work: Callable[[], Any]) -> Any:
+        """Let one agent do ``work``; all get its result (plain data), or its error."""
+        name = f"once:{name}"
+        reply = self._exchange({"kind": "meet", "item": self._item, "name": name})
+        if not reply.get("run"):
+            return self._value(reply)
+        try:
+            value = work()
+        except BaseException as error:
+            self._send({"kind": "done", "item": self._item, "name": name, "reply": {"error": str(error)}})
+            self._inbox.get()
+            raise
+        self._send({"kind": "done", "item": self._item, "name": name, "reply": {"value": value}})
+        return self._value(self._receive())
+
+    def _call(self, message: dict[str, Any]) -> Any:
+        return self._value(self._exchange(message))
+
+    def _exchange(self, message: dict[str, Any]) -> Any:
+        try:
+            self._send(message)
+        except OSError as error:
+            self.stop.set()
+            raise FleetError("the controller is gone") from error
+        return self._receive()
+
+    def _receive(self) -> Any:
+        reply = self._inbox.get()
+        if reply is None:
+            self._inbox.put(None)
+            raise FleetError("the controller is gone")
+        return reply
+
+    @staticmethod
+    def _value(reply: Any) -> Any:
+        if "error" in reply:
+            raise FleetError(reply["error"])
+        return reply["value"]
+
+    def _measure_clock(self) -> None:
+        """Cristian's algorithm: the shortest of some round trips bounds the offset to the controller's clock."""
+        best: tuple[int, int] | None = None
+        for _ in range(_CLOCK_PINGS):
+            sent = now_ns()
+            there = int(self.ask("clock"))
+            back = now_ns()
+            if best is None or back - sent < best[0]:
+                best = (back - sent, there - (sent + back) // 2)
+        assert best is not None
+        self.clock_error_ns, self.clock_offset_ns = best[0] // 2 + 1, best[1]
+
+
+def local_agent(coordinator: Coordinator) -> Agent:
+    """The one agent of a run without xdist."""
+    agent = Agent("main", lambda message: coordinator.receive("main", message))
+    coordinator.join("main", agent.deliver)
+    return agent

@@ -1,0 +1,389 @@
+"""What the controller does for the fleet: emulators, the common start, merged results, progress.
+
+What may live here: the handlers behind the coordinator. Runs in the controller process, or in the only
+process without xdist. Nothing here measures: it starts, merges and judges.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import __version__, expect, stats
+from pytest_cloudbench.engine import now_ns
+from pytest_cloudbench.fleet.coordinator import Coordinator, Item
+from pytest_cloudbench.model import (
+    CloudbenchError,
+    EmulatorError,
+    Endpoint,
+    Outcome,
+    ProviderSpec,
+    ResultsError,
+    UsageError,
+)
+from pytest_cloudbench.results import benchmarks, oplog
+
+__all__ = ["MAX_LATENESS_S", "Conductor", "Finding", "RunFacts", "object_name", "parse_provider", "slug"]
+
+MAX_LATENESS_S = 0.1
+"""Above this p99 of lateness the engine itself was late: the result is marked ``engine saturated``."""
+
+_START_MARGIN_S = 0.05
+_START_MARGIN_PER_AGENT_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is the same for a whole run, on the controller and on every agent (plain data, so xdist can carry it).
+
+    Attributes:
+        run_id: UTC time and four hexadecimal digits; names folders on the provider and in the results.
+        seed: what payloads and random delays are made from.
+        time_scale: how much faster than real time intervals and the emulator's clock run.
+        max_ops, max_bytes: the budget of the whole run, None for no bound.
+        max_lateness_s: the bound on lateness p99.
+        results: the folder for this run's records.
+        host: see ``agent.host_id``.
+    """
+
+    run_id: str
+    seed: str
+    time_scale: float
+    max_ops: int | None
+    max_bytes: int | None
+    max_lateness_s: float
+    results: str
+    host: str
+
+    def plain(self) -> dict[str, Any]:
+        """As a dictionary of plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finished experiment, as the report shows it."""
+
+    nodeid: str
+    provider: str
+    params: Mapping[str, Any]
+    info: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Run:
+    """One ``experiment.run`` while it lasts. ``folder`` holds the agents' logs."""
+
+    folder: Path
+    about: Mapping[str, Any] = field(default_factory=dict)
+    listing: dict[str, tuple[int, str | None]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    lost_agents: Mapping[str, str] = field(default_factory=dict)
+    merged: bool = False
+
+
+def slug(text: str) -> str:
+    """A file name made from a node id."""
+    return "".join(character if character.isalnum() or character in "-._" else "_" for character in text)[-150:]
+
+
+def object_name(sensor: int, seq: int) -> str:
+    """The name of the file that a sensor writes at a sequence number."""
+    return f"s{sensor:05d}-{seq:06d}.bin"
+
+
+def parse_provider(text: str, time_scale: float) -> ProviderSpec:
+    """Check a ``--provider`` as far as that is possible without talking to it. Raises UsageError."""
+    from pytest_cloudbench import credentials, drivers
+    from pytest_cloudbench.emulators.profile import load_profile
+
+    spec = ProviderSpec.parse(text)
+    if spec.is_emulated:
+        load_profile(spec.target)
+        return spec
+    if time_scale != 1.0:
+        raise UsageError(
+            f"--time-scale {time_scale:g} needs an emulated provider: {text} runs in real time; leave the option away"
+        )
+    drivers.driver_class(spec.scheme)
+    credentials.load(spec.scheme, spec.params.get("token_env"))
+    return spec
+
+
+class Conductor:
+    """Serves the agents of one session.
+
+    Args:
+        config: pytest's configuration in this process.
+        facts: the run's facts.
+        expectations: recorded expectations.
+        gates: bounds from the command line.
+        say: writes a line to the terminal.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        facts: RunFacts,
+        expectations: list[expect.Expectation],
+        gates: list[expect.Gate],
+        say: Callable[[str], None],
+    ) -> None:
+        self.config, self.facts, self._say = config, facts, say
+        self._expectations, self._gates = expectations, gates
+        self._emulators: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._runs: dict[str, _Run] = {}
+        self._baseline: tuple[benchmarks.Baseline, str] | None | bool = False
+        self.findings: list[Finding] = []
+        self.progress: dict[str, tuple[int, int]] = {}
+        self.planned_ops = 0
+        self.current = ""
+        self.pids: dict[str, int] = {}
+        self.on_collected: Callable[[str, Any], None] = lambda agent, fleet_items: None
+        self.coordinator: Coordinator | None = None
+
+    def build_coordinator(self, patience_s: float, **options: Any) -> Coordinator:
+        """The coordinator whose handlers these are."""
+        self.coordinator = Coordinator(
+            handlers={"start": self._start, "result": self._result},
+            services={
+                "hello": self._hello,
+                "clock": lambda agent, payload: now_ns(),
+                "collected": lambda agent, payload: self.on_collected(agent, payload),
+                "entries": self._entries,
+                "provide": self._provide,
+                "listing": self._listing,
+                "progress": self._progress,
+            },
+            patience_s=patience_s,
+            **options,
+        )
+        return self.coordinator
+
+    # -- services ---------------------------------------------------------------------------------
+
+    def _hello(self, agent: str, payload: Mapping[str, Any]) -> None:
+        if payload["host"] == self.facts.host:
+            self.pids[agent] = payload["pid"]
+
+    def _entries(self, agent: str, payload: list[dict[str, Any]]) -> None:
+        for entry in payload:
+            benchmarks.add_entry(self.config, **entry)
+
+    def _progress(self, agent: str, payload: tuple[int, int]) -> None:
+        self.progress[agent] = (payload[0], payload[1])
+
+    def _provide(self, agent: str, text: str) -> dict[str, Any]:
+        """What an agent needs to connect; starts the emulator at the first call."""
+        spec = parse_provider(text, self.facts.time_scale)
+        if not spec.is_emulated:
+            return {"endpoint": None, "api": spec.scheme, "profile": None}
+        from pytest_cloudbench.emulators.profile import load_profile
+
+        with self._lock:
+            emulator = self._emulators.get(text)
+            if emulator is None:
+                emulator = self._emulators[text] = self._start_emulator(spec)
+        endpoint: Endpoint = emulator.endpoint
+        fields = {name: getattr(endpoint, name) for name in Endpoint.__slots__}
+        return {"endpoint": {**fields, "hosts": dict(endpoint.hosts)}, "api": load_profile(spec.target).meta.api,
+                "profile": endpoint.profile}  # fmt: skip
+
+    def _start_emulator(self, spec: ProviderSpec) -> Any:
+        from pytest_cloudbench import emulators
+
+        log_path = Path(self.facts.results) / f"emulator-{slug(spec.target)}.log"
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        return emulators.start(spec.target, time_scale=self.facts.time_scale, log_path=log_path)
+
+    def _listing(self, agent: str, payload: Mapping[str, Any]) -> int:
+        run = self._runs[payload["run"]]
+        run.listing.update({name: (size, digest) for name, size, digest in payload["rows"]})
+        return len(run.listing)
+
+    # -- handlers ---------------------------------------------------------------------------------
+
+    def _start(self, item: Item, payloads: dict[str, Any]) -> dict[str, Any]:
+        """All agents are ready: agree on the time at which the experiment begins."""
+        about = next(iter(payloads.values()))
+        emulator = self._emulators.get(about["provider"])
+        if emulator is not None:
+            emulator.control(reset=True)
+        elif about["is_real"]:
+            self._say(f"{about['provider']}: about {about['ops']} operations, {about['bytes']:,} bytes up")
+        run = self._runs[about["run"]] = _Run(Path(self.facts.results) / about["folder"], about)
+        run.folder.mkdir(parents=True, exist_ok=True)
+        self.planned_ops, self.current = about["ops"], item.nodeid
+        self.progress.clear()
+        margin_s = _START_MARGIN_S + _START_MARGIN_PER_AGENT_S * len(payloads)
+        item.facts["busy_until_s"] = now_ns() / 1e9 + margin_s + max(each["planned_s"] for each in payloads.values())
+        return {"start_ns": now_ns() + round(margin_s * 1e9)}
+
+    def _result(self, item: Item, payloads: dict[str, Any]) -> dict[str, Any]:
+        """All agents are done: merge, verify, store and judge. The answer is what every agent's test goes on with."""
+        about = next(iter(payloads.values()))
+        run = self._runs[about["run"]]
+        for agent, each in payloads.items():
+            run.notes += each["notes"]
+            if each["log"] is not None:
+                (run.folder / f"{agent}.oplog").write_bytes(each["log"])
+        doubts = [f"{agent} {reason}" for agent, reason in item.missing.items()]
+        offsets = {agent: each["clock_offset_ns"] for agent, each in payloads.items()}
+        doubts += sorted({each["stopped"] for each in payloads.values() if each["stopped"]})
+        run.lost_agents = dict(item.missing)
+        return self._conclude(run, item.entered, doubts, offsets, verified=about["verified"])
+
+    # -- merging ----------------------------------------------------------------------------------
+
+    def _conclude(
+        self, run: _Run, agents: list[str], doubts: list[str], offsets: Mapping[str, int], verified: bool
+    ) -> dict[str, Any]:
+        run.merged = True
+        about, table = run.about, stats.OpTable()
+        for path in sorted(run.folder.glob("*.oplog")):
+            part = oplog.read_log(path)
+            part.shift(offsets.get(path.stem, 0))
+            table.extend(part)
+        verification = stats.verify(table, run.listing, object_name) if verified else None
+        summary = stats.summarize(table, verification)
+        doubts = [*doubts, *self._doubts(about, summary)]
+        judgements = self._judge(about, summary.metrics, doubts)
+        info = self._info(run, summary, verification, agents, doubts, judgements)
+        try:
+            parquet = run.folder.parent / f"{run.folder.name}.parquet"
+            oplog.write_parquet(table, parquet, {"nodeid": about["nodeid"], "run_id": self.facts.run_id})
+            info["ops_file"] = str(Path(parquet.parent.name) / parquet.name)
+            shutil.rmtree(run.folder, ignore_errors=True)
+        except ResultsError as error:
+            run.notes.append(f"{error}; the agents' logs stay in {run.folder}")
+            judgements.append(expect.Judgement("broken", str(error)))
+        self._store(about, summary, info)
+        answer = {"info": info, "judgements": [[each.status, each.line] for each in judgements], "doubts": doubts,
+                  "notes": run.notes}  # fmt: skip
+        return answer
+
+    def _doubts(self, about: Mapping[str, Any], summary: stats.Summary) -> list[str]:
+        """Why this run's numbers may be wrong."""
+        doubts = []
+        late_s = summary.metrics["lateness_p99"]
+        if late_s is not None and late_s > self.facts.max_lateness_s:
+            doubts.append(
+                f"engine saturated (lateness p99 {late_s * 1e3:.0f} ms is over {self.facts.max_lateness_s * 1e3:.0f} ms)"
+            )
+        if summary.ops < about["ops"]:
+            doubts.append(f"{about['ops'] - summary.ops} of {about['ops']} operations were not tried")
+        emulator = self._emulators.get(about["provider"])
+        if emulator is not None and not emulator.alive():
+            doubts.append(f"the emulator of {about['provider']} died ({emulator.exit_reason()})")
+        return doubts
+
+    def _judge(
+        self, about: Mapping[str, Any], metrics: Mapping[str, float | None], doubts: list[str]
+    ) -> list[expect.Judgement]:
+        names = [about["provider"], *([f"emulated:{about['profile']}"] if about["profile"] else [])]
+        claims = expect.select(self._expectations, names, about["test"], about["params"])
+        scaled = [f"--time-scale {self.facts.time_scale:g} bends times"] if self.facts.time_scale != 1.0 else []
+
+        def doubts_of(metric: str) -> list[str]:
+            return doubts + (scaled if expect.METRICS[metric].time_like else [])
+
+        judged = [expect.judge_expectation(claim, metrics, doubts_of(claim.metric)) for claim in claims]
+        former = self._compared(about["fullname"]) if self._gates else None
+        judged += [expect.judge_gate(gate, metrics, former, doubts_of(gate.metric)) for gate in self._gates]
+        return judged
+
+    def _compared(self, fullname: str) -> Mapping[str, Any] | None:
+        if self._baseline is False:
+            self._baseline = benchmarks.baseline(self.config)
+        return self._baseline[0].get(fullname) if isinstance(self._baseline, tuple) else None
+
+    def _info(
+        self, run: _Run, summary: stats.Summary, verification: stats.Verification | None, agents: list[str],
+        doubts: list[str], judgements: list[expect.Judgement],
+    ) -> dict[str, Any]:  # fmt: skip
+        """The entry's extra_info: all metrics by name, and what one must know to trust them."""
+        about = run.about
+        return {
+            **summary.metrics,
+            "ops": summary.ops,
+            "files": verification.checked if verification else None,
+            "lost": verification.lost if verification else None,
+            "silently_lost": verification.silent if verification else None,
+            **{name.value: summary.outcomes.get(name, 0) for name in Outcome if name is not Outcome.LOST},
+            "errors": {kind.value: count for kind, count in summary.kinds.items()},
+            "digest_checked": verification.digest_checked if verification else False,
+            "sensors": about["sensors"],
+            "arrival": about["arrival"],
+            "loop": about["loop"],
+            "size_bytes": about["size_bytes"],
+            "agents": len(agents),
+            "missing_agents": dict(run.lost_agents),
+            "provider": about["provider"],
+            "profile": about["profile"],
+            "emulated": about["profile"] is not None,
+            "published": about["published"],
+            "time_scale": self.facts.time_scale,
+            "seed": self.facts.seed,
+            "run_id": self.facts.run_id,
+            "versions": {"pytest-cloudbench": __version__, **about["versions"]},
+            "doubts": doubts,
+            "notes": run.notes,
+            "expectations": [f"{each.status}: {each.line}" for each in judgements] or ["no expectation"],
+        }
+
+    def _store(self, about: Mapping[str, Any], summary: stats.Summary, info: dict[str, Any]) -> None:
+        data_s = list(summary.response_s)
+        info["stats_of"] = "response time of operations that succeeded"
+        if not data_s:
+            data_s = [info["elapsed"] or 0.0]
+            info["stats_of"] = "elapsed time: no operation succeeded"
+        benchmarks.add_entry(
+            self.config, name=about["name"], fullname=about["fullname"], params=about["params"], extra_info=info,
+            data_s=data_s,
+        )  # fmt: skip
+        self.findings.append(Finding(about["fullname"], about["provider"], about["params"], info))
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def salvage(self) -> None:
+        """Keep what was measured by experiments that never came to their result (Ctrl-C, a lost fleet)."""
+        for run in self._runs.values():
+            if run.merged or not run.folder.is_dir():
+                continue
+            run.listing.clear()
+            try:
+                self._conclude(run, [], ["interrupted"], {}, verified=False)
+            except CloudbenchError as error:
+                self._say(str(error))
+
+    def kill(self, agent: str) -> None:
+        """End a straggler of this host at once."""
+        import signal
+
+        pid = self.pids.get(agent)
+        if pid is not None:
+            with_signal = getattr(signal, "SIGKILL", signal.SIGTERM)
+            try:
+                os.kill(pid, with_signal)
+            except ProcessLookupError:
+                pass
+
+    def close(self) -> None:
+        """End the emulators and the watch. Raises EmulatorError when an emulator had died before."""
+        if self.coordinator is not None:
+            self.coordinator.close()
+        dead = [f"{name} ({emulator.exit_reason()})" for name, emulator in self._emulators.items()
+                if not emulator.alive()]  # fmt: skip
+        for emulator in self._emulators.values():
+            emulator.stop()
+        self._emulators.clear()
+        if dead:
+            raise EmulatorError(f"the emulator died: {', '.join(dead)}")

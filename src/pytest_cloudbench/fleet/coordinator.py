@@ -1,0 +1,292 @@
+"""Where agents meet: the controller's half of the fleet, without pytest and without xdist.
+
+What may live here: rendezvous between agents and the handling of lost and late ones. Messages are plain
+data, so that any duplex channel carries them; without xdist the one agent calls the coordinator directly.
+
+Life of an item (one experiment)::
+
+    assign -> enter -> { gather | once }* -> leave -> forgotten
+
+An agent that is lost, or that leaves early, is not waited for any more; an agent that shows no sign of
+life for ``patience_s`` after somebody began to wait for it is a straggler and is removed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_cloudbench.model import CloudbenchError
+
+__all__ = ["Coordinator", "Handler", "Item", "Reply"]
+
+Reply = dict[str, Any]
+Handler = Callable[["Item", dict[str, Any]], Any]
+"""Called with the item and the payloads by agent when a gathering is complete; its result goes to all."""
+
+
+@dataclass(slots=True)
+class _Meeting:
+    name: str
+    arrived: dict[str, Any] = field(default_factory=dict)
+    since_s: float = field(default_factory=time.monotonic)
+    runner: str | None = None
+
+
+@dataclass(slots=True)
+class Item:
+    """One experiment while the fleet works on it.
+
+    Attributes:
+        nodeid: pytest's node id.
+        members: agents that take part, in order; the first one leads. Fixed when the item is entered.
+        entered: agents that took part at the beginning.
+        missing: agent to the reason why it is not there any more.
+        failures: agent to the text of its failure.
+        facts: what handlers remember about the item.
+    """
+
+    nodeid: str
+    members: list[str] = field(default_factory=list)
+    entered: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    left: set[str] = field(default_factory=set)
+    meetings: dict[str, _Meeting] = field(default_factory=dict)
+    answers: dict[str, Reply] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Coordinator:
+    """Keeps the agents of all items in step.
+
+    Args:
+        handlers: what to do when a gathering is complete, by its name up to ``:``; others get all payloads.
+        services: what to answer when one agent asks for something by name, with no meeting.
+        patience_s: how long an agent may show no sign of life while others wait for it.
+        kill: ends an agent that is a straggler.
+        head: the item an agent is at, where the scheduler knows; None means "at the one it is waited for".
+        stop: whether the session is to stop before the next item, and why.
+        maxfail: failed items after which to stop; 0 means never.
+    """
+
+    def __init__(
+        self,
+        *,
+        handlers: Mapping[str, Handler],
+        services: Mapping[str, Callable[[str, Any], Any]],
+        patience_s: float,
+        kill: Callable[[str], None] = lambda agent: None,
+        head: Callable[[str], str | None] = lambda agent: None,
+        stop: Callable[[], str] = lambda: "",
+        maxfail: int = 0,
+    ) -> None:
+        self._handlers, self._services, self._patience_s = dict(handlers), dict(services), patience_s
+        self._kill, self._head, self._stop, self._maxfail = kill, head, stop, maxfail
+        self._lock = threading.RLock()
+        self._send: dict[str, Callable[[Any], None]] = {}
+        self._life_s: dict[str, float] = {}
+        self._items: dict[str, Item] = {}
+        self._loggers: dict[str, str] = {}
+        self._failed_items = 0
+        self._closed = threading.Event()
+        self._watch: threading.Thread | None = None
+        self.lost: dict[str, str] = {}
+
+    # -- agents ---------------------------------------------------------------------------------
+
+    def join(self, agent: str, send: Callable[[Any], None]) -> None:
+        """A new agent, and how to reach it."""
+        with self._lock:
+            self._send[agent] = send
+            self._life_s[agent] = time.monotonic()
+
+    def leave_fleet(self, agent: str, reason: str) -> None:
+        """The agent is gone. Nobody waits for it any more; what it measured is kept."""
+        with self._lock:
+            if self._send.pop(agent, None) is None:
+                return
+            for item in list(self._items.values()):
+                if agent in item.members and agent not in item.left:
+                    item.missing[agent] = self.lost.setdefault(agent, reason)
+                    item.members.remove(agent)
+                    for meeting in list(item.meetings.values()):
+                        meeting.arrived.pop(agent, None)
+                    self._settle(item)
+
+    def assign(self, nodeid: str, agent: str) -> None:
+        """The scheduler has given an item to an agent."""
+        with self._lock:
+            item = self._items.setdefault(nodeid, Item(nodeid))
+            if agent not in item.members:
+                item.members.append(agent)
+
+    def unlogged(self, nodeid: str) -> bool:
+        """Whether an item that was given to agents has nobody left who could report it, or lost who was to."""
+        with self._lock:
+            item = self._items.get(nodeid)
+            return not item.members if item else self._loggers.get(nodeid, "") not in self._send
+
+    def close(self) -> None:
+        """Stop watching for stragglers."""
+        self._closed.set()
+        if self._watch is not None:
+            self._watch.join()
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def receive(self, agent: str, message: Mapping[str, Any]) -> None:
+        """One message of an agent. Called from any thread."""
+        kind = message["kind"]
+        with self._lock:
+            self._life_s[agent] = time.monotonic()
+            if kind == "meet":
+                self._meet(agent, message)
+                return
+            if kind == "done":
+                self._done(agent, message)
+                return
+        if kind == "ask":
+            self._reply(agent, _answer(self._services[message["name"]], agent, message.get("payload")))
+        elif kind == "tell":
+            self._services[message["name"]](agent, message.get("payload"))
+
+    def _meet(self, agent: str, message: Mapping[str, Any]) -> None:
+        nodeid, name = message["item"], message["name"]
+        item = self._items.setdefault(nodeid, Item(nodeid))
+        if name == "enter" and agent not in item.members:
+            item.members.append(agent)
+        if name in item.answers:
+            self._reply(agent, item.answers[name])
+            return
+        meeting = item.meetings.setdefault(name, _Meeting(name))
+        meeting.arrived[agent] = message.get("payload")
+        if name == "leave":
+            item.left.add(agent)
+        self._start_watch()
+        self._settle(item)
+
+    def _done(self, agent: str, message: Mapping[str, Any]) -> None:
+        item = self._items.get(message["item"])
+        meeting = item.meetings.get(message["name"]) if item else None
+        if item is None or meeting is None or meeting.runner != agent:
+            return
+        self._answer_all(item, meeting, message["reply"])
+
+    def _reply(self, agent: str, reply: Any) -> None:
+        send = self._send.get(agent)
+        if send is not None:
+            try:
+                send(reply)
+            except OSError:
+                pass  # its channel is closing: leave_fleet follows
+
+    # -- meetings -------------------------------------------------------------------------------
+
+    def _settle(self, item: Item) -> None:
+        """Close every meeting of an item that waits for nobody any more."""
+        for meeting in list(item.meetings.values()):
+            if meeting.name.startswith("once:"):
+                self._elect(item, meeting)
+            elif meeting.arrived and not self._awaited(item, meeting):
+                self._close_meeting(item, meeting)
+        if not item.members and item.entered:
+            item.meetings.clear()
+
+    def _awaited(self, item: Item, meeting: _Meeting) -> list[str]:
+        """Members that have neither arrived nor left."""
+        gone = item.left if meeting.name != "leave" else set()
+        return [agent for agent in item.members if agent not in meeting.arrived and agent not in gone]
+
+    def _elect(self, item: Item, meeting: _Meeting) -> None:
+        """Let the first member that is still there run what must be done once."""
+        if meeting.runner in item.members and meeting.runner not in item.left:
+            return
+        leader = next((agent for agent in item.members if agent not in item.left), None)
+        meeting.runner = None
+        if leader is not None and leader in meeting.arrived:
+            meeting.runner = leader
+            self._reply(leader, {"run": True})
+
+    def _close_meeting(self, item: Item, meeting: _Meeting) -> None:
+        if meeting.name == "enter":
+            self._close_enter(item, meeting)
+        elif meeting.name == "leave":
+            self._close_leave(item, meeting)
+        else:
+            handler = self._handlers.get(meeting.name.partition(":")[0], lambda item, payloads: payloads)
+            self._answer_all(item, meeting, _answer(handler, item, dict(meeting.arrived)))
+
+    def _answer_all(self, item: Item, meeting: _Meeting, reply: Reply) -> None:
+        item.meetings.pop(meeting.name, None)
+        item.answers[meeting.name] = reply
+        for agent in meeting.arrived:
+            self._reply(agent, reply)
+
+    def _close_enter(self, item: Item, meeting: _Meeting) -> None:
+        item.meetings.pop("enter")
+        item.members.sort(key=_natural)
+        item.entered = list(item.members)
+        stop = self._stop()
+        if not stop and self._maxfail and self._failed_items >= self._maxfail:
+            stop = f"stopping after {self._failed_items} failures"
+        for index, agent in enumerate(item.members):
+            self._reply(agent, {"value": {"index": index, "count": len(item.members), "stop": stop}})
+        if stop:
+            self._items.pop(item.nodeid, None)
+
+    def _close_leave(self, item: Item, meeting: _Meeting) -> None:
+        self._items.pop(item.nodeid)
+        failures = {agent: text for agent, text in meeting.arrived.items() if text}
+        self._failed_items += bool(failures or item.missing)
+        logger = self._loggers[item.nodeid] = item.members[0]
+        value = {"failures": failures, "missing": item.missing, "agents": item.entered}
+        for agent in item.members:
+            self._reply(agent, {"value": {**value, "log": agent == logger}})
+
+    # -- stragglers -----------------------------------------------------------------------------
+
+    def _start_watch(self) -> None:
+        if self._watch is None:
+            self._watch = threading.Thread(target=self._watch_stragglers, name="stragglers", daemon=True)
+            self._watch.start()
+
+    def _watch_stragglers(self) -> None:
+        while not self._closed.wait(min(1.0, self._patience_s / 4)):
+            with self._lock:
+                late = {agent for item in self._items.values() for agent in self._stragglers(item)}
+            for agent in late:
+                self._kill(agent)
+                self.leave_fleet(agent, f"showed no sign of life for {self._patience_s:g} s and was ended")
+
+    def _stragglers(self, item: Item) -> list[str]:
+        """Members that others wait for, that are at this item, and that have been silent for too long."""
+        now_s, late = time.monotonic(), []
+        for meeting in item.meetings.values():
+            waited = [meeting.runner] if meeting.runner else self._awaited(item, meeting)
+            if meeting.name.startswith("once:") and not meeting.runner:
+                waited = waited[:1]
+            for agent in waited:
+                life_s = max(self._life_s.get(agent, 0), meeting.since_s, item.facts.get("busy_until_s", 0))
+                if now_s - life_s > self._patience_s and self._head(agent) in (None, item.nodeid):
+                    late.append(agent)
+        return late if not item.facts.get("solo") else []
+
+
+def _answer(call: Callable[..., Any], *args: Any) -> Reply:
+    """What a handler answers, with its error as data: an agent raises it again."""
+    try:
+        return {"value": call(*args)}
+    except CloudbenchError as error:
+        return {"error": str(error)}
+    except Exception as error:  # a bug here must reach the test's report, not hang the fleet
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _natural(agent: str) -> tuple[int, str]:
+    """gw2 before gw10."""
+    digits = "".join(character for character in agent if character.isdigit())
+    return (int(digits) if digits else -1, agent)

@@ -1,0 +1,276 @@
+"""The ``experiment`` fixture: what an experiment does on every agent.
+
+What may live here: providers as tests see them, tasks that put a driver under the engine, and results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench.arrival import FixedInterval, ThinkTime, plan
+from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.engine import Budget, Engine
+from pytest_cloudbench.fleet.agent import Agent, host_id
+from pytest_cloudbench.fleet.conductor import RunFacts, object_name, slug
+from pytest_cloudbench.model import BudgetError, CloudError, Content, Endpoint, ErrorKind, ProviderSpec, Verb
+from pytest_cloudbench.payload import Generator, digest
+from pytest_cloudbench.results.oplog import OpLog
+
+__all__ = ["Experiment", "ExpectationBroken", "ExpectationUnknown", "Provider", "Result", "connect_provider"]
+
+_LISTING_ROWS = 2000
+
+
+class ExpectationBroken(AssertionError):
+    """An expectation or a gate is not met; the message is one line per claim."""
+
+
+class ExpectationUnknown(Exception):
+    """An expectation cannot be judged because the numbers may be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A storage service under test, as the ``provider`` fixture gives it.
+
+    Attributes:
+        spec: what the user named.
+        driver: the connected driver, safe to use from many threads.
+        profile: the emulator's behaviour profile, or None for a real service.
+    """
+
+    spec: str
+    driver: Driver
+    profile: str | None = None
+
+    @property
+    def is_real(self) -> bool:
+        """Whether requests leave for a service that is not an emulator."""
+        return self.profile is None and not self.spec.startswith("folder:")
+
+
+def connect_provider(text: str, agent: Agent) -> Provider:
+    """Connect this agent to a provider; an emulator is started by the controller at the first call."""
+    from pytest_cloudbench import credentials, drivers
+
+    given = agent.ask("provide", text)
+    spec = ProviderSpec.parse(text)
+    if given["endpoint"] is None:
+        found = credentials.load(spec.scheme, spec.params.get("token_env"))
+        return Provider(text, drivers.connect(spec, None, found))
+    endpoint = Endpoint(**given["endpoint"])
+    return Provider(text, drivers.connect(ProviderSpec.parse(given["api"]), endpoint, {}), given["profile"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Upload:
+    """Puts one new file per operation into the experiment's folder."""
+
+    driver: Driver
+    folder: str
+    payload: Generator
+    verb: Verb = Verb.PUT
+
+    def prepare(self, sensor: int, seq: int) -> tuple[tuple[str, Content], int, bytes]:
+        content = self.payload.content(sensor, seq)
+        algorithm = self.driver.capabilities.digest
+        name = f"{self.folder}/{object_name(sensor, seq)}"
+        return (name, content), content.size_bytes, digest(content, algorithm) if algorithm else b""
+
+    def execute(self, prepared: tuple[str, Content]) -> int:
+        self.driver.put(*prepared)
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The merged result of one ``experiment.run``, the same on every agent.
+
+    Attributes:
+        info: every metric by name (see docs/method.md) and what one must know to trust it.
+        judgements: (status, line) of each expectation and gate.
+        doubts: why the numbers may be wrong; empty when there is no reason to think so.
+    """
+
+    info: Mapping[str, Any]
+    judgements: tuple[tuple[str, str], ...]
+    doubts: tuple[str, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def __getitem__(self, metric: str) -> Any:
+        return self.info[metric]
+
+    def check(self) -> None:
+        """Assert what is expected of this experiment; call it last.
+
+        Raises ExpectationBroken when a claim is broken (or a gate cannot be judged), and ExpectationUnknown
+        when an expectation cannot be judged. Without a recorded expectation it passes.
+        """
+        bad = [line for status, line in self.judgements if status == "broken"]
+        bad += [line for status, line in self.judgements if status == "unknown" and line.startswith("gate")]
+        if bad:
+            raise ExpectationBroken("\n".join(bad))
+        unknown = [line for status, line in self.judgements if status == "unknown"]
+        if unknown:
+            raise ExpectationUnknown("\n".join(unknown))
+
+
+@dataclass(slots=True)
+class Experiment:
+    """Runs operations on all agents at the same time and merges what they measured.
+
+    Attributes:
+        agent: this process in the fleet.
+        provider: where the operations go.
+        facts: the run's facts.
+        test: the test function's name; expectations can be limited to it.
+        nodeid, name, params: pytest's names for the item.
+    """
+
+    agent: Agent
+    provider: Provider
+    facts: RunFacts
+    test: str
+    nodeid: str
+    name: str
+    params: Mapping[str, Any]
+    runs: int = 0
+
+    def run(
+        self, payload: Generator, *, arrival: FixedInterval | ThinkTime, sensors: int, ops_per_sensor: int,
+        verify: bool = True, published: Mapping[str, Any] | None = None,
+    ) -> Result:  # fmt: skip
+        """Upload ``ops_per_sensor`` new files from each of ``sensors`` sensors.
+
+        Args:
+            payload: makes the content of each file.
+            arrival: ``FixedInterval`` is an open loop (sensors keep their clock), ``ThinkTime`` a closed one.
+            sensors: logical sensors, shared out evenly among the agents.
+            ops_per_sensor: files per sensor.
+            verify: compare every file with the provider's listing at the end.
+            published: figures by metric that are to stand beside the measured ones, with their ``source``.
+
+        Raises FleetError when the controller is gone, CloudError when the folder cannot be made or listed.
+        """
+        self.runs += 1
+        run = f"{self.nodeid}#{self.runs}"
+        folder = f"/cloudbench-{self.facts.run_id}/{slug(run)}"
+        self.agent.once(f"folder:{run}", lambda: self.provider.driver.mkdir(folder))
+        try:
+            about = self._about(run, arrival, sensors, ops_per_sensor, payload)
+            return self._measured(run, folder, payload, arrival, {**about, "published": dict(published or {})}, verify)
+        finally:
+            if not self.agent.stop.is_set():
+                self.agent.once(f"clean:{run}", lambda: self._remove(folder))
+
+    def _measured(
+        self, run: str, folder: str, payload: Generator, arrival: FixedInterval | ThinkTime,
+        about: Mapping[str, Any], verify: bool,
+    ) -> Result:  # fmt: skip
+        agent, count = self.agent, about["ops_per_sensor"]
+        mine = range(agent.index, about["sensors"], agent.count)
+        planned_s = (arrival.first_delay_max_s + arrival.interval_s * count) / self.facts.time_scale
+        local = self._log_folder(run)
+        start_ns = agent.gather(f"start:{run}", {**about, "planned_s": planned_s})["start_ns"] - agent.clock_offset_ns
+        with OpLog(
+            local / f"{agent.name}.oplog", {"agent": agent.name, "nodeid": self.nodeid},
+            progress=lambda done, not_ok: agent.tell("progress", [done, not_ok]),
+        ) as log:  # fmt: skip
+            upload = _Upload(self.provider.driver, folder, payload)
+            engine = Engine(upload, log.record, agent.index, agent.stop, self._budget())
+            stopped = self._run_engine(engine, arrival, mine, count, start_ns)
+        notes = log.notes + self._moved(log, local)
+        agent.gather(f"measured:{run}")
+        if verify:
+            agent.once(f"list:{run}", lambda: self._list(run, folder))
+        sent = None if agent.same_clock else log.path.read_bytes()
+        done = {"run": run, "notes": notes, "log": sent, "stopped": stopped, "verified": verify,
+                "clock_offset_ns": agent.clock_offset_ns}  # fmt: skip
+        return self._result(agent.gather(f"result:{run}", done))
+
+    def _run_engine(
+        self, engine: Engine, arrival: FixedInterval | ThinkTime, mine: range, count: int, start_ns: int
+    ) -> str:
+        """Returns why the run ended before its plan did, or an empty text."""
+        seed, scale = self.facts.seed, self.facts.time_scale
+        try:
+            if isinstance(arrival, ThinkTime):
+                engine.run_closed(arrival, mine, count, seed, start_ns, scale)
+            else:
+                engine.run_schedule(plan(arrival, mine, count, seed, scale), start_ns)
+        except BudgetError as error:
+            return str(error)
+        return ""
+
+    def _about(
+        self, run: str, arrival: FixedInterval | ThinkTime, sensors: int, count: int, payload: Generator
+    ) -> dict[str, Any]:
+        """What the controller must know of this run; plain data."""
+        fullname = self.nodeid + (f"#{self.runs}" if self.runs > 1 else "")
+        return {
+            "run": run, "nodeid": self.nodeid, "fullname": fullname, "name": self.name, "test": self.test,
+            "params": dict(self.params), "provider": self.provider.spec, "profile": self.provider.profile,
+            "is_real": self.provider.is_real, "sensors": sensors, "ops_per_sensor": count, "ops": sensors * count,
+            "bytes": sensors * count * payload.size_bytes, "size_bytes": payload.size_bytes,
+            "arrival": repr(arrival), "loop": "closed" if isinstance(arrival, ThinkTime) else "open",
+            "folder": slug(run), "versions": dict(self.provider.driver.versions()),
+        }  # fmt: skip
+
+    def _budget(self) -> Budget:
+        """This agent's part of the run's budget: an even share."""
+
+        def part(whole: int | None) -> int | None:
+            if whole is None:
+                return None
+            share, rest = divmod(whole, self.agent.count)
+            return share + (self.agent.index < rest)
+
+        return Budget(part(self.facts.max_ops), part(self.facts.max_bytes))
+
+    def _log_folder(self, run: str) -> Path:
+        """Where this agent logs: the run's folder, or a temporary one on another host."""
+        if host_id() == self.facts.host:
+            return Path(self.facts.results) / slug(run)
+        import tempfile
+
+        return Path(tempfile.mkdtemp(prefix="cloudbench-"))
+
+    @staticmethod
+    def _moved(log: OpLog, local: Path) -> list[str]:
+        """Where the log moved because of a full disk, put it where the merge looks, if there is room by now."""
+        wanted = local / f"{log.path.name.rpartition('-')[2]}"
+        if log.path == wanted or log.path.parent == local:
+            return []
+        try:
+            wanted.write_bytes(log.path.read_bytes())
+        except OSError as error:
+            return [f"{wanted}: {error.strerror}; the records are in {log.path}"]
+        return []
+
+    def _list(self, run: str, folder: str) -> int:
+        """Send the provider's listing of the folder to the controller, in pieces."""
+        rows: list[list[Any]] = []
+        count = 0
+        for entry in self.provider.driver.list(folder):
+            if not entry.is_folder:
+                rows.append([entry.path.rpartition("/")[2], entry.size_bytes, entry.digest])
+            if len(rows) >= _LISTING_ROWS:
+                count = self.agent.ask("listing", {"run": run, "rows": rows})
+                rows = []
+        return int(self.agent.ask("listing", {"run": run, "rows": rows})) if rows else count
+
+    def _remove(self, folder: str) -> None:
+        try:
+            self.provider.driver.delete(folder)
+        except CloudError as error:
+            if error.kind is not ErrorKind.NOT_FOUND:
+                raise
+
+    @staticmethod
+    def _result(answer: Mapping[str, Any]) -> Result:
+        judgements = tuple((status, line) for status, line in answer["judgements"])
+        return Result(answer["info"], judgements, tuple(answer["doubts"]), tuple(answer["notes"]))
+

@@ -1,0 +1,228 @@
+"""One process's part of a pytest session: the controller's, a worker's, or both in one process.
+
+What may live here: what the plugin's hooks delegate to. ``ControllerSession`` serves agents (and is the
+only agent itself when there is no xdist), ``WorkerSession`` is one agent among many.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import expect
+from pytest_cloudbench.fleet.agent import Agent, host_id, local_agent
+from pytest_cloudbench.fleet.conductor import Conductor, RunFacts, parse_provider
+from pytest_cloudbench.model import CloudbenchError, ConfigError, UsageError
+from pytest_cloudbench.fleet import policy
+from pytest_cloudbench.results import benchmarks
+
+__all__ = ["ControllerSession", "WorkerSession", "experiment_of", "open_session"]
+
+
+def open_session(config: pytest.Config, channel_key: str, facts_key: str) -> ControllerSession | WorkerSession:
+    """This process's session. Raises pytest.UsageError (one line, exit status 4) for bad input."""
+    workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if workerinput is not None:
+        return WorkerSession(config, workerinput[channel_key], workerinput[facts_key], workerinput["workerid"])
+    try:
+        return ControllerSession(config, channel_key, facts_key)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def experiment_of(item: pytest.Item, agent: Agent, provider: Any, facts: RunFacts) -> Any:
+    """The experiment of one test item."""
+    from pytest_cloudbench.fleet.experiment import Experiment
+
+    callspec = getattr(item, "callspec", None)
+    params = {key: _plain(value) for key, value in callspec.params.items()} if callspec else {}
+    params.pop("provider", None)
+    test = getattr(item, "originalname", item.name)
+    return Experiment(agent, provider, facts, test, item.nodeid, item.name, params)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)
+
+
+class WorkerSession:
+    """One agent among many: an xdist worker."""
+
+    is_worker = True
+
+    def __init__(self, config: pytest.Config, channel: Any, facts: Mapping[str, Any], name: str) -> None:
+        self.config, self.facts = config, RunFacts(**facts)
+        self.agent = Agent.over(channel, name, self.facts.host)
+        self.fleet_run = True
+
+    def header(self) -> list[str]:
+        """Workers print nothing."""
+        return []
+
+    def finish(self, session: pytest.Session) -> None:
+        """Nothing to do: the controller merges."""
+
+    def close(self) -> None:
+        """Nothing to do: the channel ends with the process."""
+
+
+class ControllerSession:
+    """Serves the agents; without xdist it is the one agent as well."""
+
+    is_worker = False
+    fleet_run = False
+
+    def __init__(self, config: pytest.Config, channel_key: str, facts_key: str) -> None:
+        self.config, self._channel_key, self._facts_key = config, channel_key, facts_key
+        option = config.option
+        if not (0 < option.time_scale < float("inf")):
+            raise UsageError(f"--time-scale {option.time_scale}: expected a number above 0")
+        for spec in option.provider:
+            parse_provider(spec, option.time_scale)
+        gates = [expect.parse_gate(text) for text in option.cloudbench_fail]
+        self.facts = _run_facts(config)
+        self.conductor = Conductor(config, self.facts, _expectations(option.cloudbench_expectations), gates, self._say)
+        self._scheduler: Any = None
+        self._live: Any = None
+        self.coordinator = self.conductor.build_coordinator(
+            option.cloudbench_patience,
+            kill=self.conductor.kill,
+            head=lambda agent: self._scheduler.head(agent) if self._scheduler else None,
+            stop=self._stop_reason,
+            maxfail=config.getvalue("maxfail") if self._distributed else 0,
+        )
+        self._agent: Agent | None = None
+
+    @property
+    def _distributed(self) -> bool:
+        return self.config.getoption("dist", "no") != "no"
+
+    @property
+    def agent(self) -> Agent:
+        """The one agent of a run without xdist."""
+        if self._agent is None:
+            self._agent = local_agent(self.coordinator)
+        return self._agent
+
+    def _say(self, line: str) -> None:
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(line)
+
+    def _stop_reason(self) -> str:
+        session: Any = self.config.pluginmanager.getplugin("dsession")
+        return str(session.shouldstop) if session is not None and getattr(session, "shouldstop", "") else ""
+
+    # -- xdist ------------------------------------------------------------------------------------
+
+    def add_node(self, node: Any) -> None:
+        """Open a channel to a new worker; it is duplex, needs no port and ends with the worker."""
+        channel, name = node.gateway.newchannel(), node.gateway.id
+        node.workerinput[self._channel_key] = channel
+        node.workerinput[self._facts_key] = self.facts.plain()
+        self.coordinator.join(name, channel.send)
+
+        def received(message: Any) -> None:
+            if message is None:
+                self.coordinator.leave_fleet(name, "was lost")
+            else:
+                self.coordinator.receive(name, message)
+
+        channel.setcallback(received, endmarker=None)
+
+    def lose_node(self, name: str) -> None:
+        """A worker has ended."""
+        self.coordinator.leave_fleet(name, "was lost")
+
+    def make_scheduler(self, log: Any) -> Any:
+        """The scheduler of this session."""
+        from pytest_cloudbench.fleet.scheduler import FleetScheduling
+
+        self._scheduler = scheduler = FleetScheduling(self.config, log, self.coordinator)
+        self.conductor.on_collected = lambda agent, nodeids: scheduler.fleet_items.update(nodeids)
+        return scheduler
+
+    # -- report -----------------------------------------------------------------------------------
+
+    def header(self) -> list[str]:
+        """Lines for pytest's header."""
+        providers = ", ".join(self.config.option.provider or ["the default provider"])
+        return [f"cloudbench: {providers}, run {self.facts.run_id}, seed {self.facts.seed}"]
+
+    def summarize(self, reporter: Any) -> None:
+        """The table of all experiments, at the end."""
+        from pytest_cloudbench.report.table import render
+
+        findings = self.conductor.findings
+        if not findings:
+            return
+        reporter.section("cloudbench")
+        for line in render(findings, reporter._tw.fullwidth):
+            reporter.write_line(line)
+        folder = benchmarks.storage(self.config)
+        records = _relative(Path(self.facts.results))
+        reporter.write_line(f"records: {records}" + (f"   entries: {_relative(folder)}" if folder else ""))
+
+    def finish(self, session: pytest.Session) -> None:
+        """Keep what unfinished experiments measured, and save the entries."""
+        self.conductor.salvage()
+        if not self.conductor.findings:
+            return
+        try:
+            benchmarks.save(self.config, self.facts.run_id if policy.adopted(self.config) else None)
+        except CloudbenchError as error:
+            self._say(f"cloudbench: {error}")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def close(self) -> None:
+        """End the emulators."""
+        try:
+            self.conductor.close()
+        except CloudbenchError as error:
+            print(f"cloudbench: {error}", file=sys.stderr)
+
+
+def _relative(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _run_facts(config: pytest.Config) -> RunFacts:
+    option = config.option
+    unique = os.urandom(2).hex()
+    run_id = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%SZ}-{unique}"
+    root = Path(config.invocation_params.dir) / option.cloudbench_results
+    return RunFacts(
+        run_id=run_id,
+        seed=option.cloudbench_seed or run_id,
+        time_scale=option.time_scale,
+        max_ops=option.max_ops,
+        max_bytes=option.max_bytes,
+        max_lateness_s=option.cloudbench_max_lateness,
+        results=str(root / _machine_id() / run_id),
+        host=host_id(),
+    )
+
+
+def _machine_id() -> str:
+    from pytest_benchmark.utils import get_machine_id
+
+    return str(get_machine_id())
+
+
+def _expectations(path: str | None) -> list[expect.Expectation]:
+    if path is None:
+        return []
+    try:
+        return expect.parse_expectations(Path(path).read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(path, "", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error

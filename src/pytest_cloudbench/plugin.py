@@ -1,0 +1,228 @@
+"""The pytest plugin: every hook, option and fixture in one place, and nothing else.
+
+What may live here: wiring. A run that uses nothing of it pays for this module's import alone, so
+everything heavier is imported inside the hook that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+    from pytest_cloudbench.fleet.agent import Agent
+    from pytest_cloudbench.fleet.experiment import Experiment, Provider
+    from pytest_cloudbench.payload import Payloads
+
+__all__: list[str] = []
+
+DEFAULT_PROVIDER = "emulated:dropbox"
+_CHANNEL = "cloudbench_channel"
+_FACTS = "cloudbench_facts"
+_SESSION = pytest.StashKey[Any]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_addoption."""
+    group = parser.getgroup("cloudbench", "cloud storage experiments")
+    group.addoption("--provider", action="append", metavar="SPEC", default=[],
+                    help=f"storage service under test, may repeat: emulated:dropbox, emulated:PROFILE.toml, dropbox "
+                    f"(a real account), folder:PATH; default {DEFAULT_PROVIDER}")  # fmt: skip
+    group.addoption("--grid", choices=("quick", "paper"), default="quick",
+                    help="size of the parameter grids: about two minutes, or the papers' own in real time")  # fmt: skip
+    group.addoption("--time-scale", type=float, default=1.0, metavar="K",
+                    help="run intervals and the emulator's clock K times faster (emulated providers only)")  # fmt: skip
+    group.addoption("--max-ops", type=int, default=None, metavar="N",
+                    help="stop each experiment after N operations")  # fmt: skip
+    group.addoption("--max-bytes", type=int, default=None, metavar="N",
+                    help="stop each experiment before it uploads more than N bytes")  # fmt: skip
+    group.addoption("--cloudbench-fail", action="append", metavar="METRIC:BOUND", default=[],
+                    help="fail a test whose metric breaks the bound, may repeat: loss_rate:0.01 (absolute) or "
+                    "response_p99:10%% (relative to the compared run)")  # fmt: skip
+    group.addoption("--cloudbench-expectations", metavar="FILE", default=None,
+                    help="TOML file of recorded expectations; the suites bring their own")  # fmt: skip
+    group.addoption("--cloudbench-results", metavar="DIR", default="results",
+                    help="where operations' records go, beside pytest-benchmark's JSON (default: %(default)s)")  # fmt: skip
+    group.addoption("--cloudbench-seed", metavar="TEXT", default=None,
+                    help="what payloads and random delays are made from (default: new for each run)")  # fmt: skip
+    group.addoption("--cloudbench-patience", type=float, default=120.0, metavar="SECONDS",
+                    help="end an agent that shows no sign of life for so long while others wait (default: %(default)s)")  # fmt: skip
+    group.addoption("--cloudbench-max-lateness", type=float, default=0.1, metavar="SECONDS",
+                    help="lateness p99 above which the engine counts as saturated (default: %(default)s)")  # fmt: skip
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_configure."""
+    config.addinivalue_line("markers", "fleet: runs on all agents (pytest-xdist workers) at the same time")
+    if config.option.pyargs:
+        from pytest_cloudbench.fleet import policy
+
+        suites = policy.shipped_suites(config)
+        if suites is not None:
+            policy.adopt(config, suites)
+    used = config.option.provider or config.option.cloudbench_fail or config.option.cloudbench_expectations
+    if used or config.option.time_scale != 1.0:
+        _session(config)  # bad input is reported before anything starts
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_generate_tests."""
+    if "provider" in metafunc.fixturenames and metafunc.definition.get_closest_marker("parametrize_provider") is None:
+        specs = metafunc.config.option.provider or [DEFAULT_PROVIDER]
+        metafunc.parametrize("provider", list(dict.fromkeys(specs)), indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_modifyitems."""
+    for item in items:
+        if {"fleet", "experiment"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("fleet")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_finish."""
+    if hasattr(session.config, "workerinput"):
+        fleet = [item.nodeid for item in session.items if item.get_closest_marker("fleet")]
+        if fleet:  # then, and only then, stock benchmarks are switched on and run alone
+            fleet += [item.nodeid for item in session.items if _runs_alone(item)]
+            _session(session.config).agent.tell("collected", fleet)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_protocol."""
+    session = item.config.stash.get(_SESSION, None)
+    marked = item.get_closest_marker("fleet") is not None
+    if marked and session is None:
+        session = _session(item.config)
+    if session is None or not (marked or (session.is_worker and session.fleet_run and _runs_alone(item))):
+        return None
+    from pytest_cloudbench.fleet import protocol
+
+    (protocol.run_everywhere if marked else protocol.run_solo)(item, nextitem, session.agent)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_makereport."""
+    report = yield
+    if call.excinfo is not None and item.get_closest_marker("fleet") is not None:
+        from pytest_cloudbench.fleet.protocol import plain_report
+
+        plain_report(report, call.excinfo.value)
+    return report
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_report_header."""
+    session = config.stash.get(_SESSION, None)
+    return session.header() if session is not None else []
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_terminal_summary."""
+    session = config.stash.get(_SESSION, None)
+    if session is not None and not session.is_worker:
+        session.summarize(terminalreporter)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_sessionfinish."""
+    ours = session.config.stash.get(_SESSION, None)
+    if ours is not None:
+        ours.finish(session)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_unconfigure."""
+    session = config.stash.get(_SESSION, None)
+    if session is not None:
+        session.close()
+
+
+# -- pytest-xdist -------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Before any worker starts."""
+    from pytest_cloudbench.fleet import policy
+
+    policy.lean_workers(config, specs)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """https://pytest-xdist.readthedocs.io/en/stable/how-to.html: before a worker starts."""
+    _session(node.config).add_node(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController, error: object) -> None:
+    """A worker has ended, on purpose or not."""
+    _session(node.config).lose_node(node.gateway.id)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Fleet items need a scheduler of their own; without them it hands over to the stock one."""
+    if config.getvalue("dist") == "each":
+        return None
+    return _session(config).make_scheduler(log)
+
+
+# -- fixtures -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def fleet(request: pytest.FixtureRequest) -> Agent:
+    """This process's place in the fleet: ``index``, ``count``, ``once(name, work)``, ``gather(name, payload)``."""
+    agent: Agent = _session(request.config).agent
+    return agent
+
+
+@pytest.fixture(scope="session")
+def provider(request: pytest.FixtureRequest, fleet: Agent) -> Generator[Provider]:
+    """The storage service under test: ``--provider``, one parameter for each."""
+    from pytest_cloudbench.fleet.experiment import connect_provider
+
+    connected = connect_provider(request.param, fleet)
+    yield connected
+    connected.driver.close()
+
+
+@pytest.fixture(scope="session")
+def payloads(request: pytest.FixtureRequest) -> Payloads:
+    """Generators of file content, seeded by the run: ``payloads.random(size_bytes)``..."""
+    from pytest_cloudbench.payload import Payloads
+
+    return Payloads(_session(request.config).facts.seed)
+
+
+@pytest.fixture
+def experiment(request: pytest.FixtureRequest, fleet: Agent, provider: Provider) -> Experiment:
+    """Runs operations on all agents at the same time: ``experiment.run(...)``."""
+    from pytest_cloudbench.fleet.session import experiment_of
+
+    return experiment_of(request.node, fleet, provider, _session(request.config).facts)
+
+
+def _runs_alone(item: pytest.Item) -> bool:
+    return "benchmark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("fleet") is None
+
+
+def _session(config: pytest.Config) -> Any:
+    """This process's part of the fleet, made when it is first needed."""
+    session = config.stash.get(_SESSION, None)
+    if session is None:
+        from pytest_cloudbench.fleet.session import open_session
+
+        session = config.stash[_SESSION] = open_session(config, _CHANNEL, _FACTS)
+    return session

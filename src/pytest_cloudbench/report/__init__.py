@@ -1,0 +1,5 @@
+"""What people look at. Nothing here measures."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

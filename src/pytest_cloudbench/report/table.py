@@ -1,0 +1,104 @@
+"""The table at the end of a run, in the manner of the thesis's Table 4.2.
+
+What may live here: findings into lines of text. Throttling stands apart from failure, and what is not
+known is a dash, never a zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+__all__ = ["render"]
+
+
+class _Finding(Protocol):
+    @property
+    def nodeid(self) -> str: ...
+    @property
+    def provider(self) -> str: ...
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+    @property
+    def info(self) -> Mapping[str, Any]: ...
+
+
+def _count(value: Any) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _percent(value: Any) -> str:
+    return "-" if value is None else f"{value * 100:.2f} %"
+
+
+def _milliseconds(value: Any) -> str:
+    return "-" if value is None else f"{value * 1e3:,.0f}" if value >= 0.1 else f"{value * 1e3:.1f}"
+
+
+_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("files", "files", _count),
+    ("sensors", "sensors", _count),
+    ("interval s", "interval_s", lambda value: "-" if value is None else f"{value:g}"),
+    ("lost", "lost", _count),
+    ("loss rate", "loss_rate", _percent),
+    ("published", "published_loss_rate", _percent),
+    ("throttled", "throttled", _count),
+    ("failed", "failed", _count),
+    ("corrupt", "corrupt", _count),
+    ("silent", "silently_lost", _count),
+    ("p50 ms", "response_p50", _milliseconds),
+    ("p99 ms", "response_p99", _milliseconds),
+    ("late p99", "lateness_p99", _milliseconds),
+)
+
+
+def render(findings: Sequence[_Finding], width: int) -> list[str]:
+    """Lines for a terminal of ``width`` columns: one table for each provider and test."""
+    lines: list[str] = []
+    groups: dict[tuple[str, str], list[_Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.provider, finding.nodeid.partition("[")[0]), []).append(finding)
+    for (provider, test), members in groups.items():
+        lines += ["", _title(provider, test, members[0].info)]
+        lines += _table(members)
+        lines += _remarks(members, width)
+    return [*lines, ""]
+
+
+def _title(provider: str, test: str, info: Mapping[str, Any]) -> str:
+    parts = [f"{test.rpartition('::')[2]}  {provider}", f"{info['agents']} agents", f"{info['loop']} loop"]
+    if info["emulated"]:
+        parts.append("emulated: measures the client and the loopback")
+    if info["time_scale"] != 1.0:
+        parts.append(f"time scale {info['time_scale']:g}: times are not comparable")
+    return ", ".join(parts)
+
+
+def _table(members: Sequence[_Finding]) -> list[str]:
+    published = any(finding.info["published"] for finding in members)
+    columns = [column for column in _COLUMNS if published or column[0] != "published"]
+    rows = [[title for title, _, _ in columns]]
+    for finding in members:
+        facts = {
+            **finding.params, **finding.info, "published_loss_rate": finding.info["published"].get("loss_rate"),
+        }  # fmt: skip
+        rows.append([show(facts.get(key)) for _, key, show in columns])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
+    text = ["  ".join(cell.rjust(size) for cell, size in zip(row, widths, strict=True)) for row in rows]
+    return [text[0], "-" * len(text[0]), *text[1:]]
+
+
+def _remarks(members: Sequence[_Finding], width: int) -> list[str]:
+    """Everything that must be read beside the numbers, each once."""
+    remarks: dict[str, None] = {}
+    for finding in members:
+        label = finding.nodeid.partition("[")[2].rstrip("]")
+        for doubt in finding.info["doubts"]:
+            remarks[f"! {label}: {doubt}"] = None
+        for note in finding.info["notes"]:
+            remarks[f"note: {note}"] = None
+        for line in finding.info["expectations"]:
+            remarks[f"  {label}: {line}" if line != "no expectation" else "  no expectation"] = None
+    if all(not finding.info["digest_checked"] for finding in members):
+        remarks["note: sizes were compared, not content: this provider lists no digest"] = None
+    return list(remarks)

@@ -1,0 +1,120 @@
+"""The one place that leans on pytest-benchmark's private names.
+
+What may live here: turning a merged result into an ordinary pytest-benchmark entry, and reading the
+entries of compared runs. pytest-benchmark switches itself off under xdist (its workers write nothing),
+but its controller saves, prints and compares whatever is in ``config._benchmarksession.benchmarks``.
+The upper bound on the version is in pyproject.toml; ``tests/results/test_benchmarks.py`` fails loudly
+when a name moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.model import ResultsError
+
+__all__ = ["Baseline", "add_entry", "baseline", "enabled_here", "save", "storage", "take_entries"]
+
+Baseline = Mapping[str, Mapping[str, Any]]
+"""Full name of an entry to its extra_info."""
+
+
+def _session(config: pytest.Config) -> Any:
+    """pytest-benchmark's session object, or None where its plugin is switched off."""
+    return getattr(config, "_benchmarksession", None)
+
+
+def storage(config: pytest.Config) -> Path | None:
+    """The folder where pytest-benchmark keeps its files, where it is a folder."""
+    session = _session(config)
+    return getattr(session.storage, "path", None) if session else None
+
+
+def add_entry(
+    config: pytest.Config, *, name: str, fullname: str, params: Mapping[str, Any], extra_info: Mapping[str, Any],
+    data_s: Sequence[float], group: str | None = None, iterations: int = 1,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Add one experiment as an entry. ``data_s`` are the durations of its rounds in seconds, at least one."""
+    session = _session(config)
+    if session is None:
+        return
+    from pytest_benchmark.stats import Metadata
+
+    fixture = SimpleNamespace(
+        name=name, fullname=fullname, group=group, param=name.partition("[")[2].rstrip("]") or None,
+        params=dict(params) or None, extra_info=dict(extra_info), cprofile_stats=None, has_error=False,
+    )  # fmt: skip
+    entry = Metadata(fixture, iterations=iterations, options=dict(options))
+    entry.stats.data.extend(data_s)
+    session.benchmarks.append(entry)
+
+
+def save(config: pytest.Config, default_name: str | None) -> None:
+    """Save now what pytest-benchmark was asked to save, so that a full disk is one line and not a crash.
+
+    Args:
+        default_name: the name to save under where the user asked for none, or None to save nothing then.
+
+    Raises ResultsError.
+    """
+    session = _session(config)
+    if session is None or not session.benchmarks:
+        return
+    if default_name is not None and not (session.save or session.autosave):
+        session.save = default_name
+    try:
+        session.handle_saving()
+    except OSError as error:
+        where = error.filename or session.storage
+        raise ResultsError(f"{where}: cannot save the entries: {error.strerror}; free some space") from error
+    finally:
+        session.save = session.autosave = session.json = None
+
+
+def baseline(config: pytest.Config) -> tuple[Baseline, str] | None:
+    """The run that gates compare with, and its name: ``--benchmark-compare``'s, else the latest stored one."""
+    session = _session(config)
+    if session is None:
+        return None
+    wanted = session.compare
+    files = list(session.storage.load(wanted) if isinstance(wanted, str) else session.storage.load())
+    if not files:
+        return None
+    path, document = files[-1]
+    return {entry["fullname"]: entry.get("extra_info", {}) for entry in document["benchmarks"]}, str(path)
+
+
+@contextmanager
+def enabled_here(config: pytest.Config) -> Iterator[None]:
+    """Switch the stock ``benchmark`` fixture on in this worker, while the other workers idle."""
+    session = _session(config)
+    if session is None:
+        yield
+        return
+    former, session.disabled = session.disabled, False
+    try:
+        yield
+    finally:
+        session.disabled = former
+
+
+def take_entries(config: pytest.Config) -> list[dict[str, Any]]:
+    """Take the entries that stock benchmarks made in this worker, as arguments for ``add_entry``."""
+    session = _session(config)
+    if session is None:
+        return []
+    taken = [
+        {"name": entry.name, "fullname": entry.fullname, "group": entry.group, "params": entry.params or {},
+         "extra_info": entry.extra_info, "iterations": entry.iterations, "data_s": list(entry.stats.data),
+         "options": entry.as_dict(stats=False)["options"]}
+        for entry in session.benchmarks if entry and not entry.has_error
+    ]  # fmt: skip
+    session.benchmarks.clear()
+    return taken

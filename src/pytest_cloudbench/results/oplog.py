@@ -1,0 +1,205 @@
+"""The log an agent writes while it runs, and its merge into one Parquet file per experiment.
+
+What may live here: the binary record, its writer and reader, and the Parquet schema. A killed agent
+loses at most what happened after its last flush (a quarter of a second). A full disk moves the log to
+another place instead of losing a record.
+
+Log schema 1: one JSON line (``schema``, ``agent``, ``experiment``), then records of ``_RECORD``.
+Parquet schema 1: the columns of ``OpTable``, enumerations as text, digest as hexadecimal text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
+from pytest_cloudbench.stats import OpTable
+
+__all__ = ["LOG_SCHEMA", "PARQUET_SCHEMA", "OpLog", "read_log", "read_parquet", "write_parquet"]
+
+LOG_SCHEMA = 1
+PARQUET_SCHEMA = 1
+
+_RECORD = struct.Struct("<5qIIHBBBBf32s")
+_FLUSH_S = 0.25
+_VERBS, _OUTCOMES, _KINDS = list(Verb), list(Outcome), [None, *ErrorKind]
+_NUMBERS = ("scheduled_ns", "start_ns", "first_byte_ns", "end_ns", "size_bytes", "sensor", "seq", "agent")
+_VERB_CODE = {verb: code for code, verb in enumerate(_VERBS)}
+_OUTCOME_CODE = {outcome: code for code, outcome in enumerate(_OUTCOMES)}
+_KIND_CODE = {kind: code for code, kind in enumerate(_KINDS)}
+
+
+def _pack(op: Op) -> bytes:
+    digest = op.digest
+    return _RECORD.pack(
+        op.scheduled_ns, op.start_ns, op.first_byte_ns, op.end_ns, op.size_bytes,
+        op.sensor, op.seq, op.agent,
+        _VERB_CODE[op.verb], _OUTCOME_CODE[op.outcome], _KIND_CODE[op.kind], len(digest),
+        -1.0 if op.retry_after_s is None else op.retry_after_s, digest,
+    )  # fmt: skip
+
+
+class OpLog:
+    """Writes records to a file while an experiment runs. ``record`` may be called from many threads.
+
+    Args:
+        path: the file; its folder is created.
+        header: facts for the first line.
+        progress: called about four times a second with the number of records and of those not ok.
+    """
+
+    def __init__(
+        self, path: Path, header: Mapping[str, Any], progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self.path, self.notes = path, list[str]()
+        self.count = self.not_ok = 0
+        self._progress = progress
+        self._pending: deque[bytes] = deque()
+        self._closing = threading.Event()
+        self._first = json.dumps({"schema": LOG_SCHEMA, **header}).encode() + b"\n"
+        self._file: IO[bytes] | None = None
+        self._open(path)
+        self._flusher = threading.Thread(target=self._flush_until_closed, name="oplog", daemon=True)
+
+    def _open(self, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - lives as long as the log
+        except OSError as error:
+            raise ResultsError(f"{path}: {error.strerror}; choose another place with --cloudbench-results") from error
+        self.path = path
+
+    def __enter__(self) -> OpLog:
+        self._flusher.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._flusher.join()
+        self._flush()
+        if self._file is not None:
+            self._file.close()
+
+    def record(self, op: Op) -> None:
+        """Keep one finished operation."""
+        self._pending.append(_pack(op))
+        self.count += 1  # a progress figure: a race between threads costs a count here, never a record
+        if op.outcome is not Outcome.OK:
+            self.not_ok += 1
+
+    def _flush_until_closed(self) -> None:
+        while not self._closing.wait(_FLUSH_S):
+            self._flush()
+            if self._progress is not None:
+                self._progress(self.count, self.not_ok)
+
+    def _flush(self) -> None:
+        batch = bytearray(self._first)
+        self._first = b""
+        with contextlib.suppress(IndexError):
+            while True:
+                batch += self._pending.popleft()
+        view = memoryview(batch)
+        while view:
+            assert self._file is not None
+            try:
+                view = view[self._file.write(view) :]
+            except OSError as error:
+                self._move(error)
+
+    def _move(self, error: OSError) -> None:
+        """Go on in the system's temporary folder with all records so far. Raises ResultsError if that is full too."""
+        former = self.path
+        target = Path(tempfile.gettempdir()) / f"cloudbench-{os.getpid()}-{former.name}"
+        if target == former:
+            raise ResultsError(f"{former}: {error.strerror}; free some space and run again") from error
+        assert self._file is not None
+        self._file.close()
+        self._open(target)
+        assert self._file is not None
+        self._file.write(former.read_bytes())
+        self.notes.append(f"{former}: {error.strerror}; the records went on in {target}")
+
+
+def read_log(path: Path) -> OpTable:
+    """Read a log, also one whose writer was killed: a torn last record is left out.
+
+    Raises ResultsError when it is not an operation log of a known schema.
+    """
+    data = path.read_bytes()
+    head, mark, body = data.partition(b"\n")
+    if not mark:
+        return OpTable()  # killed before the first line was complete
+    try:
+        schema = json.loads(head)["schema"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ResultsError(f"{path}: is not an operation log") from error
+    if schema != LOG_SCHEMA:
+        raise ResultsError(f"{path}: has log schema {schema}; this version reads {LOG_SCHEMA}")
+    table = OpTable()
+    whole = len(body) - len(body) % _RECORD.size
+    columns = list(zip(*_RECORD.iter_unpack(body[:whole]), strict=True))
+    if columns:
+        for name, column in zip(_NUMBERS, columns[: len(_NUMBERS)], strict=True):
+            getattr(table, name).extend(column)
+        verbs, outcomes, kinds, lengths, waits, digests = columns[len(_NUMBERS) :]
+        table.verb = [_VERBS[code] for code in verbs]
+        table.outcome = [_OUTCOMES[code] for code in outcomes]
+        table.kind = [_KINDS[code] for code in kinds]
+        table.retry_after_s = [None if wait < 0 else wait for wait in waits]
+        table.digest = [digest[:length] for digest, length in zip(digests, lengths, strict=True)]
+    return table
+
+
+def write_parquet(table: OpTable, path: Path, facts: Mapping[str, str]) -> None:
+    """Write all records of one experiment; ``facts`` become the file's metadata. Raises ResultsError."""
+    import pyarrow
+    from pyarrow import parquet
+
+    def text(values: Iterable[Any]) -> list[str | None]:
+        return [None if value is None else value.value for value in values]
+
+    columns: dict[str, Any] = {name: getattr(table, name) for name in OpTable.__slots__}
+    columns |= {name: text(columns[name]) for name in ("verb", "outcome", "kind")}
+    columns["digest"] = [digest.hex() for digest in table.digest]
+    columns["kind"] = pyarrow.array(columns["kind"], pyarrow.string())
+    columns["retry_after_s"] = pyarrow.array(table.retry_after_s, pyarrow.float64())
+    metadata = {"cloudbench_schema": str(PARQUET_SCHEMA), **facts}
+    partial = path.with_suffix(".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pyarrow.table(columns).replace_schema_metadata(metadata), partial, compression="zstd")
+        os.replace(partial, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise ResultsError(f"{path}: cannot write the records: {error.strerror or error}; free some space") from error
+
+
+def read_parquet(path: Path) -> OpTable:
+    """Read what ``write_parquet`` wrote, of any schema so far."""
+    from pyarrow import parquet
+
+    columns = parquet.read_table(path).to_pydict()
+    table = OpTable()
+    for name in _NUMBERS:
+        getattr(table, name).extend(columns[name])
+    table.retry_after_s = columns["retry_after_s"]
+    table.verb = [Verb(value) for value in columns["verb"]]
+    table.outcome = [Outcome(value) for value in columns["outcome"]]
+    table.kind = [None if value is None else ErrorKind(value) for value in columns["kind"]]
+    table.digest = [bytes.fromhex(value) for value in columns["digest"]]
+    return table
+

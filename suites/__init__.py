@@ -1,0 +1,1 @@
+"""What is tested: experiments as parametrized tests."""

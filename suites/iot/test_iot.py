@@ -1,0 +1,98 @@
+"""How many sensors does a provider carry, and at which loss? (thesis, section 4.2.4)
+
+The thesis's sensors sleep *after* each upload (``ThinkTime``, a closed loop); a real sensor keeps its
+clock (``FixedInterval``). Tables 4.2 and 4.3 are repeated with the former, everything else is the latter.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.arrival import FixedInterval, ThinkTime
+from pytest_cloudbench.fleet.experiment import Experiment
+from pytest_cloudbench.model import KIB
+from pytest_cloudbench.payload import Payloads
+
+FILE_BYTES = 5 * KIB
+"""One reading (thesis 4.2.4: "the size of each file storing temperature data is 5 KB")."""
+
+FILES_PER_SENSOR = 10
+"""Each row of the tables is this many files per sensor (columns "#Files" and "#Sensors")."""
+
+ROWS = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))["row"]
+
+SENSORS = {"quick": (50,), "paper": (10, 30, 50, 80, 100)}
+INTERVALS_S = {"quick": (1,), "paper": (1, 10, 60)}
+QUICK_ROWS = {("4.2", 10, 1), ("4.2", 30, 1), ("4.2", 50, 1), ("4.3", 10, 1), ("4.3", 50, 1)}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Grids: the tables' own rows, and sensors times interval for everything else."""
+    grid = metafunc.config.option.grid
+    if "row" in metafunc.fixturenames:
+        table = metafunc.function.__name__.removeprefix("test_table_").replace("_", ".")
+        rows = [row for row in ROWS if row["table"] == table and (grid == "paper" or _key(row) in QUICK_ROWS)]
+        metafunc.parametrize("row", rows, ids=lambda row: f"{row['sensors']}-{row['interval_s']}s", indirect=True)
+    elif "sensors" in metafunc.fixturenames:
+        metafunc.parametrize("sensors", SENSORS[grid])
+        metafunc.parametrize("interval_s", INTERVALS_S[grid], ids=lambda interval_s: f"{interval_s}s")
+
+
+def _key(row: dict[str, Any]) -> tuple[str, int, int]:
+    return row["table"], row["sensors"], row["interval_s"]
+
+
+@pytest.fixture
+def row(request: pytest.FixtureRequest, experiment: Experiment) -> dict[str, Any]:
+    """One published row; its numbers become the entry's parameters."""
+    published: dict[str, Any] = request.param
+    keys = ("sensors", "interval_s", "first_delay_max_s")
+    experiment.params = {key: published[key] for key in keys}
+    return published
+
+
+def test_table_4_2(experiment: Experiment, payloads: Payloads, row: dict[str, Any]) -> None:
+    """Table 4.2, the worst case: all sensors start together, and sleep after each upload."""
+    _repeat(experiment, payloads, row)
+
+
+def test_table_4_3(experiment: Experiment, payloads: Payloads, row: dict[str, Any]) -> None:
+    """Table 4.3, the average case: a random first delay, and sleep after each upload."""
+    _repeat(experiment, payloads, row)
+
+
+def _repeat(experiment: Experiment, payloads: Payloads, row: dict[str, Any]) -> None:
+    result = experiment.run(
+        payloads.random(FILE_BYTES),
+        arrival=ThinkTime(row["interval_s"], row["first_delay_max_s"]),
+        sensors=row["sensors"],
+        ops_per_sensor=FILES_PER_SENSOR,
+        published={"loss_rate": row["loss_rate"], "source": row["source"]},
+    )
+    result.check()
+
+
+def test_worst_case(experiment: Experiment, payloads: Payloads, sensors: int, interval_s: int) -> None:
+    """All sensors start together, and keep their clock: Table 4.2's question to a real sensor."""
+    result = experiment.run(
+        payloads.random(FILE_BYTES),
+        arrival=FixedInterval(interval_s),
+        sensors=sensors,
+        ops_per_sensor=FILES_PER_SENSOR,
+    )
+    result.check()
+
+
+def test_average_case(experiment: Experiment, payloads: Payloads, sensors: int, interval_s: int) -> None:
+    """Sensors start at a random time within one interval, and keep their clock: Table 4.3's question."""
+    result = experiment.run(
+        payloads.random(FILE_BYTES),
+        arrival=FixedInterval(interval_s, first_delay_max_s=interval_s),
+        sensors=sensors,
+        ops_per_sensor=FILES_PER_SENSOR,
+    )
+    result.check()

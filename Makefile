@@ -1,0 +1,53 @@
+# Two commands are enough: `make iot` and `make test`. Each sets up .venv on its first use and says so;
+# later runs compare three time stamps and start at once.
+#   ARGS="..."     is handed to the program that does the work:  make iot ARGS="--grid paper"
+#   PYTHON=...     chooses the interpreter for set-up; default: the first python3 >= 3.11 found
+#   WORKERS=N      processes that run the project's tests
+
+.DEFAULT_GOAL := help
+VENV    ?= .venv
+PY      ?= $(VENV)/bin/python
+STAMP   ?= $(VENV)/.set-up
+WORKERS ?= 2
+ARGS    ?=
+TYPED   := src $(wildcard suites tests benchmarks) $(wildcard tools/*.py)
+export PYTHON
+
+# An environment whose interpreter has gone, or which was made elsewhere, is set up again.
+ifneq ($(STAMP),)
+ifneq ($(and $(wildcard $(PY)),$(wildcard $(STAMP)),$(shell cat $(STAMP) 2>/dev/null)),$(CURDIR))
+.PHONY: $(STAMP)
+endif
+$(STAMP): pyproject.toml constraints.txt tools/setup.sh
+	@sh tools/setup.sh $(VENV) $(STAMP)
+endif
+
+.PHONY: iot test test-all bench lint types clean help
+
+iot: $(STAMP) ## measure an embedded provider with 50 agents: pytest suites/iot -n 50
+	$(PY) -m pytest suites/iot -n 50 $(ARGS)
+
+test: lint types ## lint, types and the tests that are not slow (under 12 minutes on two cores)
+	$(PY) -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+
+test-all: lint types ## lint, types and every test
+	$(PY) -m pytest -n $(WORKERS) $(ARGS)
+
+bench: $(STAMP) ## measure the project itself, into benchmarks/results.json
+	$(PY) benchmarks/run.py $(ARGS)
+
+lint: $(STAMP) ## ruff: rules and format
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: $(STAMP) ## mypy --strict
+	$(PY) -m mypy --strict $(TYPED)
+
+clean: ## remove caches, builds and, if set-up made it, .venv; results stay
+	rm -rf build dist .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src suites tests tools benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@if [ -e $(VENV)/.made-by-make ]; then echo "rm -rf $(VENV)"; rm -rf $(VENV); else rm -f $(VENV)/.set-up; fi
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@echo '  ARGS="..." is handed on: make iot ARGS="--grid paper"'

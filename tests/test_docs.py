@@ -1,0 +1,306 @@
+"""The documents do not rot: every command in a ```console block is run, every link leads somewhere.
+
+A command is a line that starts with ``$ `` (and what follows a trailing backslash). RULES below says how each kind
+of command is run here; a command that no rule knows fails. What a command prints is not compared.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog.d/README.md")])
+BIN = Path(sys.executable).parent
+# Left out of the copy that commands run in: results of this checkout, caches, environments.
+NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".tox", ".*_cache", "__pycache__", "dist", "build", ".hypothesis")
+TIMEOUT_S = 300
+
+Words = list[str]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the commands that ``pattern`` matches from their start are run; where ``run`` gives None, not at all."""
+
+    pattern: str
+    why: str
+    run: Callable[[Words], Words | None]
+
+
+# --- substitutions: words of a command to words that are run instead ---
+
+
+def as_written(command: Words) -> Words:
+    return command
+
+
+def not_run(command: Words) -> None:
+    return None
+
+
+def only_help(command: Words) -> Words:
+    """The help of the same program and sub-command; run_command looks up each option of the command in it."""
+    if "pytest" in command[:3]:
+        return ["pytest", "--help"]
+    has_second = command[0] in {"cloudbench", "towncrier", "pytest-benchmark"} or "python" in command[0]
+    return [*command[: 1 + has_second], "--help"]
+
+
+def is_for_emulator(command: Words) -> bool:
+    specs = re.findall(r"--provider[= ](\S+)", " ".join(command))
+    return all(spec.startswith(("emulated:", "folder:")) for spec in specs)
+
+
+@functools.cache
+def one_experiment() -> str:
+    """A -k expression for the suite's experiment with the smallest numbers in its name."""
+    collected = subprocess.run(
+        [sys.executable, "-m", "pytest", "suites/iot", "--collect-only", "-q"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    ).stdout
+    tests: Words = re.findall(r"^\S+::(\S+)$", collected, re.MULTILINE)
+    assert tests, collected
+    return min(tests, key=lambda test: [int(number) for number in re.findall(r"\d+", test)])
+
+
+def small(command: Words) -> Words:
+    """Two agents and one experiment; --collect-only where a real account would be needed, or another suite is named."""
+    if not is_for_emulator(command) or "--grid paper" in " ".join(command):
+        return [*command, "--collect-only"]
+    words = [*command]
+    if "-n" in words:
+        words[words.index("-n") + 1] = "2"
+    return words if "-k" in words or "::" in " ".join(words) else [*words, "-k", one_experiment()]
+
+
+def small_make(command: Words) -> Words:
+    """The recipe with this environment in place of .venv and no set-up, and few experiments."""
+    given = [word.removeprefix("ARGS=") for word in command if word.startswith("ARGS=")]
+    args = shlex.split(" ".join(given))
+    if command[1] == "iot":
+        args = small(["pytest", "-n", "50", *args])[1:]
+    return ["make", command[1], "STAMP=", f"PY={sys.executable}", "ARGS=" + shlex.join(args)]
+
+
+def dry_make(command: Words) -> Words:
+    return ["make", "--dry-run", *command[1:], "STAMP=", f"PY={sys.executable}"]
+
+
+RULES = [
+    Rule(r"make (iot)\b", "one experiment, two agents, no set-up", small_make),
+    Rule(r"make help\b|make$", "as written", as_written),
+    Rule(r"make [a-z-]+", "runs the tests, which run this; the target must exist", dry_make),
+    Rule(r"(python3? -m )?pytest\b.*--(help|version|markers|fixtures)\b", "as written", as_written),
+    Rule(r"(python3? -m )?pytest( -\S+)*( tests\b.*)?$", "the project's own tests would run this test again", not_run),
+    Rule(r"(python3? -m )?pytest\b.*\b(suites/|pytest_cloudbench\.suites\.)iot\b", "one experiment, two agents", small),
+    Rule(r"(python3? -m )?pytest\b", "a file of the reader's: options are parsed", only_help),
+    Rule(r"(pytest-benchmark|py\.test-benchmark) ", "needs earlier results: options are parsed", only_help),
+    Rule(r"cloudbench\b.*--(help|version)\b|cloudbench$", "as written", as_written),
+    Rule(r"cloudbench [a-z]+", "serves for ever, or needs an account: options are parsed", only_help),
+    Rule(r"towncrier (build|create)\b", "changes the checkout: options are parsed", only_help),
+    Rule(r"(python3? -m )?tox\b", "installs for minutes; its options are tox's own", not_run),
+    Rule(r"(python3? -m )?pip install\b", "needs the index; tests/test_packaging.py installs the wheel", not_run),
+    Rule(r"python3? -m venv\b|source |\. |cd |export |git clone\b", "prepares the reader's machine", not_run),
+    Rule(r"(sudo )?apt(-get)? install\b", "prepares the reader's machine", not_run),
+    Rule(r"(\.venv/bin/)?python3? (tools|benchmarks|docs)/\S+\.py\b", "takes long: options are parsed", only_help),
+]
+
+
+# --- reading documents ---
+
+
+def commands(text: str) -> list[str]:
+    """The commands of all console blocks, joined where a line ends with a backslash, comments cut off."""
+    found = []
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        joined = re.sub(r"\\\n\s*(?:> )?", "", block)
+        found += [line[2:].strip() for line in joined.splitlines() if line.startswith("$ ")]
+    return found
+
+
+def parts(command: str) -> list[Words]:
+    """The commands of one line: ``a && b`` are two. Leading NAME=VALUE and comments are left out."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    found: list[Words] = [[]]
+    redirected = False
+    for word in lexer:
+        if word in {"&&", ";", "||", "|", "&"}:
+            found.append([])
+            redirected = False
+        elif word in {">", ">>", "<"} or redirected:
+            redirected = True
+        elif found[-1] or not re.fullmatch(r"[A-Z_]+=.*", word):
+            found[-1].append(word)
+    return [words for words in found if words]
+
+
+def rule_for(words: Words) -> Rule | None:
+    return next((rule for rule in RULES if re.match(rule.pattern, " ".join(words))), None)
+
+
+def slug(heading: str) -> str:
+    """The anchor that Markdown viewers give to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(text: str) -> set[str]:
+    without_code = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return {slug(heading) for heading in re.findall(r"^#+ (.*)$", without_code, re.MULTILINE)}
+
+
+def broken_links(document: Path, text: str) -> list[str]:
+    """Relative links whose file or heading does not exist."""
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)(?: \"[^\"]*\")?\)", prose):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = document.parent / name
+        if name and not path.exists():
+            broken.append(target)
+        elif anchor and (not name or path.suffix == ".md"):
+            there = path.read_text("utf-8") if name else text
+            broken += [] if anchor in anchors(there) else [target]
+    return broken
+
+
+CASES = [
+    pytest.param(words, id=f"{document.relative_to(ROOT)}: {' '.join(words)}")
+    for document in DOCUMENTS
+    for command in dict.fromkeys(commands(document.read_text("utf-8")))
+    for words in parts(command)
+]
+
+
+# --- the tests ---
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this checkout, which commands may write to."""
+    return Path(shutil.copytree(ROOT, tmp_path_factory.mktemp("docs") / "checkout", ignore=NOT_COPIED))
+
+
+def run_command(words: Words, checkout: Path) -> str:
+    """What the command's substitute prints; "" where it is not run. Fails when it does, or when no rule knows it."""
+    rule = rule_for(words)
+    assert rule, f"no rule in {Path(__file__).name} says how to run: {' '.join(words)}"
+    substitute = rule.run(words)
+    if substitute is None:
+        return ""
+    leaky = ("PYTEST", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(leaky)}
+    program = {"python": sys.executable, "python3": sys.executable, ".venv/bin/python": sys.executable}
+    done = subprocess.run(
+        [program.get(substitute[0], substitute[0]), *substitute[1:]],
+        cwd=checkout,
+        env=environment | {"PATH": f"{BIN}{os.pathsep}{environment['PATH']}", "COLUMNS": "200"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{shlex.join(substitute)} ended with {done.returncode}:\n{done.stdout}"
+    if rule.run is only_help:
+        options = {word.partition("=")[0] for word in words if re.fullmatch(r"--[a-z][\w-]*(=.*)?", word)}
+        unknown = [option for option in options if not re.search(rf"{option}\b", done.stdout)]
+        assert not unknown, f"{shlex.join(substitute)} knows no {', '.join(unknown)}"
+    return done.stdout
+
+
+@pytest.mark.skipif(not CASES, reason="no document has a console block yet")
+@pytest.mark.parametrize("words", CASES)
+def test_command_of_the_documents_runs(words: Words, checkout: Path) -> None:
+    run_command(words, checkout)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    assert broken_links(document, document.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_are_in_console_blocks(document: Path) -> None:
+    """A prompt in a block of another kind would never be run."""
+    others = re.findall(r"^```(?!console\n)\w*\n(.*?)^```$", document.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert not [line for block in others for line in block.splitlines() if line.startswith("$ ")]
+
+
+# --- the checks bite ---
+
+
+def test_reading_of_console_blocks() -> None:
+    text = "```console\n$ make iot  # a comment\noutput\n$ a \\\n    --b && X=1 c 'd e'\n```\n```python\n$ no\n```\n"
+    assert [parts(command) for command in commands(text)] == [[["make", "iot"]], [["a", "--b"], ["c", "d e"]]]
+
+
+def test_an_unknown_command_fails(checkout: Path) -> None:
+    with pytest.raises(AssertionError, match="no rule"):
+        run_command(["frobnicate", "--now"], checkout)
+
+
+def test_an_unknown_option_fails(checkout: Path) -> None:
+    with pytest.raises(AssertionError, match="knows no --frobnicate"):
+        run_command(["pytest", "test_mine.py", "--frobnicate=3"], checkout)
+
+
+def test_an_unknown_target_fails(checkout: Path) -> None:
+    with pytest.raises(AssertionError, match="frobnicate"):
+        run_command(["make", "frobnicate"], checkout)
+
+
+def test_a_failing_command_fails(checkout: Path) -> None:
+    with pytest.raises(AssertionError, match="ended with"):
+        run_command(["cloudbench", "--version", "--frobnicate"], checkout)
+
+
+def test_make_iot_is_run_without_set_up(checkout: Path) -> None:
+    words = small_make(["make", "iot"])
+    printed = subprocess.run([*words, "--dry-run"], cwd=checkout, capture_output=True, text=True, check=True).stdout
+    assert "set" not in printed.split("pytest")[0]
+    assert "suites/iot -n 50 -n 2 -k" in printed
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("pytest suites/iot -n 50 -k x", "pytest suites/iot -n 2 -k x"),
+        ("pytest suites/iot --provider dropbox", "pytest suites/iot --provider dropbox --collect-only"),
+        ("pytest suites/iot --provider=box: -n 8", "pytest suites/iot --provider=box: -n 8 --collect-only"),
+        ("pytest test_mine.py --max-ops 9", "pytest --help"),
+        ("cloudbench emulate dropbox --port 0", "cloudbench emulate --help"),
+        ("python tools/fit.py --x", "python tools/fit.py --help"),
+        ("make bench", f"make --dry-run bench STAMP= PY={sys.executable}"),
+        ("git clone X", None),
+    ],
+)
+def test_substitutions(command: str, expected: str | None) -> None:
+    words = command.split()
+    rule = rule_for(words)
+    assert rule
+    assert rule.run(words) == (expected.split() if expected else None)
+
+
+def test_links_are_resolved(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# One thing, two\n", "utf-8")
+    text = "[x](a.md#one-thing-two) [y](a.md#three) [z](b.md) [h](https://example.org) [s](#here)\n# Here\n"
+    assert broken_links(tmp_path / "c.md", text) == ["a.md#three", "b.md"]

@@ -1,0 +1,238 @@
+"""What a user gets from the index: the sdist and the wheel, built here and installed away from this checkout.
+
+Also the pins in constraints.txt, which must cover everything that set-up installs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+# Comes with every environment, so it is nobody's pin.
+UNPINNED = {"pip", "setuptools", "wheel", "pytest-cloudbench"}
+
+
+def clean_env(**extra: str) -> dict[str, str]:
+    """The environment without what would let this checkout, or this test run, reach into a child."""
+    leaky = ("PYTHONPATH", "PYTHONHOME", "PYTEST_", "PYTEST", "COV_", "VIRTUAL_ENV", "PIP_CONSTRAINT")
+    return {name: value for name, value in os.environ.items() if not name.startswith(leaky)} | extra
+
+
+def run(*command: str | Path, cwd: Path, timeout_s: float = 120) -> str:
+    """What the command prints; fails with all of it when the command does."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=clean_env(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}"
+    return done.stdout
+
+
+# --- constraints.txt ---
+
+
+def pins() -> dict[str, Requirement]:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    requirements = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
+    return {canonicalize_name(requirement.name): requirement for requirement in requirements}
+
+
+def needed(requirement: Requirement, seen: set[tuple[str, str]]) -> set[str]:
+    """Names of all installed distributions that a requirement brings here, itself included."""
+    name = canonicalize_name(requirement.name)
+    found: set[str] = set()
+    for extra in {"", *requirement.extras}:
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        try:
+            requires = distribution(name).requires or []
+        except PackageNotFoundError:
+            return found
+        found.add(name)
+        for line in requires:
+            child = Requirement(line)
+            if child.marker is None or child.marker.evaluate({"extra": extra}):
+                found |= needed(child, seen)
+    return found
+
+
+def test_constraints_pin_every_distribution_that_set_up_installs() -> None:
+    declared = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    wanted: set[str] = set()
+    for line in declared:
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate():
+            assert needed(requirement, set()), f"{line} is declared but not installed here"
+            wanted |= needed(requirement, set())
+    assert len(wanted) > len(declared)
+    assert wanted - UNPINNED <= pins().keys()
+
+
+def test_constraints_are_exact_sorted_and_within_the_declared_ranges() -> None:
+    assert list(pins()) == sorted(pins())
+    for requirement in pins().values():
+        assert re.fullmatch(r"==[0-9][\w.]*", str(requirement.specifier)), requirement
+    for line in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]:
+        declared = Requirement(line)
+        version = str(pins()[canonicalize_name(declared.name)].specifier).removeprefix("==")
+        assert declared.specifier.contains(version), line
+
+
+def test_constraints_name_no_place_to_fetch_from() -> None:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    assert not [line for line in lines if "://" in line or re.match(r"\s*-", line) or " @ " in line]
+
+
+# --- sdist and wheel ---
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and with the wheel that was built from the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+def tracked(folder: str, pattern: str = "*") -> set[str]:
+    """Files of the checkout below a folder that belong into a package, relative to that folder."""
+    base = ROOT / folder
+    paths = (path.relative_to(base) for path in base.rglob(pattern) if path.is_file())
+    return {path.as_posix() for path in paths if "__pycache__" not in path.parts and path.suffix != ".pyc"}
+
+
+def test_wheel_carries_package_suites_data_and_licence(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    expected = {f"pytest_cloudbench/{name}" for name in tracked("src/pytest_cloudbench")}
+    expected |= {f"pytest_cloudbench/suites/{name}" for name in tracked("suites")}
+    # Named one by one, so that an empty checkout cannot make this test pass.
+    expected |= {"pytest_cloudbench/py.typed", "pytest_cloudbench/suites/__init__.py"}
+    expected |= {"pytest_cloudbench/suites/iot/__init__.py", "pytest_cloudbench/suites/expectations.toml"}
+    inside = {name for name in names if not name.split("/")[0].endswith(".dist-info")}
+    assert inside == expected
+    assert any(name.startswith("pytest_cloudbench/emulators/") and name.endswith(".toml") for name in names)
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_sdist_carries_what_its_own_tests_need(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for folder in ("src", "suites", "tests", "fixtures", "tools", "changelog.d"):
+        assert {f"{folder}/{name}" for name in tracked(folder)} <= names, folder
+    assert {"LICENSE", "Makefile", "constraints.txt", "pyproject.toml", "tox.ini"} <= names
+    assert not [name for name in names if name.startswith(("results/", ".venv", ".git/", ".tox"))]
+
+
+def test_wheel_declares_ranges_and_no_pins(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    lines = [line for line in archive.read(metadata).decode().splitlines() if line.startswith("Requires-Dist: ")]
+    assert lines
+    assert not [line for line in lines if "==" in line.partition(";")[0] or "://" in line]
+
+
+# --- installed, away from the checkout ---
+
+
+def make_environment(folder: Path) -> tuple[Path, Path]:
+    """A new environment without anything in it: its interpreter and its site-packages."""
+    venv.create(folder, with_pip=False, symlinks=os.name != "nt")
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip()
+    return python, Path(site)
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that holds the wheel, and borrows only the dependencies from this one."""
+    folder = tmp_path_factory.mktemp("installed")
+    python, site = make_environment(folder / "venv")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", wheel, cwd=folder)
+    # A .pth line adds a folder but does not read the .pth files in it, so the editable install stays invisible.
+    borrowed = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n", "utf-8")
+    return python
+
+
+def assert_not_from_checkout(python: Path, cwd: Path) -> None:
+    where = (
+        "import pytest_cloudbench, pytest_cloudbench.suites.iot as iot; print(pytest_cloudbench.__file__, iot.__file__)"
+    )
+    for path in run(python, "-c", where, cwd=cwd).split():
+        assert Path(path).is_relative_to(python.parent.parent), path
+
+
+def collect(python: Path, cwd: Path) -> list[str]:
+    """Node ids of the suite as the installed wheel has it."""
+    output = run(*(python, "-m", "pytest", "--pyargs", "pytest_cloudbench.suites.iot", "--collect-only", "-q"), cwd=cwd)
+    return re.findall(r"^\S+::(\S+)$", output, re.MULTILINE)
+
+
+def shortest(tests: list[str]) -> str:
+    """A -k expression for one experiment with few sensors: numbers in a name compare as numbers."""
+    return min(tests, key=lambda test: [int(number) for number in re.findall(r"\d+", test)])
+
+
+def test_suites_are_collected_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    assert_not_from_checkout(installed, tmp_path)
+    assert collect(installed, tmp_path)
+
+
+def test_console_script_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+    assert "usage" in run(installed.with_name("cloudbench"), "--help", cwd=tmp_path).lower()
+
+
+def run_one_experiment(python: Path, cwd: Path) -> None:
+    test = shortest(collect(python, cwd))
+    output = run(
+        *(python, "-m", "pytest", "--pyargs", "pytest_cloudbench.suites.iot", "-n", "2", "-k", test),
+        cwd=cwd,
+        timeout_s=300,
+    )
+    assert re.search(r"\b[1-9]\d* passed", output), output
+
+
+@pytest.mark.slow
+def test_one_experiment_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    run_one_experiment(installed, tmp_path)
+
+
+@pytest.mark.slow
+def test_one_experiment_runs_after_a_full_install_from_the_index(wheel: Path, tmp_path: Path) -> None:
+    python, _ = make_environment(tmp_path / "venv")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q")
+    run(*pip, "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path, timeout_s=600)
+    assert_not_from_checkout(python, tmp_path)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    run_one_experiment(python, empty)

@@ -48,7 +48,8 @@ _SWITCH_INTERVAL_S = 0.0005
 class Task(Protocol):
     """What one operation is. ``prepare`` runs before the due time, ``execute`` is what is timed."""
 
-    verb: Verb
+    @property
+    def verb(self) -> Verb: ...
 
     def prepare(self, sensor: int, seq: int) -> tuple[Any, int, bytes]:
         """What ``execute`` needs, the size in bytes that the operation will move, and its digest."""
@@ -116,8 +117,9 @@ class Engine:
         ready = min(self.max_threads, _READY_THREADS, max(1, plan.busiest(_READY_WINDOW_NS)))
         self._run(pool.spawn, min(ready, len(plan)), pool.join)
 
-    def run_closed(self, arrival: ThinkTime, sensors: Iterable[int], count: int, seed: str, start_ns: int,
-                   time_scale: float = 1.0) -> None:
+    def run_closed(
+        self, arrival: ThinkTime, sensors: Iterable[int], count: int, seed: str, start_ns: int, time_scale: float = 1.0
+    ) -> None:
         """Run ``count`` operations per sensor, one thread each, which sleeps after each operation."""
         think_ns = round(arrival.interval_s * 1e9 / time_scale)
 
@@ -133,7 +135,8 @@ class Engine:
             threading.Thread(target=self._guarded, args=(sensor_loop, sensor), name=f"sensor-{sensor}", daemon=True)
             for sensor in sensors
         ]
-        self._run(lambda: threads.pop().start(), len(threads), lambda alive=tuple(threads): _join(alive))
+        waiting = iter(threads)
+        self._run(lambda: next(waiting).start(), len(threads), lambda: _join(threads))
 
     def _run(self, spawn: Callable[[], None], count: int, join: Callable[[], None]) -> None:
         former = sys.getswitchinterval()
@@ -185,8 +188,21 @@ class Engine:
             end_ns = now_ns()
             outcome, kind, retry_after_s = outcome_of(error.kind), error.kind, error.retry_after_s
         self.record(
-            Op(task.verb, sensor, seq, self.agent, due_ns, start_ns, first_byte_ns, end_ns, size_bytes, outcome, kind,
-               retry_after_s, digest)
+            Op(
+                task.verb,
+                sensor,
+                seq,
+                self.agent,
+                due_ns,
+                start_ns,
+                first_byte_ns,
+                end_ns,
+                size_bytes,
+                outcome,
+                kind,
+                retry_after_s,
+                digest,
+            )
         )
         return end_ns
 
@@ -216,7 +232,12 @@ class _Pool:
 
     def _work(self) -> None:
         due_ns, sensor, seq, start_ns, one = (
-            self._plan.due_ns, self._plan.sensor, self._plan.seq, self._start_ns, self._engine._one)
+            self._plan.due_ns,
+            self._plan.sensor,
+            self._plan.seq,
+            self._start_ns,
+            self._engine._one,
+        )
         total, lock, started = len(due_ns), self._lock, self._started
         while True:
             with lock:

@@ -22,6 +22,7 @@ __all__ = [
     "Gate",
     "Judgement",
     "Metric",
+    "Status",
     "judge_expectation",
     "judge_gate",
     "parse_expectations",

@@ -20,39 +20,59 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-DEFAULT_PROVIDER = "emulated:dropbox"
+_DEFAULT_PROVIDER = "emulated:dropbox"
 _CHANNEL = "cloudbench_channel"
 _FACTS = "cloudbench_facts"
 _SESSION = pytest.StashKey[Any]()
 
 
+_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("--provider", {
+        "action": "append", "metavar": "SPEC", "default": [],
+        "help": "storage service under test, may repeat: emulated:PROFILE (an embedded one), folder:PATH, or the "
+                f"name of a real one (default: {_DEFAULT_PROVIDER})",
+    }),
+    ("--grid", {
+        "choices": ("quick", "paper"), "default": "quick",
+        "help": "size of the parameter grids: two minutes, or the papers' own in real time (default: %(default)s)",
+    }),
+    ("--time-scale", {
+        "type": float, "metavar": "K", "default": 1.0,
+        "help": "run intervals and the emulator's clock K times faster (emulated providers only)",
+    }),
+    ("--max-ops", {"type": int, "metavar": "N", "help": "stop each experiment after N operations"}),
+    ("--max-bytes", {"type": int, "metavar": "N", "help": "stop each experiment before it uploads more than N bytes"}),
+    ("--cloudbench-fail", {
+        "action": "append", "metavar": "METRIC:BOUND", "default": [],
+        "help": "fail a test whose metric breaks the bound, may repeat: loss_rate:0.01 (absolute), "
+                "response_p99:10%% (relative to the compared run)",
+    }),
+    ("--cloudbench-expectations", {
+        "metavar": "FILE", "help": "TOML file of recorded expectations; the suites bring their own",
+    }),
+    ("--cloudbench-results", {
+        "metavar": "DIR", "default": "results",
+        "help": "where records go, beside pytest-benchmark's JSON (default: %(default)s)",
+    }),
+    ("--cloudbench-seed", {
+        "metavar": "TEXT", "help": "what payloads and random delays are made from (default: new for each run)",
+    }),
+    ("--cloudbench-patience", {
+        "type": float, "metavar": "SECONDS", "default": 120.0,
+        "help": "end an agent that gives no sign of life for so long while others wait (default: %(default)s)",
+    }),
+    ("--cloudbench-max-lateness", {
+        "type": float, "metavar": "SECONDS", "default": 0.1,
+        "help": "lateness p99 above which the engine counts as saturated (default: %(default)s)",
+    }),
+)  # fmt: skip
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_addoption."""
     group = parser.getgroup("cloudbench", "cloud storage experiments")
-    group.addoption("--provider", action="append", metavar="SPEC", default=[],
-                    help=f"storage service under test, may repeat: emulated:dropbox, emulated:PROFILE.toml, dropbox "
-                    f"(a real account), folder:PATH; default {DEFAULT_PROVIDER}")  # fmt: skip
-    group.addoption("--grid", choices=("quick", "paper"), default="quick",
-                    help="size of the parameter grids: about two minutes, or the papers' own in real time")  # fmt: skip
-    group.addoption("--time-scale", type=float, default=1.0, metavar="K",
-                    help="run intervals and the emulator's clock K times faster (emulated providers only)")  # fmt: skip
-    group.addoption("--max-ops", type=int, default=None, metavar="N",
-                    help="stop each experiment after N operations")  # fmt: skip
-    group.addoption("--max-bytes", type=int, default=None, metavar="N",
-                    help="stop each experiment before it uploads more than N bytes")  # fmt: skip
-    group.addoption("--cloudbench-fail", action="append", metavar="METRIC:BOUND", default=[],
-                    help="fail a test whose metric breaks the bound, may repeat: loss_rate:0.01 (absolute) or "
-                    "response_p99:10%% (relative to the compared run)")  # fmt: skip
-    group.addoption("--cloudbench-expectations", metavar="FILE", default=None,
-                    help="TOML file of recorded expectations; the suites bring their own")  # fmt: skip
-    group.addoption("--cloudbench-results", metavar="DIR", default="results",
-                    help="where operations' records go, beside pytest-benchmark's JSON (default: %(default)s)")  # fmt: skip
-    group.addoption("--cloudbench-seed", metavar="TEXT", default=None,
-                    help="what payloads and random delays are made from (default: new for each run)")  # fmt: skip
-    group.addoption("--cloudbench-patience", type=float, default=120.0, metavar="SECONDS",
-                    help="end an agent that shows no sign of life for so long while others wait (default: %(default)s)")  # fmt: skip
-    group.addoption("--cloudbench-max-lateness", type=float, default=0.1, metavar="SECONDS",
-                    help="lateness p99 above which the engine counts as saturated (default: %(default)s)")  # fmt: skip
+    for name, facts in _OPTIONS:
+        group.addoption(name, **facts)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -65,15 +85,16 @@ def pytest_configure(config: pytest.Config) -> None:
         suites = policy.shipped_suites(config)
         if suites is not None:
             policy.adopt(config, suites)
-    used = config.option.provider or config.option.cloudbench_fail or config.option.cloudbench_expectations
-    if used or config.option.time_scale != 1.0:
+    option = config.option
+    used = option.provider or option.cloudbench_fail or option.cloudbench_expectations or option.time_scale != 1.0
+    if used and not hasattr(config, "workerinput"):
         _session(config)  # bad input is reported before anything starts
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_generate_tests."""
     if "provider" in metafunc.fixturenames and metafunc.definition.get_closest_marker("parametrize_provider") is None:
-        specs = metafunc.config.option.provider or [DEFAULT_PROVIDER]
+        specs = metafunc.config.option.provider or [_DEFAULT_PROVIDER]
         metafunc.parametrize("provider", list(dict.fromkeys(specs)), indirect=True, scope="session")
 
 
@@ -211,7 +232,8 @@ def experiment(request: pytest.FixtureRequest, fleet: Agent, provider: Provider)
     """Runs operations on all agents at the same time: ``experiment.run(...)``."""
     from pytest_cloudbench.fleet.session import experiment_of
 
-    return experiment_of(request.node, fleet, provider, _session(request.config).facts)
+    made: Experiment = experiment_of(request.node, fleet, provider, _session(request.config).facts)
+    return made
 
 
 def _runs_alone(item: pytest.Item) -> bool:

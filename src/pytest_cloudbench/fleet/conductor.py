@@ -6,6 +6,7 @@ process without xdist. Nothing here measures: it starts, merges and judges.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -141,7 +142,7 @@ class Conductor:
         self._emulators: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}
-        self._baseline: tuple[benchmarks.Baseline, str] | None | bool = False
+        self._baseline: tuple[benchmarks.Baseline, str] | bool | None = False
         self.findings: list[Finding] = []
         self.progress: dict[str, tuple[int, int]] = {}
         self.planned_ops = 0
@@ -157,7 +158,7 @@ class Conductor:
             services={
                 "hello": self._hello,
                 "clock": lambda agent, payload: now_ns(),
-                "collected": lambda agent, payload: self.on_collected(agent, payload),
+                "collected": lambda agent, payload: self.on_collected(agent, payload),  # noqa: PLW0108 - set later
                 "entries": self._entries,
                 "provide": self._provide,
                 "listing": self._listing,
@@ -275,9 +276,8 @@ class Conductor:
         doubts = []
         late_s = summary.metrics["lateness_p99"]
         if late_s is not None and late_s > self.facts.max_lateness_s:
-            doubts.append(
-                f"engine saturated (lateness p99 {late_s * 1e3:.0f} ms is over {self.facts.max_lateness_s * 1e3:.0f} ms)"
-            )
+            bound_ms = self.facts.max_lateness_s * 1e3
+            doubts.append(f"engine saturated (lateness p99 {late_s * 1e3:.0f} ms is over {bound_ms:.0f} ms)")
         if summary.ops < about["ops"]:
             doubts.append(f"{about['ops'] - summary.ops} of {about['ops']} operations were not tried")
         emulator = self._emulators.get(about["provider"])
@@ -371,10 +371,8 @@ class Conductor:
         pid = self.pids.get(agent)
         if pid is not None:
             with_signal = getattr(signal, "SIGKILL", signal.SIGTERM)
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, with_signal)
-            except ProcessLookupError:
-                pass
 
     def close(self) -> None:
         """End the emulators and the watch. Raises EmulatorError when an emulator had died before."""

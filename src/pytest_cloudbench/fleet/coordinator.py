@@ -13,6 +13,7 @@ life for ``patience_s`` after somebody began to wait for it is a straggler and i
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -179,10 +180,8 @@ class Coordinator:
     def _reply(self, agent: str, reply: Any) -> None:
         send = self._send.get(agent)
         if send is not None:
-            try:
+            with contextlib.suppress(OSError):  # its channel is closing: leave_fleet follows
                 send(reply)
-            except OSError:
-                pass  # its channel is closing: leave_fleet follows
 
     # -- meetings -------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from pytest_cloudbench.model import BudgetError, CloudError, Content, Endpoint, 
 from pytest_cloudbench.payload import Generator, digest
 from pytest_cloudbench.results.oplog import OpLog
 
-__all__ = ["Experiment", "ExpectationBroken", "ExpectationUnknown", "Provider", "Result", "connect_provider"]
+__all__ = ["ExpectationBroken", "ExpectationUnknown", "Experiment", "Provider", "Result", "connect_provider"]
 
 _LISTING_ROWS = 2000
 
@@ -273,4 +273,3 @@ class Experiment:
     def _result(answer: Mapping[str, Any]) -> Result:
         judgements = tuple((status, line) for status, line in answer["judgements"])
         return Result(answer["info"], judgements, tuple(answer["doubts"]), tuple(answer["notes"]))
-

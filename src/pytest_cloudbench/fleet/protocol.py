@@ -15,7 +15,7 @@ from _pytest.runner import runtestprotocol
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.results import benchmarks
 
-__all__ = ["run_everywhere", "run_solo"]
+__all__ = ["plain_report", "run_everywhere", "run_solo"]
 
 
 def run_everywhere(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:

@@ -33,6 +33,7 @@ class FleetScheduling(EachScheduling):
 
     def __init__(self, config: pytest.Config, log: Any, coordinator: Coordinator) -> None:
         super().__init__(config, log)
+        self.collection_is_completed: bool = False
         self._log, self._coordinator = log, coordinator
         self._shared: deque[int] = deque()
         self._for_all: list[int] = []
@@ -108,7 +109,7 @@ class FleetScheduling(EachScheduling):
 
     def _feed(self, node: WorkerController) -> None:
         """Keep a node ``_AHEAD`` items ahead: shared items first, then what all run."""
-        pending, batch = self.node2pending[node], []
+        pending, batch = self.node2pending[node], list[int]()
         while len(pending) + len(batch) < _AHEAD:
             if self._shared:
                 batch.append(self._shared.popleft())

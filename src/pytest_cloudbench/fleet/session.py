@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import expect
+from pytest_cloudbench.fleet import policy
 from pytest_cloudbench.fleet.agent import Agent, host_id, local_agent
 from pytest_cloudbench.fleet.conductor import Conductor, RunFacts, parse_provider
 from pytest_cloudbench.model import CloudbenchError, ConfigError, UsageError
-from pytest_cloudbench.fleet import policy
 from pytest_cloudbench.results import benchmarks
 
 __all__ = ["ControllerSession", "WorkerSession", "experiment_of", "open_session"]
@@ -93,7 +93,7 @@ class ControllerSession:
         self.coordinator = self.conductor.build_coordinator(
             option.cloudbench_patience,
             kill=self.conductor.kill,
-            head=lambda agent: self._scheduler.head(agent) if self._scheduler else None,
+            head=self._head,
             stop=self._stop_reason,
             maxfail=config.getvalue("maxfail") if self._distributed else 0,
         )
@@ -101,7 +101,7 @@ class ControllerSession:
 
     @property
     def _distributed(self) -> bool:
-        return self.config.getoption("dist", "no") != "no"
+        return str(getattr(self.config.option, "dist", "no")) != "no"
 
     @property
     def agent(self) -> Agent:
@@ -118,7 +118,10 @@ class ControllerSession:
 
     def _stop_reason(self) -> str:
         session: Any = self.config.pluginmanager.getplugin("dsession")
-        return str(session.shouldstop) if session is not None and getattr(session, "shouldstop", "") else ""
+        return str(getattr(session, "shouldstop", "") or "")
+
+    def _head(self, agent: str) -> str | None:
+        return None if self._scheduler is None else self._scheduler.head(agent)
 
     # -- xdist ------------------------------------------------------------------------------------
 
@@ -186,7 +189,7 @@ class ControllerSession:
         try:
             self.conductor.close()
         except CloudbenchError as error:
-            print(f"cloudbench: {error}", file=sys.stderr)
+            sys.stderr.write(f"cloudbench: {error}\n")
 
 
 def _relative(path: Path) -> str:

@@ -59,8 +59,7 @@ def add_entry(
 def save(config: pytest.Config, default_name: str | None) -> None:
     """Save now what pytest-benchmark was asked to save, so that a full disk is one line and not a crash.
 
-    Args:
-        default_name: the name to save under where the user asked for none, or None to save nothing then.
+    ``default_name`` is the name to save under where the user asked for none; with None nothing is saved then.
 
     Raises ResultsError.
     """

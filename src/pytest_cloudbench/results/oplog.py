@@ -202,4 +202,3 @@ def read_parquet(path: Path) -> OpTable:
     table.kind = [None if value is None else ErrorKind(value) for value in columns["kind"]]
     table.digest = [bytes.fromhex(value) for value in columns["digest"]]
     return table
-

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 _DEFAULT_PROVIDER = "emulated:dropbox"
-_CHANNEL = "cloudbench_channel"
-_FACTS = "cloudbench_facts"
 _SESSION = pytest.StashKey[Any]()
 
 
@@ -230,7 +228,7 @@ def payloads(request: pytest.FixtureRequest) -> Payloads:
 @pytest.fixture
 def experiment(request: pytest.FixtureRequest, fleet: Agent, provider: Provider) -> Experiment:
     """Runs operations on all agents at the same time: ``experiment.run(...)``."""
-    from pytest_cloudbench.fleet.session import experiment_of
+    from pytest_cloudbench.fleet.worker import experiment_of
 
     made: Experiment = experiment_of(request.node, fleet, provider, _session(request.config).facts)
     return made
@@ -244,7 +242,7 @@ def _session(config: pytest.Config) -> Any:
     """This process's part of the fleet, made when it is first needed."""
     session = config.stash.get(_SESSION, None)
     if session is None:
-        from pytest_cloudbench.fleet.session import open_session
+        from pytest_cloudbench.fleet.worker import open_session
 
-        session = config.stash[_SESSION] = open_session(config, _CHANNEL, _FACTS)
+        session = config.stash[_SESSION] = open_session(config)
     return session

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_cloudbench.arrival import FixedInterval, ThinkTime
-from pytest_cloudbench.fleet.experiment import Experiment
 from pytest_cloudbench.model import KIB
-from pytest_cloudbench.payload import Payloads
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.experiment import Experiment
+    from pytest_cloudbench.payload import Payloads
 
 FILE_BYTES = 5 * KIB
 """One reading (thesis 4.2.4: "the size of each file storing temperature data is 5 KB")."""

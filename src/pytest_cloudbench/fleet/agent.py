@@ -9,11 +9,12 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_cloudbench.engine import now_ns
-from pytest_cloudbench.fleet.coordinator import Coordinator
 from pytest_cloudbench.model import FleetError
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.coordinator import Coordinator
 
 __all__ = ["Agent", "host_id", "local_agent"]
 
@@ -138,6 +139,8 @@ class Agent:
 
     def _measure_clock(self) -> None:
         """Cristian's algorithm: the shortest of some round trips bounds the offset to the controller's clock."""
+        from pytest_cloudbench.engine import now_ns
+
         best: tuple[int, int] | None = None
         for _ in range(_CLOCK_PINGS):
             sent = now_ns()

@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 from pytest_cloudbench import __version__, expect, stats
 from pytest_cloudbench.engine import now_ns
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
+from pytest_cloudbench.fleet.facts import RunFacts, object_name, slug
 from pytest_cloudbench.model import (
     CloudbenchError,
     EmulatorError,
@@ -31,41 +32,10 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.results import benchmarks, oplog
 
-__all__ = ["MAX_LATENESS_S", "Conductor", "Finding", "RunFacts", "object_name", "parse_provider", "slug"]
-
-MAX_LATENESS_S = 0.1
-"""Above this p99 of lateness the engine itself was late: the result is marked ``engine saturated``."""
+__all__ = ["Conductor", "Finding", "parse_provider"]
 
 _START_MARGIN_S = 0.05
 _START_MARGIN_PER_AGENT_S = 0.002
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What is the same for a whole run, on the controller and on every agent (plain data, so xdist can carry it).
-
-    Attributes:
-        run_id: UTC time and four hexadecimal digits; names folders on the provider and in the results.
-        seed: what payloads and random delays are made from.
-        time_scale: how much faster than real time intervals and the emulator's clock run.
-        max_ops, max_bytes: the budget of the whole run, None for no bound.
-        max_lateness_s: the bound on lateness p99.
-        results: the folder for this run's records.
-        host: see ``agent.host_id``.
-    """
-
-    run_id: str
-    seed: str
-    time_scale: float
-    max_ops: int | None
-    max_bytes: int | None
-    max_lateness_s: float
-    results: str
-    host: str
-
-    def plain(self) -> dict[str, Any]:
-        """As a dictionary of plain values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +58,6 @@ class _Run:
     notes: list[str] = field(default_factory=list)
     lost_agents: Mapping[str, str] = field(default_factory=dict)
     merged: bool = False
-
-
-def slug(text: str) -> str:
-    """A file name made from a node id."""
-    return "".join(character if character.isalnum() or character in "-._" else "_" for character in text)[-150:]
-
-
-def object_name(sensor: int, seq: int) -> str:
-    """The name of the file that a sensor writes at a sequence number."""
-    return f"s{sensor:05d}-{seq:06d}.bin"
 
 
 def parse_provider(text: str, time_scale: float) -> ProviderSpec:

@@ -14,7 +14,7 @@ from pytest_cloudbench.arrival import FixedInterval, ThinkTime, plan
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.engine import Budget, Engine
 from pytest_cloudbench.fleet.agent import Agent, host_id
-from pytest_cloudbench.fleet.conductor import RunFacts, object_name, slug
+from pytest_cloudbench.fleet.facts import RunFacts, object_name, slug
 from pytest_cloudbench.model import BudgetError, CloudError, Content, Endpoint, ErrorKind, ProviderSpec, Verb
 from pytest_cloudbench.payload import Generator, digest
 from pytest_cloudbench.results.oplog import OpLog

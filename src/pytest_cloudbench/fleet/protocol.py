@@ -13,7 +13,6 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from pytest_cloudbench.fleet.agent import Agent
-from pytest_cloudbench.results import benchmarks
 
 __all__ = ["plain_report", "run_everywhere", "run_solo"]
 
@@ -29,6 +28,8 @@ def run_everywhere(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent
 
 def run_solo(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:
     """Run an item that uses the stock ``benchmark`` fixture on the first agent, while the others idle."""
+    from pytest_cloudbench.results import benchmarks
+
     if _stopped(item, agent):
         return
     reports: list[pytest.TestReport] = []

@@ -1,7 +1,6 @@
-"""One process's part of a pytest session: the controller's, a worker's, or both in one process.
+"""The controller's part of a pytest session; without xdist it is the one agent as well.
 
-What may live here: what the plugin's hooks delegate to. ``ControllerSession`` serves agents (and is the
-only agent itself when there is no xdist), ``WorkerSession`` is one agent among many.
+What may live here: what the plugin's hooks delegate to in the controller.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import datetime
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,58 +16,12 @@ import pytest
 from pytest_cloudbench import expect
 from pytest_cloudbench.fleet import policy
 from pytest_cloudbench.fleet.agent import Agent, host_id, local_agent
-from pytest_cloudbench.fleet.conductor import Conductor, RunFacts, parse_provider
+from pytest_cloudbench.fleet.conductor import Conductor, parse_provider
+from pytest_cloudbench.fleet.facts import RunFacts
 from pytest_cloudbench.model import CloudbenchError, ConfigError, UsageError
 from pytest_cloudbench.results import benchmarks
 
-__all__ = ["ControllerSession", "WorkerSession", "experiment_of", "open_session"]
-
-
-def open_session(config: pytest.Config, channel_key: str, facts_key: str) -> ControllerSession | WorkerSession:
-    """This process's session. Raises pytest.UsageError (one line, exit status 4) for bad input."""
-    workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
-    if workerinput is not None:
-        return WorkerSession(config, workerinput[channel_key], workerinput[facts_key], workerinput["workerid"])
-    try:
-        return ControllerSession(config, channel_key, facts_key)
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
-
-
-def experiment_of(item: pytest.Item, agent: Agent, provider: Any, facts: RunFacts) -> Any:
-    """The experiment of one test item."""
-    from pytest_cloudbench.fleet.experiment import Experiment
-
-    callspec = getattr(item, "callspec", None)
-    params = {key: _plain(value) for key, value in callspec.params.items()} if callspec else {}
-    params.pop("provider", None)
-    test = getattr(item, "originalname", item.name)
-    return Experiment(agent, provider, facts, test, item.nodeid, item.name, params)
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)
-
-
-class WorkerSession:
-    """One agent among many: an xdist worker."""
-
-    is_worker = True
-
-    def __init__(self, config: pytest.Config, channel: Any, facts: Mapping[str, Any], name: str) -> None:
-        self.config, self.facts = config, RunFacts(**facts)
-        self.agent = Agent.over(channel, name, self.facts.host)
-        self.fleet_run = True
-
-    def header(self) -> list[str]:
-        """Workers print nothing."""
-        return []
-
-    def finish(self, session: pytest.Session) -> None:
-        """Nothing to do: the controller merges."""
-
-    def close(self) -> None:
-        """Nothing to do: the channel ends with the process."""
+__all__ = ["ControllerSession"]
 
 
 class ControllerSession:

@@ -20,10 +20,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
-from pytest_cloudbench.stats import OpTable
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.stats import OpTable
 
 __all__ = ["LOG_SCHEMA", "PARQUET_SCHEMA", "OpLog", "read_log", "read_parquet", "write_parquet"]
 
@@ -138,6 +140,8 @@ def read_log(path: Path) -> OpTable:
 
     Raises ResultsError when it is not an operation log of a known schema.
     """
+    from pytest_cloudbench.stats import OpTable
+
     data = path.read_bytes()
     head, mark, body = data.partition(b"\n")
     if not mark:
@@ -168,6 +172,8 @@ def write_parquet(table: OpTable, path: Path, facts: Mapping[str, str]) -> None:
     import pyarrow
     from pyarrow import parquet
 
+    from pytest_cloudbench.stats import OpTable
+
     def text(values: Iterable[Any]) -> list[str | None]:
         return [None if value is None else value.value for value in values]
 
@@ -191,6 +197,8 @@ def write_parquet(table: OpTable, path: Path, facts: Mapping[str, str]) -> None:
 def read_parquet(path: Path) -> OpTable:
     """Read what ``write_parquet`` wrote, of any schema so far."""
     from pyarrow import parquet
+
+    from pytest_cloudbench.stats import OpTable
 
     columns = parquet.read_table(path).to_pydict()
     table = OpTable()

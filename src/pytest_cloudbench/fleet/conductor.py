@@ -21,6 +21,7 @@ from pytest_cloudbench import __version__, expect, stats
 from pytest_cloudbench.engine import now_ns
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
 from pytest_cloudbench.fleet.facts import RunFacts, object_name, slug
+from pytest_cloudbench.live import Progress
 from pytest_cloudbench.model import (
     CloudbenchError,
     EmulatorError,
@@ -104,11 +105,12 @@ class Conductor:
         self._runs: dict[str, _Run] = {}
         self._baseline: tuple[benchmarks.Baseline, str] | bool | None = False
         self.findings: list[Finding] = []
-        self.progress: dict[str, tuple[int, int]] = {}
-        self.planned_ops = 0
-        self.current = ""
+        self._done: dict[str, tuple[int, int]] = {}
+        self._current: tuple[str, int, int] | None = None
         self.pids: dict[str, int] = {}
         self.on_collected: Callable[[str, Any], None] = lambda agent, fleet_items: None
+        self.on_start: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
         self.coordinator: Coordinator | None = None
 
     def build_coordinator(self, patience_s: float, **options: Any) -> Coordinator:
@@ -140,7 +142,17 @@ class Conductor:
             benchmarks.add_entry(self.config, **entry)
 
     def _progress(self, agent: str, payload: tuple[int, int]) -> None:
-        self.progress[agent] = (payload[0], payload[1])
+        self._done[agent] = (payload[0], payload[1])
+
+    def progress(self) -> Progress | None:
+        """How far the current experiment is, for people to look at."""
+        current = self._current
+        if current is None:
+            return None
+        nodeid, planned, start_ns = current
+        done = list(self._done.values())
+        elapsed_s = max(0.0, (now_ns() - start_ns) / 1e9)
+        return Progress(nodeid, sum(row[0] for row in done), sum(row[1] for row in done), planned, len(done), elapsed_s)
 
     def _provide(self, agent: str, text: str) -> dict[str, Any]:
         """What an agent needs to connect; starts the emulator at the first call."""
@@ -182,14 +194,18 @@ class Conductor:
             self._say(f"{about['provider']}: about {about['ops']} operations, {about['bytes']:,} bytes up")
         run = self._runs[about["run"]] = _Run(Path(self.facts.results) / about["folder"], about)
         run.folder.mkdir(parents=True, exist_ok=True)
-        self.planned_ops, self.current = about["ops"], item.nodeid
-        self.progress.clear()
         margin_s = _START_MARGIN_S + _START_MARGIN_PER_AGENT_S * len(payloads)
         item.facts["busy_until_s"] = now_ns() / 1e9 + margin_s + max(each["planned_s"] for each in payloads.values())
-        return {"start_ns": now_ns() + round(margin_s * 1e9)}
+        start_ns = now_ns() + round(margin_s * 1e9)
+        self._done = {}
+        self._current = (item.nodeid, about["ops"], start_ns)
+        self.on_start()
+        return {"start_ns": start_ns}
 
     def _result(self, item: Item, payloads: dict[str, Any]) -> dict[str, Any]:
         """All agents are done: merge, verify, store and judge. The answer is what every agent's test goes on with."""
+        self._current = None
+        self.on_end()
         about = next(iter(payloads.values()))
         run = self._runs[about["run"]]
         for agent, each in payloads.items():

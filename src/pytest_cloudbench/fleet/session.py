@@ -18,6 +18,7 @@ from pytest_cloudbench.fleet import policy
 from pytest_cloudbench.fleet.agent import Agent, host_id, local_agent
 from pytest_cloudbench.fleet.conductor import Conductor, parse_provider
 from pytest_cloudbench.fleet.facts import RunFacts
+from pytest_cloudbench.live import Live, terminal
 from pytest_cloudbench.model import CloudbenchError, ConfigError, UsageError
 from pytest_cloudbench.results import benchmarks
 
@@ -41,7 +42,8 @@ class ControllerSession:
         self.facts = _run_facts(config)
         self.conductor = Conductor(config, self.facts, _expectations(option.cloudbench_expectations), gates, self._say)
         self._scheduler: Any = None
-        self._live: Any = None
+        self._live: Live | None = None
+        self.conductor.on_start = self._show_progress
         self.coordinator = self.conductor.build_coordinator(
             option.cloudbench_patience,
             kill=self.conductor.kill,
@@ -125,8 +127,19 @@ class ControllerSession:
         records = _relative(Path(self.facts.results))
         reporter.write_line(f"records: {records}" + (f"   entries: {_relative(folder)}" if folder else ""))
 
+    def _show_progress(self) -> None:
+        """Draw the progress line from the first experiment on, if somebody can look at it."""
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        if self._live is None and reporter is not None and reporter.isatty and self.config.option.verbose >= 0:
+            stream = terminal()
+            if stream is not None:
+                self._live = Live(stream, self.conductor.progress)
+                self.conductor.on_end = self._live.hide
+
     def finish(self, session: pytest.Session) -> None:
         """Keep what unfinished experiments measured, and save the entries."""
+        if self._live is not None:
+            self._live.close()
         self.conductor.salvage()
         if not self.conductor.findings:
             return

@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         "hosts, port, ca_file, access_token, control.",
     )
     emulate.add_argument("api", help="the API to imitate")
-    emulate.add_argument("--profile", metavar="NAME", help="a behaviour profile's name or TOML file (default: the API's)")
+    emulate.add_argument("--profile", metavar="NAME", help="a profile's name or TOML file (default: the API's)")
     emulate.add_argument("--port", type=int, default=0, help="TCP port; 0 takes a free one (default: %(default)s)")
     emulate.add_argument("--time-scale", type=float, default=1.0, metavar="K", help="run its clock K times faster")
     emulate.add_argument("--seed", type=int, default=0, help="seed of its random behaviour (default: %(default)s)")

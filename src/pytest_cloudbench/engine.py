@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_cloudbench.arrival import Plan, ThinkTime
-from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, Verb
+from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, UsageError, Verb
 
 __all__ = [
     "MAX_THREADS",
@@ -135,8 +135,19 @@ class Engine:
             threading.Thread(target=self._guarded, args=(sensor_loop, sensor), name=f"sensor-{sensor}", daemon=True)
             for sensor in sensors
         ]
-        waiting = iter(threads)
-        self._run(lambda: next(waiting).start(), len(threads), lambda: _join(threads))
+        waiting = iter(enumerate(threads))
+
+        def start_next() -> None:
+            number, thread = next(waiting)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise UsageError(
+                    f"a closed loop needs a thread per sensor, and the system gives {number} of {len(threads)}; "
+                    "raise its limit on processes, or use fewer sensors or agents"
+                ) from error
+
+        self._run(start_next, len(threads), lambda: _join(threads))
 
     def _run(self, spawn: Callable[[], None], count: int, join: Callable[[], None]) -> None:
         former = sys.getswitchinterval()
@@ -215,6 +226,7 @@ class _Pool:
         self._lock = threading.Lock()
         self._next = 0
         self._waiting = 0
+        self._full = False
         self._threads: list[threading.Thread] = []
 
     def spawn(self) -> None:
@@ -222,7 +234,14 @@ class _Pool:
         with self._lock:
             self._threads.append(thread)
             self._waiting += 1
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads: those there are do the work, and are late
+            with self._lock:
+                self._waiting -= 1
+                self._full = True
+            if len(self._threads) == 1:
+                raise
 
     def join(self) -> None:
         joined = 0
@@ -251,8 +270,8 @@ class _Pool:
     def _started(self) -> None:
         with self._lock:
             self._waiting -= 1
-            short = not self._waiting and self._next < len(self._plan) and len(self._threads) < self._engine.max_threads
-        if short:
+            short = not self._waiting and not self._full and self._next < len(self._plan)
+        if short and len(self._threads) < self._engine.max_threads:
             self.spawn()
 
 

@@ -107,11 +107,11 @@ def parse_expectations(text: str, source: str) -> list[Expectation]:
     """Read ``[[expect]]`` tables. Raises ConfigError naming file, key and what was expected; nothing else."""
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, or an integer of thousands of digits
         raise ConfigError(source, "", f"is not valid TOML: {error}") from error
     for key in document:
         if key != "expect":
-            raise ConfigError(source, key, "unknown key; expected only [[expect]] tables")
+            raise ConfigError(source, _named(key), "unknown key; expected only [[expect]] tables")
     tables = document.get("expect", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(source, "expect", "expected [[expect]] tables")
@@ -121,17 +121,19 @@ def parse_expectations(text: str, source: str) -> list[Expectation]:
 def _expectation(table: Mapping[str, Any], source: str, place: str) -> Expectation:
     for key, value in table.items():
         if key not in _KEYS:
-            raise ConfigError(source, f"{place}.{key}", f"unknown key; expected one of {', '.join(_KEYS)}")
+            raise ConfigError(source, f"{place}.{_named(key)}", f"unknown key; expected one of {', '.join(_KEYS)}")
         if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
             wanted = " or ".join(kind.__name__ for kind in _KEYS[key])
-            raise ConfigError(source, f"{place}.{key}", f"expected {wanted}, found {value!r}")
-        if isinstance(value, float) and not isfinite(value):
-            raise ConfigError(source, f"{place}.{key}", f"expected a finite number, found {value!r}")
+            raise ConfigError(source, f"{place}.{key}", f"expected {wanted}, found {_shown(value)}")
+        if isinstance(value, (int, float)) and not _is_finite(value):
+            raise ConfigError(source, f"{place}.{key}", f"expected a finite number, found {_shown(value)}")
     for key in ("provider", "metric", "source", "date"):
         if key not in table:
             raise ConfigError(source, f"{place}.{key}", "is missing")
     if table["metric"] not in METRICS:
-        raise ConfigError(source, f"{place}.metric", f"unknown metric {table['metric']!r}; known: {', '.join(METRICS)}")
+        raise ConfigError(
+            source, f"{place}.metric", f"unknown metric {_shown(table['metric'])}; known: {', '.join(METRICS)}"
+        )
     at_least, at_most = table.get("at_least"), table.get("at_most")
     if at_least is None and at_most is None:
         raise ConfigError(source, place, "expected at_least, at_most or both")
@@ -140,6 +142,28 @@ def _expectation(table: Mapping[str, Any], source: str, place: str) -> Expectati
     return Expectation(
         table["provider"], table["metric"], at_least, at_most, table["source"], table["date"], table.get("where", {})
     )
+
+
+def _named(key: str) -> str:
+    """A key for one line."""
+    return key if key.isprintable() else _shown(key)
+
+
+def _shown(value: Any) -> str:
+    """A value for one short line."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print very long integers
+        text = "a very long number"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_finite(value: float) -> bool:
+    """Whether there is a float for it: TOML's integers have no bound."""
+    try:
+        return isfinite(value)
+    except OverflowError:
+        return False
 
 
 def select(
@@ -212,7 +236,7 @@ def judge_gate(
     bound, against = gate.limit, ""
     if gate.relative:
         former = baseline.get(gate.metric) if baseline else None
-        if not isinstance(former, (int, float)):
+        if isinstance(former, bool) or not isinstance(former, (int, float)) or not _is_finite(former):
             return Judgement("note", f"gate {gate.text}: no baseline yet")
         bound = former * (1 - gate.limit if higher else 1 + gate.limit)
         against = f", {gate.limit * 100:g} % from {former:.6g} of the compared run"

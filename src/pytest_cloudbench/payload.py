@@ -21,7 +21,10 @@ _BLOCK_BYTES = MIB
 
 @dataclass(frozen=True, slots=True)
 class RandomContent:
-    """Incompressible bytes, a pure function of ``key``; any part can be read without the parts before it."""
+    """Incompressible bytes, a pure function of ``key`` and size; any part can be read without the parts before it.
+
+    The size is part of it because a file that begins like another one is deduplicated.
+    """
 
     key: str
     size_bytes: int
@@ -37,7 +40,7 @@ class RandomContent:
 
     def _block(self, number: int) -> bytes:
         size = min(_BLOCK_BYTES, self.size_bytes - number * _BLOCK_BYTES)
-        return Random(f"{self.key}/{number}").randbytes(size)
+        return Random(f"{self.key}/{self.size_bytes}/{number}").randbytes(size)
 
 
 class Generator(Protocol):

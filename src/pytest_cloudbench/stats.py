@@ -153,8 +153,7 @@ def summarize(table: OpTable, verification: Verification | None) -> Summary:
     ok = [row for row in rows if table.outcome[row] is Outcome.OK]
     refused = [row for row in rows if table.outcome[row] is not Outcome.OK]
     outcomes, kinds = Counter(table.outcome), Counter(kind for kind in table.kind if kind is not None)
-    start = min(table.scheduled_ns, default=0)
-    elapsed_s = (max(table.end_ns, default=0) - start) / 1e9
+    elapsed_s = (max(table.end_ns) - min(table.scheduled_ns)) / 1e9 if table else None
     good_bytes = sum(table.size_bytes[row] for row in ok)
 
     def response_ns(row: int) -> int:
@@ -169,8 +168,8 @@ def summarize(table: OpTable, verification: Verification | None) -> Summary:
         **{f"{name.value}_rate": _share(outcomes[name], len(table)) for name in Outcome if name is not Outcome.LOST},
         "silent_loss_rate": _share(verification.silent, verification.checked) if verification else None,
         "elapsed": elapsed_s,
-        "throughput": good_bytes / elapsed_s if elapsed_s > 0 else None,
-        "ops_per_s": len(ok) / elapsed_s if elapsed_s > 0 else None,
+        "throughput": good_bytes / elapsed_s if elapsed_s else None,
+        "ops_per_s": len(ok) / elapsed_s if elapsed_s else None,
         **_spread("response", (response_ns(row) for row in ok)),
         **_spread("service", (service_ns(row) for row in ok)),
         **_spread("refused", (response_ns(row) for row in refused)),

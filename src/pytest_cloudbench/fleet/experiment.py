@@ -5,7 +5,7 @@ What may live here: providers as tests see them, tasks that put a driver under t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from pytest_cloudbench.results.oplog import OpLog
 __all__ = ["ExpectationBroken", "ExpectationUnknown", "Experiment", "Provider", "Result", "connect_provider"]
 
 _LISTING_ROWS = 2000
+_PATIENT_TRIES = 60
 
 
 class ExpectationBroken(AssertionError):
@@ -158,7 +159,7 @@ class Experiment:
         self.runs += 1
         run = f"{self.nodeid}#{self.runs}"
         folder = f"/cloudbench-{self.facts.run_id}/{slug(run)}"
-        self.agent.once(f"folder:{run}", lambda: self.provider.driver.mkdir(folder))
+        self.agent.once(f"folder:{run}", lambda: self._patiently(self.provider.driver.mkdir, folder))
         try:
             about = self._about(run, arrival, sensors, ops_per_sensor, payload)
             return self._measured(run, folder, payload, arrival, {**about, "published": dict(published or {})}, verify)
@@ -262,9 +263,23 @@ class Experiment:
                 rows = []
         return int(self.agent.ask("listing", {"run": run, "rows": rows})) if rows else count
 
+    def _patiently(self, work: Callable[[str], None], folder: str) -> None:
+        """Do what is not measured, also where the provider still throttles because of what was."""
+        for _ in range(_PATIENT_TRIES):
+            try:
+                work(folder)
+                return
+            except CloudError as error:
+                if error.kind is not ErrorKind.THROTTLED:
+                    raise
+                wait_s = (error.retry_after_s or 1.0) / self.facts.time_scale
+            if self.agent.stop.wait(wait_s):
+                return
+        work(folder)
+
     def _remove(self, folder: str) -> None:
         try:
-            self.provider.driver.delete(folder)
+            self._patiently(self.provider.driver.delete, folder)
         except CloudError as error:
             if error.kind is not ErrorKind.NOT_FOUND:
                 raise

@@ -15,9 +15,12 @@ import pytest
 
 __all__ = ["adopt", "adopted", "lean_workers", "shipped_suites"]
 
-_ADOPTED = pytest.StashKey[bool]()
-_NOT_IN_WORKERS = ("hypothesispytest", "platformdirs", "xdist.looponfail")
-"""Plugins a load agent never uses; fifty workers would pay for each of them."""
+_ADOPTED = pytest.StashKey[Path]()
+_NOT_IN_WORKERS = {"hypothesispytest": "--hypothesis", "platformdirs": "", "xdist.looponfail": ""}
+"""Plugins a load agent never uses, by the options that need them after all; fifty workers would pay for each."""
+
+_ONLY_SUITES = {"benchmark": "--benchmark"}
+"""The same, where nothing but load suites is run: entries are made by the controller."""
 
 
 def adopt(config: pytest.Config, folder: Path) -> None:
@@ -26,12 +29,12 @@ def adopt(config: pytest.Config, folder: Path) -> None:
     pytest-benchmark's own table is left to ``--benchmark-compare`` and ``--benchmark-verbose``.
     """
     option: Any = config.option
-    config.stash[_ADOPTED] = True
+    config.stash[_ADOPTED] = folder
     if option.cloudbench_expectations is None and (folder / "expectations.toml").is_file():
         option.cloudbench_expectations = str(folder / "expectations.toml")
     if not hasattr(option, "benchmark_storage") or option.collectonly:
         return
-    given = " ".join([*config.invocation_params.args, os.environ.get("PYTEST_ADDOPTS", "")])
+    given = _given(config)
     if "--benchmark-storage" not in given and "PYTEST_BENCHMARK_STORAGE" not in os.environ:
         option.benchmark_storage = "file://" + str(config.invocation_params.dir / option.cloudbench_results)
     if not (option.benchmark_compare or option.benchmark_verbose):
@@ -40,7 +43,7 @@ def adopt(config: pytest.Config, folder: Path) -> None:
 
 def adopted(config: pytest.Config) -> bool:
     """Whether this run is one of load suites."""
-    return config.stash.get(_ADOPTED, False)
+    return _ADOPTED in config.stash
 
 
 def shipped_suites(config: pytest.Config) -> Path | None:
@@ -54,8 +57,25 @@ def lean_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
     """Start the workers of a load suite without plugins that it never uses."""
     if not adopted(config):
         return
-    args = " ".join(str(arg) for arg in config.invocation_params.args)
-    blocked = [name for name in _NOT_IN_WORKERS if f"--{name.removesuffix('pytest')}" not in args]
-    options = " ".join([os.environ.get("PYTEST_ADDOPTS", ""), *(f"-p no:{name}" for name in blocked)])
+    plugins = {**_NOT_IN_WORKERS, **(_ONLY_SUITES if _runs_only(config, config.stash[_ADOPTED]) else {})}
+    given = _given(config)
+    blocked = [f"-p no:{name}" for name, option in plugins.items() if not option or option not in given]
+    options = " ".join([os.environ.get("PYTEST_ADDOPTS", ""), *blocked])
     for spec in specs:
         spec.env.setdefault("PYTEST_ADDOPTS", options.strip())
+
+
+def _given(config: pytest.Config) -> str:
+    """Everything the user said: command line, environment, configuration file."""
+    addopts = config.getini("addopts")
+    return " ".join(
+        [*map(str, config.invocation_params.args), os.environ.get("PYTEST_ADDOPTS", ""), *map(str, addopts)]
+    )
+
+
+def _runs_only(config: pytest.Config, folder: Path) -> bool:
+    """Whether the command line names nothing but the suites in ``folder``."""
+    if shipped_suites(config) is not None:
+        return all(str(arg).startswith("pytest_cloudbench.suites") for arg in config.args)
+    paths = [config.invocation_params.dir / str(arg).partition("::")[0] for arg in config.args]
+    return all(path.resolve().is_relative_to(folder.resolve()) for path in paths)

@@ -18,6 +18,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from math import isnan
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -32,10 +33,12 @@ __all__ = ["LOG_SCHEMA", "PARQUET_SCHEMA", "OpLog", "read_log", "read_parquet", 
 LOG_SCHEMA = 1
 PARQUET_SCHEMA = 1
 
-_RECORD = struct.Struct("<5qIIHBBBBf32s")
+_RECORD = struct.Struct("<5qIIHBBBBd32s")
+_UNKNOWN = float("nan")
 _FLUSH_S = 0.25
 _VERBS, _OUTCOMES, _KINDS = list(Verb), list(Outcome), [None, *ErrorKind]
 _NUMBERS = ("scheduled_ns", "start_ns", "first_byte_ns", "end_ns", "size_bytes", "sensor", "seq", "agent")
+_TEXTS = ("verb", "outcome", "kind")
 _VERB_CODE = {verb: code for code, verb in enumerate(_VERBS)}
 _OUTCOME_CODE = {outcome: code for code, outcome in enumerate(_OUTCOMES)}
 _KIND_CODE = {kind: code for code, kind in enumerate(_KINDS)}
@@ -47,7 +50,7 @@ def _pack(op: Op) -> bytes:
         op.scheduled_ns, op.start_ns, op.first_byte_ns, op.end_ns, op.size_bytes,
         op.sensor, op.seq, op.agent,
         _VERB_CODE[op.verb], _OUTCOME_CODE[op.outcome], _KIND_CODE[op.kind], len(digest),
-        -1.0 if op.retry_after_s is None else op.retry_after_s, digest,
+        _UNKNOWN if op.retry_after_s is None else op.retry_after_s, digest,
     )  # fmt: skip
 
 
@@ -68,18 +71,19 @@ class OpLog:
         self._progress = progress
         self._pending: deque[bytes] = deque()
         self._closing = threading.Event()
-        self._first = json.dumps({"schema": LOG_SCHEMA, **header}).encode() + b"\n"
-        self._file: IO[bytes] | None = None
-        self._open(path)
+        self._unwritten = bytearray(json.dumps({"schema": LOG_SCHEMA, **header}).encode() + b"\n")
+        self._failure: ResultsError | None = None
+        self._moved = False
+        self._file = self._open(path)
         self._flusher = threading.Thread(target=self._flush_until_closed, name="oplog", daemon=True)
 
-    def _open(self, path: Path) -> None:
+    @staticmethod
+    def _open(path: Path) -> IO[bytes]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - lives as long as the log
+            return path.open("ab", buffering=0)
         except OSError as error:
             raise ResultsError(f"{path}: {error.strerror}; choose another place with --cloudbench-results") from error
-        self.path = path
 
     def __enter__(self) -> OpLog:
         self._flusher.start()
@@ -90,48 +94,62 @@ class OpLog:
     ) -> None:
         self._closing.set()
         self._flusher.join()
-        self._flush()
-        if self._file is not None:
+        try:
+            self._flush()
+        finally:
             self._file.close()
 
     def record(self, op: Op) -> None:
-        """Keep one finished operation."""
+        """Keep one finished operation. Raises ResultsError when records cannot be written any more."""
         self._pending.append(_pack(op))
         self.count += 1  # a progress figure: a race between threads costs a count here, never a record
         if op.outcome is not Outcome.OK:
             self.not_ok += 1
+        if self._failure is not None:
+            raise self._failure
 
     def _flush_until_closed(self) -> None:
         while not self._closing.wait(_FLUSH_S):
-            self._flush()
+            try:
+                self._flush()
+                self._failure = None
+            except ResultsError as error:  # ends the run through ``record``; the last word is ``__exit__``'s
+                self._failure = error
             if self._progress is not None:
                 self._progress(self.count, self.not_ok)
 
     def _flush(self) -> None:
-        batch = bytearray(self._first)
-        self._first = b""
         with contextlib.suppress(IndexError):
             while True:
-                batch += self._pending.popleft()
-        view = memoryview(batch)
-        while view:
-            assert self._file is not None
+                self._unwritten += self._pending.popleft()
+        while self._unwritten:
             try:
-                view = view[self._file.write(view) :]
+                del self._unwritten[: self._file.write(self._unwritten)]
             except OSError as error:
                 self._move(error)
 
     def _move(self, error: OSError) -> None:
         """Go on in the system's temporary folder with all records so far. Raises ResultsError if that is full too."""
         former = self.path
-        target = Path(tempfile.gettempdir()) / f"cloudbench-{os.getpid()}-{former.name}"
-        if target == former:
+        if self._moved:
             raise ResultsError(f"{former}: {error.strerror}; free some space and run again") from error
-        assert self._file is not None
+        try:
+            number, name = tempfile.mkstemp(prefix=f"cloudbench-{os.getpid()}-", suffix=f"-{former.name}")
+        except OSError as second:
+            raise ResultsError(f"{former}: {error.strerror}, and no other place: {second.strerror}") from second
+        os.close(number)
+        target = Path(name)
+        file = self._open(target)
+        try:
+            rest = memoryview(former.read_bytes())
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError as second:
+            file.close()
+            target.unlink()
+            raise ResultsError(f"{former}: {error.strerror}, and {target}: {second.strerror}") from second
         self._file.close()
-        self._open(target)
-        assert self._file is not None
-        self._file.write(former.read_bytes())
+        self._file, self.path, self._moved = file, target, True
         self.notes.append(f"{former}: {error.strerror}; the records went on in {target}")
 
 
@@ -142,9 +160,13 @@ def read_log(path: Path) -> OpTable:
     """
     from pytest_cloudbench.stats import OpTable
 
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
     head, mark, body = data.partition(b"\n")
-    if not mark:
+    start = b'{"schema": '
+    if not mark and start.startswith(head[: len(start)]):
         return OpTable()  # killed before the first line was complete
     try:
         schema = json.loads(head)["schema"]
@@ -159,10 +181,13 @@ def read_log(path: Path) -> OpTable:
         for name, column in zip(_NUMBERS, columns[: len(_NUMBERS)], strict=True):
             getattr(table, name).extend(column)
         verbs, outcomes, kinds, lengths, waits, digests = columns[len(_NUMBERS) :]
-        table.verb = [_VERBS[code] for code in verbs]
-        table.outcome = [_OUTCOMES[code] for code in outcomes]
-        table.kind = [_KINDS[code] for code in kinds]
-        table.retry_after_s = [None if wait < 0 else wait for wait in waits]
+        try:
+            table.verb = [_VERBS[code] for code in verbs]
+            table.outcome = [_OUTCOMES[code] for code in outcomes]
+            table.kind = [_KINDS[code] for code in kinds]
+        except IndexError as error:
+            raise ResultsError(f"{path}: holds records that no version has written") from error
+        table.retry_after_s = [None if isnan(wait) else wait for wait in waits]
         table.digest = [digest[:length] for digest, length in zip(digests, lengths, strict=True)]
     return table
 
@@ -172,21 +197,20 @@ def write_parquet(table: OpTable, path: Path, facts: Mapping[str, str]) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    from pytest_cloudbench.stats import OpTable
-
     def text(values: Iterable[Any]) -> list[str | None]:
         return [None if value is None else value.value for value in values]
 
-    columns: dict[str, Any] = {name: getattr(table, name) for name in OpTable.__slots__}
-    columns |= {name: text(columns[name]) for name in ("verb", "outcome", "kind")}
+    columns: dict[str, Any] = {name: getattr(table, name) for name in table.__slots__}
+    columns |= {name: text(columns[name]) for name in _TEXTS}
     columns["digest"] = [digest.hex() for digest in table.digest]
-    columns["kind"] = pyarrow.array(columns["kind"], pyarrow.string())
-    columns["retry_after_s"] = pyarrow.array(table.retry_after_s, pyarrow.float64())
+    types = dict.fromkeys(_NUMBERS, pyarrow.int64()) | dict.fromkeys((*_TEXTS, "digest"), pyarrow.string())
+    types["retry_after_s"] = pyarrow.float64()
+    content = pyarrow.table({name: pyarrow.array(column, types[name]) for name, column in columns.items()})
     metadata = {"cloudbench_schema": str(PARQUET_SCHEMA), **facts}
     partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(pyarrow.table(columns).replace_schema_metadata(metadata), partial, compression="zstd")
+        parquet.write_table(content.replace_schema_metadata(metadata), partial, compression="zstd")
         os.replace(partial, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -195,13 +219,21 @@ def write_parquet(table: OpTable, path: Path, facts: Mapping[str, str]) -> None:
 
 
 def read_parquet(path: Path) -> OpTable:
-    """Read what ``write_parquet`` wrote, of any schema so far."""
+    """Read what ``write_parquet`` wrote, of any schema so far. Raises ResultsError."""
+    import pyarrow
     from pyarrow import parquet
 
     from pytest_cloudbench.stats import OpTable
 
-    columns = parquet.read_table(path).to_pydict()
-    table = OpTable()
+    try:
+        content = parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).splitlines()[0]
+        raise ResultsError(f"{path}: cannot be read: {reason}") from error
+    schema = (content.schema.metadata or {}).get(b"cloudbench_schema", b"none").decode()
+    if schema != str(PARQUET_SCHEMA):
+        raise ResultsError(f"{path}: has records schema {schema}; this version reads {PARQUET_SCHEMA}")
+    columns, table = content.to_pydict(), OpTable()
     for name in _NUMBERS:
         getattr(table, name).extend(columns[name])
     table.retry_after_s = columns["retry_after_s"]

@@ -1,0 +1,251 @@
+"""Driver for a local folder: a sync client's folder, a mount, or plain disk.
+
+What may live here: everything that is special to files on a local path, in this order: imports,
+capabilities, error table, connect, required verbs, optional verbs.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from stat import S_ISDIR
+from typing import ClassVar
+
+from pytest_cloudbench.drivers.base import check_params
+from pytest_cloudbench.model import (
+    MIB,
+    Capabilities,
+    CloudError,
+    Content,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    ProviderSpec,
+    SpecError,
+    Verb,
+    chunks,
+)
+
+__all__ = ["FolderDriver"]
+
+# --- capabilities ---------------------------------------------------------------------------------
+
+_CAPABILITIES = Capabilities(
+    digest="sha256",
+    verbs=frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.COPY, Verb.MOVE}),
+    ranges=True,
+    # What the usual file systems do. A folder on another kind is the user's to know.
+    case_sensitive=sys.platform not in {"darwin", "win32"},
+    via="os",
+)
+
+_PIECE_BYTES = MIB
+# A name that sync clients ignore, so that a half-written file never travels.
+_TEMPORARY_PREFIX = ".~cloudbench-"
+
+# --- error table ----------------------------------------------------------------------------------
+
+_ERRNO_KINDS: Mapping[int | None, ErrorKind] = {
+    errno.ENOENT: ErrorKind.NOT_FOUND,
+    errno.ENOSPC: ErrorKind.QUOTA,
+    errno.EDQUOT: ErrorKind.QUOTA,
+    errno.EACCES: ErrorKind.AUTH,
+    errno.EPERM: ErrorKind.AUTH,
+    errno.EROFS: ErrorKind.AUTH,
+    errno.EEXIST: ErrorKind.CONFLICT,
+    errno.ENOTDIR: ErrorKind.CONFLICT,
+    errno.EISDIR: ErrorKind.CONFLICT,
+    errno.ENOTEMPTY: ErrorKind.CONFLICT,
+    errno.EINVAL: ErrorKind.INVALID,
+    errno.ENAMETOOLONG: ErrorKind.INVALID,
+    errno.EILSEQ: ErrorKind.INVALID,
+}
+
+
+@contextmanager
+def _errors_of(operation: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = _ERRNO_KINDS.get(error.errno, ErrorKind.SERVER)
+        raise CloudError(kind, operation, path, detail=error.strerror or str(error)) from error
+
+
+# --- connect --------------------------------------------------------------------------------------
+
+
+class FolderDriver:
+    """Files below one root. Safe for many threads: it holds no state but the root.
+
+    ``?fsync=1`` makes ``put`` wait until the bytes are on the disk. By default it does not, because a
+    program that writes into a synced folder does not either, and the disk would hide the sync client.
+    """
+
+    capabilities: ClassVar[Capabilities] = _CAPABILITIES
+
+    def __init__(self, root: Path, *, fsync: bool = False) -> None:
+        self._root = root
+        self._fsync = fsync
+        self._temporary_numbers = count()
+
+    def __repr__(self) -> str:
+        return f"FolderDriver({str(self._root)!r}, fsync={self._fsync})"
+
+    @classmethod
+    def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> FolderDriver:
+        """The driver for ``folder:PATH``; the folder is created where it is missing."""
+        del endpoint, credentials  # a local folder needs neither
+        if not spec.target:
+            raise SpecError(f"provider {spec.text!r}: expected folder:PATH, such as folder:/tmp/cloudbench")
+        check_params(spec, {"fsync"})
+        fsync = spec.params.get("fsync", "0")
+        if fsync not in {"0", "1"}:
+            raise SpecError(f"provider {spec.text!r}: fsync is 0 or 1, not {fsync!r}")
+        try:
+            root = Path(spec.target).expanduser().resolve()
+            root.mkdir(parents=True, exist_ok=True)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise SpecError(f"provider {spec.text!r}: cannot use this folder: {error}") from error
+        return cls(root, fsync=fsync == "1")
+
+    def versions(self) -> Mapping[str, str]:
+        """The interpreter and platform: there is no library in between."""
+        return {"python": sys.version.split()[0], "platform": sys.platform, "fsync": "on" if self._fsync else "off"}
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _local(self, operation: str, path: str) -> Path:
+        """Where ``path`` is on the disk; never outside the root, whatever it says."""
+        parts = [part for part in path.split("/") if part]
+        if not path.startswith("/") or any(part in {".", ".."} for part in parts):
+            raise CloudError(ErrorKind.INVALID, operation, path, detail="expected /NAME/... without '.' and '..'")
+        if "\0" in path or (os.sep != "/" and any(os.sep in part or ":" in part for part in parts)):
+            raise CloudError(ErrorKind.INVALID, operation, path, detail="a character that no file name here can have")
+        local = self._root.joinpath(*parts)
+        try:
+            # A symbolic link below the root may lead out of it.
+            inside = Path(os.path.realpath(local)).is_relative_to(self._root)
+        except UnicodeEncodeError as error:
+            raise CloudError(ErrorKind.INVALID, operation, path, detail="not a file name here") from error
+        if not inside:
+            raise CloudError(ErrorKind.INVALID, operation, path, detail="a link on this path leaves the folder")
+        return local
+
+    def _entry(self, local: Path) -> Entry:
+        status = local.stat()
+        path = "/" + "/".join(local.relative_to(self._root).parts)
+        if S_ISDIR(status.st_mode):
+            return Entry(path, is_folder=True)
+        with local.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Entry(path, size_bytes=status.st_size, digest=digest)
+
+    # --- required verbs ---------------------------------------------------------------------------
+
+    def put(self, path: str, content: Content) -> Entry:
+        """Write beside the target, then rename over it: a reader sees the old or the new file, never half."""
+        local = self._local("put", path)
+        temporary = local.with_name(f"{_TEMPORARY_PREFIX}{os.getpid()}-{next(self._temporary_numbers)}")
+        digest = hashlib.sha256()
+        with _errors_of("put", path):
+            local.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("xb") as file:
+                    for piece in chunks(content):
+                        digest.update(piece)
+                        file.write(piece)
+                    if self._fsync:
+                        file.flush()
+                        os.fsync(file.fileno())
+                temporary.replace(local)
+            except BaseException:
+                with suppress(OSError):  # the first error is the one to report
+                    temporary.unlink()
+                raise
+        return Entry(path, size_bytes=content.size_bytes, digest=digest.hexdigest())
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """The file's bytes from ``offset``; it is opened when the first piece is asked for."""
+        local = self._local("get", path)
+        with _errors_of("get", path), local.open("rb") as file:
+            file.seek(offset)
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
+
+    def stat(self, path: str) -> Entry:
+        """Size and digest; the digest is computed by reading the file."""
+        local = self._local("stat", path)
+        with _errors_of("stat", path):
+            return self._entry(local)
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        """Everything below ``folder`` but symbolic links. What disappears meanwhile is left out."""
+        top = self._local("list", folder)
+        with _errors_of("list", folder):
+            yield from self._below(top)
+
+    def _below(self, top: Path) -> Iterator[Entry]:
+        with os.scandir(top) as found:
+            names = sorted(
+                item.name for item in found if not item.name.startswith(_TEMPORARY_PREFIX) and not item.is_symlink()
+            )
+        for name in names:
+            try:
+                entry = self._entry(top / name)
+            except FileNotFoundError:
+                continue
+            yield entry
+            if entry.is_folder:
+                yield from self._below(top / name)
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a folder with all it holds. The root itself stays."""
+        local = self._local("delete", path)
+        if local == self._root:
+            raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root is not deleted")
+        with _errors_of("delete", path):
+            if local.is_dir() and not local.is_symlink():
+                shutil.rmtree(local)
+            else:
+                local.unlink()
+
+    def mkdir(self, path: str) -> None:
+        """Create a folder and its parents; no error where it exists."""
+        local = self._local("mkdir", path)
+        with _errors_of("mkdir", path):
+            local.mkdir(parents=True, exist_ok=True)
+
+    # --- optional verbs ---------------------------------------------------------------------------
+
+    def copy(self, source: str, target: str) -> Entry:
+        """Copy a file; an existing target is a conflict."""
+        source_local, target_local = self._local("copy", source), self._local("copy", target)
+        with _errors_of("copy", source):
+            target_local.parent.mkdir(parents=True, exist_ok=True)
+            with source_local.open("rb") as reader, target_local.open("xb") as writer:
+                shutil.copyfileobj(reader, writer, _PIECE_BYTES)
+            return self._entry(target_local)
+
+    def move(self, source: str, target: str) -> Entry:
+        """Rename a file or folder; an existing target is a conflict."""
+        source_local, target_local = self._local("move", source), self._local("move", target)
+        with _errors_of("move", source):
+            if target_local.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target_local))
+            target_local.parent.mkdir(parents=True, exist_ok=True)
+            source_local.rename(target_local)
+            return self._entry(target_local)
+
+    def space(self) -> tuple[int, int]:
+        """Bytes used and bytes in all, of the disk that holds the folder."""
+        with _errors_of("space", "/"):
+            usage = shutil.disk_usage(self._root)
+        return usage.used, usage.total

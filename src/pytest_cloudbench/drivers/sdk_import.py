@@ -1,0 +1,130 @@
+"""Importing a big SDK without paying for the parts of it that no driver touches.
+
+What may live here: the lazy import, which knows no provider. A driver names the namespaces that it
+does not need at import time; they are put into ``sys.modules`` as modules that run on the first access
+to one of their attributes. The SDK itself is unmodified and stays whole: whoever else in this process
+imports it gets the real thing, one attribute access later.
+
+Why not ``importlib.util.LazyLoader``: before Python 3.11.9 and 3.12.3 two threads that touch such a
+module at the same time can see it half executed (cpython gh-114763), and it is executed by things
+that only look at ``sys.modules``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, module_from_spec
+from threading import RLock
+from types import ModuleType
+from typing import Any
+
+__all__ = ["import_lazily", "is_loaded"]
+
+# One lock for all: two lazy modules that import each other must not wait for each other's lock.
+_LOAD_LOCK = RLock()
+
+# What the import machinery, and tools that walk sys.modules, read of any module: no reason to run it.
+_NAMES_KNOWN_UNLOADED = frozenset(
+    {"__class__", "__file__", "__loader__", "__name__", "__package__", "__path__", "__spec__", "__warningregistry__"}
+)
+
+
+class _LazyModule(ModuleType):
+    """A module that runs when an attribute is asked for, and is an ordinary module from then on."""
+
+    def __getattribute__(self, name: str) -> Any:
+        state = object.__getattribute__(self, "__spec__").loader_state
+        if name not in _NAMES_KNOWN_UNLOADED and name not in state["known"]:
+            _load(self)
+        return ModuleType.__getattribute__(self, name)  # not super(): _load has changed the class
+
+
+def _load(module: ModuleType) -> None:
+    """Run the module's code. Other threads wait; the loading thread's own accesses pass through."""
+    with _LOAD_LOCK:
+        spec = module.__spec__
+        if not isinstance(module, _LazyModule) or spec is None or spec.loader is None or spec.loader_state["loading"]:
+            return
+        spec.loader_state["loading"] = True
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            spec.loader_state["loading"] = False
+        # Only now: until here another thread must come by the lock and not see half a module.
+        # After a failure it stays lazy, and the next access tries (and fails) again.
+        object.__setattr__(module, "__class__", ModuleType)
+
+
+def is_loaded(name: str) -> bool:
+    """Whether the module's code has run in this process."""
+    return name in sys.modules and not isinstance(sys.modules[name], _LazyModule)
+
+
+def import_lazily(
+    package: str, namespaces: Sequence[str], version_modules: Mapping[str, str] | None = None
+) -> ModuleType:
+    """Import ``package``, but let its ``namespaces`` run only when something uses them.
+
+    Args:
+        package: a top-level package.
+        namespaces: its modules, by their short names; those that do not exist are left out.
+        version_modules: other top-level packages to make lazy, each with the small module in it that
+            holds its ``__version__``: what is known of them without running them.
+
+    Whatever has been imported before stays as it is.
+    """
+    added: list[str] = []
+    if package not in sys.modules:
+        added += _add_versioned(version_modules or {})
+        added += _add_namespaces(package, namespaces)
+    try:
+        root = importlib.import_module(package)
+    except BaseException:
+        for name in added:
+            sys.modules.pop(name, None)
+        raise
+    for namespace in namespaces:
+        # The import machinery does this only for a module that it loads itself.
+        module = sys.modules.get(f"{package}.{namespace}")
+        if isinstance(module, _LazyModule):
+            setattr(root, namespace, module)
+    return root
+
+
+def _add_namespaces(package: str, namespaces: Sequence[str]) -> list[str]:
+    root = find_spec(package)
+    if root is None or root.submodule_search_locations is None:
+        return []
+    names = [f"{package}.{namespace}" for namespace in namespaces]
+    return [name for name in names if _add(name, PathFinder.find_spec(name, root.submodule_search_locations))]
+
+
+def _add_versioned(version_modules: Mapping[str, str]) -> list[str]:
+    added = []
+    for name, version_module in version_modules.items():
+        if name in sys.modules or not _add(name, find_spec(name)):
+            continue
+        module = sys.modules[name]
+        try:
+            version = importlib.import_module(version_module).__version__
+        except (ImportError, AttributeError):
+            del sys.modules[name]  # another release of it: imported as usual, then
+            continue
+        ModuleType.__setattr__(module, "__version__", version)
+        assert module.__spec__ is not None
+        module.__spec__.loader_state["known"] = frozenset({"__version__"})
+        added.append(name)
+    return added
+
+
+def _add(name: str, spec: ModuleSpec | None) -> bool:
+    """Put a lazy module into sys.modules; False when it does not exist or is there already."""
+    if spec is None or spec.loader is None:
+        return False
+    spec.loader_state = {"loading": False, "known": frozenset()}
+    module = module_from_spec(spec)
+    module.__class__ = _LazyModule
+    return sys.modules.setdefault(name, module) is module

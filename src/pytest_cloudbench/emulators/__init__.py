@@ -1,0 +1,203 @@
+"""Emulators: the registry of APIs, and the launcher that starts one as a process of its own.
+
+What may live here: the registry, starting and stopping. Light to import: the server's libraries are
+imported by the process that serves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench.model import ConfigError, EmulatorError, Endpoint
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.emulators.profile import Profile
+
+__all__ = ["SKINS", "RunningEmulator", "find_profile", "serve_foreground", "start"]
+
+SKINS: Mapping[str, str] = {"dropbox": "pytest_cloudbench.emulators.dropbox"}
+"""API name to the module of its skin, which is imported by the emulator's process only."""
+
+_START_S = 60.0
+_STOP_S = 5.0
+_CONTROL_S = 30.0
+_ROOT = str(Path(__file__).parents[2])
+_BOOT = (
+    "import sys; sys.path.append(sys.argv.pop(1)); "
+    "from pytest_cloudbench.emulators.server import main; sys.exit(main())"
+)
+
+
+def find_profile(name_or_path: str) -> Profile:
+    """The profile of that name or file, for an API that there is. Raises ConfigError."""
+    from pytest_cloudbench.emulators.profile import load_profile
+
+    profile = load_profile(name_or_path)
+    if profile.meta.api not in SKINS:
+        raise ConfigError(name_or_path, "meta.api", f"expected one of {', '.join(SKINS)}, got {profile.meta.api!r}")
+    return profile
+
+
+class RunningEmulator:
+    """A running emulator. Leave its context, or call ``stop``, to end it; it also ends with this process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], endpoint: Endpoint, log_path: Path, own_log: bool) -> None:
+        self._process = process
+        self._log_path = log_path
+        self._own_log = own_log
+        self._reason = ""
+        self.endpoint = endpoint
+
+    def __enter__(self) -> RunningEmulator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def control(self, **request: object) -> dict[str, Any]:
+        """Ask the control socket: ``set={"latency.median_s": 0.1}``, ``get="stats"``, ``reset=True``.
+
+        Raises EmulatorError when it is refused or nobody answers.
+        """
+        host, _, port = self.endpoint.control.rpartition(":")
+        try:
+            with (
+                socket.create_connection((host, int(port)), timeout=_CONTROL_S) as connection,
+                connection.makefile("rwb") as stream,
+            ):
+                stream.write(json.dumps(request).encode() + b"\n")
+                stream.flush()
+                answer: dict[str, Any] = json.loads(stream.readline() or b"{}")
+        except (OSError, ValueError) as error:
+            raise EmulatorError(f"the emulator does not answer: {self.exit_reason() or error}") from error
+        if not answer.get("ok"):
+            raise EmulatorError(f"the emulator refused: {answer.get('error', 'no answer')}")
+        return answer
+
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def exit_reason(self) -> str:
+        """Why the process is gone, in one line; empty while it runs."""
+        if self._reason or self.alive():
+            return self._reason
+        return _reason(self._process, self._log_path)
+
+    def cpu_s(self) -> float:
+        """CPU seconds the process has used."""
+        return float(self.control(get="stats")["stats"]["cpu_s"])
+
+    def stop(self) -> None:
+        """End the process; safe to call again."""
+        was_alive = self.alive()
+        _end(self._process)
+        self._reason = self._reason or ("stopped" if was_alive else _reason(self._process, self._log_path))
+        if self._own_log:
+            self._log_path.unlink(missing_ok=True)
+
+
+def start(
+    name_or_path: str,
+    *,
+    time_scale: float = 1.0,
+    seed: int = 0,
+    port: int = 0,
+    log_path: Path | None = None,
+) -> RunningEmulator:
+    """Start the emulator of a profile (shipped name or file) and wait until it takes requests.
+
+    Args:
+        name_or_path: the profile; it says which API.
+        time_scale: how much faster than the world's the emulator's clock runs.
+        seed: of all its random draws.
+        port: TLS port on loopback; 0 takes a free one.
+        log_path: where its error output goes; by default a temporary file.
+
+    Raises ConfigError when the profile is wrong, EmulatorError with the last line it said if it does not come up.
+    """
+    find_profile(name_or_path)
+    if log_path is None:
+        handle, name = tempfile.mkstemp(prefix="cloudbench-emulator-", suffix=".log")
+        os.close(handle)
+        path = Path(name)
+    else:
+        path = log_path
+    options = [f"--profile={name_or_path}", f"--port={port}", f"--time-scale={time_scale}", f"--seed={seed}"]
+    with path.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _BOOT, _ROOT, *options, "--lifeline"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        endpoint = _ready(process, path)
+    except BaseException:
+        _end(process)
+        if log_path is None:
+            path.unlink(missing_ok=True)
+        raise
+    return RunningEmulator(process, endpoint, path, own_log=log_path is None)
+
+
+def serve_foreground(
+    api: str, profile: str | None = None, port: int = 0, time_scale: float = 1.0, seed: int = 0
+) -> int:
+    """Be the emulator of an API until Ctrl-C; prints one JSON line when ready. The exit status."""
+    from pytest_cloudbench.emulators.server import main
+
+    options = [f"--port={port}", f"--time-scale={time_scale}", f"--seed={seed}"]
+    return main([api, *options, *([f"--profile={profile}"] if profile else [])])
+
+
+def _ready(process: subprocess.Popen[bytes], log_path: Path) -> Endpoint:
+    """Read the ready line; a process that says nothing for a minute is killed."""
+    assert process.stdout is not None
+    alarm = threading.Timer(_START_S, process.kill)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        line = process.stdout.readline()
+    finally:
+        alarm.cancel()
+    try:
+        return Endpoint(**json.loads(line))
+    except (ValueError, TypeError) as error:
+        process.wait()
+        raise EmulatorError(f"the emulator did not start: {_reason(process, log_path)}") from error
+
+
+def _reason(process: subprocess.Popen[bytes], log_path: Path) -> str:
+    status = process.wait()
+    try:
+        lines = log_path.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    ending = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+    return f"{lines[-1]} ({ending})" if lines else ending
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Close the lifeline and wait; kill what does not go."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

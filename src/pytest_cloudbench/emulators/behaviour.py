@@ -1,0 +1,127 @@
+"""A profile in action: when to answer, whether to answer at all, and how fast the bytes go.
+
+What may live here: the emulator's clock, the random draws, and waiting. No HTTP and no API.
+Every wait is in the emulator's seconds and lasts ``1 / time_scale`` of that in the world's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+
+from pytest_cloudbench.emulators.profile import Profile
+from pytest_cloudbench.emulators.skin import Kind
+from pytest_cloudbench.emulators.throttle import Throttle
+
+__all__ = ["Behaviour", "EmulatorClock"]
+
+
+class EmulatorClock:
+    """Seconds since 1970 that run ``time_scale`` times as fast as the world's from the start on."""
+
+    def __init__(self, time_scale: float) -> None:
+        self._scale = time_scale
+        self._start_s = time.monotonic()
+        self._epoch_s = time.time()
+
+    def now_s(self) -> float:
+        """Now, on the emulator's clock."""
+        return self._epoch_s + (time.monotonic() - self._start_s) * self._scale
+
+    def real_s(self, emulated_s: float) -> float:
+        """How many seconds of the world an emulated time lasts."""
+        return emulated_s / self._scale
+
+
+class Behaviour:
+    """What the profile does to one request after the other.
+
+    Attributes:
+        profile: in force now; change it with ``configure``.
+        limits: whether any request may be refused.
+        delays: whether any answer may have to wait; False takes the short way.
+        faults: whether any request may go wrong.
+    """
+
+    def __init__(self, profile: Profile, clock: EmulatorClock, seed: int) -> None:
+        self._clock = clock
+        self._latency_draws = random.Random(f"{seed} latency")
+        self._fault_draws = random.Random(f"{seed} faults")
+        self._freeze_start_s = clock.now_s()
+        self.throttle = Throttle(profile.throttle)
+        self.profile = profile
+        self.configure(profile)
+
+    def configure(self, profile: Profile) -> None:
+        """Take another profile. A changed freeze starts its first period now; the throttle keeps its state."""
+        if profile.freeze != self.profile.freeze:
+            self._freeze_start_s = self._clock.now_s()
+        self.throttle.policy = profile.throttle
+        self.profile = profile
+        limits, band, faults = profile.throttle, profile.bandwidth, profile.faults
+        self.limits = bool(limits.rate_per_s or limits.max_in_flight or limits.write_lock)
+        self.delays = bool(
+            profile.latency.median_s
+            or profile.latency.min_s
+            or band.up_bytes_per_s
+            or band.down_bytes_per_s
+            or profile.freeze.duration_s
+        )
+        self.faults = bool(faults.error_rate or faults.reset_rate or faults.corrupt_rate)
+
+    def latency_s(self, kind: Kind) -> float:
+        """One draw of the time from the request to the answer, seconds."""
+        latency = self.profile.latency
+        if kind is Kind.FREE:
+            return 0.0
+        factor = {Kind.WRITE: latency.write_factor, Kind.READ: latency.read_factor}.get(kind, 1.0)
+        if not latency.sigma or not latency.median_s:
+            return max(latency.min_s, latency.median_s * factor)
+        spread = math.exp(latency.sigma * self._latency_draws.gauss(0.0, 1.0))
+        return max(latency.min_s, latency.median_s * factor * spread)
+
+    def upload_s(self, size_bytes: int) -> float:
+        """How long a connection needs to bring so many bytes, seconds."""
+        rate = self.profile.bandwidth.up_bytes_per_s
+        return size_bytes / rate if rate else 0.0
+
+    def download_s(self, size_bytes: int) -> float:
+        """How long a connection needs to carry so many bytes away, seconds."""
+        rate = self.profile.bandwidth.down_bytes_per_s
+        return size_bytes / rate if rate else 0.0
+
+    def thaw_s(self, at_s: float) -> float:
+        """When an answer that is ready at ``at_s`` may be sent."""
+        freeze = self.profile.freeze
+        if not freeze.duration_s:
+            return at_s
+        phase = (at_s - self._freeze_start_s) % freeze.period_s
+        return at_s if phase < freeze.period_s - freeze.duration_s else at_s + freeze.period_s - phase
+
+    async def wait_until(self, due_s: float) -> None:
+        """Return at ``due_s`` of the emulator's clock, and not while the provider is frozen."""
+        while True:
+            now_s = self._clock.now_s()
+            left_s = self.thaw_s(max(due_s, now_s)) - now_s
+            if left_s <= 0:
+                return
+            await asyncio.sleep(self._clock.real_s(left_s))
+
+    def fault(self) -> str | None:
+        """What goes wrong with the next request: ``error``, ``reset``, ``reset_after`` or nothing."""
+        faults = self.profile.faults
+        draw = self._fault_draws.random()
+        if draw < faults.error_rate:
+            return "error"
+        if draw < faults.error_rate + faults.reset_rate:
+            return "reset" if self._fault_draws.random() < 0.5 else "reset_after"
+        return None
+
+    def damage(self) -> int | None:
+        """Which bit of the next upload is flipped in the store, if any."""
+        rate = self.profile.faults.corrupt_rate
+        if not rate or self._fault_draws.random() >= rate:
+            return None
+        return self._fault_draws.getrandbits(40)

@@ -1,0 +1,262 @@
+"""Metadata, folders, delete, copy and move, downloads, revisions and restore.
+
+What may live here: the functions of ``files/`` that concern one entry. Listings are in ``listing``, batches in
+``batches``, content on its way in is in ``uploads``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_cloudbench.emulators.dropbox.answers import (
+    ApiError,
+    file_metadata,
+    folder_metadata,
+    lookup_error,
+    metadata,
+    relocation_error,
+    timestamp,
+    write_tags,
+)
+from pytest_cloudbench.emulators.dropbox.args import (
+    array,
+    boolean,
+    create_path,
+    integer,
+    optional,
+    read_path,
+    rev,
+    revisions_path,
+    string,
+    struct,
+    union,
+    write_path,
+)
+from pytest_cloudbench.emulators.dropbox.state import Function, State
+from pytest_cloudbench.emulators.nodes import File, Node, TreeError
+from pytest_cloudbench.emulators.skin import Answer, Call, Kind
+
+__all__ = ["FUNCTIONS", "delete", "delete_arg", "make_folder", "relocate"]
+
+_template_filter = optional(union(filter_some=array(string(minimum=1), minimum=1)))
+_get_metadata = struct(
+    path=read_path,
+    include_media_info=(boolean, False),
+    include_deleted=(boolean, False),
+    include_has_explicit_shared_members=(boolean, False),
+    include_property_groups=(_template_filter, None),
+)
+_create_folder = struct(path=create_path, autorename=(boolean, False))
+_relocation = struct(
+    from_path=write_path,
+    to_path=write_path,
+    allow_shared_folder=(boolean, False),
+    autorename=(boolean, False),
+    allow_ownership_transfer=(boolean, False),
+)
+_download = struct(path=read_path, rev=(optional(rev), None))
+_list_revisions = struct(
+    path=revisions_path,
+    mode=(union(path=None, id=None), ("path", None)),
+    limit=(integer(1, 100), 10),
+    before_rev=(optional(rev), None),
+    include_restorable_info=(boolean, False),
+)
+_restore = struct(path=create_path, rev=rev)
+_get_reference = struct(path=read_path)
+_save_reference = struct(copy_reference=string(), path=create_path)
+delete_arg = struct(path=write_path, parent_rev=(optional(rev), None))
+
+_REFERENCE_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+_REFERENCE_LENGTH = 22
+_REFERENCE_LIFE_S = 30 * 365 * 86_400.0
+
+
+def _run_get_metadata(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    try:
+        return metadata(*state.tree.get(arg["path"], call.now_s, include_deleted=arg["include_deleted"]))
+    except TreeError as error:
+        raise lookup_error(error) from error
+
+
+def make_folder(state: State, path: str, autorename: bool, now_s: float) -> dict[str, Any]:
+    """Create a folder; its metadata without ``.tag``. Raises ApiError."""
+    try:
+        return folder_metadata(state.tree.mkdir(path, now_s, autorename=autorename))
+    except TreeError as error:
+        raise ApiError("path", *write_tags(error)) from error
+
+
+def _run_create_folder(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    return make_folder(state, arg["path"], arg["autorename"], call.now_s)
+
+
+def _run_create_folder_v2(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    return {"metadata": _run_create_folder(state, arg, call)}
+
+
+def delete(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    """Delete an entry; its last metadata with ``.tag``. Raises ApiError."""
+    try:
+        node, version = state.tree.delete(arg["path"], call.now_s, parent_rev=arg["parent_rev"] or "")
+    except TreeError as error:
+        if error.reason.startswith("conflict"):
+            raise ApiError("path_write", *write_tags(error)) from error
+        raise lookup_error(error, "path_lookup") from error
+    if isinstance(node, File):
+        return metadata(node, version)
+    return {".tag": "folder", **folder_metadata(node)}
+
+
+def _run_delete_v2(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    return {"metadata": delete(state, arg, call)}
+
+
+def _described(node: Node) -> dict[str, Any]:
+    """What a write has just made, visible to reads or not."""
+    return metadata(node, node.versions[-1] if isinstance(node, File) else None)
+
+
+def relocate(state: State, verb: str, source: str, target: str, now_s: float, *, autorename: bool) -> dict[str, Any]:
+    """Copy or move; the result's metadata with ``.tag``. Raises ApiError."""
+    act = state.tree.copy if verb == "copy" else state.tree.move
+    try:
+        return _described(act(source, target, now_s, autorename=autorename))
+    except TreeError as error:
+        raise relocation_error(error) from error
+
+
+def _run_copy(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    return relocate(state, "copy", arg["from_path"], arg["to_path"], call.now_s, autorename=arg["autorename"])
+
+
+def _run_copy_v2(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    return {"metadata": _run_copy(state, arg, call)}
+
+
+def _run_move(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    return relocate(state, "move", arg["from_path"], arg["to_path"], call.now_s, autorename=arg["autorename"])
+
+
+def _run_move_v2(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    return {"metadata": _run_move(state, arg, call)}
+
+
+def _run_download(state: State, arg: dict[str, Any], call: Call) -> Answer:
+    path = f"rev:{arg['rev']}" if arg["rev"] else arg["path"]
+    try:
+        file, version = state.tree.file(path, call.now_s)
+    except TreeError as error:
+        raise lookup_error(error) from error
+    content, size = version.blob.data, version.blob.size_bytes
+    headers = [
+        (b"content-type", b"application/octet-stream"),
+        (b"dropbox-api-result", json.dumps(file_metadata(file, version)).encode()),
+        (b"etag", b'W/"%s"' % version.rev.encode()),
+        (b"accept-ranges", b"bytes"),
+        (b"original-content-length", b"%d" % size),
+    ]
+    asked = next((value for name, value in call.headers if name == b"range"), None)
+    bounds = _range(asked, size) if asked is not None else None
+    if bounds is None:
+        return Answer(200, headers, content)
+    start, end = bounds
+    if start >= end:
+        return Answer(416, [(b"content-range", b"bytes */%d" % size)], b"")
+    headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, size)))
+    return Answer(206, headers, memoryview(content)[start:end])
+
+
+def _range(header: bytes, size: int) -> tuple[int, int] | None:
+    """Start and end of one byte range; None where the header is not one, which HTTP says to ignore."""
+    unit, _, spec = header.partition(b"=")
+    first, dash, last = spec.strip().partition(b"-")
+    if unit.strip() != b"bytes" or not dash or b"," in spec:
+        return None
+    if not (first or last) or not all(part.isdigit() for part in (first, last) if part):
+        return None
+    if not first:
+        return max(0, size - int(last)), size
+    return int(first), min(size, int(last) + 1) if last else size
+
+
+def _run_list_revisions(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    try:
+        file, versions = state.tree.revisions(arg["path"], call.now_s)
+    except TreeError as error:
+        raise lookup_error(error) from error
+    if arg["before_rev"] is not None:
+        places = [place for place, version in enumerate(versions) if version.rev == arg["before_rev"]]
+        if not places:
+            raise ApiError("invalid_before_rev")
+        versions = versions[places[0] + 1 :]
+    result: dict[str, Any] = {
+        "is_deleted": file.deleted_s is not None,
+        "entries": [file_metadata(file, version) for version in versions[: arg["limit"]]],
+        "has_more": len(versions) > arg["limit"],
+    }
+    if file.deleted_s is not None:
+        result["server_deleted"] = timestamp(file.deleted_s)
+    return result
+
+
+def _run_restore(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    try:
+        return file_metadata(*state.tree.restore(arg["path"], arg["rev"], call.now_s))
+    except TreeError as error:
+        if error.reason == "invalid_revision":
+            raise ApiError("invalid_revision") from error
+        if error.reason in ("insufficient_space", "disallowed_name") or "/" in error.reason:
+            raise ApiError("path_write", *write_tags(error)) from error
+        raise lookup_error(error, "path_lookup") from error
+
+
+def _run_get_reference(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    try:
+        node, version = state.tree.get(arg["path"], call.now_s)
+    except TreeError as error:
+        raise lookup_error(error) from error
+    reference = state.tree.token("", _REFERENCE_LENGTH)
+    state.copy_references[reference] = node.id
+    expires = timestamp(call.now_s + _REFERENCE_LIFE_S)
+    return {"metadata": metadata(node, version), "copy_reference": reference, "expires": expires}
+
+
+def _run_save_reference(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    reference = arg["copy_reference"]
+    if len(reference) != _REFERENCE_LENGTH or not _REFERENCE_LETTERS.issuperset(reference):
+        raise ApiError("invalid_copy_reference")
+    try:
+        state.tree.check_target(arg["path"])
+    except TreeError as error:
+        raise ApiError("path", *write_tags(error)) from error
+    node_id = state.copy_references.get(reference)
+    try:
+        if node_id is None:
+            raise TreeError("not_found")
+        return {"metadata": _described(state.tree.copy(node_id, arg["path"], call.now_s))}
+    except TreeError as error:
+        if error.reason.startswith("to/") or error.reason == "insufficient_space":
+            tags = write_tags(TreeError(error.reason.removeprefix("to/")))
+            raise ApiError("path", *tags) from error
+        raise ApiError("not_found") from error
+
+
+FUNCTIONS: Mapping[str, Function] = {
+    "files/get_metadata": Function(Kind.META, "rpc", _get_metadata, _run_get_metadata),
+    "files/create_folder": Function(Kind.WRITE, "rpc", _create_folder, _run_create_folder),
+    "files/create_folder_v2": Function(Kind.WRITE, "rpc", _create_folder, _run_create_folder_v2),
+    "files/delete": Function(Kind.WRITE, "rpc", delete_arg, delete),
+    "files/delete_v2": Function(Kind.WRITE, "rpc", delete_arg, _run_delete_v2),
+    "files/copy": Function(Kind.WRITE, "rpc", _relocation, _run_copy),
+    "files/copy_v2": Function(Kind.WRITE, "rpc", _relocation, _run_copy_v2),
+    "files/move": Function(Kind.WRITE, "rpc", _relocation, _run_move),
+    "files/move_v2": Function(Kind.WRITE, "rpc", _relocation, _run_move_v2),
+    "files/download": Function(Kind.READ, "download", _download, _run_download),
+    "files/list_revisions": Function(Kind.META, "rpc", _list_revisions, _run_list_revisions),
+    "files/restore": Function(Kind.WRITE, "rpc", _restore, _run_restore),
+    "files/copy_reference/get": Function(Kind.META, "rpc", _get_reference, _run_get_reference),
+    "files/copy_reference/save": Function(Kind.WRITE, "rpc", _save_reference, _run_save_reference),
+}

@@ -1,0 +1,285 @@
+"""Shared links.
+
+What may live here: the functions of ``sharing/`` that concern links. An expiry is kept and shown but not
+enforced: a link whose time is over is still found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from pytest_cloudbench.emulators.dropbox.account import TEAM, TEAM_MEMBER_ID
+from pytest_cloudbench.emulators.dropbox.answers import ApiError, lookup_error, timestamp
+from pytest_cloudbench.emulators.dropbox.args import (
+    boolean,
+    create_path,
+    optional,
+    read_path,
+    string,
+    struct,
+    union,
+)
+from pytest_cloudbench.emulators.dropbox.args import timestamp as timestamp_arg
+from pytest_cloudbench.emulators.dropbox.state import Function, Link, State
+from pytest_cloudbench.emulators.nodes import File, Folder, Node, TreeError
+from pytest_cloudbench.emulators.skin import Answer, Call, Kind
+
+__all__ = ["FUNCTIONS"]
+
+_text = optional(string())
+_flag = optional(boolean)
+_audience = union(
+    public=None, team=None, no_one=None, password=None, members=None, public_logged_in_only=None, other=None
+)
+_settings = struct(
+    require_password=(_flag, None),
+    link_password=(_text, None),
+    expires=(optional(timestamp_arg), None),
+    audience=(optional(_audience), None),
+    access=(optional(union(viewer=None, editor=None, max=None, default=None, other=None)), None),
+    requested_visibility=(optional(union(public=None, team_only=None, password=None)), None),
+    allow_download=(_flag, None),
+)
+_create = struct(path=read_path, settings=(optional(_settings), None))
+_create_v1 = struct(
+    path=string(), short_url=(boolean, False), pending_upload=(optional(union(file=None, folder=None)), None)
+)
+_list = struct(path=(optional(read_path), None), cursor=(_text, None), direct_only=(_flag, None))
+_metadata = struct(url=string(), path=(optional(create_path), None), link_password=(_text, None))
+_revoke = struct(url=string())
+_modify = struct(url=string(), settings=_settings, remove_expiration=(boolean, False))
+
+_FORMS = ("/s/", "/sh/", "/scl/fi/", "/scl/fo/")
+_HOSTS = ("dropbox.com", "www.dropbox.com")
+_PREVIEWS: Mapping[str, str] = {
+    **dict.fromkeys(("txt", "md", "csv", "log", "json", "py"), "text"),
+    **dict.fromkeys(("doc", "docx", "odt", "rtf"), "document"),
+    **dict.fromkeys(("jpg", "jpeg", "png", "gif", "bmp", "tiff"), "photo"),
+    **dict.fromkeys(("mp4", "mov", "avi", "mkv"), "video"),
+    **dict.fromkeys(("mp3", "wav", "flac", "ogg"), "audio"),
+    "pdf": "pdf",
+}
+_LIST_PAGE = 100
+
+
+def _permissions(state: State, link: Link) -> dict[str, Any]:
+    business = state.account.type == "business"
+    visibility = {".tag": link.visibility}
+    return {
+        "resolved_visibility": visibility,
+        "requested_visibility": visibility,
+        "can_revoke": True,
+        "visibility_policies": [
+            _policy("public", True),
+            _policy("team_only", business),
+            _policy("password", state.account.type != "basic"),
+        ],
+        "can_set_expiry": state.account.type != "basic",
+        "can_remove_expiry": link.expires_s is not None,
+        "allow_download": True,
+        "can_allow_download": True,
+        "can_disallow_download": business,
+        "allow_comments": True,
+        "team_restricts_comments": False,
+        "link_access_level": {".tag": "viewer"},
+        "effective_audience": {".tag": {"team_only": "team"}.get(link.visibility, "public")},
+        "require_password": link.password is not None,
+    }
+
+
+def _policy(name: str, allowed: bool) -> dict[str, Any]:
+    policy: dict[str, Any] = {"policy": {".tag": name}, "resolved_policy": {".tag": name}, "allowed": allowed}
+    if not allowed:
+        policy["disallowed_reason"] = {".tag": "user_account_type"}
+    return policy
+
+
+def _describe(state: State, link: Link, node: Node) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        ".tag": "file" if isinstance(node, File) else "folder",
+        "url": link.url,
+        "id": node.id,
+        "name": node.name,
+        "path_lower": node.lower,
+        "link_permissions": _permissions(state, link),
+    }
+    if link.expires_s is not None:
+        result["expires"] = timestamp(link.expires_s)
+    if state.account.type == "business":
+        result["team_member_info"] = {"team_info": TEAM, "display_name": "Emulated User", "member_id": TEAM_MEMBER_ID}
+    if isinstance(node, File):
+        version = node.versions[-1]
+        result |= {
+            "client_modified": timestamp(version.client_s),
+            "server_modified": timestamp(version.server_s),
+            "rev": version.rev,
+            "size": version.blob.size_bytes,
+            "preview_type": _PREVIEWS.get(node.name.rpartition(".")[2].lower(), "file"),
+        }
+    return result
+
+
+def _living(state: State, link: Link) -> Node | None:
+    node = state.tree.by_id(link.node_id)
+    return node if node is not None and node.deleted_s is None else None
+
+
+def _visibility(settings: dict[str, Any]) -> str:
+    """public, team_only or password, from the old and the new way to ask for it. Raises ApiError."""
+    asked = (settings["requested_visibility"] or ("", None))[0]
+    audience = (settings["audience"] or ("", None))[0]
+    protected = asked == "password" or audience == "password" or bool(settings["require_password"])
+    if protected and not settings["link_password"]:
+        raise ApiError("settings_error", "invalid_settings")
+    if settings["link_password"] or protected:
+        return "password"
+    return "team_only" if asked == "team_only" or audience in ("team", "members") else "public"
+
+
+def _checked(state: State, settings: dict[str, Any]) -> str:
+    visibility = _visibility(settings)
+    kind = state.account.type
+    paid = settings["expires"] is not None or visibility == "password" or settings["allow_download"] is False
+    if (kind == "basic" and paid) or (kind != "business" and visibility == "team_only"):
+        raise ApiError("settings_error", "not_authorized")
+    return visibility
+
+
+def _run_create(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    try:
+        node, _ = state.tree.get(arg["path"], call.now_s)
+    except TreeError as error:
+        raise lookup_error(error) from error
+    settings = arg["settings"] or _settings({})
+    visibility = _checked(state, settings)
+    for link in state.links.values():
+        if link.node_id == node.id:
+            inside = {".tag": "metadata", "metadata": _describe(state, link, node)}
+            failure = ApiError("shared_link_already_exists", "metadata")
+            failure.error = {".tag": "shared_link_already_exists", "shared_link_already_exists": inside}
+            raise failure
+    form = "fi" if isinstance(node, File) else "fo"
+    place, key = state.tree.token("", 21).lower(), state.tree.token("", 25).lower()
+    url = f"https://www.dropbox.com/scl/{form}/{place}/{quote(node.name)}?rlkey={key}&dl=0"
+    link = Link(url, node.id, visibility, settings["link_password"], settings["expires"])
+    state.links[_key(url)] = link
+    return _describe(state, link, node)
+
+
+def _run_create_v1(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    try:
+        node, _ = state.tree.get(arg["path"], call.now_s)
+    except TreeError as error:
+        raise lookup_error(error) from error
+    link = next((link for link in state.links.values() if link.node_id == node.id), None)
+    url = link.url if link else _run_create(state, {"path": arg["path"], "settings": None}, call)["url"]
+    return {"url": url, "path": node.lower, "visibility": {".tag": link.visibility if link else "public"}}
+
+
+def _run_list(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    pairs = [(link, node) for link in state.links.values() if (node := _living(state, link)) is not None]
+    if arg["path"] is not None:
+        try:
+            wanted, _ = state.tree.get(arg["path"], call.now_s)
+        except TreeError as error:
+            raise lookup_error(error) from error
+        pairs = [pair for pair in pairs if _leads_to(pair[1], wanted, bool(arg["direct_only"]))]
+    start = 0
+    if arg["cursor"]:
+        if not (arg["cursor"].isascii() and arg["cursor"].isdigit()):
+            raise ApiError("reset")
+        start = int(arg["cursor"])
+    page = pairs[start : start + _LIST_PAGE]
+    has_more = start + len(page) < len(pairs)
+    result: dict[str, Any] = {"links": [_describe(state, *pair) for pair in page], "has_more": has_more}
+    if has_more:
+        result["cursor"] = str(start + len(page))
+    return result
+
+
+def _leads_to(shown: Node, wanted: Node, direct_only: bool) -> bool:
+    if shown is wanted:
+        return True
+    return not direct_only and isinstance(shown, Folder) and wanted.lower.startswith(f"{shown.lower}/")
+
+
+def _key(url: str) -> str:
+    """What tells links apart: host and path without the query, which ``dl=0`` and ``dl=1`` change."""
+    parts = urlsplit(url)
+    return f"{(parts.hostname or '').removeprefix('www.')}{parts.path}"
+
+
+def _is_link(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        form = next((form for form in _FORMS if parts.path.startswith(form)), None)
+        return parts.scheme in ("http", "https") and parts.hostname in _HOSTS and form is not None
+    except ValueError:
+        return False
+
+
+def _find(state: State, url: str, password: str | None) -> tuple[Link, Node]:
+    link = state.links.get(_key(url)) if _is_link(url) else None
+    node = _living(state, link) if link else None
+    if link is None or node is None:
+        raise ApiError("shared_link_not_found")
+    if password is not None and link.password is not None and link.password != password:
+        raise ApiError("shared_link_access_denied")
+    return link, node
+
+
+def _inside(state: State, arg: dict[str, Any], call: Call) -> tuple[Link, Node]:
+    """The link, and the node it shows or the one at ``path`` below that."""
+    link, node = _find(state, arg["url"], arg["link_password"])
+    if arg["path"] is None or arg["path"] == "/":
+        return link, node
+    try:
+        return link, state.tree.get(node.display + arg["path"], call.now_s)[0]
+    except TreeError:
+        raise ApiError("shared_link_not_found") from None
+
+
+def _run_metadata(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    return _describe(state, *_inside(state, arg, call))
+
+
+def _run_file(state: State, arg: dict[str, Any], call: Call) -> Answer:
+    link, node = _inside(state, arg, call)
+    if not isinstance(node, File):
+        raise ApiError("shared_link_is_directory")
+    headers = [
+        (b"content-type", b"application/octet-stream"),
+        (b"dropbox-api-result", json.dumps(_describe(state, link, node)).encode()),
+    ]
+    return Answer(200, headers, node.versions[-1].blob.data)
+
+
+def _run_revoke(state: State, arg: dict[str, Any], call: Call) -> None:
+    if not _is_link(arg["url"]):
+        raise ApiError("shared_link_malformed")
+    link, _ = _find(state, arg["url"], None)
+    del state.links[_key(link.url)]
+
+
+def _run_modify(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    link, node = _find(state, arg["url"], None)
+    settings = arg["settings"]
+    visibility = _checked(state, settings)
+    expires_s = None if arg["remove_expiration"] else settings["expires"] or link.expires_s
+    changed = Link(link.url, link.node_id, visibility, settings["link_password"], expires_s)
+    state.links[_key(link.url)] = changed
+    return _describe(state, changed, node)
+
+
+FUNCTIONS: Mapping[str, Function] = {
+    "sharing/create_shared_link": Function(Kind.WRITE, "rpc", _create_v1, _run_create_v1),
+    "sharing/create_shared_link_with_settings": Function(Kind.WRITE, "rpc", _create, _run_create),
+    "sharing/list_shared_links": Function(Kind.META, "rpc", _list, _run_list),
+    "sharing/get_shared_link_metadata": Function(Kind.META, "rpc", _metadata, _run_metadata),
+    "sharing/get_shared_link_file": Function(Kind.READ, "download", _metadata, _run_file),
+    "sharing/modify_shared_link_settings": Function(Kind.WRITE, "rpc", _modify, _run_modify),
+    "sharing/revoke_shared_link": Function(Kind.WRITE, "rpc", _revoke, _run_revoke),
+}

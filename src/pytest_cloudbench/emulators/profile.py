@@ -1,0 +1,324 @@
+"""A provider's behaviour as data: the TOML profile and its strict loader.
+
+What may live here: the frozen values of a profile, reading one file, checking types and ranges. Whatever
+the text is, the only exception that leaves this module is ConfigError, naming file, key and what was expected.
+
+A profile has one table per section below; a key that is left out is off. ``[meta]`` says what it is, and
+``[why]`` gives the reason or source of every number::
+
+    [meta]
+    name = "slow"
+    api = "dropbox"
+    description = "a provider that takes its time"
+
+    [latency]
+    median_s = 0.5
+
+    [why]
+    "latency.median_s" = "a choice: a bad day"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench.emulators.throttle import ThrottlePolicy
+from pytest_cloudbench.model import ConfigError
+
+__all__ = [
+    "Account",
+    "Bandwidth",
+    "Faults",
+    "Freeze",
+    "Latency",
+    "Meta",
+    "Profile",
+    "Quota",
+    "Readiness",
+    "apply",
+    "load_profile",
+    "parse_profile",
+    "profile_names",
+    "settings",
+]
+
+_FOLDER = Path(__file__).parent / "profiles"
+_DAY_S = 86_400.0
+_HUGE = 1e15
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What the profile is; ``api`` names the emulator's skin."""
+
+    name: str
+    api: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Time from the request to the answer, without transfer: ``max(min_s, lognormal)``.
+
+    Attributes:
+        median_s: median of a metadata request, seconds; 0 means no delay.
+        sigma: standard deviation of the logarithm (0: always the median).
+        min_s: no answer comes earlier than this, seconds.
+        write_factor: a write's median is ``median_s`` times this.
+        read_factor: the same for a download.
+    """
+
+    median_s: float = 0.0
+    sigma: float = 0.0
+    min_s: float = 0.0
+    write_factor: float = 1.0
+    read_factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Bytes per second of one connection; 0 means unlimited."""
+
+    up_bytes_per_s: float = 0.0
+    down_bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Shares of requests (0 to 1) that go wrong.
+
+    Attributes:
+        error_rate: answered with status 500, not executed.
+        reset_rate: connection reset; half of them after the request was executed (the answer is lost).
+        corrupt_rate: of the uploads: one bit of the stored content is flipped.
+    """
+
+    error_rate: float = 0.0
+    reset_rate: float = 0.0
+    corrupt_rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Seconds until an uploaded object becomes visible to reads."""
+
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Bytes the account may hold; 0 means unlimited."""
+
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """No answer is sent during the last ``duration_s`` of each ``period_s``; 0 means never."""
+
+    period_s: float = 0.0
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The account behind the token: ``basic``, ``pro`` or ``business``; seconds an issued token lives."""
+
+    type: str = "business"
+    token_lifetime_s: float = 14_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One provider's behaviour. Section and field names are those of the TOML file."""
+
+    meta: Meta
+    throttle: ThrottlePolicy = ThrottlePolicy()
+    latency: Latency = Latency()
+    bandwidth: Bandwidth = Bandwidth()
+    faults: Faults = Faults()
+    readiness: Readiness = Readiness()
+    quota: Quota = Quota()
+    freeze: Freeze = Freeze()
+    account: Account = Account()
+    why: Mapping[str, str] = field(default_factory=dict)
+
+
+_SECTIONS: Mapping[str, type[Any]] = {
+    "throttle": ThrottlePolicy,
+    "latency": Latency,
+    "bandwidth": Bandwidth,
+    "faults": Faults,
+    "readiness": Readiness,
+    "quota": Quota,
+    "freeze": Freeze,
+    "account": Account,
+}
+
+_UPPER: Mapping[str, float] = {
+    "throttle.retry_after_s": _DAY_S,
+    "latency.median_s": 3600.0,
+    "latency.sigma": 10.0,
+    "latency.min_s": 3600.0,
+    "latency.write_factor": 1000.0,
+    "latency.read_factor": 1000.0,
+    "faults.error_rate": 1.0,
+    "faults.reset_rate": 1.0,
+    "faults.corrupt_rate": 1.0,
+    "readiness.delay_s": _DAY_S,
+    "freeze.period_s": _DAY_S,
+    "freeze.duration_s": _DAY_S,
+}
+"""Largest value of a number; the others end at 1e15. The smallest is 0."""
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "throttle.reason": ("too_many_write_operations", "too_many_requests"),
+    "account.type": ("basic", "pro", "business"),
+}
+
+
+def profile_names() -> tuple[str, ...]:
+    """The profiles that come with the package."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+
+
+def load_profile(name_or_path: str) -> Profile:
+    """Read a shipped profile by its name, or a file when the argument has a ``/`` or ends in ``.toml``."""
+    if name_or_path.endswith(".toml") or "/" in name_or_path:
+        source, path = name_or_path, Path(name_or_path)
+    elif name_or_path in profile_names():
+        path = _FOLDER / f"{name_or_path}.toml"
+        source = str(path)
+    else:
+        expected = f"expected one of {', '.join(profile_names())}, or the path of a .toml file"
+        raise ConfigError(f"profile {name_or_path!r}", "", expected)
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, ValueError) as error:
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", str(error))
+        raise ConfigError(source, "", f"cannot be read ({reason}); expected a TOML file") from error
+    return parse_profile(text, source)
+
+
+def parse_profile(text: str, source: str) -> Profile:
+    """Read a profile from TOML text; ``source`` is named in errors."""
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        detail = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(source, "", f"expected TOML: {detail}") from error
+    unknown = sorted(set(data) - set(_SECTIONS) - {"meta", "why"})
+    if unknown:
+        raise ConfigError(source, _key(unknown[0]), f"unknown; expected one of meta, why, {', '.join(_SECTIONS)}")
+    meta = _table(source, "meta", data.get("meta"), Meta)
+    for name in (entry.name for entry in dataclasses.fields(Meta)):
+        if not isinstance(meta.get(name), str) or not meta[name]:
+            raise ConfigError(source, f"meta.{name}", "expected a text that is not empty")
+    values = {
+        f"{section}.{key}": value
+        for section, kind in _SECTIONS.items()
+        for key, value in _table(source, section, data.get(section, {}), kind).items()
+    }
+    profile = _change(Profile(Meta(**meta)), values, source)
+    return dataclasses.replace(profile, why=_why(source, data.get("why", {})))
+
+
+def apply(profile: Profile, changes: Mapping[str, object], source: str = "set") -> Profile:
+    """The profile with some settings changed, such as ``{"latency.median_s": 0.1}``; checked as a file is."""
+    return _change(profile, changes, source)
+
+
+def settings(profile: Profile) -> dict[str, object]:
+    """All settings of a profile by their dotted keys."""
+    return {
+        f"{section}.{entry.name}": getattr(getattr(profile, section), entry.name)
+        for section, kind in _SECTIONS.items()
+        for entry in dataclasses.fields(kind)
+    }
+
+
+def _change(profile: Profile, changes: Mapping[str, object], source: str) -> Profile:
+    known = settings(profile)
+    sections: dict[str, dict[str, object]] = {}
+    for key, value in changes.items():
+        if key not in known:
+            raise ConfigError(source, _key(key), f"unknown; expected one of {', '.join(known)}")
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = _checked(source, key, value)
+    for section, values in sections.items():
+        try:
+            changed = dataclasses.replace(getattr(profile, section), **values)
+        except ValueError as error:
+            raise ConfigError(source, section, str(error)) from error
+        profile = dataclasses.replace(profile, **{section: changed})
+    freeze = profile.freeze
+    if freeze.duration_s and freeze.duration_s >= freeze.period_s:
+        raise ConfigError(source, "freeze.duration_s", "expected less than freeze.period_s")
+    return profile
+
+
+def _checked(source: str, key: str, value: object) -> object:
+    if key in _CHOICES:
+        if value not in _CHOICES[key]:
+            raise ConfigError(source, key, f"expected one of {', '.join(_CHOICES[key])}, got {_short(value)}")
+        return value
+    upper = _UPPER.get(key, _HUGE)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= upper:
+        return value if key in _WHOLE else float(value)
+    if isinstance(value, float) and key not in _WHOLE and 0 <= value <= upper:
+        return value
+    kind = "a whole number" if key in _WHOLE else "a number"
+    raise ConfigError(source, key, f"expected {kind} from 0 to {upper:g}, got {_short(value)}")
+
+
+def _whole_keys() -> frozenset[str]:
+    """Settings that are whole numbers, by the annotations of the sections."""
+    return frozenset(
+        f"{section}.{entry.name}"
+        for section, kind in _SECTIONS.items()
+        for entry in dataclasses.fields(kind)
+        if entry.type == "int"
+    )
+
+
+_WHOLE = _whole_keys()
+
+
+def _table(source: str, section: str, value: object, kind: type[Any]) -> dict[str, Any]:
+    names = [entry.name for entry in dataclasses.fields(kind)]
+    if not isinstance(value, dict):
+        raise ConfigError(source, section, f"expected a table with {', '.join(names)}")
+    for key in value:
+        if key not in names:
+            raise ConfigError(source, f"{section}.{_key(key)}", f"unknown; expected one of {', '.join(names)}")
+    return value
+
+
+def _why(source: str, value: object) -> dict[str, str]:
+    known = {f"{section}.{entry.name}" for section, kind in _SECTIONS.items() for entry in dataclasses.fields(kind)}
+    if not isinstance(value, dict):
+        raise ConfigError(source, "why", 'expected a table of texts such as "latency.median_s" = "source, date"')
+    for key, reason in value.items():
+        if key not in known:
+            raise ConfigError(source, f"why.{_key(key)}", 'expected a quoted setting such as "latency.median_s"')
+        if not isinstance(reason, str) or not reason.strip():
+            raise ConfigError(source, f"why.{_key(key)}", "expected a text that is not empty")
+    return value
+
+
+def _key(key: str) -> str:
+    """A key as one line can show it."""
+    return key if key.isprintable() else repr(key)
+
+
+def _short(value: object) -> str:
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return type(value).__name__
+    return text if len(text) <= 40 else f"{text[:37]}..."

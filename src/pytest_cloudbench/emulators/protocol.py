@@ -1,0 +1,94 @@
+"""uvicorn's protocol, tuned for many small requests.
+
+What may live here: the seam to uvicorn's private names, in one place. Two things differ from uvicorn's own.
+The application reaches its connection, to reset it or to send a short answer in one write. And a request is
+begun when its body, or the first packet of it, is there, and at once: one that has to wait for nothing is
+answered without a task. One that waits becomes a task there, so what must be inside a task waits first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Coroutine, Generator, Sequence
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+__all__ = ["EagerProtocol"]
+
+
+_ONE_WRITE_BYTES = 32 * 1024
+
+
+class EagerProtocol(HttpToolsProtocol):
+    """See the module."""
+
+    _reading = False
+    _begun: tuple[Any, Any] | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own signature
+        """Let ``scope["state"]["connection"]`` be this object."""
+        super().connection_made(transport)
+        self.app_state = {"connection": self}
+
+    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | memoryview) -> bool:
+        """Send a whole answer in one write; False when it has to go the ordinary way."""
+        cycle = self.cycle
+        if cycle.response_started or cycle.disconnected or not cycle.keep_alive or self.flow.write_paused:
+            return False
+        if self.pipeline or len(body) > _ONE_WRITE_BYTES or cycle.scope["method"] == "HEAD":
+            return False
+        lines = [b"%b: %b\r\n" % header for header in headers]
+        ending = b"content-length: %d\r\n\r\n" % len(body)
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(b"".join((STATUS_LINE[status], *lines, ending, body)))
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        """Read a packet, then begin the request it brought."""
+        self._reading = True
+        try:
+            super().data_received(data)
+        finally:
+            self._reading = False
+        if self._begun is not None:
+            cycle, app = self._begun
+            if cycle.more_body and not cycle.body and not cycle.waiting_for_100_continue:
+                return  # clients send the headers alone; the body is on its way
+            self._begun = None
+            running = cycle.run_asgi(app)
+            try:
+                awaited = running.send(None)
+            except StopIteration:
+                return
+            task = self.loop.create_task(_rest(running, awaited))
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if self._reading and self._begun is None:
+            self._begun = (cycle, app)
+        else:
+            super()._start_asgi_task(cycle, app)
+
+
+async def _rest(running: Coroutine[Any, Any, None], awaited: Any) -> None:
+    await _resumed(running, awaited)
+
+
+@types.coroutine
+def _resumed(running: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+    """What is left of a request that has begun and waits for ``awaited``."""
+    try:
+        while True:
+            try:
+                value = yield awaited
+            except BaseException as error:
+                awaited = running.throw(error)
+            else:
+                awaited = running.send(value)
+    except StopIteration:
+        return

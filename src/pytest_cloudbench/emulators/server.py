@@ -1,0 +1,405 @@
+"""The emulator's process: an ASGI application on uvicorn over TLS, a control socket, one line when ready.
+
+What may live here: HTTP in and out, the order of a request's stages, start and end of the process. What an
+answer says is the skin's, when it is sent is ``behaviour``'s.
+
+A request passes: route -> throttle -> body -> fault -> skin -> wait -> answer. Where the profile delays
+nothing and breaks nothing, it makes no timer and no task of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from pytest_cloudbench.emulators import SKINS, find_profile
+from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
+from pytest_cloudbench.emulators.blob import Blob, BlobWriter
+from pytest_cloudbench.emulators.profile import Profile, apply, settings
+from pytest_cloudbench.emulators.skin import Answer, Call, Kind, Route, Skin
+from pytest_cloudbench.emulators.tls import make_certificate
+from pytest_cloudbench.model import ConfigError, EmulatorError
+
+__all__ = ["Emulator", "main"]
+
+_PIECE_BYTES = 64 * 1024
+_CONTROL_LINE_BYTES = 1024 * 1024
+_KEEP_ALIVE_S = 600
+_BACKLOG = 4096
+
+_Message = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Message]]
+_Send = Callable[[_Message], Awaitable[None]]
+
+
+class _Disconnect(Exception):
+    """The client is gone before its body was complete."""
+
+
+class Emulator:
+    """The ASGI application, and what the control socket can ask of it."""
+
+    def __init__(self, profile: Profile, *, time_scale: float = 1.0, seed: int = 0) -> None:
+        self._clock = EmulatorClock(time_scale)
+        self._seed = seed
+        self._start(profile)
+
+    def _start(self, profile: Profile) -> None:
+        self.behaviour = Behaviour(profile, self._clock, self._seed)
+        module = importlib.import_module(SKINS[profile.meta.api])
+        self.skin: Skin = module.create(profile, self._clock, self._seed)
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._refused = 0
+        self._accepted_writes = 0
+
+    # ---------------------------------------------------------------- requests
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        if scope["type"] != "http":
+            return
+        route = self.skin.routes.get(scope["path"])
+        if route is None or route.method != scope["method"]:
+            await _answer(scope, send, self.skin.unknown(scope["method"], scope["path"]))
+            return
+        if route.kind is Kind.FREE or not self.behaviour.limits:
+            await self._serve(route, scope, receive, send)
+            return
+        arrival_s = self._clock.now_s()
+        write = route.kind is Kind.WRITE
+        throttle = self.behaviour.throttle
+        refusal = throttle.admit(arrival_s, write=write)
+        if refusal is not None:
+            self._refused += 1
+            answer = self.skin.refused(route, refusal)
+            self._counts[route.name, answer.status] += 1
+            if self.behaviour.delays:
+                await self.behaviour.wait_until(arrival_s + self.behaviour.latency_s(Kind.META))
+            await _answer(scope, send, answer)
+            return
+        try:
+            await self._serve(route, scope, receive, send)
+        finally:
+            throttle.release(self._clock.now_s(), write=write)
+
+    async def _serve(self, route: Route, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """One admitted request: take the body, ask the skin, wait, answer."""
+        behaviour = self.behaviour
+        try:
+            body, blob = await self._body(route, receive)
+        except _Disconnect:
+            self._counts[route.name, 0] += 1
+            return
+        now_s = self._clock.now_s()
+        call = Call(route, scope["headers"], scope["query_string"], body, blob, now_s)
+        fault = None
+        if behaviour.faults and route.kind is not Kind.FREE:
+            fault = behaviour.fault()
+            if route.kind is Kind.WRITE:
+                call.damage = behaviour.damage()
+        if fault == "error":
+            answer = self.skin.broken(route)
+        elif fault == "reset":
+            _reset(scope)
+            self._counts[route.name, 0] += 1
+            return
+        else:
+            made = route.handler(call)
+            if isinstance(made, Answer):
+                answer = made
+            else:
+                await asyncio.sleep(0)  # from here on inside a task: see ``protocol``
+                answer = await made
+        if behaviour.delays:
+            await behaviour.wait_until(now_s + behaviour.latency_s(route.kind))
+        if fault == "reset_after":
+            _reset(scope)
+            self._counts[route.name, 0] += 1
+            return
+        self._counts[route.name, answer.status] += 1
+        if route.kind is Kind.WRITE and answer.status < 300:
+            self._accepted_writes += 1
+        if behaviour.delays and len(answer.body) and behaviour.profile.bandwidth.down_bytes_per_s:
+            await self._send_slowly(send, answer)
+        else:
+            await _answer(scope, send, answer)
+
+    async def _body(self, route: Route, receive: _Receive) -> tuple[bytes, Blob | None]:
+        """The whole body, at the speed of the profile's upstream; content is hashed while it arrives."""
+        started_s = self._clock.now_s() if self.behaviour.delays else 0.0
+        message = await receive()
+        more = message.get("more_body", False)
+        body: bytes = message.get("body", b"")
+        if not more and message["type"] == "http.request":
+            if self.behaviour.delays:
+                await self.behaviour.wait_until(started_s + self.behaviour.upload_s(len(body)))
+            return (b"", Blob.of(body)) if route.content else (body, None)
+        writer = BlobWriter()
+        size = 0
+        while True:
+            if message["type"] == "http.disconnect":
+                raise _Disconnect
+            piece = message.get("body", b"")
+            size += len(piece)
+            writer.feed(piece)
+            if self.behaviour.delays:
+                await self.behaviour.wait_until(started_s + self.behaviour.upload_s(size))
+            if not message.get("more_body", False):
+                break
+            message = await receive()
+        blob = writer.finish()
+        return (b"", blob) if route.content else (blob.data, None)
+
+    async def _send_slowly(self, send: _Send, answer: Answer) -> None:
+        """The answer in pieces, at the speed of the profile's downstream."""
+        started_s = self._clock.now_s()
+        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        view = memoryview(answer.body)
+        for start in range(0, len(view), _PIECE_BYTES):
+            piece = bytes(view[start : start + _PIECE_BYTES])
+            sent = start + len(piece)
+            await self.behaviour.wait_until(started_s + self.behaviour.download_s(sent))
+            await send({"type": "http.response.body", "body": piece, "more_body": sent < len(view)})
+
+    # ---------------------------------------------------------------- control
+
+    def control(self, request: object) -> dict[str, object]:
+        """Answer one request of the control socket; it never raises."""
+        if not isinstance(request, dict) or len(request) != 1:
+            return {"ok": False, "error": 'expected one of {"set": {...}}, {"get": "profile"|"stats"}, {"reset": true}'}
+        (verb, value), profile = next(iter(request.items())), self.behaviour.profile
+        if verb == "set" and isinstance(value, dict):
+            try:
+                profile = apply(profile, value)
+            except ConfigError as error:
+                return {"ok": False, "error": str(error)}
+            self.behaviour.configure(profile)
+            self.skin.configure(profile)
+            return {"ok": True, "profile": settings(profile)}
+        if verb == "get" and value == "profile":
+            return {"ok": True, "name": profile.meta.name, "api": profile.meta.api, "profile": settings(profile)}
+        if verb == "get" and value == "stats":
+            return {"ok": True, "stats": self.stats()}
+        if verb == "reset" and value is True:
+            self._start(profile)
+            return {"ok": True}
+        return {"ok": False, "error": f"cannot {verb} {value!r}"}
+
+    def stats(self) -> dict[str, object]:
+        """Counts since the start or the last reset; status 0 is a connection that ended without an answer."""
+        routes: dict[str, dict[str, int]] = {}
+        for (name, status), count in sorted(self._counts.items()):
+            routes.setdefault(name, {})[str(status)] = count
+        return {
+            "routes": routes,
+            "accepted_writes": self._accepted_writes,
+            "refused": self._refused,
+            "cpu_s": time.process_time(),
+        }
+
+    async def serve_control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection of the control socket: a JSON line in, a JSON line out."""
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            while True:
+                try:
+                    line = await reader.readline()
+                    if not line:
+                        break
+                    answer = self.control(json.loads(line))
+                except (ValueError, RecursionError) as error:
+                    answer = {"ok": False, "error": f"expected one JSON object per line: {error}"}
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+        writer.close()
+
+
+async def _answer(scope: _Message, send: _Send, answer: Answer) -> None:
+    """Send an answer, in one write where the connection can."""
+    connection = scope.get("state", {}).get("connection")
+    if connection is not None and connection.respond(answer.status, answer.headers, answer.body):
+        return
+    headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _reset(scope: _Message) -> None:
+    """End the connection with a TCP reset, as a failing network does."""
+    transport = scope["state"]["connection"].transport
+    with contextlib.suppress(OSError, AttributeError):
+        linger = struct.pack("ii", 1, 0)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    transport.abort()
+
+
+# -------------------------------------------------------------------- process
+
+
+async def _run(emulator: Emulator, listener: socket.socket, folder: str, announce: Callable[[str], None]) -> None:
+    """Serve until a signal comes; ``announce`` gets the control socket's address when requests are taken."""
+    import uvicorn
+
+    from pytest_cloudbench.emulators.protocol import EagerProtocol
+
+    control = await asyncio.start_server(emulator.serve_control, "127.0.0.1", 0, limit=_CONTROL_LINE_BYTES)
+    host, port = control.sockets[0].getsockname()[:2]
+
+    class Server(uvicorn.Server):
+        """Says when it takes requests."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(20_000, 50, 100)
+            announce(f"{host}:{port}")
+
+    config = uvicorn.Config(
+        emulator,
+        http=EagerProtocol,
+        ws="none",
+        lifespan="off",
+        loop="none",
+        interface="asgi3",
+        ssl_certfile=os.path.join(folder, "server.pem"),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn raises the signal again once it has shut down; by then there is nothing left to do.
+        signal.signal(number, lambda *_: None)
+    await Server(config).serve(sockets=[listener])
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if os.name == "posix":
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise EmulatorError(f"port {port} of 127.0.0.1 cannot be used ({reason}); choose another, or 0") from error
+    return listener
+
+
+def _allow_many_connections() -> None:
+    """Raise the soft limit of open files to the hard one: one per kept-alive connection."""
+    try:
+        import resource
+    except ImportError:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _watch_lifeline(folder: str) -> None:
+    """End this process at once when stdin ends: whoever started it is gone or wants no more."""
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(0)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+def _serve_until_told(options: argparse.Namespace) -> None:
+    profile = find_profile(options.profile or options.api)
+    if options.api and profile.meta.api != options.api:
+        raise ConfigError(options.profile, "meta.api", f"expected {options.api}, got {profile.meta.api}")
+    emulator = Emulator(profile, time_scale=options.time_scale, seed=options.seed)
+    listener = _listen(options.port)
+    port = listener.getsockname()[1]
+    folder = make_certificate(["localhost", "127.0.0.1", *emulator.skin.host_names])
+
+    def announce(control: str) -> None:
+        ready = {
+            "hosts": dict.fromkeys(emulator.skin.roles, f"127.0.0.1:{port}"),
+            "port": port,
+            "ca_file": os.path.join(folder, "ca.pem"),
+            "access_token": emulator.skin.access_token,
+            "control": control,
+            "profile": profile.meta.name,
+            "pid": os.getpid(),
+        }
+        print(json.dumps(ready), flush=True)
+
+    if options.lifeline:
+        _watch_lifeline(folder)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_run(emulator, listener, folder, announce))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _number_above_zero(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("expected a number above 0")
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one emulator in this process until it is told to stop; the exit status."""
+    parser = argparse.ArgumentParser(prog="cloudbench emulate", description=__doc__.splitlines()[0])
+    parser.add_argument("api", nargs="?", default="", help="which API: " + ", ".join(SKINS))
+    parser.add_argument("--profile", default="", help="name of a shipped profile, or a .toml file")
+    parser.add_argument("--port", type=int, default=0, help="TLS port on 127.0.0.1; 0 takes a free one")
+    parser.add_argument("--time-scale", type=_number_above_zero, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lifeline", action="store_true", help="exit when stdin ends")
+    options = parser.parse_args(arguments)
+    if not options.api and not options.profile:
+        parser.error("expected an api or --profile")
+    _allow_many_connections()
+    former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        _serve_until_told(options)
+    except (ConfigError, EmulatorError) as error:
+        print(f"cloudbench emulate: {error}", file=sys.stderr)
+        return 4 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

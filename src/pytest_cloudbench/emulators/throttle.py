@@ -1,0 +1,157 @@
+"""Whether a provider takes a request or answers "too many": pure arithmetic on a clock that is handed in.
+
+What may live here: the policy, the refusal and the state between requests. No clock, no I/O, no sleep, so
+the same class serves the emulator (real clock) and the fit of a profile (virtual clock).
+
+Three limits, each switched off by 0 and checked in this order; the first that is exceeded refuses:
+
+=================  ===========================================  ==========================
+limit              counts                                       a refused write costs
+=================  ===========================================  ==========================
+``max_in_flight``  admitted and not yet released, all requests  ``refused_cost`` tokens
+``write_lock``     the same, writes of one namespace            ``refused_cost`` tokens
+``rate_per_s``     tokens: each admitted write takes one        ``refused_cost`` tokens
+=================  ===========================================  ==========================
+
+The bucket starts full. Its level is always between ``-max_debt`` and ``capacity``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+__all__ = ["Refusal", "Throttle", "ThrottlePolicy"]
+
+_TOLERANCE = 1e-9
+"""Tokens forgiven, so that a request exactly on time is not refused by a rounding error."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottlePolicy:
+    """How much a provider takes. Every limit is off at 0, so the default admits everything.
+
+    Attributes:
+        rate_per_s: tokens (admitted writes) that flow into the bucket per second; 0 means no bucket.
+        burst: tokens in a full bucket, that is writes admitted at once after a pause; below 1 it counts as 1.
+        refused_cost: tokens that a refused write takes as well: hammering makes it worse.
+        max_debt: tokens the level may fall below zero by such costs; 0 means that it stops at zero.
+        max_in_flight: requests (reads and writes) that may be served at the same time.
+        write_lock: writes that may be served at the same time in one namespace.
+        retry_after_s: seconds that a refusal asks the client to wait.
+        reason: the tag that a refusal carries.
+
+    Raises ValueError when a number is negative or not finite.
+    """
+
+    rate_per_s: float = 0
+    burst: float = 0
+    refused_cost: float = 0
+    max_in_flight: int = 0
+    write_lock: int = 0
+    retry_after_s: int = 1
+    reason: str = "too_many_write_operations"
+    max_debt: float = 0
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if entry.name != "reason" and not 0 <= value < float("inf"):
+                raise ValueError(f"{entry.name}: expected a finite number of at least 0, got {value}")
+
+    @property
+    def capacity(self) -> float:
+        """Tokens in a full bucket: at least one, or nothing could ever be admitted."""
+        return max(1.0, self.burst)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The answer "too many": its tag, and the seconds it asks the client to wait."""
+
+    reason: str
+    retry_after_s: int
+
+
+class Throttle:
+    """The state of one account's limits. Not thread-safe: the caller serialises.
+
+    ``now_s`` is in seconds of any clock that does not run backwards, the same one in all calls. A time
+    before the latest one seen counts as the latest one: it neither fills nor empties the bucket.
+    """
+
+    def __init__(self, policy: ThrottlePolicy) -> None:
+        self._policy = policy
+        self._level = policy.capacity
+        self._latest_s: float | None = None
+        self._in_flight = 0
+        self._writes: dict[str, int] = {}
+
+    @property
+    def policy(self) -> ThrottlePolicy:
+        """The limits in force. Setting them keeps level and counts; a bucket switched on starts full."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: ThrottlePolicy) -> None:
+        level = self._level if self._policy.rate_per_s else policy.capacity
+        self._policy = policy
+        self._level = min(max(level, -policy.max_debt), policy.capacity)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests admitted and not yet released."""
+        return self._in_flight
+
+    def level(self, now_s: float) -> float:
+        """Tokens in the bucket at ``now_s``; negative while in debt, ``capacity`` when the bucket is off."""
+        self._refill(now_s)
+        return self._level
+
+    def admit(self, now_s: float, *, write: bool, namespace: str = "") -> Refusal | None:
+        """Ask for one request at ``now_s``. None means admitted: call ``release`` when it is answered.
+
+        Args:
+            now_s: seconds, see the class.
+            write: whether the request changes something; only writes take tokens and locks.
+            namespace: what the write lock belongs to (a user's or a shared folder's root).
+        """
+        self._refill(now_s)
+        policy = self._policy
+        if self._exceeds(write, namespace):
+            if write and policy.rate_per_s:
+                self._level = max(-policy.max_debt, self._level - policy.refused_cost)
+            return Refusal(policy.reason, policy.retry_after_s)
+        self._in_flight += 1
+        if write:
+            self._writes[namespace] = self._writes.get(namespace, 0) + 1
+            if policy.rate_per_s:
+                self._level = max(-policy.max_debt, self._level - 1)
+        return None
+
+    def release(self, now_s: float, *, write: bool, namespace: str = "") -> None:
+        """One admitted request is answered. Raises ValueError when no such request is in flight."""
+        self._refill(now_s)
+        held = self._writes.get(namespace, 0)
+        if not self._in_flight or (write and not held):
+            raise ValueError(f"release without admit: write={write}, namespace={namespace!r}")
+        self._in_flight -= 1
+        if write and held > 1:
+            self._writes[namespace] = held - 1
+        elif write:
+            del self._writes[namespace]
+
+    def _exceeds(self, write: bool, namespace: str) -> bool:
+        policy = self._policy
+        if policy.max_in_flight and self._in_flight >= policy.max_in_flight:
+            return True
+        if not write:
+            return False
+        if policy.write_lock and self._writes.get(namespace, 0) >= policy.write_lock:
+            return True
+        return policy.rate_per_s > 0 and self._level < 1 - _TOLERANCE
+
+    def _refill(self, now_s: float) -> None:
+        latest_s = now_s if self._latest_s is None else self._latest_s
+        self._latest_s = max(latest_s, now_s)
+        gained = (self._latest_s - latest_s) * self._policy.rate_per_s
+        self._level = min(self._policy.capacity, self._level + gained)

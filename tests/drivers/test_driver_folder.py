@@ -1,0 +1,156 @@
+"""What is special to the folder driver: its root, its errors, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import drivers
+from pytest_cloudbench.model import CloudError, ErrorKind, ProviderSpec, SpecError
+from pytest_cloudbench.payload import RandomContent
+
+CONTENT = RandomContent("folder", 3000)
+
+
+def connected(root: Path, params: str = "") -> Any:
+    return drivers.connect(ProviderSpec.parse(f"folder:{root}{params}"))
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Any:
+    return connected(tmp_path / "root")
+
+
+class Broken:
+    """A content whose second half cannot be had."""
+
+    size_bytes = 8 * 1024 * 1024
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def read(self, offset: int, length: int) -> bytes:
+        if offset:
+            raise self.error
+        return bytes(length)
+
+
+def test_missing_folder_is_created_with_its_parents(tmp_path: Path) -> None:
+    connected(tmp_path / "a/b/c").put("/x", CONTENT)
+    assert (tmp_path / "a/b/c/x").read_bytes() == CONTENT.read(0, 3000)
+
+
+def test_home_folder_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    drivers.connect(ProviderSpec.parse("folder:~/sync")).put("/x", CONTENT)
+    assert (tmp_path / "sync/x").exists()
+
+
+@pytest.mark.parametrize("text", ["folder:", "folder", "folder:?fsync=1", "folder:/tmp/x?fsync=yes"])
+def test_spec_that_makes_no_sense(text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        drivers.connect(ProviderSpec.parse(text))
+    assert "\n" not in str(caught.value)
+
+
+def test_root_that_cannot_be_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SpecError, match="cannot use this folder"):
+        connected(tmp_path / "file")
+
+
+@pytest.mark.parametrize("path", ["/../x", "/a/../../x", "/.", "/a/./b", "..", "/a\0b", "/\ud800"])
+@pytest.mark.parametrize("verb", ["put", "get", "stat", "list", "delete", "mkdir"])
+def test_never_leaves_its_root(driver: Any, tmp_path: Path, verb: str, path: str) -> None:
+    (tmp_path / "x").write_text("outside")
+    arguments = [path, CONTENT] if verb == "put" else [path]
+    with pytest.raises(CloudError) as caught:
+        list(getattr(driver, verb)(*arguments))
+    assert caught.value.kind is ErrorKind.INVALID
+    assert (tmp_path / "x").read_text() == "outside"
+
+
+def test_links_do_not_lead_out(driver: Any, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("outside")
+    (tmp_path / "root/way").symlink_to(outside)
+    (tmp_path / "root/file").symlink_to(outside / "secret")
+    for action in (
+        lambda: driver.put("/way/new", CONTENT),
+        lambda: list(driver.get("/file")),
+        lambda: list(driver.get("/way/secret")),
+        lambda: driver.delete("/way"),
+        lambda: driver.delete("/way/secret"),
+    ):
+        with pytest.raises(CloudError) as caught:
+            action()
+        assert caught.value.kind is ErrorKind.INVALID
+    assert list(driver.list("/")) == []
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+
+
+def test_root_itself_is_not_deleted(driver: Any, tmp_path: Path) -> None:
+    with pytest.raises(CloudError):
+        driver.delete("/")
+    assert (tmp_path / "root").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, ErrorKind.QUOTA),
+        (errno.EDQUOT, ErrorKind.QUOTA),
+        (errno.EACCES, ErrorKind.AUTH),
+        (errno.EPERM, ErrorKind.AUTH),
+        (errno.EIO, ErrorKind.SERVER),
+        (errno.ENAMETOOLONG, ErrorKind.INVALID),
+    ],
+)
+def test_failed_put_leaves_the_old_file_and_no_other(driver: Any, tmp_path: Path, number: int, kind: ErrorKind) -> None:
+    driver.put("/a", CONTENT)
+    with pytest.raises(CloudError) as caught:
+        driver.put("/a", Broken(OSError(number, os.strerror(number))))
+    assert caught.value.kind is kind
+    assert isinstance(caught.value.__cause__, OSError)
+    assert [path.name for path in (tmp_path / "root").iterdir()] == ["a"]
+    assert b"".join(driver.get("/a")) == CONTENT.read(0, 3000)
+
+
+def test_a_mistake_of_the_caller_is_not_dressed_up(driver: Any, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        driver.put("/a", Broken(ZeroDivisionError()))
+    assert list((tmp_path / "root").iterdir()) == []
+
+
+def test_real_errors_of_the_disk(driver: Any) -> None:
+    driver.put("/file", CONTENT)
+    for action, kind in (
+        (lambda: driver.put("/" + "n" * 300, CONTENT), ErrorKind.INVALID),
+        (lambda: driver.stat("/file/below"), ErrorKind.CONFLICT),
+        (lambda: list(driver.list("/file")), ErrorKind.CONFLICT),
+    ):
+        with pytest.raises(CloudError) as caught:
+            action()
+        assert caught.value.kind is kind, caught.value
+
+
+def test_half_written_files_are_not_listed(driver: Any, tmp_path: Path) -> None:
+    (tmp_path / "root/.~cloudbench-1-1").write_text("half")
+    (tmp_path / "root/.other").write_text("hidden, but a file")
+    assert [entry.path for entry in driver.list("/")] == ["/.other"]
+
+
+def test_fsync_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    connected(tmp_path).put("/a", CONTENT)
+    assert synced == []
+    driver = connected(tmp_path, "?fsync=1")
+    driver.put("/a", CONTENT)
+    assert len(synced) == 1
+    assert driver.versions()["fsync"] == "on"

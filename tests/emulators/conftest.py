@@ -1,0 +1,182 @@
+"""What the emulator tests share: emulators, a raw client, and the strict decoder.
+
+Every answer that any of these tests gets, through the raw client or the official SDK, is decoded strictly
+with the SDK's own validators; one that they do not accept fails the test.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dropbox
+import pytest
+import requests
+from dropbox import auth, check, files, sharing, users
+from stone.backends.python_rsrc import stone_serializers
+
+from pytest_cloudbench.emulators import RunningEmulator, start
+from pytest_cloudbench.model import Endpoint
+
+_MODULES = {"files": files, "sharing": sharing, "users": users, "check": check, "auth": auth}
+_CONTENT = ("files/upload", "files/download", "sharing/get_shared_link_file")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer. ``value`` is the decoded JSON, the content of a download, or text."""
+
+    status: int
+    headers: Mapping[str, str]
+    value: Any
+
+
+def decode_strictly(name: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    """Raise unless the answer is exactly what the specification allows for this function."""
+    namespace, _, rest = name.partition("/")
+    if namespace not in _MODULES:
+        return
+    versioned = f"{rest[:-3]}:2" if rest.endswith("_v2") else rest
+    route = _MODULES[namespace].ROUTES[versioned]
+    if route.attrs["style"] == "download" and status in (200, 206):
+        result = headers["dropbox-api-result"]
+        assert result.isascii()
+        _decode(route.result_type, json.loads(result))
+        return
+    if status in (400, 405, 500):
+        assert headers["content-type"] == "text/plain; charset=utf-8"
+        assert body.decode()
+        return
+    if status == 416:
+        return
+    assert headers["content-type"] == "application/json"
+    value = json.loads(body)
+    if status == 200:
+        _decode(route.result_type, value)
+        return
+    validators = {409: route.error_type, 401: auth.AuthError_validator, 429: auth.RateLimitError_validator}
+    error = value["error"]
+    _decode(validators[status], error)
+    tag = error.get(".tag") or error["reason"][".tag"]
+    assert value["error_summary"].startswith(tag)
+
+
+def _decode(validator: Any, value: Any) -> None:
+    if type(validator).__name__ == "Void":
+        assert value is None
+        return
+    stone_serializers.json_compat_obj_decode(validator, value, strict=True)  # type: ignore[no-untyped-call]  # stone is untyped
+
+
+class Wire:
+    """A raw client: one kept-alive connection, no retries, every answer strictly decoded."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        context = ssl.create_default_context(cafile=endpoint.ca_file)
+        self.connection = http.client.HTTPSConnection("127.0.0.1", endpoint.port, timeout=30, context=context)
+        self.token = endpoint.access_token
+
+    def __call__(
+        self,
+        name: str,
+        arg: Any = None,
+        content: bytes | None = None,
+        *,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        raw: bytes | None = None,
+    ) -> Reply:
+        """Call a function; ``content`` is an upload's, ``raw`` replaces the argument's JSON."""
+        text = json.dumps(arg).encode() if raw is None else raw
+        style = "rpc"
+        if content is not None or (name.startswith(_CONTENT) and "batch" not in name):
+            style = "download" if name in _CONTENT[1:] else "upload"
+        given = {"Authorization": f"Bearer {self.token if token is None else token}"}
+        if style == "rpc":
+            body, given["Content-Type"] = text, "application/json"
+        else:
+            body, given["Dropbox-API-Arg"] = content or b"", text.decode("latin-1")
+            if style == "upload":
+                given["Content-Type"] = "application/octet-stream"
+        return self.request("POST", f"/2/{name}", body, {**given, **(headers or {})}, name)
+
+    def request(self, method: str, path: str, body: bytes, headers: Mapping[str, str], name: str = "") -> Reply:
+        """Send anything."""
+        self.connection.request(method, path, body, dict(headers))
+        answer = self.connection.getresponse()
+        data = answer.read()
+        found = {key.lower(): value for key, value in answer.getheaders()}
+        decode_strictly(name, answer.status, found, data)
+        value: Any = data
+        if found.get("content-type") == "application/json":
+            value = json.loads(data)
+        elif found.get("content-type", "").startswith("text/plain"):
+            value = data.decode()
+        return Reply(answer.status, found, value)
+
+
+@pytest.fixture(scope="session")
+def shared_emulator() -> Iterator[RunningEmulator]:
+    """One emulator without throttle, delay or fault for all tests that change nothing of that."""
+    with start("ideal") as running:
+        yield running
+
+
+@pytest.fixture
+def emulator(shared_emulator: RunningEmulator) -> Iterator[RunningEmulator]:
+    """The shared emulator, with an empty account and the settings of ``ideal`` again afterwards."""
+    before = shared_emulator.control(get="profile")["profile"]
+    shared_emulator.control(reset=True)
+    yield shared_emulator
+    shared_emulator.control(set=before)
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[RunningEmulator], Wire]]:
+    """Makes raw clients and closes them."""
+    made: list[Wire] = []
+
+    def make(running: RunningEmulator) -> Wire:
+        made.append(Wire(running.endpoint))
+        return made[-1]
+
+    yield make
+    for wire in made:
+        wire.connection.close()
+
+
+@pytest.fixture
+def wire(emulator: RunningEmulator, connect: Callable[[RunningEmulator], Wire]) -> Wire:
+    """A raw client of the shared emulator."""
+    return connect(emulator)
+
+
+def _check_response(response: requests.Response, *_: object, **__: object) -> None:
+    name = response.url.partition("/2/")[2].partition("?")[0]
+    if name:
+        headers = {key.lower(): value for key, value in response.headers.items()}
+        body = b"" if name in _CONTENT[1:] and response.ok else response.content
+        decode_strictly(name, response.status_code, headers, body)
+
+
+@pytest.fixture
+def sdk(emulator: RunningEmulator) -> Iterator[dropbox.Dropbox]:
+    """The official SDK, retries off, talking to the shared emulator."""
+    session = dropbox.create_session(max_connections=8, ca_certs=emulator.endpoint.ca_file)
+    session.trust_env = False
+    session.hooks["response"].append(_check_response)
+    client = dropbox.Dropbox(
+        emulator.endpoint.access_token,
+        session=session,
+        max_retries_on_error=0,
+        max_retries_on_rate_limit=0,
+        app_key="key",
+        app_secret="secret",
+    )
+    client._host_map = dict(emulator.endpoint.hosts)
+    yield client
+    client.close()

@@ -1,0 +1,233 @@
+"""Each setting of a profile, set to a known value and found again by measurement; and where the answer is no."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.emulators import RunningEmulator, start
+from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
+from pytest_cloudbench.emulators.profile import apply, load_profile
+from pytest_cloudbench.emulators.skin import Kind
+from pytest_cloudbench.model import EmulatorError
+
+MIB = 1024 * 1024
+_META = ("check/user", {"query": "x"})
+Connect = Callable[[RunningEmulator], Any]
+
+
+def _took_s(act: Callable[[], Any]) -> float:
+    before_s = time.perf_counter()
+    act()
+    return time.perf_counter() - before_s
+
+
+def _send(wire: Any, name: str, arg: str, body: bytes = b"") -> None:
+    """Send a request and do not wait for its answer."""
+    headers = {"Authorization": f"Bearer {wire.token}", "Content-Type": "application/octet-stream"}
+    wire.connection.request("POST", f"/2/{name}", body, {**headers, "Dropbox-API-Arg": arg})
+
+
+def test_ideal_delays_and_refuses_nothing(wire: Any) -> None:
+    replies = [(wire("files/upload", {"path": f"/{n}.bin"}, b"x" * 5120), wire(*_META)) for n in range(100)]
+    assert {reply.status for pair in replies for reply in pair} == {200}
+    assert statistics.median(_took_s(lambda: wire(*_META)) for _ in range(20)) < 0.05
+
+
+def test_latency(wire: Any, emulator: RunningEmulator) -> None:
+    emulator.control(set={"latency.median_s": 0.1, "latency.write_factor": 3, "latency.read_factor": 2})
+    assert 0.1 <= _took_s(lambda: wire(*_META)) < 0.3
+    assert 0.3 <= _took_s(lambda: wire("files/upload", {"path": "/a.bin"}, b"x")) < 0.6
+    assert 0.2 <= _took_s(lambda: wire("files/download", {"path": "/a.bin"})) < 0.5
+    emulator.control(set={"latency.median_s": 0, "latency.min_s": 0.05})
+    assert 0.05 <= _took_s(lambda: wire(*_META)) < 0.3
+
+
+def test_latency_distribution() -> None:
+    profile = apply(load_profile("ideal"), {"latency.median_s": 0.1, "latency.sigma": 0.5, "latency.min_s": 0.06})
+    behaviour = Behaviour(profile, EmulatorClock(1), seed=3)
+    draws = sorted(behaviour.latency_s(Kind.META) for _ in range(4000))
+    assert draws[0] == 0.06
+    assert draws[2000] == pytest.approx(0.1, rel=0.05)
+    assert draws[3365] == pytest.approx(0.1 * 2.71828**0.5, rel=0.07)
+    again = Behaviour(profile, EmulatorClock(1), seed=3)
+    assert sorted(again.latency_s(Kind.META) for _ in range(4000)) == draws
+
+
+def test_time_scale_shortens_delays(connect: Connect) -> None:
+    with start("ideal", time_scale=20) as running:
+        running.control(set={"latency.median_s": 4, "readiness.delay_s": 4})
+        wire = connect(running)
+        assert 0.2 <= _took_s(lambda: wire(*_META)) < 1.5
+        wire("files/upload", {"path": "/a.bin"}, b"x")
+        assert wire("files/get_metadata", {"path": "/a.bin"}).status == 200
+
+
+def test_bandwidth(wire: Any, emulator: RunningEmulator) -> None:
+    emulator.control(set={"bandwidth.up_bytes_per_s": 5 * MIB})
+    assert 0.2 <= _took_s(lambda: wire("files/upload", {"path": "/a.bin"}, b"x" * MIB)) < 0.6
+    assert _took_s(lambda: wire("files/download", {"path": "/a.bin"})) < 0.15
+    emulator.control(set={"bandwidth.up_bytes_per_s": 0, "bandwidth.down_bytes_per_s": 5 * MIB})
+    assert 0.2 <= _took_s(lambda: wire("files/download", {"path": "/a.bin"})) < 0.6
+    assert _took_s(lambda: wire("files/upload", {"path": "/b.bin"}, b"x" * MIB)) < 0.15
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+def test_error_rate(wire: Any, emulator: RunningEmulator, rate: float) -> None:
+    emulator.control(set={"faults.error_rate": rate})
+    counts = Counter(wire("files/upload", {"path": f"/{n}.bin"}, b"x").status for n in range(200))
+    assert counts[500] == pytest.approx(200 * rate, abs=0 if rate in (0, 1) else 25)
+    emulator.control(set={"faults.error_rate": 0})
+    assert len(wire("files/list_folder", {"path": ""}).value["entries"]) == counts[200]
+
+
+def test_reset_rate(emulator: RunningEmulator, connect: Connect) -> None:
+    emulator.control(set={"faults.reset_rate": 1})
+    wire = connect(emulator)
+    for number in range(40):
+        with pytest.raises((ConnectionError, http.client.BadStatusLine)):
+            wire("files/upload", {"path": f"/{number}.bin"}, b"x")
+        wire.connection.close()
+    emulator.control(set={"faults.reset_rate": 0})
+    stored = len(wire("files/list_folder", {"path": ""}).value["entries"])
+    assert 8 <= stored <= 32, "half of the resets come after the request was executed"
+    assert emulator.control(get="stats")["stats"]["routes"]["files/upload"] == {"0": 40}
+
+
+def test_corruption(wire: Any, emulator: RunningEmulator) -> None:
+    data = bytes(range(256)) * 20
+    good = wire("files/upload", {"path": "/good.bin"}, data).value["content_hash"]
+    emulator.control(set={"faults.corrupt_rate": 1})
+    bad = wire("files/upload", {"path": "/bad.bin", "content_hash": good}, data)
+    assert bad.status == 200
+    assert bad.value["content_hash"] != good
+    kept = wire("files/download", {"path": "/bad.bin"}).value
+    assert sum((one ^ other).bit_count() for one, other in zip(kept, data, strict=True)) == 1
+    assert wire("files/download", {"path": "/good.bin"}).value == data
+
+
+def test_readiness(wire: Any, emulator: RunningEmulator) -> None:
+    wire("files/upload", {"path": "/in/old.bin"}, b"old")
+    emulator.control(set={"readiness.delay_s": 0.4})
+    cursor = wire("files/list_folder/get_latest_cursor", {"path": "/in"}).value["cursor"]
+    before_s = time.perf_counter()
+    wire("files/upload", {"path": "/in/new.bin"}, b"new")
+    wire("files/upload", {"path": "/in/old.bin", "mode": "overwrite"}, b"newer")
+    assert wire("files/get_metadata", {"path": "/in/new.bin"}).status == 409
+    assert wire("files/download", {"path": "/in/old.bin"}).value == b"old"
+    assert [entry["name"] for entry in wire("files/list_folder", {"path": "/in"}).value["entries"]] == ["old.bin"]
+    assert wire("files/list_folder/longpoll", {"cursor": cursor}).value["changes"] is True
+    assert time.perf_counter() - before_s >= 0.4
+    assert wire("files/get_metadata", {"path": "/in/new.bin"}).status == 200
+    later = wire("files/list_folder/longpoll", {"cursor": cursor})
+    assert later.value["changes"] is True
+
+
+def test_quota(wire: Any, emulator: RunningEmulator) -> None:
+    emulator.control(set={"quota.bytes": 1000})
+    assert wire("files/upload", {"path": "/a.bin"}, b"x" * 600).status == 200
+    assert wire("files/upload", {"path": "/a.bin", "mode": "overwrite"}, b"y" * 900).status == 200
+    reply = wire("files/upload", {"path": "/b.bin"}, b"x" * 101)
+    assert (reply.status, reply.value["error"]["reason"][".tag"]) == (409, "insufficient_space")
+    copied = wire("files/copy_v2", {"from_path": "/a.bin", "to_path": "/c.bin"})
+    assert copied.value["error"][".tag"] == "insufficient_quota"
+    wire("files/delete_v2", {"path": "/a.bin"})
+    assert wire("files/upload", {"path": "/b.bin"}, b"x" * 1000).status == 200
+
+
+def test_freeze(wire: Any, emulator: RunningEmulator) -> None:
+    emulator.control(set={"freeze.period_s": 0.8, "freeze.duration_s": 0.4})
+    began_s = time.perf_counter()
+    answered_s = [began_s]
+    while answered_s[-1] - began_s < 1.7:
+        wire(*_META)
+        answered_s.append(time.perf_counter())
+    gaps_s = [late - early for early, late in itertools.pairwise(answered_s)]
+    held_s = [gap for gap in gaps_s if gap > 0.3]
+    assert len(held_s) == 2
+    assert held_s == pytest.approx([0.4, 0.4], abs=0.1)
+    emulator.control(set={"freeze.period_s": 0, "freeze.duration_s": 0})
+    assert max(_took_s(lambda: wire(*_META)) for _ in range(20)) < 0.3
+
+
+@pytest.mark.parametrize(("setting", "body"), [("throttle.max_in_flight", b""), ("throttle.write_lock", b"x" * 5120)])
+def test_simultaneous_requests(emulator: RunningEmulator, connect: Connect, setting: str, body: bytes) -> None:
+    emulator.control(set={setting: 1, "latency.median_s": 0.5, "throttle.reason": "too_many_requests"})
+    wires = [connect(emulator) for _ in range(3)]
+    for wire in wires:
+        wire.connection.connect()
+    for number, wire in enumerate(wires):
+        _send(wire, "files/upload", f'{{"path": "/{number}.bin"}}', body)
+    answers = [wire.connection.getresponse() for wire in wires]
+    assert sorted(answer.status for answer in answers) == [200, 429, 429]
+    refused = next(answer for answer in answers if answer.status == 429)
+    assert refused.headers["retry-after"] == "1"
+    assert b'"too_many_requests"' in refused.read()
+    for answer in answers:
+        answer.read()
+    assert wires[0]("files/upload", {"path": "/later.bin"}, b"x").status == 200
+
+
+def test_reads_take_no_tokens(wire: Any, emulator: RunningEmulator) -> None:
+    emulator.control(set={"throttle.rate_per_s": 0.001, "throttle.burst": 3})
+    assert {wire(*_META).status for _ in range(20)} == {200}
+    statuses = [wire("files/upload", {"path": f"/{n}.bin"}, b"x").status for n in range(5)]
+    assert statuses == [200, 200, 200, 429, 429]
+    stats = emulator.control(get="stats")["stats"]
+    assert (stats["accepted_writes"], stats["refused"]) == (3, 2)
+    assert stats["routes"]["files/upload"] == {"200": 3, "429": 2}
+
+
+def test_default_profile_carries_ten_sensors_and_throttles_fifty(connect: Connect) -> None:
+    """Sensors that start together, one upload each per second, on an emulator that runs ten times as fast."""
+    with start("dropbox", time_scale=10) as running:
+        for sensors, low, high in ((10, 0.0, 0.0), (50, 0.1, 0.4)):
+            running.control(reset=True)
+            wires = [connect(running) for _ in range(sensors)]
+            for wire in wires:
+                wire.connection.connect()
+            statuses: Counter[int] = Counter()
+            began_s = time.perf_counter()
+            for second in range(8):
+                for number, wire in enumerate(wires):
+                    _send(wire, "files/upload", f'{{"path": "/{number}/{second}.bin"}}', b"x" * 5120)
+                for wire in wires:
+                    answer = wire.connection.getresponse()
+                    answer.read()
+                    statuses[answer.status] += 1
+                # The schedule of the sensors is what is under test: the next second begins on the clock.
+                time.sleep(max(0.0, began_s + (second + 1) / 10 - time.perf_counter()))
+            assert low <= statuses[429] / statuses.total() <= high, statuses
+
+
+def test_control_refuses_what_a_file_may_not_say(emulator: RunningEmulator) -> None:
+    with pytest.raises(EmulatorError, match=r"latency\.median_s: expected a number from 0 to 3600, got 'x'"):
+        emulator.control(set={"latency.median_s": "x"})
+    with pytest.raises(EmulatorError, match=r"latency\.typo: unknown"):
+        emulator.control(set={"latency.typo": 1})
+    with pytest.raises(EmulatorError, match="cannot get"):
+        emulator.control(get="nonsense")
+    assert emulator.control(get="profile")["profile"]["latency.median_s"] == 0
+
+
+def test_client_that_leaves_in_the_middle(emulator: RunningEmulator, connect: Connect) -> None:
+    emulator.control(set={"throttle.max_in_flight": 1})
+    leaving, staying = connect(emulator), connect(emulator)
+    leaving.connection.putrequest("POST", "/2/files/upload")
+    for name, value in (("Authorization", f"Bearer {leaving.token}"), ("Content-Length", "1000000")):
+        leaving.connection.putheader(name, value)
+    leaving.connection.putheader("Dropbox-API-Arg", '{"path": "/half.bin"}')
+    leaving.connection.endheaders(b"only the beginning")
+    while staying(*_META).status == 200:
+        pass
+    leaving.connection.close()
+    while staying(*_META).status == 429:
+        pass
+    assert staying("files/list_folder", {"path": ""}).value["entries"] == []

@@ -1,0 +1,178 @@
+"""The emulator as a process: start, stop, what happens when either side dies, and what users may get wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.emulators import RunningEmulator, serve_foreground, start
+from pytest_cloudbench.model import ConfigError, EmulatorError
+
+_SOURCE = str(Path(__file__).parents[2] / "src")
+
+
+def _python(code: str, **options: Any) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": _SOURCE}
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
+
+
+def _foreground(*arguments: str) -> subprocess.Popen[str]:
+    code = f"import sys; from pytest_cloudbench.emulators import serve_foreground as s; sys.exit(s{arguments!r})"
+    return _python(code.replace("s()", "s('dropbox')"))
+
+
+def _gone(control: str) -> None:
+    """Return when the process that holds this control socket has ended."""
+    host, _, port = control.rpartition(":")
+    with (
+        contextlib.suppress(ConnectionError),
+        socket.create_connection((host, int(port)), timeout=20) as connection,
+    ):
+        assert connection.recv(1) == b""
+
+
+def test_importing_the_launcher_is_light() -> None:
+    heavy = "{'uvicorn', 'uvloop', 'httptools', 'trustme', 'ssl', 'asyncio', 'dropbox', 'cryptography', 'tomllib'}"
+    code = f"import sys, pytest_cloudbench.emulators; print(sorted({heavy} & set(sys.modules)))"
+    out, err = _python(code).communicate(timeout=20)
+    assert (out.strip(), err) == ("[]", "")
+
+
+def test_stop_leaves_nothing(tmp_path: Path) -> None:
+    running = start("ideal", log_path=tmp_path / "log.txt")
+    folder = Path(running.endpoint.ca_file).parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert running.alive()
+    assert running.exit_reason() == ""
+    assert running.cpu_s() > 0
+    running.stop()
+    running.stop()
+    assert not running.alive()
+    assert running.exit_reason() == "stopped"
+    assert not folder.exists()
+    assert (tmp_path / "log.txt").read_text() == ""
+    with pytest.raises(EmulatorError, match="stopped"):
+        running.control(get="stats")
+
+
+def test_killed_emulator_is_reported() -> None:
+    with start("ideal") as running:
+        os.kill(running.endpoint.pid, signal.SIGKILL)
+        running._process.wait(20)
+        assert not running.alive()
+        assert running.exit_reason() == "killed by signal 9"
+        with pytest.raises(EmulatorError, match="killed by signal 9"):
+            running.control(get="stats")
+    Path(running.endpoint.ca_file).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_foreground_says_one_line_and_ends_cleanly(number: signal.Signals) -> None:
+    process = _foreground()
+    assert process.stdout is not None
+    ready = json.loads(process.stdout.readline())
+    assert sorted(ready) == ["access_token", "ca_file", "control", "hosts", "pid", "port", "profile"]
+    assert (ready["profile"], sorted(ready["hosts"])) == ("dropbox", ["api", "content", "notify", "web"])
+    assert Path(ready["ca_file"]).exists()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "", "")
+    assert not Path(ready["ca_file"]).exists()
+
+
+def test_without_uvloop() -> None:
+    code = "import sys; sys.modules['uvloop'] = None; from pytest_cloudbench.emulators.server import main; main()"
+    process = _python(code.replace("main()", "main(['dropbox'])"))
+    assert process.stdout is not None
+    ready = json.loads(process.stdout.readline())
+    host, _, port = ready["control"].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        stream = connection.makefile("rwb")
+        for line, expected in ((b'{"get": "stats"}', True), (b"nonsense", False), (b"[]", False)):
+            stream.write(line + b"\n")
+            stream.flush()
+            assert json.loads(stream.readline())["ok"] is expected
+        stream.close()
+    process.terminate()
+    assert process.communicate(timeout=20)[1] == ""
+
+
+def test_killed_parent_leaves_no_orphan() -> None:
+    code = (
+        "import signal; from pytest_cloudbench.emulators import start; running = start('ideal'); "
+        "print(running.endpoint.control, running.endpoint.ca_file, flush=True); signal.pause()"
+    )
+    parent = _python(code)
+    assert parent.stdout is not None
+    control, ca_file = parent.stdout.readline().split()
+    parent.kill()
+    parent.communicate(timeout=20)
+    _gone(control)
+    assert not Path(ca_file).exists()
+
+
+def test_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(EmulatorError, match=rf"port {port} of 127\.0\.0\.1 cannot be used .*exit status 1"):
+            start("ideal", port=port)
+        assert serve_foreground("dropbox", port=port) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("cloudbench emulate: port")
+
+
+def test_bad_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text('[meta]\nname = "x"\napi = "dropbox"\ndescription = "x"\n[latency]\nmedian_s = "fast"\n')
+    with pytest.raises(ConfigError, match=r"bad\.toml: latency\.median_s: expected a number"):
+        start(str(path))
+    with pytest.raises(ConfigError, match=r"profile 'nothing': expected one of .*dropbox.*ideal"):
+        start("nothing")
+    path.write_text('[meta]\nname = "x"\napi = "other"\ndescription = "x"\n')
+    with pytest.raises(ConfigError, match=r"meta\.api: expected one of dropbox, got 'other'"):
+        start(str(path))
+    capsys.readouterr()
+    assert serve_foreground("dropbox", profile=str(path)) == 4
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "api.dropboxapi.com", "content.dropboxapi.com"])
+def test_certificate_names(shared_emulator: RunningEmulator, name: str) -> None:
+    context = ssl.create_default_context(cafile=shared_emulator.endpoint.ca_file)
+    with (
+        socket.create_connection(("127.0.0.1", shared_emulator.endpoint.port), timeout=20) as plain,
+        context.wrap_socket(plain, server_hostname=name) as connection,
+    ):
+        assert connection.version() in ("TLSv1.2", "TLSv1.3")
+
+
+def test_token_stays_out_of_repr(shared_emulator: RunningEmulator) -> None:
+    assert shared_emulator.endpoint.access_token not in repr(shared_emulator.endpoint)
+
+
+def test_same_seed_same_names() -> None:
+    tokens = []
+    for seed in (1, 1, 2):
+        with start("ideal", seed=seed) as running:
+            tokens.append(running.endpoint.access_token)
+    assert tokens[0] == tokens[1] != tokens[2]

@@ -1,0 +1,166 @@
+"""The profile loader: what it takes, and that nothing but ConfigError ever comes out of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_cloudbench.emulators.profile import (
+    Profile,
+    apply,
+    load_profile,
+    parse_profile,
+    profile_names,
+    settings,
+)
+from pytest_cloudbench.model import ConfigError
+
+_PROFILES = Path(__file__).parents[2] / "src" / "pytest_cloudbench" / "emulators" / "profiles"
+_META = '[meta]\nname = "x"\napi = "dropbox"\ndescription = "d"\n'
+
+
+def test_shipped_profiles_load() -> None:
+    assert {"dropbox", "ideal"} <= set(profile_names())
+    for name in profile_names():
+        profile = load_profile(name)
+        assert profile.meta.name == name
+        assert profile.meta.api == "dropbox"
+
+
+def test_every_number_of_the_default_profile_has_a_reason() -> None:
+    profile = load_profile("dropbox")
+    written = tomllib.loads((_PROFILES / "dropbox.toml").read_text())
+    keys = [f"{section}.{key}" for section in set(written) - {"meta", "why"} for key in written[section]]
+    assert sorted(profile.why) == sorted(keys)
+
+
+def test_what_is_left_out_is_off() -> None:
+    profile = parse_profile(_META, "x.toml")
+    assert profile == Profile(profile.meta)
+    off = {key: value for key, value in settings(profile).items() if value}
+    assert sorted(off) == [
+        "account.token_lifetime_s",
+        "account.type",
+        "latency.read_factor",
+        "latency.write_factor",
+        "throttle.reason",
+        "throttle.retry_after_s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", r"x\.toml: meta: expected a table with name, api, description"),
+        ("nonsense", r"x\.toml: expected TOML: "),
+        ("a = " + "[" * 5000, r"x\.toml: expected TOML: "),
+        ("a = " + "1" * 5000, r"x\.toml: expected TOML: "),
+        ('[meta]\nname = "x"\napi = "dropbox"\n', r"x\.toml: meta\.description: expected a text that is not empty"),
+        (_META + "typo = 1", r"x\.toml: meta\.typo: unknown; expected one of name, api, description"),
+        (_META + "[typo]\n", r"x\.toml: typo: unknown; expected one of meta, why, throttle, latency"),
+        ("latency = 3\n" + _META, r"x\.toml: latency: expected a table with median_s, sigma, min_s"),
+        (_META + "[latency]\nmedian = 1", r"x\.toml: latency\.median: unknown; expected one of median_s"),
+        (_META + '[latency]\nmedian_s = "1"', r"latency\.median_s: expected a number from 0 to 3600, got '1'"),
+        (_META + "[latency]\nmedian_s = true", r"latency\.median_s: expected a number from 0 to 3600, got True"),
+        (_META + "[latency]\nmedian_s = -1", r"latency\.median_s: expected a number from 0 to 3600, got -1"),
+        (_META + "[latency]\nmedian_s = nan", r"latency\.median_s: expected a number from 0 to 3600, got nan"),
+        (_META + "[latency]\nmedian_s = inf", r"latency\.median_s: expected a number from 0 to 3600, got inf"),
+        (_META + f"[latency]\nmedian_s = {'9' * 400}", r"latency\.median_s: expected a number from 0 to 3600"),
+        (_META + "[throttle]\nwrite_lock = 1.5", r"throttle\.write_lock: expected a whole number .*, got 1\.5"),
+        (_META + '[throttle]\nreason = "because"', r"throttle\.reason: expected one of too_many_write_operations"),
+        (_META + "[throttle]\nreason = []", r"throttle\.reason: expected one of .*, got \[\]"),
+        (_META + "[faults]\nerror_rate = 1.1", r"faults\.error_rate: expected a number from 0 to 1, got 1\.1"),
+        (_META + "[freeze]\nduration_s = 1", r"freeze\.duration_s: expected less than freeze\.period_s"),
+        (_META + "[quota]\nbytes = 2024-01-01", r"quota\.bytes: expected a whole number"),
+        (_META + '[account]\ntype = "gold"', r"account\.type: expected one of basic, pro, business, got 'gold'"),
+        (_META + "[why]\nx = 1", r"why\.x: expected a quoted setting"),
+        (_META + '[why]\n"latency.median_s" = 1', r"why\.latency\.median_s: expected a text that is not empty"),
+        (_META + '[latency]\n"a\\nb" = 1', r"latency\.'a\\nb': unknown"),
+        ('"a\\nb" = 1\n' + _META, r"'a\\nb': unknown"),
+    ],
+)
+def test_wrong_profiles_are_named_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        parse_profile(text, "x.toml")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read \(No such file or directory\)"):
+        load_profile(str(tmp_path / "none.toml"))
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"cannot be read \(not UTF-8 text\)"):
+        load_profile(str(tmp_path / "binary.toml"))
+    with pytest.raises(ConfigError, match=r"cannot be read"):
+        load_profile(f"{tmp_path}/")
+    for name in ("../profiles/ideal", "nul\0/x.toml"):
+        with pytest.raises(ConfigError):
+            load_profile(name)
+
+
+def test_apply_changes_one_setting_and_checks_it() -> None:
+    profile = load_profile("ideal")
+    changed = apply(profile, {"latency.median_s": 1, "throttle.write_lock": 2})
+    assert (changed.latency.median_s, changed.throttle.write_lock) == (1.0, 2)
+    assert apply(changed, {"latency.median_s": 0, "throttle.write_lock": 0}) == profile
+    assert dataclasses.replace(changed, latency=profile.latency, throttle=profile.throttle) == profile
+    wrong: list[dict[str, object]] = [{"latency": {}}, {"meta.name": "y"}, {"faults.error_rate": 2}, {"a\nb": 1}]
+    for changes in wrong:
+        with pytest.raises(ConfigError, match=r"^set: "):
+            apply(profile, changes)
+
+
+_KEYS = st.sampled_from(["meta", "why", *(key for name in settings(Profile(None)) for key in name.split("."))])  # type: ignore[arg-type]  # only the names are needed
+_VALUES: Any = st.one_of(
+    st.integers().map(str),
+    st.floats().map(lambda value: str(value).replace("inf", "inf")),
+    st.sampled_from(["true", "[]", "{}", "1e400", '""', "2024-01-01", "'x'", "0x10", "1_000", "[[1], {a = 1}]"]),
+)
+_LINES = st.one_of(
+    st.builds("[{}]".format, _KEYS),
+    st.builds("[[{}]]".format, _KEYS),
+    st.builds("{} = {}".format, _KEYS, _VALUES),
+    st.text(max_size=20),
+)
+
+
+def _outcome(act: Callable[[], Any]) -> Any:
+    try:
+        return act()
+    except ConfigError as error:
+        return error
+
+
+@given(st.one_of(st.text(), st.lists(_LINES, max_size=12).map("\n".join)), st.booleans())
+def test_any_text_is_a_profile_or_a_config_error(text: str, with_meta: bool) -> None:
+    outcome = _outcome(lambda: parse_profile((_META if with_meta else "") + text, "x.toml"))
+    if isinstance(outcome, ConfigError):
+        assert str(outcome).startswith("x.toml: ")
+        assert "\n" not in str(outcome)
+    else:
+        assert outcome.meta.name
+
+
+@given(
+    st.dictionaries(
+        st.one_of(st.text(), st.sampled_from(sorted(settings(load_profile("ideal"))))),
+        st.recursive(
+            st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
+            st.lists,
+            max_leaves=3,
+        ),
+    )
+)
+def test_any_change_is_applied_or_a_config_error(changes: dict[str, Any]) -> None:
+    outcome = _outcome(lambda: settings(apply(load_profile("ideal"), changes)))
+    if isinstance(outcome, ConfigError):
+        assert str(outcome).startswith("set: ")
+    else:
+        assert {key: outcome[key] for key in changes} == changes

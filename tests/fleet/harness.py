@@ -1,0 +1,262 @@
+"""Starts pytest on small generated tests, watches it, and reads what it left behind.
+
+Nothing here sleeps for an effect: what a test waits for is a file, a record or the end of a process,
+and every wait has a bound that only a hang reaches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pytest_cloudbench.results.oplog import read_log, read_parquet
+from pytest_cloudbench.stats import OpTable
+
+HANG_S = 120.0
+"""Nothing here takes so long, also on a busy machine."""
+
+_POLL_S = 0.02
+_LOG_HEAD = 64
+
+PRELUDE = """
+import os, pathlib, signal, threading, time
+import pytest
+from pytest_cloudbench.arrival import FixedInterval, ThinkTime
+HERE = pathlib.Path(__file__).parent
+
+def told(fleet):
+    (HERE / f"pid-{fleet.name}").write_text(str(os.getpid()))
+
+def wait_for(name):
+    limit = time.monotonic() + 90
+    while not (HERE / name).exists():
+        assert time.monotonic() < limit, f"no {name}"
+        time.sleep(0.02)
+"""
+
+
+@dataclass
+class Ended:
+    """A pytest run that has ended: exit status, what it printed and what it stored."""
+
+    status: int
+    text: str
+    folder: Path
+    leftovers: list[str]
+    duration_s: float
+    document: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> dict[str, Mapping[str, Any]]:
+        """pytest-benchmark's entries by the test's name."""
+        return {entry["name"]: entry for entry in self.document.get("benchmarks", [])}
+
+    def info(self, name: str) -> Mapping[str, Any]:
+        """What an entry says of the experiment."""
+        info: Mapping[str, Any] = self.entries[name]["extra_info"]
+        return info
+
+    def counts(self) -> dict[str, int]:
+        """The last line's numbers, such as {"passed": 2, "failed": 1}."""
+        last = [line for line in self.text.splitlines() if re.search(r" in \d+\.\d+s", line)][-1]
+        return {word.rstrip("s") if word == "errors" else word: int(n) for n, word in re.findall(r"(\d+) ([a-z]+)", last)
+                if word != "s"}  # fmt: skip
+
+    def records(self) -> dict[str, OpTable]:
+        """Every experiment's merged records, by the name of the test function."""
+        found = {}
+        for path in sorted(self.folder.rglob("*.parquet")):
+            match = re.search(r"__(test_\w+?)_(folder|emulated|own)", path.stem)
+            assert match is not None, path
+            found[match[1]] = read_parquet(path)
+        return found
+
+    def logs(self) -> list[Path]:
+        """Agents' logs that were not merged."""
+        return sorted(self.folder.rglob("*.oplog"))
+
+    def lines_with(self, text: str) -> list[str]:
+        return [line for line in self.text.splitlines() if text in line]
+
+
+def keys(table: OpTable) -> list[tuple[int, int]]:
+    """(sensor, seq) of every record, in order; a record that is there twice is seen."""
+    return sorted(zip(table.sensor, table.seq, strict=True))
+
+
+def grid(sensors: int, count: int) -> list[tuple[int, int]]:
+    """What ``keys`` gives for a complete experiment."""
+    return [(sensor, seq) for sensor in range(sensors) for seq in range(count)]
+
+
+class Running:
+    """A pytest process in a session of its own, with a mark by which all that it started can be found."""
+
+    def __init__(self, folder: Path, args: tuple[str, ...], env: Mapping[str, str | None]) -> None:
+        self.folder = folder
+        self._mark = f"cloudbench-test-{uuid.uuid4().hex}"
+        self._out = folder / "out.txt"
+        dropped = [name for name in os.environ if name.startswith(("PYTEST_", "CLOUDBENCH_", "COV_"))]
+        environment = {name: value for name, value in os.environ.items() if name not in dropped}
+        environment |= {"CLOUDBENCH_TEST_MARK": self._mark, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+        environment |= {name: value for name, value in env.items() if value is not None}
+        for name in (name for name, value in env.items() if value is None):
+            environment.pop(name, None)
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *args]
+        if "--lf" in args or "cacheprovider" in args:
+            command[3:5] = []
+        self._began_s = time.monotonic()
+        with self._out.open("wb") as out:
+            self.process = subprocess.Popen(
+                [part for part in command if part != "cacheprovider"], cwd=folder, env=environment,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        return self._out.read_text(encoding="utf-8", errors="replace")
+
+    def relatives(self) -> list[psutil.Process]:
+        """All processes that this run has started and that still live, whoever is their parent now."""
+        mark, found = f"CLOUDBENCH_TEST_MARK={self._mark}".encode(), []
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.Error):
+                if mark in Path(f"/proc/{process.pid}/environ").read_bytes() and process.status() != "zombie":
+                    found.append(process)
+        return found
+
+    def wait_for(self, what: str, found: Callable[[], Any]) -> Any:
+        """Wait until ``found`` gives something; fails when pytest ends before, or when nothing comes."""
+        limit_s = time.monotonic() + HANG_S
+        while not (value := found()):
+            if self.process.poll() is not None:
+                pytest.fail(f"pytest ended before {what}:\n{self.text()}")
+            if time.monotonic() > limit_s:
+                self.destroy()
+                pytest.fail(f"no {what} in {HANG_S:g} s:\n{self.text()}")
+            time.sleep(_POLL_S)
+        return value
+
+    def workers(self) -> dict[str, psutil.Process]:
+        """xdist's workers by their ids, as their tests told (``told`` of the prelude)."""
+        found = {}
+        for path in self.folder.glob("pid-*"):
+            with contextlib.suppress(psutil.NoSuchProcess, ValueError):
+                found[path.name.removeprefix("pid-")] = psutil.Process(int(path.read_text()))
+        return found
+
+    def emulator(self) -> psutil.Process:
+        return next(one for one in self.relatives() if "emulators.server" in " ".join(one.cmdline()))
+
+    def log_of(self, agent: str, test: str = "") -> Path | None:
+        found = [path for path in self.folder.rglob(f"{agent}.oplog") if test in str(path)]
+        return found[0] if found else None
+
+    def wait_for_records(self, agent: str, test: str = "", count: int = 1) -> None:
+        """Wait until an agent's log holds some records: it is in mid-run then."""
+
+        def enough() -> bool:
+            path = self.log_of(agent, test)
+            if path is None:
+                return False
+            try:
+                return len(read_log(path)) >= count
+            except FileNotFoundError:
+                return False
+
+        self.wait_for(f"record of {agent}", enough)
+
+    # -- doing ------------------------------------------------------------------------------------
+
+    def interrupt(self, group: bool) -> None:
+        if group:
+            os.killpg(self.process.pid, signal.SIGINT)
+        else:
+            self.process.send_signal(signal.SIGINT)
+
+    def destroy(self) -> None:
+        for process in self.relatives():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self.process.wait()
+
+    def end(self, timeout_s: float = HANG_S) -> Ended:
+        """Wait for the end, and look at what is left. Fails on a hang."""
+        try:
+            status = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.destroy()
+            pytest.fail(f"pytest did not end in {timeout_s:g} s:\n{self.text()}")
+        duration_s = time.monotonic() - self._began_s
+        _, alive = psutil.wait_procs(self.relatives(), timeout=10)  # a process that is ending may take a moment
+        leftovers = [f"{one.pid} {' '.join(one.cmdline())[:150]}" for one in alive if one.is_running()]
+        for process in alive:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        stored = self.folder / "out.json"
+        document = json.loads(stored.read_text()) if stored.exists() and stored.stat().st_size else {}
+        return Ended(status, self.text(), self.folder, leftovers, duration_s, document)
+
+
+class Lab:
+    """A folder with generated tests, and pytest in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._running: list[Running] = []
+        (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+
+    def write(self, body: str, name: str = "test_it.py") -> Lab:
+        prelude = PRELUDE if name.startswith("test_") else ""
+        (self.folder / name).write_text(prelude + textwrap.dedent(body))
+        return self
+
+    def start(self, *args: str, env: Mapping[str, str | None] | None = None) -> Running:
+        """Start pytest; entries go to ``out.json``, objects of ``folder:objects`` beside it."""
+        for old in [*self.folder.glob("pid-*"), self.folder / "out.json"]:
+            old.unlink(missing_ok=True)
+        running = Running(self.folder, ("--benchmark-json=out.json", *args), env or {})
+        self._running.append(running)
+        return running
+
+    def run(self, *args: str, env: Mapping[str, str | None] | None = None) -> Ended:
+        return self.start(*args, env=env).end()
+
+    def close(self) -> None:
+        for running in self._running:
+            running.destroy()
+
+
+FOLDER = ("--provider", "folder:objects")
+IDEAL = ("--provider", "emulated:ideal")
+
+
+def outcomes(text: str) -> Counter[str]:
+    """The words of ``-rA``'s short summary."""
+    return Counter(re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED)\b", text, re.M))
+
+
+@contextlib.contextmanager
+def lab_in(folder: Path) -> Iterator[Lab]:
+    made = Lab(folder)
+    try:
+        yield made
+    finally:
+        made.close()

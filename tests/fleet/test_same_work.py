@@ -1,0 +1,100 @@
+"""The same experiments, whatever the number of agents: node ids, operations, entries, no leftovers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .harness import FOLDER, IDEAL, Ended, Lab, grid, keys
+
+TESTS = """
+    @pytest.mark.parametrize("interval_s", [0.02])
+    def test_open(experiment, payloads, interval_s):
+        result = experiment.run(payloads.random(200), arrival=FixedInterval(interval_s), sensors=7, ops_per_sensor=6)
+        result.check()
+        assert result["ops"] == 42
+
+    def test_closed(experiment, payloads):
+        result = experiment.run(payloads.random(200), arrival=ThinkTime(0.01, 0.02), sensors=3, ops_per_sensor=4)
+        result.check()
+        assert result["loss_rate"] == 0
+"""
+
+
+def check_complete(run: Ended, agents: int) -> None:
+    assert run.status == 0, run.text
+    assert run.counts() == {"passed": 2}
+    assert run.leftovers == []
+    assert run.logs() == []
+    assert set(run.entries) == {"test_open[folder:objects-0.02]", "test_closed[folder:objects]"}
+    assert {entry["fullname"] for entry in run.entries.values()} == {
+        "test_it.py::test_open[folder:objects-0.02]",
+        "test_it.py::test_closed[folder:objects]",
+    }
+    records = run.records()
+    assert keys(records["test_open"]) == grid(7, 6)
+    assert keys(records["test_closed"]) == grid(3, 4)
+    for name, ops in (("test_open[folder:objects-0.02]", 42), ("test_closed[folder:objects]", 12)):
+        info = run.info(name)
+        assert info["agents"] == agents
+        assert info["missing_agents"] == {}
+        assert (info["ops"], info["files"], info["lost"], info["ok"]) == (ops, ops, 0, ops)
+        assert info["digest_checked"] is True
+        assert run.entries[name]["stats"]["rounds"] == ops
+    assert set(records["test_open"].agent) == set(range(min(agents, 7)))
+    assert list((run.folder / "objects").rglob("*.bin")) == []
+
+
+@pytest.mark.parametrize("agents", [1, 2, 5])
+def test_every_number_of_agents_does_the_same_work(lab: Lab, agents: int) -> None:
+    spread = [] if agents == 1 else ["-n", str(agents)]
+    run = lab.write(TESTS).run(*FOLDER, "-v", *spread)
+    check_complete(run, agents)
+    shown = re.findall(r"test_it\.py::\S+", run.text)
+    assert sorted(set(shown)) == ["test_it.py::test_closed[folder:objects]", "test_it.py::test_open[folder:objects-0.02]"]
+
+
+@pytest.mark.slow
+def test_fifty_agents_do_the_same_work(lab: Lab) -> None:
+    check_complete(lab.write(TESTS).run(*FOLDER, "-n", "50"), 50)
+
+
+def test_one_worker_is_a_fleet_too(lab: Lab) -> None:
+    run = lab.write(TESTS).run(*FOLDER, "-n", "1")
+    check_complete(run, 1)
+
+
+def test_two_providers_in_one_run(lab: Lab) -> None:
+    run = lab.write(TESTS).run(*FOLDER, *IDEAL, "-n", "2", "-k", "closed")
+    assert run.status == 0, run.text
+    assert run.counts() == {"passed": 2}
+    assert run.leftovers == []
+    assert set(run.entries) == {"test_closed[folder:objects]", "test_closed[emulated:ideal]"}
+    info = run.info("test_closed[emulated:ideal]")
+    assert (info["provider"], info["profile"], info["emulated"]) == ("emulated:ideal", "ideal", True)
+    assert info["ok"] == 12
+    assert run.info("test_closed[folder:objects]")["emulated"] is False
+    assert len(list(run.folder.rglob("*.parquet"))) == 2
+    assert len(run.lines_with("measures the client and the loopback")) == 1
+
+
+def test_entries_are_accepted_by_pytest_benchmark(lab: Lab) -> None:
+    lab.write(TESTS)
+    for spread in ([], ["-n", "2"]):
+        run = lab.run(*FOLDER, *spread, "--benchmark-autosave", "--benchmark-compare", "-k", "closed")
+        assert run.status == 0, run.text
+        assert run.leftovers == []
+    assert "test_closed[folder:objects] (0001_" in run.text, "the second run is compared with the first"
+    assert len(run.lines_with("Wrote benchmark data in")) == 1
+    stored = sorted(lab.folder.glob(".benchmarks/*/*.json"))
+    assert [path.name[:5] for path in stored] == ["0001_", "0002_"]
+    compared = subprocess.run(
+        [str(Path(sys.executable).with_name("pytest-benchmark")), "compare", "--columns=min,max,rounds", "0001", "0002"],
+        cwd=lab.folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert compared.returncode == 0, compared.stderr
+    assert len(re.findall(r"^test_closed\S* \(000[12]_.* 12 ", compared.stdout, re.M)) == 2, compared.stdout

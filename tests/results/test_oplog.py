@@ -1,0 +1,454 @@
+"""Records survive: in a log while the run goes on, in Parquet after it, whatever is killed or full."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
+from pytest_cloudbench.payload import DIGESTS, RandomContent, digest
+from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, OpLog, read_log, read_parquet, write_parquet
+from pytest_cloudbench.stats import OpTable
+
+FEW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+HEADER = {"agent": "gw0", "nodeid": "test_it"}
+times = st.integers(0, 2**63 - 1)
+ops = st.builds(
+    Op,
+    verb=st.sampled_from(Verb), sensor=st.integers(0, 2**32 - 1), seq=st.integers(0, 2**32 - 1),
+    agent=st.integers(0, 2**16 - 1), scheduled_ns=times, start_ns=times, first_byte_ns=times, end_ns=times,
+    size_bytes=times, outcome=st.sampled_from(Outcome), kind=st.one_of(st.none(), st.sampled_from(ErrorKind)),
+    retry_after_s=st.one_of(st.none(), st.floats(allow_nan=False), st.integers(0, 10**6).map(float)),
+    digest=st.binary(max_size=32),
+)  # fmt: skip
+
+
+def op(seq: int = 0) -> Op:
+    return Op(Verb.PUT, 1, seq, 2, 3, 4, 0, 5, 6, Outcome.OK, digest=b"\x00\x01\x00")
+
+
+def table_of(records: list[Op]) -> OpTable:
+    table = OpTable()
+    for each in records:
+        table.append(each)
+    return table
+
+
+def write_log(path: Path, records: list[Op]) -> Path:
+    with OpLog(path, HEADER) as log:
+        for each in records:
+            log.record(each)
+    assert (log.path, log.notes) == (path, [])
+    return path
+
+
+# --- round trips ---
+
+
+@FEW
+@given(records=st.lists(ops, max_size=20))
+def test_records_are_the_same_after_log_and_parquet(records: list[Op], tmp_path: Path) -> None:
+    log, parquet = tmp_path / "gw0.oplog", tmp_path / "it.parquet"
+    log.unlink(missing_ok=True)
+    table = read_log(write_log(log, records))
+    assert table == table_of(records)
+    write_parquet(table, parquet, {})
+    assert read_parquet(parquet) == table
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["gw0.oplog", "it.parquet"]
+
+
+def test_every_digest_that_a_provider_lists_fits_into_a_record(tmp_path: Path) -> None:
+    digests = [digest(RandomContent("k", 9), name) for name in DIGESTS]
+    records = [Op(Verb.PUT, 0, 0, 0, 1, 1, 0, 1, 9, Outcome.OK, digest=each) for each in digests]
+    assert read_log(write_log(tmp_path / "a.oplog", records)).digest == digests
+
+
+def test_the_log_counts_and_tells_its_progress(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    signal_told = threading.Event()
+
+    def progress(done: int, not_ok: int) -> None:
+        told.append((done, not_ok))
+        if done == 3:
+            signal_told.set()
+
+    with OpLog(tmp_path / "a.oplog", HEADER, progress) as log:
+        for outcome in (Outcome.OK, Outcome.THROTTLED, Outcome.FAILED):
+            log.record(Op(Verb.PUT, 0, 0, 0, 1, 1, 0, 1, 9, outcome))
+        assert signal_told.wait(30)
+    assert told[-1] == (3, 2)
+
+
+def test_records_of_many_threads_are_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "a.oplog"
+    with OpLog(path, HEADER) as log, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda seq: log.record(op(seq)), range(4000)))
+    assert sorted(read_log(path).seq) == list(range(4000))
+
+
+def test_the_first_line_is_readable_json(tmp_path: Path) -> None:
+    with write_log(tmp_path / "a.oplog", [op()]).open("rb") as file:
+        assert json.loads(file.readline()) == {"schema": LOG_SCHEMA, **HEADER}
+
+
+# --- damaged and foreign files ---
+
+
+@FEW
+@given(records=st.lists(ops, min_size=1, max_size=4), data=st.data())
+def test_a_log_torn_anywhere_gives_all_whole_records(records: list[Op], data: st.DataObject, tmp_path: Path) -> None:
+    path = tmp_path / "a.oplog"
+    path.unlink(missing_ok=True)
+    whole = write_log(path, records).read_bytes()
+    cut = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:cut])
+    first = whole.index(b"\n") + 1
+    size = (len(whole) - first) // len(records)
+    assert read_log(path) == table_of(records[: max(0, cut - first) // size])
+
+
+def test_a_log_of_an_agent_that_was_killed_before_its_first_flush_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "a.oplog"
+    path.touch()
+    assert len(read_log(path)) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"hello\n", "is not an operation log"),
+        (b"\x80\xff\n", "is not an operation log"),
+        (b"[1]\n", "is not an operation log"),
+        (b"3\n", "is not an operation log"),
+        (b'{"agent": "gw0"}\n', "is not an operation log"),
+        (b"PAR1 and no line", "is not an operation log"),
+        (b'{"schema": 2}\n', "has log schema 2; this version reads 1"),
+        (b'{"schema": "1"}\n', "has log schema 1; this version reads 1"),
+        (b'{"schema": 1}\n' + b"\xff" * 4096, "holds records that no version has written"),
+    ],
+)
+def test_what_is_no_log_of_this_schema_is_one_line(tmp_path: Path, content: bytes, line: str) -> None:
+    path = tmp_path / "a.oplog"
+    path.write_bytes(content)
+    with pytest.raises(ResultsError) as caught:
+        read_log(path)
+    assert str(caught.value) == f"{path}: {line}"
+
+
+def test_a_log_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match=r"a\.oplog: cannot be read: No such file"):
+        read_log(tmp_path / "a.oplog")
+
+
+@FEW
+@given(content=st.binary(max_size=400))
+def test_any_bytes_are_a_log_or_a_results_error(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.oplog"
+    for data in (content, b'{"schema": 1}\n' + content):
+        path.write_bytes(data)
+        try:
+            table = read_log(path)
+        except ResultsError as error:
+            line = str(error)
+            assert line.startswith(str(path))
+        else:
+            assert len(table) == len(table.sensor) == len(table.digest)
+
+
+# --- killed in mid-run ---
+
+
+def run_child(code: str, *args: object, under: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
+    """Run code with what this module imports, in a process of its own."""
+    head = "from pathlib import Path\nimport os, sys, threading, time\nfrom pytest_cloudbench.model import *\n"
+    head += "from pytest_cloudbench.results.oplog import *\nfrom pytest_cloudbench.stats import *\n"
+    head += "def op(seq): return Op(Verb.PUT, 1, seq, 2, 3, 4, 0, time.monotonic_ns(), 6, Outcome.OK)\n"
+    return subprocess.Popen(
+        [*under, sys.executable, "-c", head + textwrap.dedent(code), *map(str, args)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def test_a_process_killed_with_sigkill_has_lost_its_last_second_at_most(tmp_path: Path) -> None:
+    path = tmp_path / "gw0.oplog"
+    child = run_child(
+        """
+        pace = threading.Event()
+        with OpLog(Path(sys.argv[1]), {}) as log:
+            for seq in range(10**9):
+                made = op(seq)
+                log.record(made)
+                print(seq, made.end_ns, flush=True)
+                pace.wait(0.002)
+        """,
+        path,
+    )
+    assert child.stdout is not None
+    recorded: dict[int, int] = {}
+    try:
+        for line in child.stdout:
+            seq, end_ns = map(int, line.split())
+            recorded[seq] = end_ns
+            if end_ns - recorded[0] > 1_500_000_000:
+                break
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    kept = read_log(path)
+    assert list(kept.seq) == list(range(len(kept)))
+    killed_ns = max(recorded.values())
+    due = [seq for seq, end_ns in recorded.items() if end_ns < killed_ns - 1_000_000_000]
+    assert len(due) > 20
+    assert len(kept) >= len(due)
+
+
+# --- a full disk ---
+
+
+class FullDisk:
+    """A file that takes ``room`` bytes, the last of them in a short write, and then no more."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self.file, self.room = file, room
+
+    def write(self, data: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = self.file.write(bytes(data[: self.room]))
+        self.room -= written
+        return int(written)
+
+    def close(self) -> None:
+        self.file.close()
+
+
+@pytest.fixture
+def spare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's temporary folder."""
+    folder = tmp_path / "spare"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("room", [0, 1, 30, 500, 901])
+def test_a_full_disk_moves_the_log_and_loses_nothing(tmp_path: Path, spare: Path, room: int) -> None:
+    """Wherever the disk is full: in the first line, in a record, between two of them."""
+    with OpLog(tmp_path / "gw0.oplog", HEADER) as log:
+        log._file = FullDisk(log._file, room)  # type: ignore[assignment]  # has the two methods that the log uses
+        for seq in range(100):
+            log.record(op(seq))
+    assert read_log(log.path) == table_of([op(seq) for seq in range(100)])
+    assert log.path.parent == spare
+    assert log.path.name.endswith("-gw0.oplog")
+    assert log.notes == [f"{tmp_path / 'gw0.oplog'}: No space left on device; the records went on in {log.path}"]
+
+
+def test_two_logs_of_one_name_move_to_two_places(tmp_path: Path, spare: Path) -> None:
+    """One process runs many experiments, and the disk stays full."""
+    paths = set()
+    for run in ("one", "two"):
+        with OpLog(tmp_path / run / "gw0.oplog", HEADER) as log:
+            log._file = FullDisk(log._file, 100)  # type: ignore[assignment]  # has the methods that the log uses
+            log.record(op())
+        assert read_log(log.path) == table_of([op()])
+        paths.add(log.path)
+    assert len(paths) == len(list(spare.iterdir())) == 2
+
+
+@pytest.fixture
+def disks(monkeypatch: pytest.MonkeyPatch) -> list[FullDisk]:
+    """The files of all logs from now on, each on a disk with room for 100 bytes, then for none."""
+    made: list[FullDisk] = []
+    real = OpLog._open
+
+    def opened(path: Path) -> FullDisk:
+        made.append(FullDisk(real(path), 0 if made else 100))
+        return made[-1]
+
+    monkeypatch.setattr(OpLog, "_open", staticmethod(opened))
+    return made
+
+
+def record_until_refused(log: OpLog) -> None:
+    """Record one operation after the other, and give up after some hundred flushes."""
+    pace = threading.Event()
+    for seq in range(20_000):
+        log.record(op(seq))
+        pace.wait(0.005)
+
+
+def test_when_no_place_is_left_the_run_ends_with_one_line(tmp_path: Path, spare: Path, disks: list[FullDisk]) -> None:
+    """The next record that is made raises, and so does the end of the log: nothing passes for kept."""
+    line = r"gw0\.oplog: No space left on device, and .*-gw0\.oplog: No space left on device"
+    log = OpLog(tmp_path / "gw0.oplog", HEADER).__enter__()
+    with pytest.raises(ResultsError, match=line) as caught:
+        record_until_refused(log)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ResultsError, match=line):
+        log.__exit__(None, None, None)
+    assert list(spare.iterdir()) == []
+    assert len(read_log(tmp_path / "gw0.oplog")) == 0
+
+
+def test_room_that_comes_back_in_time_saves_every_record(tmp_path: Path, spare: Path, disks: list[FullDisk]) -> None:
+    with OpLog(tmp_path / "gw0.oplog", HEADER) as log:
+        with pytest.raises(ResultsError, match="No space left on device"):
+            record_until_refused(log)
+        disks[0].room = 10**9
+    table = read_log(tmp_path / "gw0.oplog")
+    assert list(table.seq) == list(range(log.count))
+    assert len(table) > 0
+
+
+def _namespaces() -> bool:
+    try:
+        return subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not _namespaces(), reason="needs `unshare -rm`: install util-linux and allow user namespaces")
+def test_a_really_full_disk_moves_the_log_and_loses_nothing(tmp_path: Path) -> None:
+    small, spare = tmp_path / "small", tmp_path / "spare"
+    small.mkdir()
+    spare.mkdir()
+    mount = ("unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size=64k none {small} && exec "$@"', "-")
+    child = run_child(
+        """
+        with OpLog(Path(sys.argv[1]) / "gw0.oplog", {}) as log:
+            for seq in range(5000):
+                log.record(op(seq))
+        assert list(read_log(log.path).seq) == list(range(5000))
+        print(log.path.parent, *log.notes, sep="\\n")
+        try:
+            write_parquet(read_log(log.path), Path(sys.argv[1]) / "it.parquet", {})
+        except ResultsError as error:
+            print(error)
+        print(sorted(os.listdir(sys.argv[1])))
+        """,
+        small,
+        under=mount,
+        TMPDIR=str(spare),
+    )
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")
+    place, note, refused, left = out.splitlines()
+    assert place == str(spare)
+    assert note.startswith(f"{small}/gw0.oplog: No space left on device; the records went on in {spare}/")
+    assert refused.startswith(f"{small}/it.parquet: cannot write the records: ")
+    assert left == "['gw0.oplog']"
+
+
+def test_a_place_that_cannot_be_written_is_one_line_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ResultsError, match="choose another place with --cloudbench-results"):
+        OpLog(tmp_path / "file" / "a.oplog", HEADER)
+
+
+# --- Parquet ---
+
+COLUMNS = {
+    "verb": "string", "sensor": "int64", "seq": "int64", "agent": "int64", "scheduled_ns": "int64",
+    "start_ns": "int64", "first_byte_ns": "int64", "end_ns": "int64", "size_bytes": "int64", "outcome": "string",
+    "kind": "string", "retry_after_s": "double", "digest": "string",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("records", [[], [op(1), op(2)]], ids=["empty", "two"])
+def test_parquet_is_readable_without_this_package(tmp_path: Path, records: list[Op]) -> None:
+    from pyarrow import parquet
+
+    path = tmp_path / "folder" / "it.parquet"
+    write_parquet(table_of(records), path, {"nodeid": "test_it", "run_id": "r1"})
+    content = parquet.read_table(path)
+    assert {field.name: str(field.type) for field in content.schema} == COLUMNS
+    assert content.schema.metadata == {
+        b"cloudbench_schema": str(PARQUET_SCHEMA).encode(), b"nodeid": b"test_it", b"run_id": b"r1",
+    }  # fmt: skip
+    assert content.to_pylist() == [
+        {
+            "verb": "put", "sensor": 1, "seq": seq, "agent": 2, "scheduled_ns": 3, "start_ns": 4, "first_byte_ns": 0,
+            "end_ns": 5, "size_bytes": 6, "outcome": "ok", "kind": None, "retry_after_s": None, "digest": "000100",
+        }
+        for seq in range(1, 1 + len(records))
+    ]  # fmt: skip
+
+
+def test_parquet_that_cannot_be_written_leaves_nothing_and_is_one_line(tmp_path: Path) -> None:
+    child = run_child(
+        """
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        table = OpTable()
+        for seq in range(20_000):
+            table.append(op(seq * seq))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        write_parquet(table, Path(sys.argv[1]) / "it.parquet", {})
+        """,
+        tmp_path,
+    )
+    _, err = child.communicate(timeout=60)
+    last = err.splitlines()[-1]
+    line = f"pytest_cloudbench.model.ResultsError: {tmp_path / 'it.parquet'}: cannot write the records: "
+    assert last.startswith(line)
+    assert last.endswith("; free some space")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_former_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyarrow import parquet
+
+    path = tmp_path / "it.parquet"
+    write_parquet(table_of([op(1)]), path, {})
+
+    def fail(table: Any, where: Path, **_: Any) -> None:
+        where.write_bytes(b"PAR1")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(parquet, "write_table", fail)
+    with pytest.raises(ResultsError, match=r"it\.parquet: cannot write the records: No space left on device; free"):
+        write_parquet(table_of([op(2)]), path, {})
+    assert [each.name for each in tmp_path.iterdir()] == ["it.parquet"]
+    assert read_parquet(path) == table_of([op(1)])
+
+
+def test_what_is_no_parquet_of_this_schema_is_one_line(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "it.parquet"
+    with pytest.raises(ResultsError, match=r"it\.parquet: cannot be read: "):
+        read_parquet(path)
+    path.write_bytes(b"no parquet")
+    with pytest.raises(ResultsError, match=r"it\.parquet: cannot be read: "):
+        read_parquet(path)
+    parquet.write_table(pyarrow.table({"a": [1]}), path)
+    with pytest.raises(ResultsError, match="has records schema none; this version reads 1"):
+        read_parquet(path)
+    parquet.write_table(pyarrow.table({"a": [1]}).replace_schema_metadata({"cloudbench_schema": "2"}), path)
+    with pytest.raises(ResultsError, match="has records schema 2; this version reads 1"):
+        read_parquet(path)
+
+
+def test_a_wait_that_is_not_known_is_none_and_one_of_zero_is_zero(tmp_path: Path) -> None:
+    waits = [None, 0.0, 0.1, 1e300]
+    records = [Op(Verb.PUT, 0, 0, 0, 1, 1, 0, 1, 9, Outcome.THROTTLED, None, wait) for wait in waits]
+    table = read_log(write_log(tmp_path / "a.oplog", records))
+    assert table.retry_after_s == waits
+    assert not any(isnan(wait) for wait in table.retry_after_s if wait is not None)

@@ -212,9 +212,7 @@ class ProviderSpec:
         head, mark, query = text.strip().partition("?")
         scheme, _, target = head.partition(":")
         if not scheme or not scheme.replace("-", "").replace("_", "").isalnum() or not scheme.isascii():
-            raise SpecError(
-                f"provider {text!r}: expected SCHEME[:TARGET][?KEY=VALUE], such as folder:PATH"
-            )
+            raise SpecError(f"provider {text!r}: expected SCHEME[:TARGET][?KEY=VALUE], such as folder:PATH")
         if any(ord(character) < 32 for character in text):
             raise SpecError(f"provider {text!r}: control characters are not allowed")
         try:

@@ -48,7 +48,7 @@ def _listed(tree: Tree, now_s: float) -> dict[str, str]:
     return {node.lower: version.blob.hash_hex if version else "folder" for node, version in pairs}
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(_STEPS, max_size=25), st.sampled_from([0.0, 2.5]))
 def test_invariants_and_a_follower_of_the_log(steps: list[tuple[str, str, Any]], readiness_s: float) -> None:
     """A client that follows the log sees what a listing sees, at every moment."""
@@ -81,6 +81,7 @@ def test_invariants_and_a_follower_of_the_log(steps: list[tuple[str, str, Any]],
             assert isinstance(tree.at(node.lower.rpartition("/")[0])[0], Folder)
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=10), max_size=6))
 def test_blob_is_the_same_however_it_arrives(pieces: list[bytes]) -> None:
     whole = b"".join(pieces)

@@ -80,7 +80,8 @@ def test_killed_emulator_is_reported() -> None:
         assert running.exit_reason() == "killed by signal 9"
         with pytest.raises(EmulatorError, match="killed by signal 9"):
             running.control(get="stats")
-    Path(running.endpoint.ca_file).unlink(missing_ok=True)
+    assert running.exit_reason() == "killed by signal 9"
+    assert not Path(running.endpoint.ca_file).exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.emulators.profile import (
@@ -138,6 +139,7 @@ def _outcome(act: Callable[[], Any]) -> Any:
         return error
 
 
+@hypothesis_settings(deadline=None)
 @given(st.one_of(st.text(), st.lists(_LINES, max_size=12).map("\n".join)), st.booleans())
 def test_any_text_is_a_profile_or_a_config_error(text: str, with_meta: bool) -> None:
     outcome = _outcome(lambda: parse_profile((_META if with_meta else "") + text, "x.toml"))
@@ -148,6 +150,7 @@ def test_any_text_is_a_profile_or_a_config_error(text: str, with_meta: bool) -> 
         assert outcome.meta.name
 
 
+@hypothesis_settings(deadline=None)
 @given(
     st.dictionaries(
         st.one_of(st.text(), st.sampled_from(sorted(settings(load_profile("ideal"))))),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import ConfigError, EmulatorError, Endpoint
 
@@ -51,10 +52,9 @@ def find_profile(name_or_path: str) -> Profile:
 class RunningEmulator:
     """A running emulator. Leave its context, or call ``stop``, to end it; it also ends with this process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], endpoint: Endpoint, log_path: Path, own_log: bool) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], endpoint: Endpoint, log: _Log) -> None:
         self._process = process
-        self._log_path = log_path
-        self._own_log = own_log
+        self._log = log
         self._reason = ""
         self.endpoint = endpoint
 
@@ -94,7 +94,7 @@ class RunningEmulator:
         """Why the process is gone, in one line; empty while it runs."""
         if self._reason or self.alive():
             return self._reason
-        return _reason(self._process, self._log_path)
+        return _reason(self._process, self._log)
 
     def cpu_s(self) -> float:
         """CPU seconds the process has used."""
@@ -104,9 +104,9 @@ class RunningEmulator:
         """End the process; safe to call again."""
         was_alive = self.alive()
         _end(self._process)
-        self._reason = self._reason or ("stopped" if was_alive else _reason(self._process, self._log_path))
-        if self._own_log:
-            self._log_path.unlink(missing_ok=True)
+        self._reason = self._reason or ("stopped" if was_alive else _reason(self._process, self._log))
+        self._log.file.close()
+        shutil.rmtree(Path(self.endpoint.ca_file).parent, ignore_errors=True)  # left only by one that was killed
 
 
 def start(
@@ -124,34 +124,27 @@ def start(
         time_scale: how much faster than the world's the emulator's clock runs.
         seed: of all its random draws.
         port: TLS port on loopback; 0 takes a free one.
-        log_path: where its error output goes; by default a temporary file.
+        log_path: where its error output goes; appended to; by default to a file without a name.
 
     Raises ConfigError when the profile is wrong, EmulatorError with the last line it said if it does not come up.
     """
     find_profile(name_or_path)
-    if log_path is None:
-        handle, name = tempfile.mkstemp(prefix="cloudbench-emulator-", suffix=".log")
-        os.close(handle)
-        path = Path(name)
-    else:
-        path = log_path
+    log = _Log(log_path)
     options = [f"--profile={name_or_path}", f"--port={port}", f"--time-scale={time_scale}", f"--seed={seed}"]
-    with path.open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOT, _ROOT, *options, "--lifeline"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-        )
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", _BOOT, _ROOT, *options, "--lifeline"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log.file,
+        start_new_session=True,
+    )
     try:
-        endpoint = _ready(process, path)
+        endpoint = _ready(process, log)
     except BaseException:
         _end(process)
-        if log_path is None:
-            path.unlink(missing_ok=True)
+        log.file.close()
         raise
-    return RunningEmulator(process, endpoint, path, own_log=log_path is None)
+    return RunningEmulator(process, endpoint, log)
 
 
 def serve_foreground(
@@ -164,7 +157,7 @@ def serve_foreground(
     return main([api, *options, *([f"--profile={profile}"] if profile else [])])
 
 
-def _ready(process: subprocess.Popen[bytes], log_path: Path) -> Endpoint:
+def _ready(process: subprocess.Popen[bytes], log: _Log) -> Endpoint:
     """Read the ready line; a process that says nothing for a minute is killed."""
     assert process.stdout is not None
     alarm = threading.Timer(_START_S, process.kill)
@@ -178,17 +171,30 @@ def _ready(process: subprocess.Popen[bytes], log_path: Path) -> Endpoint:
         return Endpoint(**json.loads(line))
     except (ValueError, TypeError) as error:
         process.wait()
-        raise EmulatorError(f"the emulator did not start: {_reason(process, log_path)}") from error
+        raise EmulatorError(f"the emulator did not start: {_reason(process, log)}") from error
 
 
-def _reason(process: subprocess.Popen[bytes], log_path: Path) -> str:
+class _Log:
+    """What an emulator says on stderr: in a file without a name, or appended to one that was asked for."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.file: IO[bytes] = tempfile.TemporaryFile() if path is None else path.open("a+b")  # noqa: SIM115  # lives as long as the emulator
+        self._start = self.file.seek(0, os.SEEK_END)
+
+    def last_line(self) -> str:
+        """The last line of this run; empty where there is none, or when the log is closed."""
+        if self.file.closed:
+            return ""
+        self.file.seek(self._start)
+        lines = self.file.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "")
+
+
+def _reason(process: subprocess.Popen[bytes], log: _Log) -> str:
     status = process.wait()
-    try:
-        lines = log_path.read_text(errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
+    line = log.last_line()
     ending = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-    return f"{lines[-1]} ({ending})" if lines else ending
+    return f"{line} ({ending})" if line else ending
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

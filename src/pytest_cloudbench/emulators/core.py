@@ -212,7 +212,7 @@ class Tree:
         else:
             former = self._deleted.get(display.lower())
             history = former.versions if isinstance(former, File) else []
-            file = File(self.token("id:", 22), display, [*history, version])
+            file = File(self.token("id:", 22), display, [*history, version], len(history))
             self._attach(file, parent, now_s)
         self._revs[version.rev] = file
         self._note(file, now_s)

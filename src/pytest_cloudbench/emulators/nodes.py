@@ -67,19 +67,20 @@ class Folder(Node):
 
 
 class File(Node):
-    """A file; ``versions`` oldest first, never empty."""
+    """A file; ``versions`` oldest first, never empty. Those before ``born`` were of deleted files at its path."""
 
-    __slots__ = ("versions",)
+    __slots__ = ("born", "versions")
 
-    def __init__(self, node_id: str, display: str, versions: list[Version]) -> None:
+    def __init__(self, node_id: str, display: str, versions: list[Version], born: int = 0) -> None:
         super().__init__(node_id, display)
         self.versions = versions
+        self.born = born
 
     def seen(self, now_s: float) -> Version | None:
         """The newest version that reads see."""
-        for version in reversed(self.versions):
-            if version.visible_s <= now_s:
-                return version
+        for place in range(len(self.versions) - 1, self.born - 1, -1):
+            if self.versions[place].visible_s <= now_s:
+                return self.versions[place]
         return None
 
 
@@ -109,7 +110,9 @@ def below(folder: Folder) -> Iterator[Node]:
 def shadow(node: Node, now_s: float) -> Node:
     """What stays behind at the former path of something moved."""
     twin = (
-        Folder(node.id, node.display) if not isinstance(node, File) else File(node.id, node.display, [*node.versions])
+        Folder(node.id, node.display)
+        if not isinstance(node, File)
+        else File(node.id, node.display, [*node.versions], node.born)
     )
     twin.deleted_s = now_s
     return twin

@@ -5,10 +5,11 @@ What may live here: the conversation with the coordinator, over an xdist channel
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_cloudbench.model import FleetError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Agent", "host_id", "local_agent"]
 
 _CLOCK_PINGS = 9
+_LIFE_S = 1.0
 
 
 class _Channel(Protocol):
@@ -90,7 +92,10 @@ class Agent:
     def enter(self, item: str) -> str:
         """Wait until all agents are at this item. Returns why the session is to stop, or an empty text."""
         self._item = item
-        place = self.gather("enter")
+        try:
+            place = self.gather("enter")
+        except FleetError as error:
+            return str(error)
         self.index, self.count = place["index"], place["count"]
         return str(place["stop"])
 
@@ -107,11 +112,35 @@ class Agent:
         try:
             value = work()
         except BaseException as error:
-            self._send({"kind": "done", "item": self._item, "name": name, "reply": {"error": str(error)}})
-            self._inbox.get()
+            with contextlib.suppress(FleetError):  # its own error is the one to report
+                self._exchange({"kind": "done", "item": self._item, "name": name, "reply": {"error": str(error)}})
             raise
-        self._send({"kind": "done", "item": self._item, "name": name, "reply": {"value": value}})
-        return self._value(self._receive())
+        return self._call({"kind": "done", "item": self._item, "name": name, "reply": {"value": value}})
+
+    def leave(self, failure: str) -> Mapping[str, Any] | None:
+        """Hand in how the item went. Returns what became of it on all agents, or None when nobody asks any more."""
+        try:
+            verdict: Mapping[str, Any] = self.gather("leave", failure)
+        except FleetError:
+            return None
+        return verdict
+
+    @contextlib.contextmanager
+    def sign_of_life(self) -> Iterator[None]:
+        """Tell the controller once a second that this process runs, while it does what others wait for."""
+        done = threading.Event()
+
+        def tell() -> None:
+            while not done.wait(_LIFE_S):
+                self.tell("alive")
+
+        thread = threading.Thread(target=tell, name="sign-of-life", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def _call(self, message: dict[str, Any]) -> Any:
         return self._value(self._exchange(message))

@@ -54,10 +54,11 @@ class _Run:
     """One ``experiment.run`` while it lasts. ``folder`` holds the agents' logs."""
 
     folder: Path
-    about: Mapping[str, Any] = field(default_factory=dict)
+    item: Item
+    about: Mapping[str, Any]
     listing: dict[str, tuple[int, str | None]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    lost_agents: Mapping[str, str] = field(default_factory=dict)
+    verified: bool = False
     merged: bool = False
 
 
@@ -119,6 +120,7 @@ class Conductor:
             handlers={"start": self._start, "result": self._result},
             services={
                 "hello": self._hello,
+                "alive": lambda agent, payload: None,
                 "clock": lambda agent, payload: now_ns(),
                 "collected": lambda agent, payload: self.on_collected(agent, payload),  # noqa: PLW0108 - set later
                 "entries": self._entries,
@@ -192,7 +194,7 @@ class Conductor:
             emulator.control(reset=True)
         elif about["is_real"]:
             self._say(f"{about['provider']}: about {about['ops']} operations, {about['bytes']:,} bytes up")
-        run = self._runs[about["run"]] = _Run(Path(self.facts.results) / about["folder"], about)
+        run = self._runs[about["run"]] = _Run(Path(self.facts.results) / about["folder"], item, about)
         run.folder.mkdir(parents=True, exist_ok=True)
         margin_s = _START_MARGIN_S + _START_MARGIN_PER_AGENT_S * len(payloads)
         item.facts["busy_until_s"] = now_ns() / 1e9 + margin_s + max(each["planned_s"] for each in payloads.values())
@@ -208,32 +210,29 @@ class Conductor:
         self.on_end()
         about = next(iter(payloads.values()))
         run = self._runs[about["run"]]
+        run.verified = about["verified"]
         for agent, each in payloads.items():
             run.notes += each["notes"]
             if each["log"] is not None:
                 (run.folder / f"{agent}.oplog").write_bytes(each["log"])
-        doubts = [f"{agent} {reason}" for agent, reason in item.missing.items()]
         offsets = {agent: each["clock_offset_ns"] for agent, each in payloads.items()}
-        doubts += sorted({each["stopped"] for each in payloads.values() if each["stopped"]})
-        run.lost_agents = dict(item.missing)
-        return self._conclude(run, item.entered, doubts, offsets, verified=about["verified"])
+        return self._conclude(run, sorted({each["stopped"] for each in payloads.values() if each["stopped"]}), offsets)
 
     # -- merging ----------------------------------------------------------------------------------
 
-    def _conclude(
-        self, run: _Run, agents: list[str], doubts: list[str], offsets: Mapping[str, int], verified: bool
-    ) -> dict[str, Any]:
+    def _conclude(self, run: _Run, stopped: list[str], offsets: Mapping[str, int]) -> dict[str, Any]:
         run.merged = True
         about, table = run.about, stats.OpTable()
         for path in sorted(run.folder.glob("*.oplog")):
             part = oplog.read_log(path)
             part.shift(offsets.get(path.stem, 0))
             table.extend(part)
-        verification = stats.verify(table, run.listing, object_name) if verified else None
+        verification = stats.verify(table, run.listing, object_name) if run.verified else None
         summary = stats.summarize(table, verification)
-        doubts = [*doubts, *self._doubts(about, summary)]
+        lost = [f"{agent} {reason}" for agent, reason in run.item.missing.items()]
+        doubts = [*lost, *stopped, *self._doubts(about, summary)]
         judgements = self._judge(about, summary.metrics, doubts)
-        info = self._info(run, summary, verification, agents, doubts, judgements)
+        info = self._info(run, summary, verification, doubts, judgements)
         try:
             parquet = run.folder.parent / f"{run.folder.name}.parquet"
             oplog.write_parquet(table, parquet, {"nodeid": about["nodeid"], "run_id": self.facts.run_id})
@@ -282,8 +281,8 @@ class Conductor:
         return self._baseline[0].get(fullname) if isinstance(self._baseline, tuple) else None
 
     def _info(
-        self, run: _Run, summary: stats.Summary, verification: stats.Verification | None, agents: list[str],
-        doubts: list[str], judgements: list[expect.Judgement],
+        self, run: _Run, summary: stats.Summary, verification: stats.Verification | None, doubts: list[str],
+        judgements: list[expect.Judgement],
     ) -> dict[str, Any]:  # fmt: skip
         """The entry's extra_info: all metrics by name, and what one must know to trust them."""
         about = run.about
@@ -300,8 +299,8 @@ class Conductor:
             "arrival": about["arrival"],
             "loop": about["loop"],
             "size_bytes": about["size_bytes"],
-            "agents": len(agents),
-            "missing_agents": dict(run.lost_agents),
+            "agents": len(run.item.entered),
+            "missing_agents": dict(run.item.missing),
             "provider": about["provider"],
             "profile": about["profile"],
             "emulated": about["profile"] is not None,
@@ -312,7 +311,7 @@ class Conductor:
             "versions": {"pytest-cloudbench": __version__, **about["versions"]},
             "doubts": doubts,
             "notes": run.notes,
-            "expectations": [f"{each.status}: {each.line}" for each in judgements] or ["no expectation"],
+            "expectations": [each.line for each in judgements] or ["no expectation"],
         }
 
     def _store(self, about: Mapping[str, Any], summary: stats.Summary, info: dict[str, Any]) -> None:
@@ -329,14 +328,13 @@ class Conductor:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def salvage(self) -> None:
+    def salvage(self, why: str) -> None:
         """Keep what was measured by experiments that never came to their result (Ctrl-C, a lost fleet)."""
         for run in self._runs.values():
             if run.merged or not run.folder.is_dir():
                 continue
-            run.listing.clear()
             try:
-                self._conclude(run, [], ["interrupted"], {}, verified=False)
+                self._conclude(run, [why], {})
             except CloudbenchError as error:
                 self._say(str(error))
 

@@ -8,7 +8,9 @@ Life of an item (one experiment)::
     assign -> enter -> { gather | once }* -> leave -> forgotten
 
 An agent that is lost, or that leaves early, is not waited for any more; an agent that shows no sign of
-life for ``patience_s`` after somebody began to wait for it is a straggler and is removed.
+life for ``patience_s`` after somebody began to wait for it is a straggler and is removed. An agent that
+failed goes to the last meeting of its experiment (``once:clean:*``) at once: the others meet without it,
+and it waits for them there.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from pytest_cloudbench.model import CloudbenchError
 __all__ = ["Coordinator", "Handler", "Item", "Reply"]
 
 Reply = dict[str, Any]
+_ONCE, _LAST = "once:", "once:clean:"
+
 Handler = Callable[["Item", dict[str, Any]], Any]
 """Called with the item and the payloads by agent when a gathering is complete; its result goes to all."""
 
@@ -45,8 +49,8 @@ class Item:
         nodeid: pytest's node id.
         members: agents that take part, in order; the first one leads. Fixed when the item is entered.
         entered: agents that took part at the beginning.
-        missing: agent to the reason why it is not there any more.
-        failures: agent to the text of its failure.
+        missing: agent that was lost at this item to the reason.
+        left: agents that are done with it.
         facts: what handlers remember about the item.
     """
 
@@ -54,7 +58,6 @@ class Item:
     members: list[str] = field(default_factory=list)
     entered: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
     meetings: dict[str, _Meeting] = field(default_factory=dict)
     answers: dict[str, Reply] = field(default_factory=dict)
@@ -69,7 +72,7 @@ class Coordinator:
         services: what to answer when one agent asks for something by name, with no meeting.
         patience_s: how long an agent may show no sign of life while others wait for it.
         kill: ends an agent that is a straggler.
-        head: the item an agent is at, where the scheduler knows; None means "at the one it is waited for".
+        apart: whether an agent is at an item of its own, which may take as long as it likes.
         stop: whether the session is to stop before the next item, and why.
         maxfail: failed items after which to stop; 0 means never.
     """
@@ -81,17 +84,20 @@ class Coordinator:
         services: Mapping[str, Callable[[str, Any], Any]],
         patience_s: float,
         kill: Callable[[str], None] = lambda agent: None,
-        head: Callable[[str], str | None] = lambda agent: None,
+        apart: Callable[[str], bool] = lambda agent: False,
         stop: Callable[[], str] = lambda: "",
         maxfail: int = 0,
     ) -> None:
         self._handlers, self._services, self._patience_s = dict(handlers), dict(services), patience_s
-        self._kill, self._head, self._stop, self._maxfail = kill, head, stop, maxfail
+        self._kill, self._apart, self._stop, self._maxfail = kill, apart, stop, maxfail
         self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._dismissed: set[str] | None = None
         self._send: dict[str, Callable[[Any], None]] = {}
         self._life_s: dict[str, float] = {}
         self._items: dict[str, Item] = {}
         self._loggers: dict[str, str] = {}
+        self._orphans: set[str] = set()
         self._failed_items = 0
         self._closed = threading.Event()
         self._watch: threading.Thread | None = None
@@ -106,17 +112,25 @@ class Coordinator:
             self._life_s[agent] = time.monotonic()
 
     def leave_fleet(self, agent: str, reason: str) -> None:
-        """The agent is gone. Nobody waits for it any more; what it measured is kept."""
+        """The agent is gone. Nobody waits for it any more; what it measured is kept.
+
+        It is missing at the item it was at; the items that it was given in advance begin without it.
+        """
         with self._lock:
             if self._send.pop(agent, None) is None:
                 return
-            for item in list(self._items.values()):
-                if agent in item.members and agent not in item.left:
-                    item.missing[agent] = self.lost.setdefault(agent, reason)
-                    item.members.remove(agent)
-                    for meeting in list(item.meetings.values()):
+            self.lost[agent] = reason
+            at_item = not self._apart(agent)
+            for item in [item for item in self._items.values() if agent in item.members]:
+                item.members.remove(agent)
+                if at_item:
+                    item.missing[agent] = reason
+                at_item = False
+                if agent not in item.left:
+                    for meeting in item.meetings.values():
                         meeting.arrived.pop(agent, None)
-                    self._settle(item)
+                self._settle(item)
+            self._changed.notify_all()
 
     def assign(self, nodeid: str, agent: str) -> None:
         """The scheduler has given an item to an agent."""
@@ -125,11 +139,28 @@ class Coordinator:
             if agent not in item.members:
                 item.members.append(agent)
 
-    def unlogged(self, nodeid: str) -> bool:
-        """Whether an item that was given to agents has nobody left who could report it, or lost who was to."""
+    def orphaned(self, nodeid: str) -> bool:
+        """Whether nobody is left who could report an item that was given to agents. True once, to who reports it."""
         with self._lock:
             item = self._items.get(nodeid)
-            return not item.members if item else self._loggers.get(nodeid, "") not in self._send
+            alone = not item.members if item else self._loggers.get(nodeid) not in {None, *self._send}
+            if not alone or nodeid in self._orphans:
+                return False
+            self._orphans.add(nodeid)
+            self._items.pop(nodeid, None)
+            return True
+
+    def dismiss(self, patience_s: float) -> None:
+        """The session ends: agents stop what they do. Returns when none of them measures any more."""
+        with self._changed:
+            waiting = {agent for item in self._items.values() for meeting in item.meetings.values()
+                       for agent in meeting.arrived if agent != meeting.runner}  # fmt: skip
+            self._dismissed = busy = {
+                agent for item in self._items.values() if item.entered for agent in item.members
+            } - waiting  # fmt: skip
+            for agent in list(self._send):
+                self._reply(agent, None)
+            self._changed.wait_for(lambda: not busy & self._send.keys(), patience_s)
 
     def close(self) -> None:
         """Stop watching for stragglers."""
@@ -144,14 +175,17 @@ class Coordinator:
         kind = message["kind"]
         with self._lock:
             self._life_s[agent] = time.monotonic()
-            if kind == "meet":
-                self._meet(agent, message)
-                return
-            if kind == "done":
-                self._done(agent, message)
+            if kind in {"meet", "done"}:
+                if self._dismissed is not None:  # it has stopped, and finds the end of the session in its inbox
+                    self._dismissed.discard(agent)
+                    self._changed.notify_all()
+                else:
+                    (self._meet if kind == "meet" else self._done)(agent, message)
                 return
         if kind == "ask":
             self._reply(agent, _answer(self._services[message["name"]], agent, message.get("payload")))
+        elif kind == "tell" and message["name"] == "logged":
+            self._loggers.pop(message["payload"], None)
         elif kind == "tell":
             self._services[message["name"]](agent, message.get("payload"))
 
@@ -188,27 +222,38 @@ class Coordinator:
     def _settle(self, item: Item) -> None:
         """Close every meeting of an item that waits for nobody any more."""
         for meeting in list(item.meetings.values()):
-            if meeting.name.startswith("once:"):
+            if meeting.name.startswith(_ONCE):
                 self._elect(item, meeting)
             elif meeting.arrived and not self._awaited(item, meeting):
                 self._close_meeting(item, meeting)
         if not item.members and item.entered:
             item.meetings.clear()
 
+    @staticmethod
+    def _takes_part(item: Item, meeting: _Meeting) -> list[str]:
+        """Members that have arrived at a meeting or are still to come; all come to ``leave``."""
+        if meeting.name == "leave":
+            return item.members
+        gone = set(item.left)
+        if not meeting.name.startswith(_LAST):  # who failed skips the rest of its experiment
+            gone |= {agent for each in item.meetings.values() if each.name.startswith(_LAST) for agent in each.arrived}
+        return [agent for agent in item.members if agent not in gone]
+
     def _awaited(self, item: Item, meeting: _Meeting) -> list[str]:
-        """Members that have neither arrived nor left."""
-        gone = item.left if meeting.name != "leave" else set()
-        return [agent for agent in item.members if agent not in meeting.arrived and agent not in gone]
+        """Members that are still to come; where the first one does the work alone, only that one matters."""
+        members = self._takes_part(item, meeting)
+        if meeting.name.startswith(_ONCE) and not meeting.name.startswith(_LAST):
+            members = members[:1]
+        return [agent for agent in members if agent not in meeting.arrived]
 
     def _elect(self, item: Item, meeting: _Meeting) -> None:
         """Let the first member that is still there run what must be done once."""
-        if meeting.runner in item.members and meeting.runner not in item.left:
+        members = self._takes_part(item, meeting)
+        if meeting.runner in members or self._awaited(item, meeting):
             return
-        leader = next((agent for agent in item.members if agent not in item.left), None)
-        meeting.runner = None
-        if leader is not None and leader in meeting.arrived:
-            meeting.runner = leader
-            self._reply(leader, {"run": True})
+        meeting.runner = members[0] if members else None
+        if meeting.runner is not None:
+            self._reply(meeting.runner, {"run": True})
 
     def _close_meeting(self, item: Item, meeting: _Meeting) -> None:
         if meeting.name == "enter":
@@ -241,7 +286,7 @@ class Coordinator:
         self._items.pop(item.nodeid)
         failures = {agent: text for agent, text in meeting.arrived.items() if text}
         self._failed_items += bool(failures or item.missing)
-        logger = self._loggers[item.nodeid] = item.members[0]
+        logger = self._loggers[item.nodeid] = next(iter(item.members), "")
         value = {"failures": failures, "missing": item.missing, "agents": item.entered}
         for agent in item.members:
             self._reply(agent, {"value": {**value, "log": agent == logger}})
@@ -262,17 +307,20 @@ class Coordinator:
                 self.leave_fleet(agent, f"showed no sign of life for {self._patience_s:g} s and was ended")
 
     def _stragglers(self, item: Item) -> list[str]:
-        """Members that others wait for, that are at this item, and that have been silent for too long."""
+        """Members that others wait for, that wait for nobody themselves, and that have been silent for too long."""
         now_s, late = time.monotonic(), []
+        waiting = {agent for each in item.meetings.values() for agent in each.arrived if agent != each.runner}
         for meeting in item.meetings.values():
-            waited = [meeting.runner] if meeting.runner else self._awaited(item, meeting)
-            if meeting.name.startswith("once:") and not meeting.runner:
-                waited = waited[:1]
-            for agent in waited:
+            for agent in [meeting.runner] if meeting.runner else self._awaited(item, meeting):
                 life_s = max(self._life_s.get(agent, 0), meeting.since_s, item.facts.get("busy_until_s", 0))
-                if now_s - life_s > self._patience_s and self._head(agent) in (None, item.nodeid):
+                silent = now_s - life_s > self._patience_s and agent not in waiting
+                if silent and self._current(agent) is item and not self._apart(agent):
                     late.append(agent)
-        return late if not item.facts.get("solo") else []
+        return late
+
+    def _current(self, agent: str) -> Item | None:
+        """The first item that an agent is not done with."""
+        return next((item for item in self._items.values() if agent in item.members and agent not in item.left), None)
 
 
 def _answer(call: Callable[..., Any], *args: Any) -> Reply:

@@ -21,9 +21,7 @@ def run_everywhere(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent
     """Run a fleet item in step with all other agents."""
     if _stopped(item, agent):
         return
-    reports = runtestprotocol(item, log=False, nextitem=nextitem)
-    failure = next((report.longreprtext for report in reports if report.failed), "")
-    _log(item, reports, agent.gather("leave", failure), agent)
+    _leave(item, runtestprotocol(item, log=False, nextitem=nextitem), agent)
 
 
 def run_solo(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:
@@ -34,11 +32,18 @@ def run_solo(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> N
         return
     reports: list[pytest.TestReport] = []
     if agent.index == 0:
-        with benchmarks.enabled_here(item.config):
+        with agent.sign_of_life(), benchmarks.enabled_here(item.config):
             reports = runtestprotocol(item, log=False, nextitem=nextitem)
         agent.ask("entries", benchmarks.take_entries(item.config))
-    failure = next((report.longreprtext for report in reports if report.failed), "")
-    _log(item, reports, agent.gather("leave", failure), agent)
+    _leave(item, reports, agent)
+
+
+def _leave(item: pytest.Item, reports: list[pytest.TestReport], agent: Agent) -> None:
+    verdict = agent.leave(next((report.longreprtext for report in reports if report.failed), ""))
+    if verdict is None:
+        item.session.shouldstop = "the controller is gone"
+    else:
+        _log(item, reports, verdict, agent)
 
 
 def _stopped(item: pytest.Item, agent: Agent) -> bool:
@@ -60,6 +65,7 @@ def _log(item: pytest.Item, reports: list[pytest.TestReport], verdict: Mapping[s
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    agent.tell("logged", item.nodeid)
 
 
 def _report(item: pytest.Item) -> pytest.TestReport:

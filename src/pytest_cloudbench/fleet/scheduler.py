@@ -38,6 +38,7 @@ class FleetScheduling(EachScheduling):
         self._shared: deque[int] = deque()
         self._for_all: list[int] = []
         self._cursor: dict[WorkerController, int] = {}
+        self._begin = 0
         self._collection: list[str] = []
         self.fleet_items: set[str] = set()
         """Node ids that every node runs; set from what the workers collected."""
@@ -71,7 +72,7 @@ class FleetScheduling(EachScheduling):
             for index, nodeid in enumerate(self._collection):
                 (self._for_all if nodeid in self.fleet_items else self._shared).append(index)
         new = [node for node in self.node2pending if node in self.node2collection and node not in self._cursor]
-        begin = max(self._cursor.values(), default=0)  # a replacement joins at the next item nobody has yet
+        begin = max(self._cursor.values(), default=self._begin)  # a replacement joins at the next item nobody has yet
         self._cursor.update(dict.fromkeys(new, begin))
         for node in new:
             self._feed(node)
@@ -84,26 +85,28 @@ class FleetScheduling(EachScheduling):
     def remove_node(self, node: WorkerController) -> str | None:
         """A node is gone. Returns the item to report as crashed; the fleet reports its own items itself."""
         pending = self.node2pending.pop(node)
-        self._cursor.pop(node, None)
+        cursor = self._cursor.pop(node, 0)
         self.node2collection.pop(node, None)
         crashed = self._collection[pending[0]] if pending else None
+        if not self._cursor:  # all are lost: what they had not begun is for those that replace them
+            self._begin = cursor - sum(self._collection[index] in self.fleet_items for index in pending[1:])
         for index in reversed(pending[1:]):
             if self._collection[index] not in self.fleet_items:
                 self._shared.appendleft(index)
         for other in self._cursor:
             self._feed(other)
-        if crashed in self.fleet_items and not self._coordinator.unlogged(crashed):
+        if crashed in self.fleet_items and not self._coordinator.orphaned(crashed):
             return None
         return crashed
 
     # -- what the coordinator asks -----------------------------------------------------------------
 
-    def head(self, agent: str) -> str | None:
-        """The item that an agent is at, or None when it is at no item."""
+    def apart(self, agent: str) -> bool:
+        """Whether an agent is at an item that it alone runs."""
         for node, pending in list(self.node2pending.items()):
-            if node.gateway.id == agent:
-                return self._collection[pending[0]] if pending else ""
-        return ""
+            if node.gateway.id == agent and pending:
+                return self._collection[pending[0]] not in self.fleet_items
+        return False
 
     # ----------------------------------------------------------------------------------------------
 
@@ -114,15 +117,22 @@ class FleetScheduling(EachScheduling):
             if self._shared:
                 batch.append(self._shared.popleft())
             elif self._cursor[node] < len(self._for_all):
-                index = self._for_all[self._cursor[node]]
-                self._cursor[node] += 1
-                self._coordinator.assign(self._collection[index], node.gateway.id)
-                batch.append(index)
+                batch.append(self._next_for_all(node))
             else:
                 break
         if batch and not node.shutting_down:
             pending.extend(batch)
             node.send_runtest_some(batch)
+
+    def _next_for_all(self, node: WorkerController) -> int:
+        """The next item that all run. Whoever has not come so far yet takes part in it: it waits for them."""
+        position = self._cursor[node]
+        index = self._for_all[position]
+        for other, cursor in self._cursor.items():
+            if cursor <= position:
+                self._coordinator.assign(self._collection[index], other.gateway.id)
+        self._cursor[node] += 1
+        return index
 
     def _hand_over(self) -> None:
         """No fleet item in this session: the stock scheduler takes over as if it had been there from the start."""

@@ -24,6 +24,9 @@ from pytest_cloudbench.results import benchmarks
 
 __all__ = ["ControllerSession"]
 
+_DISMISS_S = 5.0
+"""How long agents may take to stop and flush their records when the session ends in mid-run."""
+
 
 class ControllerSession:
     """Serves the agents; without xdist it is the one agent as well."""
@@ -47,7 +50,7 @@ class ControllerSession:
         self.coordinator = self.conductor.build_coordinator(
             option.cloudbench_patience,
             kill=self.conductor.kill,
-            head=self._head,
+            apart=self._apart,
             stop=self._stop_reason,
             maxfail=config.getvalue("maxfail") if self._distributed else 0,
         )
@@ -74,8 +77,8 @@ class ControllerSession:
         session: Any = self.config.pluginmanager.getplugin("dsession")
         return str(getattr(session, "shouldstop", "") or "")
 
-    def _head(self, agent: str) -> str | None:
-        return None if self._scheduler is None else self._scheduler.head(agent)
+    def _apart(self, agent: str) -> bool:
+        return False if self._scheduler is None else bool(self._scheduler.apart(agent))
 
     # -- xdist ------------------------------------------------------------------------------------
 
@@ -140,7 +143,10 @@ class ControllerSession:
         """Keep what unfinished experiments measured, and save the entries."""
         if self._live is not None:
             self._live.close()
-        self.conductor.salvage()
+        if self._distributed:
+            self.coordinator.dismiss(_DISMISS_S)
+        interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
+        self.conductor.salvage("interrupted" if interrupted else "ended before its result")
         if not self.conductor.findings:
             return
         try:

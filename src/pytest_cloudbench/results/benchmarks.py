@@ -41,14 +41,19 @@ def add_entry(
     data_s: Sequence[float], group: str | None = None, iterations: int = 1,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:  # fmt: skip
-    """Add one experiment as an entry. ``data_s`` are the durations of its rounds in seconds, at least one."""
+    """Add one experiment as an entry. ``data_s`` are the durations of its rounds in seconds, at least one.
+
+    Raises ResultsError without a round: such an entry would break pytest-benchmark's table.
+    """
+    if not data_s:
+        raise ResultsError(f"{fullname}: an entry needs at least one round")
     session = _session(config)
     if session is None:
         return
     from pytest_benchmark.stats import Metadata
 
     fixture = SimpleNamespace(
-        name=name, fullname=fullname, group=group, param=name.partition("[")[2].rstrip("]") or None,
+        name=name, fullname=fullname, group=group, param=name.partition("[")[2].removesuffix("]") or None,
         params=dict(params) or None, extra_info=dict(extra_info), cprofile_stats=None, has_error=False,
     )  # fmt: skip
     entry = Metadata(fixture, iterations=iterations, options=dict(options))
@@ -68,9 +73,13 @@ def save(config: pytest.Config, default_name: str | None) -> None:
         return
     if default_name is not None and not (session.save or session.autosave):
         session.save = default_name
+    query = getattr(session.storage, "query", list)
+    former = set(query())
     try:
         session.handle_saving()
     except OSError as error:
+        for torn in set(query()) - former:
+            torn.unlink()
         where = error.filename or session.storage
         raise ResultsError(f"{where}: cannot save the entries: {error.strerror}; free some space") from error
     finally:

@@ -60,7 +60,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "help": "end an agent that gives no sign of life for so long while others wait (default: %(default)s)",
     }),
     ("--cloudbench-max-lateness", {
-        "type": float, "metavar": "SECONDS", "default": 0.1,
+        "type": float, "metavar": "SECONDS", "default": 0.2,
         "help": "lateness p99 above which the engine counts as saturated (default: %(default)s)",
     }),
 )  # fmt: skip
@@ -192,8 +192,6 @@ def pytest_testnodedown(node: WorkerController, error: object) -> None:
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Fleet items need a scheduler of their own; without them it hands over to the stock one."""
-    if config.getvalue("dist") == "each":
-        return None
     return _session(config).make_scheduler(log)
 
 

@@ -254,14 +254,17 @@ class Experiment:
     def _list(self, run: str, folder: str) -> int:
         """Send the provider's listing of the folder to the controller, in pieces."""
         rows: list[list[Any]] = []
-        count = 0
-        for entry in self.provider.driver.list(folder):
-            if not entry.is_folder:
-                rows.append([entry.path.rpartition("/")[2], entry.size_bytes, entry.digest])
-            if len(rows) >= _LISTING_ROWS:
-                count = self.agent.ask("listing", {"run": run, "rows": rows})
-                rows = []
-        return int(self.agent.ask("listing", {"run": run, "rows": rows})) if rows else count
+        try:
+            for entry in self.provider.driver.list(folder):
+                if not entry.is_folder:
+                    rows.append([entry.path.rpartition("/")[2], entry.size_bytes, entry.digest])
+                if len(rows) >= _LISTING_ROWS:
+                    self.agent.ask("listing", {"run": run, "rows": rows})
+                    rows = []
+        except CloudError as error:
+            if error.kind is not ErrorKind.NOT_FOUND:  # no folder: not one file was accepted
+                raise
+        return int(self.agent.ask("listing", {"run": run, "rows": rows}))
 
     def _patiently(self, work: Callable[[str], None], folder: str) -> None:
         """Do what is not measured, also where the provider still throttles because of what was."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_cloudbench import __version__
-from pytest_cloudbench.model import CloudbenchError, UsageError
+from pytest_cloudbench.model import CloudbenchError, CloudError, ErrorKind, ProviderSpec, UsageError
 
 __all__ = ["main"]
 
@@ -45,7 +45,38 @@ def _parser() -> argparse.ArgumentParser:
     emulate.add_argument("--time-scale", type=float, default=1.0, metavar="K", help="run its clock K times faster")
     emulate.add_argument("--seed", type=int, default=0, help="seed of its random behaviour (default: %(default)s)")
     emulate.set_defaults(run=_emulate)
+    clean = commands.add_parser(
+        "clean",
+        help="remove what killed runs left on providers",
+        description="Remove the folders that killed runs left on real providers, as the journal names them. "
+        "Nothing outside these folders is touched.",
+    )
+    clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    clean.set_defaults(run=_clean)
     return parser
+
+
+def _clean(options: argparse.Namespace) -> int:
+    from pytest_cloudbench import credentials, drivers
+    from pytest_cloudbench.results import journal
+
+    left = journal.pending()
+    for text, folder in left:
+        sys.stdout.write(f"{text} {folder}\n")
+        if options.dry_run:
+            continue
+        spec = ProviderSpec.parse(text)
+        driver = drivers.connect(spec, None, credentials.load(spec.scheme, spec.params.get("token_env")))
+        try:
+            driver.delete(folder)
+        except CloudError as error:
+            if error.kind is not ErrorKind.NOT_FOUND:
+                raise
+        finally:
+            driver.close()
+        journal.forget(text, folder)
+    sys.stdout.write(f"{len(left)} folders {'would be ' if options.dry_run else ''}removed\n")
+    return 0
 
 
 def _emulate(options: argparse.Namespace) -> int:
@@ -54,3 +85,7 @@ def _emulate(options: argparse.Namespace) -> int:
     return emulators.serve_foreground(
         options.api, options.profile, port=options.port, time_scale=options.time_scale, seed=options.seed
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

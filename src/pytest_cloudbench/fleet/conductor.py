@@ -192,7 +192,7 @@ class Conductor:
         emulator = self._emulators.get(about["provider"])
         if emulator is not None:
             emulator.control(reset=True)
-        elif about["is_real"]:
+        elif about["is_kept"]:
             self._say(f"{about['provider']}: about {about['ops']} operations, {about['bytes']:,} bytes up")
         run = self._runs[about["run"]] = _Run(Path(self.facts.results) / about["folder"], item, about)
         run.folder.mkdir(parents=True, exist_ok=True)

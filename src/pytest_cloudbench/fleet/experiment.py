@@ -17,6 +17,7 @@ from pytest_cloudbench.fleet.agent import Agent, host_id
 from pytest_cloudbench.fleet.facts import RunFacts, object_name, slug
 from pytest_cloudbench.model import BudgetError, CloudError, Content, Endpoint, ErrorKind, ProviderSpec, Verb
 from pytest_cloudbench.payload import Generator, digest
+from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.oplog import OpLog
 
 __all__ = ["ExpectationBroken", "ExpectationUnknown", "Experiment", "Provider", "Result", "connect_provider"]
@@ -48,9 +49,9 @@ class Provider:
     profile: str | None = None
 
     @property
-    def is_real(self) -> bool:
-        """Whether requests leave for a service that is not an emulator."""
-        return self.profile is None and not self.spec.startswith("folder:")
+    def is_kept(self) -> bool:
+        """Whether what is written outlives the run: then it is journaled, and a run is announced."""
+        return self.profile is None
 
 
 def connect_provider(text: str, agent: Agent) -> Provider:
@@ -159,7 +160,7 @@ class Experiment:
         self.runs += 1
         run = f"{self.nodeid}#{self.runs}"
         folder = f"/cloudbench-{self.facts.run_id}/{slug(run)}"
-        self.agent.once(f"folder:{run}", lambda: self._patiently(self.provider.driver.mkdir, folder))
+        self.agent.once(f"folder:{run}", lambda: self._make(folder))
         try:
             about = self._about(run, arrival, sensors, ops_per_sensor, payload)
             return self._measured(run, folder, payload, arrival, {**about, "published": dict(published or {})}, verify)
@@ -214,7 +215,7 @@ class Experiment:
         return {
             "run": run, "nodeid": self.nodeid, "fullname": fullname, "name": self.name, "test": self.test,
             "params": dict(self.params), "provider": self.provider.spec, "profile": self.provider.profile,
-            "is_real": self.provider.is_real, "sensors": sensors, "ops_per_sensor": count, "ops": sensors * count,
+            "is_kept": self.provider.is_kept, "sensors": sensors, "ops_per_sensor": count, "ops": sensors * count,
             "bytes": sensors * count * payload.size_bytes, "size_bytes": payload.size_bytes,
             "arrival": repr(arrival), "loop": "closed" if isinstance(arrival, ThinkTime) else "open",
             "folder": slug(run), "versions": dict(self.provider.driver.versions()),
@@ -266,6 +267,11 @@ class Experiment:
                 raise
         return int(self.agent.ask("listing", {"run": run, "rows": rows}))
 
+    def _make(self, folder: str) -> None:
+        if self.provider.is_kept:
+            journal.note(self.provider.spec, folder)
+        self._patiently(self.provider.driver.mkdir, folder)
+
     def _patiently(self, work: Callable[[str], None], folder: str) -> None:
         """Do what is not measured, also where the provider still throttles because of what was."""
         for _ in range(_PATIENT_TRIES):
@@ -286,6 +292,8 @@ class Experiment:
         except CloudError as error:
             if error.kind is not ErrorKind.NOT_FOUND:
                 raise
+        if self.provider.is_kept:
+            journal.forget(self.provider.spec, folder)
 
     @staticmethod
     def _result(answer: Mapping[str, Any]) -> Result:

@@ -1,0 +1,20 @@
+"""What holds for all tests: nothing of the user's own state is read or written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import pytest
+
+_STATE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Runs under test, in this process or another, keep their journal in a folder of their own."""
+    config.stash[_STATE] = folder = tempfile.TemporaryDirectory(prefix="cloudbench-tests-")
+    os.environ["CLOUDBENCH_JOURNAL"] = os.path.join(folder.name, "journal.jsonl")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[_STATE].cleanup()

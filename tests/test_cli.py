@@ -1,0 +1,97 @@
+"""The ``cloudbench`` command, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench import __version__, cli
+from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.results import journal
+
+COMMAND = [sys.executable, "-m", "pytest_cloudbench.cli"]
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout.strip() == f"pytest-cloudbench {__version__}"
+    assert {"emulate", "clean"} <= set(run("--help").stdout.split())
+
+
+@pytest.mark.parametrize("words", [["emulate", "no-such-api"], ["emulate", "dropbox", "--profile", "no-such-profile"]])
+def test_bad_input_is_one_line(words: list[str]) -> None:
+    done = run(*words)
+    assert done.returncode == 4
+    assert len(done.stderr.splitlines()) == 1
+    assert words[-1] in done.stderr
+    assert not done.stdout
+
+
+def test_emulate_prints_one_json_line_and_ends_on_interrupt() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "emulate", "dropbox", "--profile", "ideal"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert {"hosts", "port", "ca_file", "access_token", "control", "profile", "pid"} == set(ready)
+        assert Path(ready["ca_file"]).is_file()
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, rest, errors) == (0, "", "")
+    assert not Path(ready["ca_file"]).exists()
+
+
+def test_clean_removes_what_a_killed_run_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    store = tmp_path / "store"
+    (store / "cloudbench-x").mkdir(parents=True)
+    (store / "cloudbench-x" / "file").write_bytes(b"left")
+    (store / "mine").write_bytes(b"not ours")
+    journal.note(f"folder:{store}", "/cloudbench-x")
+    journal.note(f"folder:{store}", "/cloudbench-gone")
+    assert cli.main(["clean", "--dry-run"]) == 0
+    assert (store / "cloudbench-x").exists()
+    assert cli.main(["clean"]) == 0
+    assert not (store / "cloudbench-x").exists()
+    assert (store / "mine").read_bytes() == b"not ours"
+    assert journal.pending() == []
+    assert not journal.journal_path().exists()
+
+
+def test_journal_survives_a_torn_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    journal.note("folder:x", "/a")
+    journal.note("folder:x", "/b")
+    journal.forget("folder:x", "/a")
+    with journal.journal_path().open("a") as file:
+        file.write('{"provider": "fol')
+    assert journal.pending() == [("folder:x", "/b")]
+
+
+def test_a_journal_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "file" / "journal.jsonl"))
+    with pytest.raises(ResultsError, match="CLOUDBENCH_JOURNAL"):
+        journal.note("folder:x", "/a")

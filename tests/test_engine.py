@@ -10,6 +10,7 @@ import _thread
 import itertools
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -473,9 +474,22 @@ def test_the_switch_interval_is_restored_whatever_happens() -> None:
 # --- the budget ---
 
 
+class Yielding(int):
+    """A bound that lets other threads run while a thread compares with it: without a lock they all get through."""
+
+    def __le__(self, other: int) -> bool:
+        time.sleep(0)
+        return int(self) <= other
+
+    def __lt__(self, other: int) -> bool:
+        time.sleep(0)
+        return int(self) < other
+
+
 @pytest.mark.parametrize(("limits", "fits"), [((100, None), 100), ((None, 770), 110), ((100, 770), 100), ((0, 0), 0)])
 def test_a_budget_is_exact_under_threads(limits: tuple[int | None, int | None], fits: int) -> None:
-    budget, together = Budget(*limits), threading.Barrier(8)
+    bounds = [None if limit is None else Yielding(limit) for limit in limits]
+    budget, together = Budget(*bounds), threading.Barrier(8)
 
     def take() -> int:
         together.wait(PATIENCE_S)

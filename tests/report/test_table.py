@@ -1,0 +1,132 @@
+"""The table as people see it, line by line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.report.table import render
+
+TEST = "suites/iot/test_iot.py::test_worst_case"
+
+
+@dataclass(frozen=True)
+class Finding:
+    info: Mapping[str, Any]
+    nodeid: str = f"{TEST}[50-1s]"
+    provider: str = "emulated:one"
+    params: Mapping[str, Any] = field(default_factory=lambda: {"interval_s": 1})
+
+
+def info(**changes: Any) -> dict[str, Any]:
+    return {
+        "agents": 2, "loop": "open", "emulated": True, "time_scale": 1.0, "sensors": 50, "published": {},
+        "files": 1500, "lost": 12, "loss_rate": 0.008, "throttled": 9, "failed": 2, "corrupt": 1, "silently_lost": 1,
+        "response_p50": 0.0123, "response_p99": 1.9, "lateness_p99": 0.0004, "digest_checked": True,
+        "doubts": [], "notes": [], "expectations": ["no expectation"], **changes,
+    }  # fmt: skip
+
+
+def lines(*findings: Finding, width: int = 200) -> list[str]:
+    return [line.rstrip() for line in render(findings, width)]
+
+
+def test_the_table_of_one_experiment() -> None:
+    assert lines(Finding(info())) == [
+        "",
+        "test_worst_case  emulated:one, 2 agents, open loop, emulated: measures the client and the loopback",
+        "files  sensors  interval s  lost  loss rate  throttled  failed  corrupt  silent  p50 ms  p99 ms  late p99",
+        "---------------------------------------------------------------------------------------------------------",
+        "1,500       50           1    12     0.80 %          9       2        1       1    12.3   1,900       0.4",
+        "  no expectation",
+        "",
+    ]
+
+
+def test_what_is_not_known_is_a_dash_and_what_is_zero_is_zero() -> None:
+    names = ["files", "lost", "loss_rate", "throttled", "failed", "corrupt", "silently_lost", "sensors"]
+    times = ["response_p50", "response_p99", "lateness_p99"]
+    nothing = Finding(info(**dict.fromkeys([*names, *times], None)), params={})
+    zero = Finding(info(**dict.fromkeys([*names, *times], 0)), params={"interval_s": 0})
+    assert lines(nothing)[4].split() == ["-"] * 12
+    assert lines(zero)[4].replace("0.00 %", "0").replace("0.0", "0").split() == ["0"] * 12
+
+
+def columns(*findings: Finding) -> list[dict[str, str]]:
+    """The rows of the only table, by column title; two spaces part two columns."""
+    title, _, *rest = (re.split(" {2,}", line.strip()) for line in lines(*findings)[2 : 4 + len(findings)])
+    return [dict(zip(title, row, strict=True)) for row in rest]
+
+
+def test_throttling_stands_apart_from_failure() -> None:
+    (row,) = columns(Finding(info(lost=9, throttled=9, failed=0, corrupt=0, silently_lost=0)))
+    assert {name: row[name] for name in ("lost", "throttled", "failed", "corrupt", "silent")} == {
+        "lost": "9", "throttled": "9", "failed": "0", "corrupt": "0", "silent": "0",
+    }  # fmt: skip
+
+
+def test_experiments_of_one_test_share_a_table_and_others_get_their_own() -> None:
+    text = lines(
+        Finding(info()), Finding(info(files=7), nodeid=f"{TEST}[9-1s]"),
+        Finding(info(), nodeid=f"{TEST}[9-1s]", provider="folder:/x"),
+        Finding(info(), nodeid="suites/iot/test_iot.py::test_average_case[9-1s]"),
+    )  # fmt: skip
+    titles = [line.partition(",")[0] for line in text if "loop" in line]
+    assert titles == ["test_worst_case  emulated:one", "test_worst_case  folder:/x", "test_average_case  emulated:one"]
+    assert [line.split()[0] for line in text[4:6]] == ["1,500", "7"]
+
+
+def test_published_figures_stand_beside_the_measured_ones_where_there_are_any() -> None:
+    with_figure = Finding(info(published={"loss_rate": 0.375, "source": "thesis"}))
+    without = Finding(info(), nodeid=f"{TEST}[9-1s]")
+    assert "published" not in "".join(lines(without))
+    assert [row["published"] for row in columns(with_figure, without)] == ["37.50 %", "-"]
+
+
+def test_an_emulated_result_says_what_it_measures_and_a_real_one_does_not() -> None:
+    assert "emulated: measures the client and the loopback" in lines(Finding(info()))[1]
+    assert "emulated" not in lines(Finding(info(emulated=False), provider="folder:/x"))[1]
+
+
+def test_a_time_scale_says_that_times_are_not_comparable() -> None:
+    assert lines(Finding(info(time_scale=2.0)))[1].endswith("time scale 2: times are not comparable")
+    assert "time scale" not in lines(Finding(info()))[1]
+
+
+def test_doubts_notes_and_expectations_are_shown_once_each() -> None:
+    doubtful = info(
+        doubts=["engine saturated (lateness p99 200 ms is over 100 ms)", "gw1 was lost"],
+        notes=["the records went on in /tmp/x"],
+        expectations=["broken: loss_rate <= 0.1", "met: response_p99 <= 2"],
+    )
+    again = Finding(info(notes=["the records went on in /tmp/x"]), nodeid=f"{TEST}[9-1s]")
+    assert lines(Finding(doubtful), again)[6:] == [
+        "! 50-1s: engine saturated (lateness p99 200 ms is over 100 ms)",
+        "! 50-1s: gw1 was lost",
+        "note: the records went on in /tmp/x",
+        "  50-1s: broken: loss_rate <= 0.1",
+        "  50-1s: met: response_p99 <= 2",
+        "  no expectation",
+        "",
+    ]
+
+
+def test_a_provider_without_digests_is_known_by_a_note() -> None:
+    note = "note: sizes were compared, not content: this provider lists no digest"
+    assert note in lines(Finding(info(digest_checked=False)))
+    assert note not in lines(Finding(info()))
+
+
+@pytest.mark.parametrize("published", [{}, {"loss_rate": 0.5}])
+def test_the_numbers_of_a_big_run_fit_into_120_columns(published: dict[str, Any]) -> None:
+    """A table that is broken by the terminal cannot be read."""
+    finding = Finding(info(files=100_000, sensors=10_000, lost=99_999, throttled=99_999, published=published))
+    assert max(map(len, lines(finding, width=120)[2:5])) <= 120
+
+
+def test_nothing_found_is_no_table() -> None:
+    assert "".join(lines()) == ""

@@ -1,0 +1,284 @@
+"""The adapter to pytest-benchmark: its private names are where we use them, and our entries are ordinary ones."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.results import benchmarks
+
+pytest_plugins = ["pytester"]
+
+ENTRY: dict[str, Any] = {
+    "name": "test_it[5-a[0]]", "fullname": "suites/test_it.py::test_it[5-a[0]]", "params": {"sensors": 5},
+    "extra_info": {"loss_rate": 0.25, "refused_p99": None, "errors": {"server": 1}}, "data_s": [0.5, 0.25, 1.0],
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a worker pytest-benchmark switches itself off, also in the runs that these tests start."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+
+
+@pytest.fixture
+def config(pytester: pytest.Pytester) -> pytest.Config:
+    return configured(pytester)
+
+
+def configured(pytester: pytest.Pytester, *options: str) -> pytest.Config:
+    """A configured run of both plugins which keeps its files in ``store``."""
+    return pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store", *options)
+
+
+def session_of(config: pytest.Config) -> Any:
+    return config._benchmarksession  # type: ignore[attr-defined]  # the private name that these tests are about
+
+
+def stored(pytester: pytest.Pytester) -> list[Path]:
+    return sorted((pytester.path / "store").rglob("*"))
+
+
+# --- the private names: when one of these fails, a release of pytest-benchmark has moved what we lean on ---
+
+
+def test_the_session_has_every_name_that_the_adapter_uses(config: pytest.Config) -> None:
+    session = session_of(config)
+    assert session.benchmarks == []
+    assert (session.save, session.autosave, session.json) == (None, None, None)
+    assert not session.compare
+    assert session.disabled is False
+    assert callable(session.handle_saving)
+    assert isinstance(session.machine_id, str)
+    assert isinstance(session.storage.path, Path)
+    assert list(session.storage.load()) == []
+    assert list(session.storage.query()) == []
+
+
+def test_the_machine_id_is_where_the_results_folder_takes_it_from(config: pytest.Config) -> None:
+    from pytest_benchmark.utils import get_machine_id
+
+    assert get_machine_id() == session_of(config).machine_id
+
+
+def test_metadata_takes_from_its_fixture_what_the_adapter_gives() -> None:
+    from pytest_benchmark.stats import Metadata
+
+    assert list(inspect.signature(Metadata).parameters) == ["fixture", "iterations", "options"]
+    body = inspect.getsource(Metadata)
+    assert set(re.findall(r"fixture\.(\w+)", body)) == {
+        "name", "fullname", "group", "param", "params", "extra_info", "cprofile_stats", "has_error",
+    }  # fmt: skip
+
+
+def test_the_stock_fixture_still_has_the_names_that_stand_in_for_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_it(benchmark):
+            benchmark(int)
+            for name in "name fullname group param params extra_info cprofile_stats has_error".split():
+                getattr(benchmark, name)
+        """
+    )
+    result = pytester.runpytest_subprocess("--benchmark-max-time=0.001", "--benchmark-min-rounds=1")
+    result.assert_outcomes(passed=1)
+
+
+# --- entries ---
+
+
+def test_an_entry_is_an_ordinary_one(config: pytest.Config) -> None:
+    benchmarks.add_entry(config, **ENTRY)
+    (entry,) = session_of(config).benchmarks
+    assert bool(entry)
+    assert not entry.has_error
+    document = json.loads(json.dumps(entry.as_dict()))
+    assert document["stats"].pop("data") == [0.5, 0.25, 1.0]
+    stats = document.pop("stats")
+    assert (stats["rounds"], stats["iterations"], stats["min"], stats["max"]) == (3, 1, 0.25, 1.0)
+    assert document == {
+        "group": None, "name": "test_it[5-a[0]]", "fullname": "suites/test_it.py::test_it[5-a[0]]",
+        "params": {"sensors": 5}, "param": "5-a[0]", "options": {},
+        "extra_info": {"loss_rate": 0.25, "refused_p99": None, "errors": {"server": 1}},
+    }  # fmt: skip
+
+
+def test_an_entry_without_a_round_is_refused(config: pytest.Config) -> None:
+    """An entry without rounds breaks pytest-benchmark's table, after everything was measured."""
+    with pytest.raises(ResultsError, match=r"test_it.*at least one round"):
+        benchmarks.add_entry(config, **{**ENTRY, "data_s": []})
+    assert session_of(config).benchmarks == []
+
+
+def test_entries_of_stock_benchmarks_travel_as_plain_data(pytester: pytest.Pytester) -> None:
+    sender = configured(pytester)
+    benchmarks.add_entry(sender, **ENTRY, group="g", iterations=7, options={"min_rounds": 5})
+    (former,) = [entry.as_dict() for entry in session_of(sender).benchmarks]
+    taken = json.loads(json.dumps(benchmarks.take_entries(sender)))
+    assert session_of(sender).benchmarks == []
+    receiver = configured(pytester)
+    for each in taken:
+        benchmarks.add_entry(receiver, **each)
+    assert [entry.as_dict() for entry in session_of(receiver).benchmarks] == [former]
+
+
+def test_entries_of_failed_benchmarks_do_not_travel(config: pytest.Config) -> None:
+    benchmarks.add_entry(config, **ENTRY)
+    session_of(config).benchmarks[0].fixture.has_error = True
+    assert benchmarks.take_entries(config) == []
+
+
+def test_stock_benchmarks_are_switched_on_for_a_while(config: pytest.Config) -> None:
+    session = session_of(config)
+    session.disabled = True
+    with benchmarks.enabled_here(config):
+        assert session.disabled is False
+    assert session.disabled is True
+
+
+def test_stock_benchmarks_are_switched_off_again_after_a_failure(config: pytest.Config) -> None:
+    session = session_of(config)
+    session.disabled = True
+    with pytest.raises(ZeroDivisionError), benchmarks.enabled_here(config):
+        raise ZeroDivisionError
+    assert session.disabled is True
+
+
+def test_without_pytest_benchmark_nothing_is_kept_and_nothing_breaks() -> None:
+    config: Any = SimpleNamespace()
+    benchmarks.add_entry(config, **ENTRY)
+    benchmarks.save(config, "r1")
+    with benchmarks.enabled_here(config):
+        assert benchmarks.take_entries(config) == []
+    assert (benchmarks.storage(config), benchmarks.baseline(config)) == (None, None)
+
+
+# --- saving ---
+
+
+def test_a_run_is_saved_under_its_name_and_only_once(pytester: pytest.Pytester, config: pytest.Config) -> None:
+    benchmarks.add_entry(config, **ENTRY)
+    benchmarks.save(config, "r1")
+    session_of(config).handle_saving()
+    assert benchmarks.storage(config) == pytester.path / "store"
+    (path,) = [each for each in stored(pytester) if each.is_file()]
+    assert path.name == "0001_r1.json"
+    (entry,) = json.loads(path.read_text())["benchmarks"]
+    assert entry["extra_info"] == ENTRY["extra_info"]
+    assert entry["stats"]["rounds"] == 3
+
+
+def test_what_the_user_asked_for_goes_before_the_default_name(pytester: pytest.Pytester) -> None:
+    config = configured(pytester, "--benchmark-save=mine", "--benchmark-json=out.json")
+    benchmarks.add_entry(config, **ENTRY)
+    benchmarks.save(config, "r1")
+    assert [each.name for each in stored(pytester) if each.is_file()] == ["0001_mine.json"]
+    assert json.loads((pytester.path / "out.json").read_text())["benchmarks"][0]["stats"]["data"] == ENTRY["data_s"]
+
+
+@pytest.mark.parametrize(("name", "entries"), [("r1", 0), (None, 1)])
+def test_nothing_is_saved_without_entries_or_a_wish(
+    pytester: pytest.Pytester, config: pytest.Config, name: str | None, entries: int
+) -> None:
+    for _ in range(entries):
+        benchmarks.add_entry(config, **ENTRY)
+    benchmarks.save(config, name)
+    assert not [each for each in stored(pytester) if each.is_file()]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, as Linux has it")
+def test_a_full_disk_is_one_line(pytester: pytest.Pytester) -> None:
+    config = configured(pytester, "--benchmark-json=/dev/full")
+    benchmarks.add_entry(config, **ENTRY)
+    with pytest.raises(ResultsError) as caught:
+        benchmarks.save(config, None)
+    store = pytester.path / "store"
+    assert str(caught.value) == f"{store}: cannot save the entries: No space left on device; free some space"
+    session_of(config).handle_saving()  # pytest-benchmark's own attempt at the end of the run: nothing is left to do
+
+
+def test_a_torn_file_is_not_left_for_the_next_run_to_stumble_over(
+    pytester: pytest.Pytester, config: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmarks.add_entry(config, **ENTRY)
+    benchmarks.save(config, "good")
+    session = session_of(config)
+
+    def torn_save(document: Any, name: str) -> None:
+        session.storage.get(f"0002_{name}.json").write_text('{"benchmarks": [')
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(session.storage, "save", torn_save)
+    with pytest.raises(ResultsError, match="No space left on device"):
+        benchmarks.save(config, "torn")
+    assert [each.name for each in stored(pytester) if each.is_file()] == ["0001_good.json"]
+
+
+# --- the compared run ---
+
+
+def saved_run(pytester: pytest.Pytester, name: str, loss_rate: float) -> None:
+    config = configured(pytester)
+    benchmarks.add_entry(config, **{**ENTRY, "extra_info": {"loss_rate": loss_rate}})
+    benchmarks.save(config, name)
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "loss_rate"),
+    [
+        ((), "0002_two", 0.2),
+        (("--benchmark-compare",), "0002_two", 0.2),
+        (("--benchmark-compare=0001",), "0001_one", 0.1),
+    ],
+)
+def test_gates_compare_with_the_run_asked_for_or_the_latest(
+    pytester: pytest.Pytester, option: tuple[str, ...], name: str, loss_rate: float
+) -> None:
+    saved_run(pytester, "one", 0.1)
+    saved_run(pytester, "two", 0.2)
+    found = benchmarks.baseline(configured(pytester, *option))
+    assert found is not None
+    entries, path = found
+    assert entries == {ENTRY["fullname"]: {"loss_rate": loss_rate}}
+    assert Path(path).stem == name
+
+
+def test_the_first_run_has_nothing_to_compare_with(config: pytest.Config) -> None:
+    assert benchmarks.baseline(config) is None
+
+
+# --- through the whole of pytest-benchmark ---
+
+CONFTEST = f"""
+from pytest_cloudbench.results import benchmarks
+
+def pytest_configure(config):
+    global controller
+    controller = None if hasattr(config, "workerinput") else config
+
+def pytest_runtest_logreport(report):
+    if controller and report.when == "call":
+        benchmarks.add_entry(controller, **{ENTRY!r})
+"""
+
+
+@pytest.mark.parametrize("agents", [(), ("-n1",)], ids=["one process", "fleet"])
+def test_pytest_benchmark_saves_prints_and_compares_our_entries(
+    pytester: pytest.Pytester, agents: tuple[str, ...]
+) -> None:
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile("def test_it(): pass")
+    options = ("-p", "no:cacheprovider", "--benchmark-storage=store", "--benchmark-autosave", *agents)
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)
+    result = pytester.runpytest_subprocess(*options, "--benchmark-compare", "--benchmark-compare-fail=mean:1%")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*Name (time in ms)*", "test_it?5-a?0?? (0001_*)*", "test_it?5-a?0?? (NOW)*"])
+    assert len([each for each in stored(pytester) if each.suffix == ".json"]) == 2

@@ -1,0 +1,74 @@
+"""Results of every schema so far stay readable, and say the same as on the day they were made.
+
+When a schema changes, its number goes up, this module's history gets a line, and the new version adds a folder
+``fixtures/results-schema-N``; the folders before it are never written again.
+
+* 1: one run of 500 uploads against the emulated service, of which 139 were throttled.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.expect import judge_gate, parse_gate
+from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
+from pytest_cloudbench.results import benchmarks
+from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, read_log, read_parquet
+from pytest_cloudbench.stats import OpTable, summarize
+
+pytest_plugins = ["pytester"]
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+ONE = FIXTURES / "results-schema-1"
+
+
+def rows(table: OpTable) -> list[Op]:
+    return [Op(**{name: getattr(table, name)[row] for name in OpTable.__slots__}) for row in range(len(table))]
+
+
+@pytest.fixture(scope="module")
+def entry() -> dict[str, Any]:
+    """The entry in the JSON of schema 1."""
+    (found,) = json.loads((ONE / "0001_worst-case.json").read_text())["benchmarks"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_every_schema_has_its_old_files() -> None:
+    assert max(LOG_SCHEMA, PARQUET_SCHEMA) == len(list(FIXTURES.glob("results-schema-*")))
+
+
+def test_the_records_of_an_old_run_give_the_same_metrics(entry: dict[str, Any]) -> None:
+    """Which file was lost needs the provider's listing; all else follows from the records."""
+    summary, info = summarize(read_parquet(ONE / "worst-case.parquet"), None), entry["extra_info"]
+    assert summary.ops == info["ops"] == 500
+    assert {kind.value: count for kind, count in summary.kinds.items()} == info["errors"] == {"throttled": 139}
+    recomputed = {name: value for name, value in summary.metrics.items() if not name.endswith("loss_rate")}
+    assert {name: info[name] for name in recomputed} == recomputed
+    assert sorted(summary.response_s)[-1] == entry["stats"]["max"]
+
+
+def test_an_old_log_is_read() -> None:
+    log, parquet = rows(read_log(ONE / "gw0.oplog")), rows(read_parquet(ONE / "worst-case.parquet"))
+    assert len(log) == 20
+    assert all(op in parquet for op in log)
+    assert [op.outcome for op in log[:8]] == [Outcome.THROTTLED] * 8
+    assert {(op.verb, op.kind, op.size_bytes) for op in log[:8]} == {(Verb.PUT, ErrorKind.THROTTLED, 5120)}
+    assert {len(op.digest) for op in log} == {32}
+
+
+def test_a_gate_compares_with_an_old_run(pytester: pytest.Pytester, entry: dict[str, Any]) -> None:
+    shutil.copytree(ONE, pytester.path / "store")
+    config = pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store")
+    found = benchmarks.baseline(config)
+    assert found is not None
+    former = found[0][entry["fullname"]]
+    assert former["loss_rate"] == 0.278
+    gate = parse_gate("loss_rate:10%")
+    assert judge_gate(gate, {"loss_rate": 0.3}, former, []).status == "met"
+    assert judge_gate(gate, {"loss_rate": 0.31}, former, []).status == "broken"

@@ -88,6 +88,7 @@ say "installing the pinned dependencies (about a minute, once)"
 pip_install() { "$venv/bin/python" -m pip install --quiet --constraint constraints.txt "$@"; }
 # The build backend comes first and pinned too, so nothing is fetched unpinned for an isolated build.
 if pip_install hatchling && pip_install --no-build-isolation --editable '.[dev]'; then
+    PYTHONDONTWRITEBYTECODE='' "$venv/bin/python" tools/warm_bytecode.py >/dev/null || die "the package does not load"
     pwd >"$stamp"
     say "ready after $(($(date +%s) - started)) s"
 else

@@ -155,7 +155,7 @@ def _file(scheme: str, path: Path) -> _Lookup:
         return lambda _field: None
     except OSError as error:
         raise CredentialsError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         # Not chained: a TOML error can quote the line, and the line can hold a token.
         line = str(error).rpartition("(at ")[2].rstrip(")")
         raise CredentialsError(f"{path}: is not TOML ({line})") from None

@@ -215,12 +215,12 @@ def provider(request: pytest.FixtureRequest, fleet: Agent) -> Generator[Provider
     connected.driver.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def payloads(request: pytest.FixtureRequest) -> Payloads:
-    """Generators of file content, seeded by the run: ``payloads.random(size_bytes)``..."""
+    """Generators of file content, seeded by run and test: ``payloads.random(size_bytes)``..."""
     from pytest_cloudbench.payload import Payloads
 
-    return Payloads(_session(request.config).facts.seed)
+    return Payloads(f"{_session(request.config).facts.seed}/{request.node.nodeid}")
 
 
 @pytest.fixture

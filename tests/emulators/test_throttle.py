@@ -164,4 +164,4 @@ def test_release_without_admit_is_a_programming_error(write: bool) -> None:
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
 def test_impossible_number_is_refused(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=key):
-        ThrottlePolicy(**{key: value})  # type: ignore[arg-type]
+        ThrottlePolicy(**{key: value})  # type: ignore[arg-type]  # the key is chosen at run time

@@ -35,6 +35,9 @@ from pytest_cloudbench.results import benchmarks, oplog
 
 __all__ = ["Conductor", "Finding", "parse_provider"]
 
+_ENTRY_SCHEMA = 1
+"""Of an entry's extra_info. 1: the first."""
+
 _START_MARGIN_S = 0.05
 _START_MARGIN_PER_AGENT_S = 0.002
 
@@ -58,6 +61,7 @@ class _Run:
     about: Mapping[str, Any]
     listing: dict[str, tuple[int, str | None]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    logs: dict[str, Path] = field(default_factory=dict)
     verified: bool = False
     merged: bool = False
 
@@ -106,6 +110,7 @@ class Conductor:
         self._runs: dict[str, _Run] = {}
         self._baseline: tuple[benchmarks.Baseline, str] | bool | None = False
         self.findings: list[Finding] = []
+        self.is_incomplete = False
         self._done: dict[str, tuple[int, int]] = {}
         self._current: tuple[str, int, int] | None = None
         self.pids: dict[str, int] = {}
@@ -215,17 +220,27 @@ class Conductor:
             run.notes += each["notes"]
             if each["log"] is not None:
                 (run.folder / f"{agent}.oplog").write_bytes(each["log"])
+            elif each.get("log_path"):
+                run.logs[agent] = Path(each["log_path"])
         offsets = {agent: each["clock_offset_ns"] for agent, each in payloads.items()}
-        return self._conclude(run, sorted({each["stopped"] for each in payloads.values() if each["stopped"]}), offsets)
+        return self._conclude(run, self._stopped(payloads), offsets)
+
+    def _stopped(self, payloads: Mapping[str, Any]) -> list[str]:
+        """Why agents stopped early; their budget is a part of what the user gave."""
+        given = {"--max-ops": self.facts.max_ops, "--max-bytes": self.facts.max_bytes}
+        reasons = {each["stopped"] for each in payloads.values() if each["stopped"]}
+        used = {option for option in given if any(reason.startswith(option) for reason in reasons)}
+        return [f"{option} {given[option]} is used up" for option in sorted(used)]
 
     # -- merging ----------------------------------------------------------------------------------
 
     def _conclude(self, run: _Run, stopped: list[str], offsets: Mapping[str, int]) -> dict[str, Any]:
         run.merged = True
         about, table = run.about, stats.OpTable()
-        for path in sorted(run.folder.glob("*.oplog")):
+        logs = {path.stem: path for path in sorted(run.folder.glob("*.oplog"))} | run.logs
+        for agent, path in logs.items():
             part = oplog.read_log(path)
-            part.shift(offsets.get(path.stem, 0))
+            part.shift(offsets.get(agent, 0))
             table.extend(part)
         verification = stats.verify(table, run.listing, object_name) if run.verified else None
         summary = stats.summarize(table, verification)
@@ -238,8 +253,12 @@ class Conductor:
             oplog.write_parquet(table, parquet, {"nodeid": about["nodeid"], "run_id": self.facts.run_id})
             info["ops_file"] = str(Path(parquet.parent.name) / parquet.name)
             shutil.rmtree(run.folder, ignore_errors=True)
+            for path in logs.values():
+                path.unlink(missing_ok=True)
         except ResultsError as error:
-            run.notes.append(f"{error}; the agents' logs stay in {run.folder}")
+            self.is_incomplete = True
+            folders = sorted({str(path.parent) for path in logs.values()})
+            run.notes.append(f"{error}; the agents' logs stay in {' and '.join(folders)}")
             judgements.append(expect.Judgement("broken", str(error)))
         self._store(about, summary, info)
         answer = {"info": info, "judgements": [[each.status, each.line] for each in judgements], "doubts": doubts,
@@ -287,6 +306,7 @@ class Conductor:
         """The entry's extra_info: all metrics by name, and what one must know to trust them."""
         about = run.about
         return {
+            "schema": _ENTRY_SCHEMA,
             **summary.metrics,
             "ops": summary.ops,
             "files": verification.checked if verification else None,
@@ -294,7 +314,7 @@ class Conductor:
             "silently_lost": verification.silent if verification else None,
             **{name.value: summary.outcomes.get(name, 0) for name in Outcome if name is not Outcome.LOST},
             "errors": {kind.value: count for kind, count in summary.kinds.items()},
-            "digest_checked": verification.digest_checked if verification else False,
+            "digest_checked": verification.digest_checked if verification else None,
             "sensors": about["sensors"],
             "arrival": about["arrival"],
             "loop": about["loop"],

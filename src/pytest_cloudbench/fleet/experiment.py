@@ -6,7 +6,7 @@ What may live here: providers as tests see them, tasks that put a driver under t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pytest_cloudbench.engine import Budget, Engine
 from pytest_cloudbench.fleet.agent import Agent, host_id
 from pytest_cloudbench.fleet.facts import RunFacts, object_name, slug
 from pytest_cloudbench.model import BudgetError, CloudError, Content, Endpoint, ErrorKind, ProviderSpec, Verb
-from pytest_cloudbench.payload import Generator, digest
+from pytest_cloudbench.payload import Generator, RandomPayload, digest
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.oplog import OpLog
 
@@ -158,6 +158,8 @@ class Experiment:
         Raises FleetError when the controller is gone, CloudError when the folder cannot be made or listed.
         """
         self.runs += 1
+        if self.runs > 1 and isinstance(payload, RandomPayload):  # or deduplication would fake the second run
+            payload = replace(payload, seed=f"{payload.seed}#{self.runs}")
         run = f"{self.nodeid}#{self.runs}"
         folder = f"/cloudbench-{self.facts.run_id}/{slug(run)}"
         self.agent.once(f"folder:{run}", lambda: self._make(folder))

@@ -60,8 +60,8 @@ def render(findings: Sequence[_Finding], width: int) -> list[str]:
         groups.setdefault((finding.provider, finding.nodeid.partition("[")[0]), []).append(finding)
     for (provider, test), members in groups.items():
         lines += ["", _title(provider, test, members[0].info)]
-        lines += _table(members)
-        lines += _remarks(members, width)
+        lines += _table(members, width)
+        lines += _remarks(members)
     return [*lines, ""]
 
 
@@ -74,7 +74,7 @@ def _title(provider: str, test: str, info: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _table(members: Sequence[_Finding]) -> list[str]:
+def _table(members: Sequence[_Finding], width: int) -> list[str]:
     published = any(finding.info["published"] for finding in members)
     columns = [column for column in _COLUMNS if published or column[0] != "published"]
     rows = [[title for title, _, _ in columns]]
@@ -83,22 +83,34 @@ def _table(members: Sequence[_Finding]) -> list[str]:
             **finding.params, **finding.info, "published_loss_rate": finding.info["published"].get("loss_rate"),
         }  # fmt: skip
         rows.append([show(facts.get(key)) for _, key, show in columns])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
+    rows = _fitting(rows, width)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     text = ["  ".join(cell.rjust(size) for cell, size in zip(row, widths, strict=True)) for row in rows]
     return [text[0], "-" * len(text[0]), *text[1:]]
 
 
-def _remarks(members: Sequence[_Finding], width: int) -> list[str]:
+def _fitting(rows: list[list[str]], width: int) -> list[list[str]]:
+    """On a narrow terminal, leave out columns in which there is nothing but zeros."""
+    for title in ("silent", "corrupt", "failed", "published"):
+        needed = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
+        if needed > width and title in rows[0]:
+            place = rows[0].index(title)
+            if all(row[place] in ("0", "-") for row in rows[1:]):
+                rows = [row[:place] + row[place + 1 :] for row in rows]
+    return rows
+
+
+def _remarks(members: Sequence[_Finding]) -> list[str]:
     """Everything that must be read beside the numbers, each once."""
     remarks: dict[str, None] = {}
     for finding in members:
-        label = finding.nodeid.partition("[")[2].rstrip("]")
+        label = finding.nodeid.partition("[")[2].removesuffix("]")
         for doubt in finding.info["doubts"]:
             remarks[f"! {label}: {doubt}"] = None
         for note in finding.info["notes"]:
             remarks[f"note: {note}"] = None
         for line in finding.info["expectations"]:
             remarks[f"  {label}: {line}" if line != "no expectation" else "  no expectation"] = None
-    if all(not finding.info["digest_checked"] for finding in members):
+    if any(finding.info["digest_checked"] is False for finding in members):
         remarks["note: sizes were compared, not content: this provider lists no digest"] = None
     return list(remarks)

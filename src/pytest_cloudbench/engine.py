@@ -41,8 +41,9 @@ _READY_THREADS = 64
 _NAP_S = 0.2
 """The longest wait without a look at the stop signal."""
 
-_SWITCH_INTERVAL_S = 0.0005
-"""How long a thread may hold the interpreter while others are due (CPython's default of 5 ms would be lateness)."""
+_SWITCH_INTERVAL_S = 0.02
+"""How long a thread may hold the interpreter while others wait for it. Longer than an operation's own work, so
+that answers which arrive together are finished one after the other, not all at the end of the last one."""
 
 
 class Task(Protocol):

@@ -103,6 +103,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("fleet")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist lets the controller schedule what was collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_finish."""
     if hasattr(session.config, "workerinput"):
@@ -151,12 +152,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         session.summarize(terminalreporter)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-benchmark saves, which is a wrapper too
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_sessionfinish."""
     ours = session.config.stash.get(_SESSION, None)
     if ours is not None:
         ours.finish(session)
+    yield
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

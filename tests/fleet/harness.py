@@ -28,7 +28,7 @@ import pytest
 from pytest_cloudbench.results.oplog import read_log, read_parquet
 from pytest_cloudbench.stats import OpTable
 
-HANG_S = 120.0
+HANG_S = 60.0
 """Nothing here takes so long, also on a busy machine."""
 
 _POLL_S = 0.02
@@ -75,8 +75,7 @@ class Ended:
     def counts(self) -> dict[str, int]:
         """The last line's numbers, such as {"passed": 2, "failed": 1}."""
         last = [line for line in self.text.splitlines() if re.search(r" in \d+\.\d+s", line)][-1]
-        return {word.rstrip("s") if word == "errors" else word: int(n) for n, word in re.findall(r"(\d+) ([a-z]+)", last)
-                if word != "s"}  # fmt: skip
+        return {word: int(number) for number, word in re.findall(r"(\d+) ([a-z]{2,})", last)}
 
     def records(self) -> dict[str, OpTable]:
         """Every experiment's merged records, by the name of the test function."""
@@ -86,6 +85,11 @@ class Ended:
             assert match is not None, path
             found[match[1]] = read_parquet(path)
         return found
+
+    def all_records(self) -> list[tuple[int, int]]:
+        """``keys`` of all records of all files, merged or not, wherever they went."""
+        tables = [*map(read_parquet, self.folder.rglob("*.parquet")), *map(read_log, self.folder.rglob("*.oplog"))]
+        return [key for table in tables for key in keys(table)]
 
     def logs(self) -> list[Path]:
         """Agents' logs that were not merged."""
@@ -108,7 +112,9 @@ def grid(sensors: int, count: int) -> list[tuple[int, int]]:
 class Running:
     """A pytest process in a session of its own, with a mark by which all that it started can be found."""
 
-    def __init__(self, folder: Path, args: tuple[str, ...], env: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, folder: Path, args: tuple[str, ...], env: Mapping[str, str | None], within: str = "", after: str = "true"
+    ) -> None:
         self.folder = folder
         self._mark = f"cloudbench-test-{uuid.uuid4().hex}"
         self._out = folder / "out.txt"
@@ -121,10 +127,13 @@ class Running:
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *args]
         if "--lf" in args or "cacheprovider" in args:
             command[3:5] = []
+        command = [part for part in command if part != "cacheprovider"]
+        if within:  # in a mount namespace of its own, which ends with it
+            command = ["unshare", "-m", "sh", "-c", f'{within}; "$@"; status=$?; {after}; exit $status', "sh", *command]
         self._began_s = time.monotonic()
         with self._out.open("wb") as out:
             self.process = subprocess.Popen(
-                [part for part in command if part != "cacheprovider"], cwd=folder, env=environment,
+                command, cwd=folder, env=environment,
                 stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
@@ -203,7 +212,7 @@ class Running:
             status = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.destroy()
-            pytest.fail(f"pytest did not end in {timeout_s:g} s:\n{self.text()}")
+            pytest.fail(f"pytest did not end in {timeout_s:g} s:\n{self.text()}", pytrace=False)
         duration_s = time.monotonic() - self._began_s
         _, alive = psutil.wait_procs(self.relatives(), timeout=10)  # a process that is ending may take a moment
         leftovers = [f"{one.pid} {' '.join(one.cmdline())[:150]}" for one in alive if one.is_running()]
@@ -228,16 +237,23 @@ class Lab:
         (self.folder / name).write_text(prelude + textwrap.dedent(body))
         return self
 
-    def start(self, *args: str, env: Mapping[str, str | None] | None = None) -> Running:
-        """Start pytest; entries go to ``out.json``, objects of ``folder:objects`` beside it."""
+    def start(
+        self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true"
+    ) -> Running:
+        """Start pytest; entries go to ``out.json``.
+
+        ``within`` are shell commands to run before it in a mount namespace, ``after`` those to run there at the end.
+        """
         for old in [*self.folder.glob("pid-*"), self.folder / "out.json"]:
             old.unlink(missing_ok=True)
-        running = Running(self.folder, ("--benchmark-json=out.json", *args), env or {})
+        running = Running(self.folder, ("--benchmark-json=out.json", *args), env or {}, within, after)
         self._running.append(running)
         return running
 
-    def run(self, *args: str, env: Mapping[str, str | None] | None = None) -> Ended:
-        return self.start(*args, env=env).end()
+    def run(
+        self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true"
+    ) -> Ended:
+        return self.start(*args, env=env, within=within, after=after).end()
 
     def close(self) -> None:
         for running in self._running:

@@ -1,4 +1,4 @@
-"""Agents that are lost or stop: nobody hangs, the run fails, what was measured is kept and the entry says what is missing."""
+"""Agents that are lost or stop: no hang, the run fails, what was measured is kept, the entry says what is missing."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def check_lost(run: Ended, victim: int, reason: str) -> None:
     name = f"gw{victim}"
     assert run.status == 1, run.text
     assert run.leftovers == []
-    assert run.counts() == {"failed": 1, "passed": 3}
-    assert len(run.lines_with(f"FAILED test_it.py::test_first[folder:objects]")) == 1
+    assert run.counts() == {"failed": 1, "passed": 3}, run.text
+    assert len(run.lines_with("FAILED test_it.py::test_first[folder:objects]")) == 1
     assert len([line for line in run.lines_with(f"agent {name} {reason}") if not line.startswith("FAILED")]) == 1
     assert "INTERNALERROR" not in run.text
     assert "Traceback" not in run.text
@@ -85,7 +85,9 @@ def test_a_killed_agent_loses_at_most_its_last_second(lab: Lab, victim: int) -> 
     check_lost(run, victim, "was lost")
     table = run.records()["test_first"]
     start_ns = min(table.scheduled_ns)
-    due = [key for key in grid(SENSORS, COUNT) if start_ns + round(key[1] * INTERVAL_S * 1e9) < killed_ns - 1_200_000_000]
+    due = [
+        key for key in grid(SENSORS, COUNT) if start_ns + round(key[1] * INTERVAL_S * 1e9) < killed_ns - 1_200_000_000
+    ]
     mine = {key for key in due if key[0] % 3 == victim}
     assert mine, "it was killed in mid-run"
     assert mine <= set(keys(table))
@@ -167,7 +169,9 @@ def test_the_leader_is_lost_while_it_works_for_all(lab: Lab) -> None:
 
 
 def test_all_agents_are_lost(lab: Lab) -> None:
-    running = lab.write(TESTS.replace("ready-gw3", "ready-gw2")).write(CONFTEST, "conftest.py").start(*FOLDER, "-n", "2")
+    running = (
+        lab.write(TESTS.replace("ready-gw3", "ready-gw2")).write(CONFTEST, "conftest.py").start(*FOLDER, "-n", "2")
+    )
     running.wait_for_records("gw0", "test_first", 10)
     running.wait_for_records("gw1", "test_first", 10)
     for worker in running.workers().values():

@@ -55,7 +55,10 @@ def test_every_number_of_agents_does_the_same_work(lab: Lab, agents: int) -> Non
     run = lab.write(TESTS).run(*FOLDER, "-v", *spread)
     check_complete(run, agents)
     shown = re.findall(r"test_it\.py::\S+", run.text)
-    assert sorted(set(shown)) == ["test_it.py::test_closed[folder:objects]", "test_it.py::test_open[folder:objects-0.02]"]
+    assert sorted(set(shown)) == [
+        "test_it.py::test_closed[folder:objects]",
+        "test_it.py::test_open[folder:objects-0.02]",
+    ]
 
 
 @pytest.mark.slow
@@ -93,8 +96,8 @@ def test_entries_are_accepted_by_pytest_benchmark(lab: Lab) -> None:
     stored = sorted(lab.folder.glob(".benchmarks/*/*.json"))
     assert [path.name[:5] for path in stored] == ["0001_", "0002_"]
     compared = subprocess.run(
-        [str(Path(sys.executable).with_name("pytest-benchmark")), "compare", "--columns=min,max,rounds", "0001", "0002"],
+        [str(Path(sys.executable).with_name("pytest-benchmark")), "compare", "--columns=min,rounds", "0001", "0002"],
         cwd=lab.folder, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert compared.returncode == 0, compared.stderr
-    assert len(re.findall(r"^test_closed\S* \(000[12]_.* 12 ", compared.stdout, re.M)) == 2, compared.stdout
+    assert len(re.findall(r"^test_closed.* \(000[12]_.* 12$", compared.stdout, re.M)) == 2, compared.stdout

@@ -92,7 +92,8 @@ class Coordinator:
         self._kill, self._apart, self._stop, self._maxfail = kill, apart, stop, maxfail
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._dismissed: set[str] | None = None
+        self._dismissed = False
+        self._at_rest: set[str] = set()
         self._send: dict[str, Callable[[Any], None]] = {}
         self._life_s: dict[str, float] = {}
         self._items: dict[str, Item] = {}
@@ -153,14 +154,20 @@ class Coordinator:
     def dismiss(self, patience_s: float) -> None:
         """The session ends: agents stop what they do. Returns when none of them measures any more."""
         with self._changed:
-            waiting = {agent for item in self._items.values() for meeting in item.meetings.values()
-                       for agent in meeting.arrived if agent != meeting.runner}  # fmt: skip
-            self._dismissed = busy = {
-                agent for item in self._items.values() if item.entered for agent in item.members
-            } - waiting  # fmt: skip
+            self._dismissed = True
+            entered = [item for item in self._items.values() if item.entered]
+            for meeting in (meeting for item in entered for meeting in item.meetings.values()):
+                self._at_rest |= meeting.arrived.keys() - {meeting.runner}
             for agent in list(self._send):
                 self._reply(agent, None)
-            self._changed.wait_for(lambda: not busy & self._send.keys(), patience_s)
+            busy = {agent for item in entered for agent in item.members}
+            self._changed.wait_for(lambda: not busy & self._send.keys() - self._at_rest, patience_s)
+
+    def _stopped(self, agent: str) -> None:
+        """The agent does not measure any more, and never will."""
+        with self._changed:
+            self._at_rest.add(agent)
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Stop watching for stragglers."""
@@ -176,9 +183,8 @@ class Coordinator:
         with self._lock:
             self._life_s[agent] = time.monotonic()
             if kind in {"meet", "done"}:
-                if self._dismissed is not None:  # it has stopped, and finds the end of the session in its inbox
-                    self._dismissed.discard(agent)
-                    self._changed.notify_all()
+                if self._dismissed:  # it finds the end of the session in its inbox
+                    self._stopped(agent)
                 else:
                     (self._meet if kind == "meet" else self._done)(agent, message)
                 return
@@ -186,6 +192,8 @@ class Coordinator:
             self._reply(agent, _answer(self._services[message["name"]], agent, message.get("payload")))
         elif kind == "tell" and message["name"] == "logged":
             self._loggers.pop(message["payload"], None)
+        elif kind == "tell" and message["name"] == "interrupted":
+            self._stopped(agent)
         elif kind == "tell":
             self._services[message["name"]](agent, message.get("payload"))
 

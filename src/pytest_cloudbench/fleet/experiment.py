@@ -5,7 +5,7 @@ What may live here: providers as tests see them, tasks that put a driver under t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,15 @@ class Provider:
     def is_kept(self) -> bool:
         """Whether what is written outlives the run: then it is journaled, and a run is announced."""
         return self.profile is None
+
+
+def _shares(whole: int, wanted: Sequence[int]) -> list[int]:
+    """Share out ``whole`` as evenly as what each one wants allows; nothing is left over that somebody wants."""
+    given, left = [0] * len(wanted), whole
+    for rank, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        given[index] = min(wanted[index], -(-left // (len(wanted) - rank)))
+        left -= given[index]
+    return given
 
 
 def connect_provider(text: str, agent: Agent) -> Provider:
@@ -184,15 +193,14 @@ class Experiment:
             progress=lambda done, not_ok: agent.tell("progress", [done, not_ok]),
         ) as log:  # fmt: skip
             upload = _Upload(self.provider.driver, folder, payload)
-            engine = Engine(upload, log.record, agent.index, agent.stop, self._budget())
+            engine = Engine(upload, log.record, agent.index, agent.stop, self._budget(about))
             stopped = self._run_engine(engine, arrival, mine, count, start_ns)
-        notes = log.notes + self._moved(log, local)
         agent.gather(f"measured:{run}")
         if verify:
             agent.once(f"list:{run}", lambda: self._list(run, folder))
         sent = None if agent.same_clock else log.path.read_bytes()
-        done = {"run": run, "notes": notes, "log": sent, "stopped": stopped, "verified": verify,
-                "clock_offset_ns": agent.clock_offset_ns}  # fmt: skip
+        done = {"run": run, "notes": log.notes, "log": sent, "log_path": str(log.path), "stopped": stopped,
+                "verified": verify, "clock_offset_ns": agent.clock_offset_ns}  # fmt: skip
         return self._result(agent.gather(f"result:{run}", done))
 
     def _run_engine(
@@ -223,16 +231,15 @@ class Experiment:
             "folder": slug(run), "versions": dict(self.provider.driver.versions()),
         }  # fmt: skip
 
-    def _budget(self) -> Budget:
-        """This agent's part of the run's budget: an even share."""
+    def _budget(self, about: Mapping[str, Any]) -> Budget:
+        """This agent's part of the experiment's budget."""
+        index, count, size_bytes = self.agent.index, self.agent.count, about["size_bytes"]
+        planned = [len(range(each, about["sensors"], count)) * about["ops_per_sensor"] for each in range(count)]
 
-        def part(whole: int | None) -> int | None:
-            if whole is None:
-                return None
-            share, rest = divmod(whole, self.agent.count)
-            return share + (self.agent.index < rest)
+        def part(whole: int | None, unit: int) -> int | None:
+            return None if whole is None else _shares(whole // unit, planned)[index] * unit
 
-        return Budget(part(self.facts.max_ops), part(self.facts.max_bytes))
+        return Budget(part(self.facts.max_ops, 1), part(self.facts.max_bytes, max(1, size_bytes)))
 
     def _log_folder(self, run: str) -> Path:
         """Where this agent logs: the run's folder, or a temporary one on another host."""
@@ -241,18 +248,6 @@ class Experiment:
         import tempfile
 
         return Path(tempfile.mkdtemp(prefix="cloudbench-"))
-
-    @staticmethod
-    def _moved(log: OpLog, local: Path) -> list[str]:
-        """Where the log moved because of a full disk, put it where the merge looks, if there is room by now."""
-        wanted = local / f"{log.path.name.rpartition('-')[2]}"
-        if log.path == wanted or log.path.parent == local:
-            return []
-        try:
-            wanted.write_bytes(log.path.read_bytes())
-        except OSError as error:
-            return [f"{wanted}: {error.strerror}; the records are in {log.path}"]
-        return []
 
     def _list(self, run: str, folder: str) -> int:
         """Send the provider's listing of the folder to the controller, in pieces."""

@@ -6,6 +6,7 @@ failures of the others, and agents that were lost, are merged into its report.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,12 +17,15 @@ from pytest_cloudbench.fleet.agent import Agent
 
 __all__ = ["plain_report", "run_everywhere", "run_solo"]
 
+_PLACE = re.compile(r"\S+:\d+: ")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
 
 def run_everywhere(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:
     """Run a fleet item in step with all other agents."""
     if _stopped(item, agent):
         return
-    _leave(item, runtestprotocol(item, log=False, nextitem=nextitem), agent)
+    _leave(item, _run(item, nextitem, agent), agent)
 
 
 def run_solo(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:
@@ -33,9 +37,17 @@ def run_solo(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> N
     reports: list[pytest.TestReport] = []
     if agent.index == 0:
         with agent.sign_of_life(), benchmarks.enabled_here(item.config):
-            reports = runtestprotocol(item, log=False, nextitem=nextitem)
+            reports = _run(item, nextitem, agent)
         agent.ask("entries", benchmarks.take_entries(item.config))
     _leave(item, reports, agent)
+
+
+def _run(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> list[pytest.TestReport]:
+    try:
+        return runtestprotocol(item, log=False, nextitem=nextitem)
+    except BaseException:  # Ctrl-C, or the end of the session: this process comes to no meeting any more
+        agent.tell("interrupted")
+        raise
 
 
 def _leave(item: pytest.Item, reports: list[pytest.TestReport], agent: Agent) -> None:
@@ -59,8 +71,7 @@ def _log(item: pytest.Item, reports: list[pytest.TestReport], verdict: Mapping[s
         return
     if not reports:  # a solo item whose agent was lost: this agent did not run it
         reports = [_report(item)]
-    others = {name: text for name, text in verdict["failures"].items() if name != agent.name}
-    _merge(reports, others, verdict["missing"], len(verdict["agents"]))
+    _merge(reports, verdict, agent.name)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
@@ -74,22 +85,35 @@ def _report(item: pytest.Item) -> pytest.TestReport:
     )
 
 
-def _merge(
-    reports: list[pytest.TestReport], others: Mapping[str, str], missing: Mapping[str, str], agents: int
-) -> None:
+def _merge(reports: list[pytest.TestReport], verdict: Mapping[str, Any], agent: str) -> None:
     """Put what went wrong elsewhere into the leader's report."""
     failed = next((report for report in reports if report.failed), None)
-    own = failed.longreprtext if failed else ""
-    lines = [f"agent {name} {reason}" for name, reason in missing.items()]
-    same = sum(1 for text in others.values() if text == own)
-    different = {text: name for name, text in sorted(others.items()) if text != own}
-    lines += [f"on agent {name}: {text}" for text, name in different.items()]
+    own, count = failed.longreprtext if failed else "", len(verdict["agents"])
+    others = {name: text for name, text in sorted(verdict["failures"].items()) if name != agent}
+    same = sum(1 for text in others.values() if _gist(text) == _gist(own))
+    different: dict[str, list[str]] = {}
+    for name, text in others.items():
+        if _gist(text) != _gist(own):
+            different.setdefault(_gist(text), []).append(name)
+    lines = (
+        [f"(the same on {same + 1} of {count} agents)" if same else f"(on agent {agent})"] if own and count > 1 else []
+    )
+    lines += [f"agent {name} {reason}" for name, reason in verdict["missing"].items()]
+    lines += [f"on agent {', '.join(names)}: {others[names[0]]}" for names in different.values()]
     if not lines:
         return
-    target = failed or next((report for report in reports if report.when == "call"), reports[0])
+    target: Any = failed or next((report for report in reports if report.when == "call"), reports[0])
     target.outcome = "failed"
-    head = [f"{own}\n(the same on {same + 1} of {agents} agents)"] if own and same else [own] if own else []
-    target.longrepr = "\n".join([*head, *lines])
+    if failed and hasattr(target.longrepr, "addsection"):  # a traceback keeps its form
+        target.longrepr.addsection("agents", "\n".join(lines))
+    else:
+        target.longrepr = "\n".join([own, *lines] if own else lines)
+
+
+def _gist(text: str) -> str:
+    """What is the same when agents fail for the same reason: a traceback also shows addresses and the agent itself."""
+    said = [line for line in text.splitlines() if line.startswith("E ") or _PLACE.match(line)]
+    return _ADDRESS.sub("", "\n".join(said) or text)
 
 
 def plain_report(report: pytest.TestReport, error: BaseException) -> None:

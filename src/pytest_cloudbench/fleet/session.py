@@ -39,6 +39,11 @@ class ControllerSession:
         option = config.option
         if not (0 < option.time_scale < float("inf")):
             raise UsageError(f"--time-scale {option.time_scale}: expected a number above 0")
+        if not option.cloudbench_patience > 0:
+            raise UsageError(f"--cloudbench-patience {option.cloudbench_patience:g}: expected seconds above 0")
+        for name, bound in (("--max-ops", option.max_ops), ("--max-bytes", option.max_bytes)):
+            if bound is not None and bound < 0:
+                raise UsageError(f"{name} {bound}: expected 0 or more")
         for spec in option.provider:
             parse_provider(spec, option.time_scale)
         gates = [expect.parse_gate(text) for text in option.cloudbench_fail]
@@ -147,6 +152,8 @@ class ControllerSession:
             self.coordinator.dismiss(_DISMISS_S)
         interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
         self.conductor.salvage("interrupted" if interrupted else "ended before its result")
+        if self.conductor.is_incomplete and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if not self.conductor.findings:
             return
         try:

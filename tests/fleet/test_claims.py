@@ -1,0 +1,161 @@
+"""Expectations, gates, budgets, time scale and saturation, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from .harness import FOLDER, IDEAL, Ended, Lab, keys
+
+SPREAD = pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+ONE = """
+    def test_one(experiment, payloads):
+        experiment.run(payloads.random(100), arrival=FixedInterval(0.02), sensors=4, ops_per_sensor=10).check()
+"""
+
+
+def gate_lines(run: Ended) -> list[str]:
+    """The lines about a gate in the failure's own section, not the table's remarks."""
+    shown = run.text.partition("= FAILURES =")[2].partition("= cloudbench =")[0]
+    return [line for line in shown.splitlines() if "gate " in line]
+
+
+@SPREAD
+def test_absolute_gates(lab: Lab, spread: list[str]) -> None:
+    lab.write(ONE)
+    good = lab.run(*FOLDER, *spread, "--cloudbench-fail", "loss_rate:0", "--cloudbench-fail", "response_p99:30")
+    assert good.status == 0, good.text
+    assert good.info("test_one[folder:objects]")["expectations"][0].startswith("gate loss_rate:0: 0 fraction is within")
+    bad = lab.run(*FOLDER, *spread, "--cloudbench-fail", "loss_rate:0", "--cloudbench-fail", "response_p50:0.0000001")
+    assert bad.status == 1, bad.text
+    assert bad.counts() == {"failed": 1}
+    (line,) = gate_lines(bad)
+    assert line.startswith("gate response_p50:1e-07: ")
+    assert "breaks the bound <= 1e-07" in line
+    assert "test_it.py:" not in bad.text.partition("= FAILURES =")[2].partition("= cloudbench =")[0], "no traceback"
+    assert (good.leftovers, bad.leftovers) == ([], [])
+
+
+def change_stored(folder: Path, factor: float) -> None:
+    """Make every stored run so much slower or faster than it was."""
+    for path in folder.glob(".benchmarks/*/*.json"):
+        document = json.loads(path.read_text())
+        for entry in document["benchmarks"]:
+            entry["extra_info"]["response_p99"] *= factor
+        path.write_text(json.dumps(document))
+
+
+@SPREAD
+def test_relative_gates(lab: Lab, spread: list[str]) -> None:
+    lab.write(ONE)
+    gate = ["--cloudbench-fail", "response_p99:50%"]
+    first = lab.run(*FOLDER, *spread, *gate, "--benchmark-autosave")
+    assert first.status == 0, first.text
+    assert "gate response_p99:50%: no baseline yet" in first.text
+    change_stored(lab.folder, 1000)
+    improved = lab.run(*FOLDER, *spread, *gate, "--benchmark-compare")
+    assert improved.status == 0, improved.text
+    assert "is within the bound" in improved.text
+    change_stored(lab.folder, 1e-6)
+    worsened = lab.run(*FOLDER, *spread, *gate)
+    assert worsened.status == 1, worsened.text
+    (line,) = gate_lines(worsened)
+    assert "breaks the bound" in line
+    assert "50 % from" in line
+    assert "of the compared run" in line
+
+
+EXPECTATIONS = """
+    [[expect]]
+    provider = "folder:objects"
+    metric = "loss_rate"
+    at_most = 0.5
+    source = "a test"
+    date = 2026-01-01
+
+    [[expect]]
+    provider = "folder:objects"
+    metric = "response_p99"
+    at_most = {at_most}
+    source = "a test"
+    date = 2026-01-01
+"""
+
+
+@SPREAD
+def test_expectations_and_saturation(lab: Lab, spread: list[str]) -> None:
+    lab.write(ONE).write(EXPECTATIONS.format(at_most=30), "expectations.toml")
+    lab.write(EXPECTATIONS.format(at_most=1e-9), "broken.toml")
+    met = lab.run(*FOLDER, *spread, "--cloudbench-expectations", "expectations.toml")
+    assert met.status == 0, met.text
+    lines = met.info("test_one[folder:objects]")["expectations"]
+    assert [line.partition(",")[0].partition(" (")[0] for line in lines] == ["loss_rate <= 0.5", "response_p99 <= 30"]
+    assert all(": met, measured" in line for line in lines)
+    broken = lab.run(*FOLDER, *spread, "--cloudbench-expectations", "broken.toml")
+    assert broken.status == 1, broken.text
+    assert len(broken.lines_with("response_p99 <= 1e-09 (a test, 2026-01-01): broken, measured")) >= 1
+    saturated = ["--cloudbench-max-lateness", "0.0000001"]
+    unknown = lab.run(*FOLDER, *spread, *saturated, "--cloudbench-expectations", "expectations.toml", "-rs")
+    assert unknown.status == 0, unknown.text
+    assert unknown.counts() == {"skipped": 1}
+    assert unknown.lines_with("inconclusive: loss_rate <= 0.5")
+    assert any("engine saturated" in doubt for doubt in unknown.info("test_one[folder:objects]")["doubts"])
+    gated = lab.run(*FOLDER, *spread, *saturated, "--cloudbench-fail", "loss_rate:0.5")
+    assert gated.status == 1, gated.text
+    (line,) = gate_lines(gated)
+    assert "gate loss_rate:0.5: unknown, engine saturated" in line
+
+
+@SPREAD
+def test_budgets(lab: Lab, spread: list[str]) -> None:
+    lab.write("""
+        def test_open(experiment, payloads):
+            experiment.run(payloads.random(100), arrival=FixedInterval(0.01), sensors=4, ops_per_sensor=10).check()
+
+        def test_closed(experiment, payloads):
+            experiment.run(payloads.random(100), arrival=ThinkTime(0.01), sensors=4, ops_per_sensor=10).check()
+
+        def test_uneven(experiment, payloads):
+            experiment.run(payloads.random(100), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=10).check()
+    """)
+    for option, wanted in ((["--max-ops", "7"], 7), (["--max-bytes", "1000"], 10)):
+        run = lab.run(*FOLDER, *spread, *option)
+        assert run.leftovers == []
+        for test in ("test_open", "test_closed"):
+            info = run.info(f"{test}[folder:objects]")
+            assert info["ops"] == wanted, f"{test} {option}"
+            assert any(f"{option[0]} {option[1]} is used up" in doubt for doubt in info["doubts"]), info["doubts"]
+        assert run.info("test_uneven[folder:objects]")["ops"] == wanted
+        assert f"{option[0]} {option[1]} is used up" in run.text
+
+
+def test_time_scale(lab: Lab) -> None:
+    lab.write("""
+        def test_one(experiment, payloads):
+            experiment.run(payloads.random(100), arrival=FixedInterval(2, 2), sensors=4, ops_per_sensor=4).check()
+    """)
+    runs = {scale: lab.run(*IDEAL, "-n", "2", "--time-scale", scale) for scale in ("1", "10")}
+    for scale, run in runs.items():
+        assert run.status == 0, run.text
+        assert run.info("test_one[emulated:ideal]")["ops"] == 16
+        assert run.info("test_one[emulated:ideal]")["time_scale"] == float(scale)
+    elapsed = {scale: run.info("test_one[emulated:ideal]")["elapsed"] for scale, run in runs.items()}
+    assert elapsed["1"] >= 6
+    assert elapsed["10"] < elapsed["1"] / 2
+    assert "time scale 10: times are not comparable" in runs["10"].text
+
+
+def test_seed_makes_the_same_bytes(lab: Lab) -> None:
+    lab.write(ONE)
+    digests = []
+    for spread in ([], ["-n", "2"]):
+        run = lab.run(*FOLDER, *spread, "--cloudbench-seed", "one")
+        assert run.status == 0, run.text
+        (table,) = list(run.records().values())[-1:]
+        digests.append(Counter(zip(keys(table), sorted(table.digest), strict=True)))
+        for path in run.folder.rglob("*.parquet"):
+            path.unlink()
+    assert digests[0] == digests[1]

@@ -1,0 +1,415 @@
+"""The coordinator alone: no pytest, no processes, no channel. Agents are lists of what they were told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pytest_cloudbench.fleet.coordinator import Coordinator, Item
+from pytest_cloudbench.model import CloudbenchError
+
+NODE = "test_it.py::test_one"
+
+
+class Fleet:
+    """A coordinator and its agents. ``told`` holds the replies each agent has got."""
+
+    def __init__(self, count: int, patience_s: float = 60.0, **options: Any) -> None:
+        self.killed: list[str] = []
+        self.handled: list[tuple[str, dict[str, Any]]] = []
+        self.coordinator = Coordinator(
+            handlers={"sum": self._sum, "broken": self._broken},
+            services={"twice": lambda agent, payload: [agent, payload * 2]},
+            patience_s=patience_s,
+            kill=self.killed.append,
+            **options,
+        )
+        self.told: dict[str, list[Any]] = {}
+        for number in range(count):
+            self.join(f"gw{number}")
+
+    def _sum(self, item: Item, payloads: dict[str, Any]) -> int:
+        self.handled.append((item.nodeid, payloads))
+        return sum(payloads.values())
+
+    def _broken(self, item: Item, payloads: dict[str, Any]) -> int:
+        raise CloudbenchError("it broke")
+
+    def join(self, agent: str) -> None:
+        self.told[agent] = []
+        self.coordinator.join(agent, self.told[agent].append)
+
+    def assign(self, nodeid: str = NODE) -> None:
+        for agent in self.told:
+            self.coordinator.assign(nodeid, agent)
+
+    def meet(self, agent: str, name: str, payload: Any = None, nodeid: str = NODE) -> None:
+        self.coordinator.receive(agent, {"kind": "meet", "item": nodeid, "name": name, "payload": payload})
+
+    def done(self, agent: str, name: str, reply: Any, nodeid: str = NODE) -> None:
+        self.coordinator.receive(agent, {"kind": "done", "item": nodeid, "name": name, "reply": reply})
+
+    def take(self, agent: str) -> Any:
+        """The oldest reply, or None when there is none."""
+        return self.told[agent].pop(0) if self.told[agent] else None
+
+    def enter(self, *agents: str, nodeid: str = NODE) -> None:
+        for agent in agents:
+            self.meet(agent, "enter", nodeid=nodeid)
+        for agent in agents:
+            assert self.take(agent) is not None
+
+    def wait_until_killed(self, agent: str) -> None:
+        limit_s = time.monotonic() + 30
+        while agent not in self.killed:
+            assert time.monotonic() < limit_s
+            threading.Event().wait(0.01)
+
+
+@pytest.fixture
+def three() -> Fleet:
+    fleet = Fleet(3)
+    fleet.assign()
+    return fleet
+
+
+def test_agents_enter_together_and_in_order() -> None:
+    fleet = Fleet(0)
+    for name in ("gw10", "gw2", "gw0"):
+        fleet.join(name)
+    fleet.assign()
+    fleet.meet("gw10", "enter")
+    fleet.meet("gw0", "enter")
+    assert fleet.told == {"gw10": [], "gw2": [], "gw0": []}
+    fleet.meet("gw2", "enter")
+    assert {agent: fleet.take(agent)["value"]["index"] for agent in fleet.told} == {"gw0": 0, "gw2": 1, "gw10": 2}
+
+
+def test_a_gathering_answers_all_with_what_the_handler_made(three: Fleet) -> None:
+    three.enter("gw0", "gw1", "gw2")
+    for number, agent in enumerate(three.told):
+        three.meet(agent, "sum:a", number)
+    assert [three.take(agent) for agent in three.told] == [{"value": 3}] * 3
+    assert three.handled == [(NODE, {"gw0": 0, "gw1": 1, "gw2": 2})], "once, with all payloads"
+    for agent in three.told:
+        three.meet(agent, "broken")
+    assert [three.take(agent) for agent in three.told] == [{"error": "it broke"}] * 3
+    for agent in three.told:
+        three.meet(agent, "plain", agent)
+    assert three.take("gw1") == {"value": {"gw0": "gw0", "gw1": "gw1", "gw2": "gw2"}}
+
+
+def test_once_is_the_leaders_and_late_ones_get_the_answer(three: Fleet) -> None:
+    three.enter("gw0", "gw1", "gw2")
+    three.meet("gw1", "once:work")
+    assert three.take("gw1") is None, "it waits for the leader"
+    three.meet("gw0", "once:work")
+    assert three.take("gw0") == {"run": True}
+    three.done("gw1", "once:work", {"value": "not mine to say"})
+    three.done("gw0", "once:work", {"value": 7})
+    assert three.take("gw0") == {"value": 7}
+    assert three.take("gw1") == {"value": 7}
+    three.meet("gw2", "once:work")
+    assert three.take("gw2") == {"value": 7}
+
+
+def test_a_new_leader_is_elected(three: Fleet) -> None:
+    three.enter("gw0", "gw1", "gw2")
+    three.meet("gw0", "once:work")
+    three.meet("gw2", "once:work")
+    assert three.take("gw0") == {"run": True}
+    three.coordinator.leave_fleet("gw0", "was lost")
+    assert three.take("gw2") is None, "gw1 leads now, and has not arrived"
+    three.meet("gw1", "once:work")
+    assert three.take("gw1") == {"run": True}
+    three.coordinator.leave_fleet("gw1", "was lost")
+    assert three.take("gw2") == {"run": True}
+    three.done("gw2", "once:work", {"error": "no"})
+    assert three.take("gw2") == {"error": "no"}
+    three.meet("gw2", "leave", "")
+    verdict = three.take("gw2")["value"]
+    assert verdict["missing"] == {"gw0": "was lost", "gw1": "was lost"}
+    assert verdict["agents"] == ["gw0", "gw1", "gw2"]
+    assert verdict["log"] is True
+
+
+def test_nobody_waits_for_who_left_early(three: Fleet) -> None:
+    three.enter("gw0", "gw1", "gw2")
+    three.meet("gw0", "leave", "its fixture broke")
+    three.meet("gw1", "sum:a", 1)
+    assert three.take("gw1") is None
+    three.meet("gw2", "sum:a", 2)
+    assert (three.take("gw1"), three.take("gw2")) == ({"value": 3}, {"value": 3})
+    three.meet("gw2", "once:work")
+    three.meet("gw1", "once:work")
+    assert three.take("gw1") == {"run": True}, "the first that is still there"
+    three.done("gw1", "once:work", {"value": 1})
+    assert three.take("gw0") is None, "all leave together"
+    three.meet("gw1", "leave", "")
+    three.meet("gw2", "leave", "")
+    verdict = three.take("gw0")["value"]
+    assert verdict["failures"] == {"gw0": "its fixture broke"}
+    assert verdict["log"] is True
+
+
+@pytest.mark.parametrize("first", ["failed one", "others"])
+def test_who_failed_waits_at_the_clean_up_and_holds_up_nobody(three: Fleet, first: str) -> None:
+    three.enter("gw0", "gw1", "gw2")
+    if first == "failed one":
+        three.meet("gw0", "once:clean:x")
+    for agent in ("gw1", "gw2"):
+        three.meet(agent, "sum:a", 1)
+    if first == "others":
+        assert three.take("gw1") is None
+        three.meet("gw0", "once:clean:x")
+    assert (three.take("gw1"), three.take("gw2")) == ({"value": 2}, {"value": 2})
+    for agent in ("gw1", "gw2"):
+        three.meet(agent, "once:list:x")
+    assert three.take("gw1") == {"run": True}
+    assert three.take("gw0") is None, "nothing is cleaned while the others still work"
+    three.done("gw1", "once:list:x", {"value": 1})
+    for agent in ("gw1", "gw2"):
+        assert three.take(agent) == {"value": 1}
+        three.meet(agent, "once:clean:x")
+    assert three.take("gw0") == {"run": True}
+    three.done("gw0", "once:clean:x", {"value": None})
+    for agent in three.told:
+        assert three.take(agent) == {"value": None}
+        three.meet(agent, "sum:b", 1)
+    assert three.take("gw0") == {"value": 3}, "and takes part again"
+
+
+def test_a_lost_agent_is_missing_where_it_was_and_nowhere_else(three: Fleet) -> None:
+    three.assign("second")
+    three.enter("gw0", "gw1", "gw2")
+    three.meet("gw0", "sum:a", 1)
+    three.meet("gw1", "sum:a", 1)
+    three.coordinator.leave_fleet("gw2", "was lost")
+    three.coordinator.leave_fleet("gw2", "was lost")
+    assert three.take("gw0") == {"value": 2}
+    assert three.take("gw1") == {"value": 2}
+    for agent in ("gw0", "gw1"):
+        three.meet(agent, "leave", "")
+    assert three.take("gw1")["value"]["missing"] == {"gw2": "was lost"}
+    three.take("gw0")
+    for agent in ("gw0", "gw1"):
+        three.meet(agent, "enter", nodeid="second")
+    assert three.take("gw1")["value"] == {"index": 1, "count": 2, "stop": ""}
+    for agent in ("gw0", "gw1"):
+        three.meet(agent, "leave", "", nodeid="second")
+    three.take("gw0")
+    assert three.take("gw1")["value"]["missing"] == {}
+
+
+def test_an_agent_lost_at_an_item_of_its_own_is_missing_nowhere() -> None:
+    fleet = Fleet(2, apart=lambda agent: agent == "gw1")
+    fleet.assign()
+    fleet.meet("gw0", "enter")
+    fleet.coordinator.leave_fleet("gw1", "was lost")
+    assert fleet.take("gw0")["value"]["count"] == 1
+    fleet.meet("gw0", "leave", "")
+    assert fleet.take("gw0")["value"]["missing"] == {}
+
+
+def test_the_first_survivor_logs(three: Fleet) -> None:
+    three.enter("gw0", "gw1", "gw2")
+    three.meet("gw0", "leave", "")
+    three.coordinator.leave_fleet("gw0", "was lost")
+    for agent in ("gw1", "gw2"):
+        three.meet(agent, "leave", "")
+    assert [three.take(agent)["value"]["log"] for agent in ("gw1", "gw2")] == [True, False]
+    assert not three.coordinator.orphaned(NODE)
+    three.coordinator.leave_fleet("gw1", "was lost")
+    assert three.coordinator.orphaned(NODE), "it was lost before it could log"
+    assert not three.coordinator.orphaned(NODE), "reported once"
+
+
+def test_what_was_logged_is_not_reported_again(three: Fleet) -> None:
+    three.enter("gw0", "gw1", "gw2")
+    for agent in three.told:
+        three.meet(agent, "leave", "")
+    three.coordinator.receive("gw0", {"kind": "tell", "name": "logged", "payload": NODE})
+    three.coordinator.leave_fleet("gw0", "was lost")
+    assert not three.coordinator.orphaned(NODE)
+
+
+def test_an_item_whose_agents_are_all_lost_is_reported_once(three: Fleet) -> None:
+    three.enter("gw0", "gw1", "gw2")
+    for agent in three.told:
+        assert not three.coordinator.orphaned(NODE)
+        three.coordinator.leave_fleet(agent, "was lost")
+    assert [three.coordinator.orphaned(NODE) for _ in range(3)] == [True, False, False]
+
+
+def test_maxfail_counts_items_and_stops_at_the_next() -> None:
+    fleet = Fleet(2, maxfail=2)
+    for number, failure in enumerate(["no", "", "no"]):
+        fleet.assign(f"item{number}")
+        fleet.enter("gw0", "gw1", nodeid=f"item{number}")
+        for agent in fleet.told:
+            fleet.meet(agent, "leave", failure, nodeid=f"item{number}")
+            fleet.told[agent].clear()
+        fleet.told["gw0"].clear()
+    for agent in fleet.told:
+        fleet.meet(agent, "enter", nodeid="last")
+    fleet.assign("last")
+    assert fleet.take("gw0")["value"]["stop"] == "stopping after 2 failures"
+
+
+def test_a_straggler_is_ended_but_nobody_who_waits_himself() -> None:
+    fleet = Fleet(3, patience_s=0.2)
+    fleet.assign()
+    fleet.meet("gw0", "enter")
+    fleet.meet("gw1", "enter")
+    fleet.wait_until_killed("gw2")
+    assert fleet.take("gw0")["value"]["count"] == 2
+    fleet.take("gw1")
+    fleet.meet("gw0", "once:clean:x")
+    fleet.meet("gw1", "sum:a", 1)
+    assert fleet.take("gw1") == {"value": 1}
+    fleet.wait_until_killed("gw1")
+    assert fleet.take("gw0") == {"run": True}
+    fleet.coordinator.close()
+    assert fleet.killed[:2] == ["gw2", "gw1"]
+    assert fleet.coordinator.lost["gw1"] == "showed no sign of life for 0.2 s and was ended"
+
+
+def test_a_sign_of_life_buys_time_and_so_does_an_item_of_its_own() -> None:
+    alone = threading.Event()
+    fleet = Fleet(3, patience_s=0.4, apart=lambda agent: agent == "gw2" and not alone.is_set())
+    fleet.assign()
+    fleet.meet("gw0", "enter")
+    for _ in range(20):
+        fleet.coordinator.receive("gw1", {"kind": "ask", "name": "twice", "payload": 2})
+        assert fleet.take("gw1") == {"value": ["gw1", 4]}
+        threading.Event().wait(0.05)
+    assert fleet.killed == []
+    alone.set()
+    fleet.wait_until_killed("gw2")
+    fleet.coordinator.close()
+
+
+def test_a_dismissed_fleet_stops_and_says_so(three: Fleet) -> None:
+    three.enter("gw0", "gw1", "gw2")
+    three.meet("gw2", "sum:a", 1)
+    returned = threading.Event()
+
+    def dismiss() -> None:
+        three.coordinator.dismiss(30)
+        returned.set()
+
+    dismissal = threading.Thread(target=dismiss)
+    dismissal.start()
+    limit_s = time.monotonic() + 10
+    while three.told["gw1"] != [None]:
+        assert time.monotonic() < limit_s
+        threading.Event().wait(0.01)
+    three.meet("gw0", "sum:a", 1)
+    assert not returned.is_set()
+    three.coordinator.receive("gw1", {"kind": "tell", "name": "interrupted", "payload": None})
+    dismissal.join(10)
+    assert returned.is_set(), "gw0 has stopped, gw1 was interrupted, gw2 was waiting anyway"
+    assert three.handled == [], "nothing is merged behind the back of the end"
+
+
+class FleetMachine(RuleBasedStateMachine):
+    """Agents run one script, are lost or fail at any time, in any order: nobody waits for ever, nobody overtakes."""
+
+    SCRIPT = ("enter", "sum:a", "once:work", "sum:b", "once:clean:x", "leave")
+    FAIL_AT = SCRIPT.index("once:clean:x")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fleet = Fleet(4)
+        self.fleet.assign()
+        self.step: dict[str, int] = dict.fromkeys(self.fleet.told, -1)  # the last step that was answered
+        self.waiting: dict[str, int] = {}
+        self.running: set[str] = set()
+        self.logs = 0
+
+    def idle(self) -> list[str]:
+        return [agent for agent in self.step if agent not in self.waiting and agent not in self.running
+                and self.step[agent] < len(self.SCRIPT) - 1]  # fmt: skip
+
+    def _go(self, agent: str, step: int) -> None:
+        self.waiting[agent] = step
+        name = self.SCRIPT[step]
+        self.fleet.meet(agent, name, 1 if name.startswith("sum") else "")
+        self._collect()
+
+    def _collect(self) -> None:
+        for agent in list(self.step):
+            while (reply := self.fleet.take(agent)) is not None:
+                step = self.waiting.pop(agent)
+                if reply == {"run": True}:
+                    assert not self.running, "one at a time"
+                    self.running.add(agent)
+                    self.waiting[agent] = step
+                    continue
+                self.running.discard(agent)
+                self.step[agent] = step
+                if self.SCRIPT[step] == "leave":
+                    self.logs += reply["value"]["log"]
+
+    @precondition(lambda self: self.idle())
+    @rule(data=st.data())
+    def advance(self, data: st.DataObject) -> None:
+        agent = data.draw(st.sampled_from(self.idle()))
+        self._go(agent, self.step[agent] + 1)
+
+    @precondition(lambda self: any(0 <= self.step[agent] < self.FAIL_AT - 1 for agent in self.idle()))
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        agent = data.draw(st.sampled_from([one for one in self.idle() if 0 <= self.step[one] < self.FAIL_AT - 1]))
+        self._go(agent, self.FAIL_AT)
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def finish(self) -> None:
+        (agent,) = self.running
+        self.running.clear()
+        self.fleet.done(agent, self.SCRIPT[self.waiting[agent]], {"value": 1})
+        self._collect()
+
+    @precondition(lambda self: len(self.step) > 1)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        agent = data.draw(st.sampled_from(sorted(self.step)))
+        del self.step[agent]
+        self.waiting.pop(agent, None)
+        self.running.discard(agent)
+        self.fleet.coordinator.leave_fleet(agent, "was lost")
+        self._collect()
+
+    @precondition(lambda self: not self.idle() and not self.running)
+    @rule()
+    def rest(self) -> None:
+        """All are done."""
+
+    @invariant()
+    def somebody_can_move(self) -> None:
+        finished = all(step == len(self.SCRIPT) - 1 for step in self.step.values())
+        assert finished or self.idle() or self.running, f"all wait: {self.waiting}"
+
+    @invariant()
+    def nobody_overtakes(self) -> None:
+        """No agent is past the clean-up while another one still works before it."""
+        past = [agent for agent, step in self.step.items() if step >= self.FAIL_AT]
+        before = [agent for agent, step in self.step.items() if step < self.FAIL_AT and agent not in self.waiting]
+        assert not (past and before)
+
+    @invariant()
+    def at_most_one_logs(self) -> None:
+        assert self.logs <= 1
+
+
+TestFleetMachine = FleetMachine.TestCase
+TestFleetMachine.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -1,0 +1,241 @@
+"""What a user does to a session: -x, --lf, -k, ordinary tests beside experiments, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from .harness import FOLDER, IDEAL, Ended, Lab, grid, keys, outcomes
+
+THREE = """
+    def upload(experiment, payloads):
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=4, ops_per_sensor=2).check()
+
+    def test_good(experiment, payloads):
+        upload(experiment, payloads)
+
+    def test_bad(experiment, payloads):
+        upload(experiment, payloads)
+        assert (HERE / "mended").exists(), "not mended yet"
+
+    def test_later(experiment, payloads):
+        upload(experiment, payloads)
+
+    def test_last(experiment, payloads):
+        upload(experiment, payloads)
+"""
+SPREAD = pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+
+
+@SPREAD
+@pytest.mark.parametrize("option", ["-x", "--maxfail=2"])
+def test_the_first_failures_stop_the_session(lab: Lab, spread: list[str], option: str) -> None:
+    if option != "-x" and not spread:
+        pytest.skip("pytest's own affair")
+    lab.write(
+        THREE
+        + """
+    def test_bad_too(experiment, payloads):
+        assert False
+
+    def test_never(experiment, payloads):
+        upload(experiment, payloads)
+    """
+    )
+    run = lab.run(*FOLDER, *spread, option)
+    assert run.status in {1, 2}, run.text
+    assert run.leftovers == []
+    counts = run.counts()
+    if option == "-x":
+        assert (counts["passed"], counts["failed"]) == (1, 1)
+        assert set(run.records()) == {"test_good", "test_bad"}
+    else:
+        assert (counts["passed"], counts["failed"]) == (3, 2)
+        assert set(run.records()) == {"test_good", "test_bad", "test_later", "test_last"}
+    assert run.lines_with("stopping after")
+    assert "INTERNALERROR" not in run.text
+
+
+def test_last_failed_and_selections(lab: Lab) -> None:
+    lab.write(THREE)
+    first = lab.run(*FOLDER, "-n", "2", "cacheprovider", "-rA")
+    assert first.status == 1, first.text
+    assert outcomes(first.text) == {"PASSED": 3, "FAILED": 1}
+    assert len(first.lines_with("E       AssertionError: not mended yet")) == 1
+    assert len(first.lines_with("(the same on 2 of 2 agents)")) == 1
+    assert "test_bad[folder:objects]" in first.entries, "it was measured all the same"
+    (lab.folder / "mended").touch()
+    again = lab.run(*FOLDER, "-n", "2", "--lf", "-rA")
+    assert again.status == 0, again.text
+    assert outcomes(again.text) == {"PASSED": 1}
+    assert set(again.entries) == {"test_bad[folder:objects]"}
+    chosen = lab.run(*FOLDER, "-n", "2", "-k", "good or last", "--deselect", "test_it.py::test_last[folder:objects]")
+    assert chosen.status == 0, chosen.text
+    assert set(chosen.entries) == {"test_good[folder:objects]"}
+    assert (first.leftovers, again.leftovers, chosen.leftovers) == ([], [], [])
+
+
+ORDINARY = """
+    @pytest.mark.parametrize("number", range(12))
+    def test_ordinary(number):
+        with open(HERE / "ran.txt", "a") as file:
+            file.write(f"{number} {os.environ.get('PYTEST_XDIST_WORKER')} {time.monotonic_ns()}\\n")
+        time.sleep(0.05)  # long enough that each worker gets some
+
+    def test_stock(benchmark):
+        with open(HERE / "stock.txt", "a") as file:
+            file.write(f"{os.environ.get('PYTEST_XDIST_WORKER')} {time.monotonic_ns()}\\n")
+        assert benchmark(lambda: 7) == 7
+        with open(HERE / "stock.txt", "a") as file:
+            file.write(f"{os.environ.get('PYTEST_XDIST_WORKER')} {time.monotonic_ns()}\\n")
+"""
+
+
+def test_ordinary_tests_and_stock_benchmarks_beside_experiments(lab: Lab) -> None:
+    lab.write(ORDINARY, "test_ordinary.py").write(
+        THREE
+        + """
+    def test_stock_too(benchmark):
+        benchmark.pedantic(lambda: None, rounds=7)
+    """
+    )
+    (lab.folder / "mended").touch()
+    run = lab.run(*FOLDER, "-n", "3", "-rA")
+    assert run.status == 0, run.text
+    assert run.leftovers == []
+    assert run.counts()["passed"] == 18
+    assert outcomes(run.text) == {"PASSED": 18}
+    ran = [line.split() for line in (lab.folder / "ran.txt").read_text().splitlines()]
+    assert sorted(int(number) for number, _, _ in ran) == list(range(12)), "each exactly once"
+    assert len({worker for _, worker, _ in ran}) > 1, "spread over the workers"
+    stock = [line.split() for line in (lab.folder / "stock.txt").read_text().splitlines()]
+    assert len(stock) == 2, "once, on one worker"
+    assert max(int(when) for _, _, when in ran) < int(stock[0][1]), "alone: after what is shared out"
+    assert run.entries["test_stock"]["stats"]["rounds"] > 1
+    assert run.entries["test_stock_too"]["stats"]["rounds"] == 7
+    assert run.entries["test_stock"]["fullname"] == "test_ordinary.py::test_stock"
+    assert len(run.entries) == 6
+    assert keys(run.records()["test_good"]) == grid(4, 2)
+
+
+SOLO = """
+    @pytest.fixture
+    def mine():
+        (HERE / f"solo-{os.getpid()}").touch()
+
+    def test_solo(benchmark, mine):
+        if (HERE / "forever").exists():
+            threading.Event().wait()
+        benchmark.pedantic(time.sleep, args=(4,), rounds=1)
+
+    def test_after(experiment, payloads):
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=4, ops_per_sensor=2).check()
+"""
+
+
+def test_a_long_stock_benchmark_is_no_straggler(lab: Lab) -> None:
+    run = lab.write(SOLO).run(*FOLDER, "-n", "2", "--cloudbench-patience", "2")
+    assert run.status == 0, run.text
+    assert run.leftovers == []
+    assert run.counts()["passed"] == 2
+    assert run.entries["test_solo"]["stats"]["min"] >= 4
+    assert run.info("test_after[folder:objects]")["missing_agents"] == {}
+
+
+def test_the_agent_of_a_stock_benchmark_is_lost(lab: Lab) -> None:
+    (lab.folder / "forever").touch()
+    running = lab.write(SOLO).start(*FOLDER, "-n", "2")
+    path = running.wait_for("the benchmark", lambda: next(lab.folder.glob("solo-*"), None))
+    os.kill(int(path.name.removeprefix("solo-")), signal.SIGKILL)
+    run = running.end()
+    assert run.status == 1, run.text
+    assert run.leftovers == []
+    assert (run.counts()["failed"], run.counts()["passed"]) == (1, 1)
+    assert len(run.lines_with("FAILED test_it.py::test_solo - agent gw")) == 1
+    assert len(list(lab.folder.glob("solo-*"))) == 1, "it is not tried again"
+    assert keys(run.records()["test_after"]) == grid(4, 2)
+
+
+def test_an_ordinary_test_that_crashes_its_worker_fails_alone(lab: Lab) -> None:
+    run = lab.write(
+        THREE
+        + """
+    def test_crash():
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    ).run(*FOLDER, "-n", "2", "-k", "crash or good or later")
+    assert run.status == 1, run.text
+    assert run.leftovers == []
+    assert (run.counts()["failed"], run.counts()["passed"]) == (1, 2)
+    assert len(run.lines_with("FAILED test_it.py::test_crash")) == 1
+    assert all(keys(run.records()[test]) == grid(4, 2) for test in ("test_good", "test_later"))
+
+
+def test_a_session_without_experiments_is_xdists_own(lab: Lab) -> None:
+    run = lab.write(ORDINARY, "test_ordinary.py").run("-n", "2", "-v")
+    assert run.status == 0, run.text
+    assert run.counts()["passed"] == 13
+    assert run.entries == {}, "stock benchmarks stay off, as usual under xdist"
+    assert len((lab.folder / "ran.txt").read_text().splitlines()) == 12
+    assert "cloudbench:" not in run.text
+    assert not (lab.folder / "results").exists()
+    grouped = lab.run("-n", "2", "-v", "--dist", "loadfile")
+    assert grouped.status == 0, grouped.text
+    assert len({line.split()[0] for line in grouped.lines_with("PASSED")}) == 1, "one file is one worker's"
+
+
+ENDLESS = """
+    def test_first(experiment, payloads):
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=2).check()
+
+    def test_long(experiment, payloads, fleet):
+        told(fleet)
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.05), sensors=4, ops_per_sensor=4000).check()
+
+    def test_never(experiment, payloads):
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=2).check()
+"""
+
+
+def check_interrupted(run: Ended, provider: str) -> None:
+    assert run.status == 2, run.text
+    assert run.leftovers == []
+    assert "KeyboardInterrupt" in run.text
+    assert "INTERNALERROR" not in run.text
+    assert run.duration_s < 45
+    assert run.logs() == []
+    records = run.records()
+    assert set(records) == {"test_first", "test_long"}
+    done = keys(records["test_long"])
+    assert len(done) == len(set(done)) >= 40
+    info = run.info(f"test_long[{provider}]")
+    assert "interrupted" in info["doubts"]
+    assert info["ops"] == len(done)
+    assert any(f"{16000 - len(done)} of 16000 operations were not tried" == doubt for doubt in info["doubts"])
+    assert info["missing_agents"] == {}
+    for sensor in range(4):  # whatever was finished is there: no hole in any sensor's sequence
+        mine = [seq for owner, seq in done if owner == sensor]
+        assert mine == list(range(len(mine)))
+    assert run.info(f"test_first[{provider}]")["doubts"] == []
+
+
+@SPREAD
+@pytest.mark.parametrize("group", [True, False], ids=["group", "controller"])
+def test_ctrl_c(lab: Lab, spread: list[str], group: bool) -> None:
+    if group and not spread:
+        pytest.skip("one process is the group")
+    running = lab.write(ENDLESS).start(*FOLDER, *spread)
+    for agent in ("gw0", "gw1") if spread else ("main",):
+        running.wait_for_records(agent, "test_long", 40)
+    running.interrupt(group)
+    check_interrupted(running.end(), "folder:objects")
+
+
+def test_ctrl_c_ends_the_emulator(lab: Lab) -> None:
+    running = lab.write(ENDLESS).start(*IDEAL, "-n", "2")
+    for agent in ("gw0", "gw1"):
+        running.wait_for_records(agent, "test_long", 20)
+    running.interrupt(group=True)
+    check_interrupted(running.end(), "emulated:ideal")

@@ -1,0 +1,145 @@
+"""Trouble that the user must hear of in one clear line: bad input, a dead emulator, a full disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .harness import FOLDER, IDEAL, Ended, Lab, keys
+
+ONE = """
+    def test_one(experiment, payloads):
+        experiment.run(payloads.random(100), arrival=FixedInterval(0.02), sensors=2, ops_per_sensor=2).check()
+"""
+
+BAD_INPUT = {
+    "provider": (["--provider", "nosuch:thing"], "provider 'nosuch'"),
+    "spec": (["--provider", ":::"], "provider ':::': expected SCHEME"),
+    "query": (["--provider", "folder:x?y"], "after '?' expected KEY=VALUE"),
+    "credentials": (["--provider", "dropbox"], "credentials"),
+    "no profile": (["--provider", "emulated:nosuch"], "profile 'nosuch'"),
+    "profile key": (["--provider", "emulated:bad.toml"], "bad.toml: latency.medain_s: unknown"),
+    "profile missing": (["--provider", "emulated:./none.toml"], "none.toml"),
+    "expectations": (["--cloudbench-expectations", "wrong.toml"], "wrong.toml: expect[0].metric"),
+    "expectations missing": (["--cloudbench-expectations", "none.toml"], "none.toml"),
+    "gate": (["--cloudbench-fail", "speed:1"], "gate 'speed:1': expected METRIC:BOUND"),
+    "gate bound": (["--cloudbench-fail", "loss_rate:much"], "gate 'loss_rate:much': expected a bound"),
+    "time scale": ([*FOLDER, "--time-scale", "10"], "--time-scale 10 needs an emulated provider"),
+    "time scale 0": ([*IDEAL, "--time-scale", "0"], "--time-scale 0"),
+    "patience": ([*FOLDER, "--cloudbench-patience", "0"], "--cloudbench-patience 0: expected seconds above 0"),
+    "max ops": ([*FOLDER, "--max-ops", "-1"], "--max-ops"),
+}
+
+
+@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input(lab: Lab, case: str, spread: list[str]) -> None:
+    lab.write(ONE)
+    (lab.folder / "bad.toml").write_text(
+        '[meta]\nname = "x"\napi = "dropbox"\ndescription = "y"\n[latency]\nmedain_s = 1\n'
+    )
+    (lab.folder / "wrong.toml").write_text(
+        '[[expect]]\nprovider = "x"\nmetric = "speed"\nat_most = 1\nsource = "s"\ndate = 2026-01-01\n'
+    )
+    env: dict[str, str | None] = {name: None for name in os.environ if name.startswith("DROPBOX")}
+    env |= {"HOME": str(lab.folder), "XDG_CONFIG_HOME": str(lab.folder)}
+    env |= {"PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring"}
+    args, message = BAD_INPUT[case]
+    run = lab.run(*args, *spread, env=env)
+    assert run.status == 4, run.text
+    assert run.leftovers == []
+    assert len(run.lines_with(message)) == 1, run.text
+    assert "Traceback" not in run.text
+    assert "INTERNALERROR" not in run.text
+    assert len([line for line in run.text.splitlines() if line.strip()]) <= 5, run.text
+    assert not (lab.folder / "results").exists()
+
+
+LONG = """
+    def test_long(experiment, payloads, fleet):
+        told(fleet)
+        experiment.run(payloads.random(500), arrival=FixedInterval(0.05), sensors=4, ops_per_sensor=80).check()
+"""
+
+
+def failures(run: Ended) -> str:
+    return run.text.partition("= FAILURES =")[2].partition("= cloudbench =")[0]
+
+
+@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+def test_an_emulator_dies(lab: Lab, spread: list[str]) -> None:
+    running = lab.write(LONG).start(*IDEAL, *spread)
+    for agent in ("gw0", "gw1") if spread else ("main",):
+        running.wait_for_records(agent, "test_long", 20)
+    running.emulator().kill()
+    run = running.end()
+    assert run.status == 1, run.text
+    assert run.leftovers == []
+    assert run.counts()["failed"] == 1
+    assert "Traceback" not in run.text
+    assert "INTERNALERROR" not in run.text
+    assert "the emulator of emulated:ideal died" in run.text
+    assert (
+        len([line for line in failures(run).splitlines() if line.strip() and not line.startswith(("_", "[", "="))]) <= 2
+    )
+    info = run.info("test_long[emulated:ideal]")
+    assert any("the emulator of emulated:ideal died" in doubt for doubt in info["doubts"]), info["doubts"]
+    assert info["ok"] >= 20
+    assert info["errors"].get("network", 0) > 0
+    assert len(keys(run.records()["test_long"])) == info["ops"] == 320
+
+
+CAN_MOUNT = (
+    os.name == "posix"
+    and shutil.which("unshare") is not None
+    and subprocess.run(
+        ["unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=64k none /mnt"], capture_output=True, check=False
+    ).returncode
+    == 0
+)
+FULL = pytest.mark.skipif(not CAN_MOUNT, reason="needs the right to mount a small disk: run as root")
+
+
+@FULL
+@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+@pytest.mark.parametrize("size_kib", [16, 72], ids=["log", "parquet"])
+def test_a_full_disk_loses_no_record(lab: Lab, spread: list[str], size_kib: int) -> None:
+    lab.write("""
+        def test_many(experiment, payloads):
+            experiment.run(payloads.random(20), arrival=FixedInterval(0.005), sensors=4, ops_per_sensor=150).check()
+
+        def test_after(experiment, payloads):
+            pass
+    """)
+    (lab.folder / "small").mkdir()
+    kept = lab.folder / "kept"
+    kept.mkdir()
+    run = lab.run(*FOLDER, *spread, "--cloudbench-results", "small",
+                  env={"TMPDIR": str(kept)}, within=f"mount -t tmpfs -o size={size_kib}k none small",
+                  after="cp -a small copied")  # fmt: skip
+    assert run.status == 1, run.text
+    assert run.leftovers == []
+    assert "Traceback" not in run.text
+    assert "INTERNALERROR" not in run.text
+    assert run.lines_with("No space left on device"), run.text
+    assert len(run.lines_with("free some space")) >= 1
+    info = run.info("test_many[folder:objects]")
+    assert info["ops"] == 600, "the entry counts all"
+    found = run.all_records()
+    assert sorted(set(found)) == [(sensor, seq) for sensor in range(4) for seq in range(150)], "no record is lost"
+
+
+@FULL
+def test_entries_that_cannot_be_saved_are_one_line(lab: Lab) -> None:
+    (lab.folder / "small").mkdir()
+    fill = "mount -t tmpfs -o size=4k none small; head -c 4096 /dev/zero > small/filler"
+    run = lab.write(ONE).run(*FOLDER, "--benchmark-autosave", "--benchmark-storage", "file://small", within=fill)
+    assert run.status == 1, run.text
+    assert "Traceback" not in run.text
+    assert "INTERNALERROR" not in run.text
+    assert len(run.lines_with("cannot save the entries")) == 1, run.text
+    assert len(list(Path(lab.folder).rglob("*.parquet"))) == 1

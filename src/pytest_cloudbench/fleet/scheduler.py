@@ -11,14 +11,15 @@ more: ``-x`` and a failing fleet stop soon.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.scheduler import EachScheduling
 from xdist.workermanage import WorkerController
 
-from pytest_cloudbench.fleet.coordinator import Coordinator
+if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.coordinator import Coordinator
 
 __all__ = ["FleetScheduling"]
 
@@ -31,7 +32,7 @@ class FleetScheduling(EachScheduling):
     In a session without such items it hands over to the scheduler that ``--dist`` asks for.
     """
 
-    def __init__(self, config: pytest.Config, log: Any, coordinator: Coordinator) -> None:
+    def __init__(self, config: pytest.Config, log: Any, coordinator: Callable[[], Coordinator]) -> None:
         super().__init__(config, log)
         self.collection_is_completed: bool = False
         self._log, self._coordinator = log, coordinator
@@ -95,7 +96,7 @@ class FleetScheduling(EachScheduling):
                 self._shared.appendleft(index)
         for other in self._cursor:
             self._feed(other)
-        if crashed in self.fleet_items and not self._coordinator.orphaned(crashed):
+        if crashed in self.fleet_items and not self._coordinator().orphaned(crashed):
             return None
         return crashed
 
@@ -130,7 +131,7 @@ class FleetScheduling(EachScheduling):
         index = self._for_all[position]
         for other, cursor in self._cursor.items():
             if cursor <= position:
-                self._coordinator.assign(self._collection[index], other.gateway.id)
+                self._coordinator().assign(self._collection[index], other.gateway.id)
         self._cursor[node] += 1
         return index
 

@@ -1,0 +1,144 @@
+"""What a controller does once there are agents to serve.
+
+What may live here: the conductor and its coordinator bound to one pytest session, the progress line, and what
+is printed and saved at the end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import expect
+from pytest_cloudbench.fleet import policy
+from pytest_cloudbench.fleet.agent import Agent, local_agent
+from pytest_cloudbench.fleet.conductor import Conductor, parse_provider
+from pytest_cloudbench.fleet.facts import RunFacts
+from pytest_cloudbench.live import Live, terminal
+from pytest_cloudbench.model import CloudbenchError, ConfigError
+from pytest_cloudbench.results import benchmarks
+
+__all__ = ["Serving"]
+
+_DISMISS_S = 5.0
+"""How long agents may take to stop and flush their records when the session ends in mid-run."""
+
+
+class Serving:
+    """The controller at work. Raises UsageError for bad input.
+
+    Args:
+        config: pytest's configuration in the controller.
+        facts: the run's facts.
+        apart: whether an agent is at another item than the one it is waited for.
+        collected: called with the node ids that all agents run.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        facts: RunFacts,
+        apart: Callable[[str], bool],
+        collected: Callable[[list[str]], None],
+    ) -> None:
+        option = config.option
+        for spec in option.provider:
+            parse_provider(spec, option.time_scale)
+        gates = [expect.parse_gate(text) for text in option.cloudbench_fail]
+        self.config, self.facts = config, facts
+        self.conductor = Conductor(config, facts, _expectations(option.cloudbench_expectations), gates, self._say)
+        self.conductor.on_collected = lambda agent, nodeids: collected(nodeids)
+        self.conductor.on_start = self._show_progress
+        self._live: Live | None = None
+        self._distributed = str(getattr(option, "dist", "no")) != "no"
+        self.coordinator = self.conductor.build_coordinator(
+            option.cloudbench_patience,
+            kill=self.conductor.kill,
+            apart=apart,
+            stop=self._stop_reason,
+            maxfail=config.getvalue("maxfail") if self._distributed else 0,
+        )
+
+    @cached_property
+    def agent(self) -> Agent:
+        """The one agent of a run without xdist."""
+        return local_agent(self.coordinator)
+
+    def _say(self, line: str) -> None:
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(line)
+
+    def _stop_reason(self) -> str:
+        session: Any = self.config.pluginmanager.getplugin("dsession")
+        return str(getattr(session, "shouldstop", "") or "")
+
+    def summarize(self, reporter: Any) -> None:
+        """The table of all experiments, at the end."""
+        from pytest_cloudbench.report.table import render
+
+        findings = self.conductor.findings
+        if not findings:
+            return
+        reporter.section("cloudbench")
+        for line in render(findings, reporter._tw.fullwidth):
+            reporter.write_line(line)
+        folder = benchmarks.storage(self.config)
+        records = _relative(Path(self.facts.results))
+        reporter.write_line(f"records: {records}" + (f"   entries: {_relative(folder)}" if folder else ""))
+
+    def _show_progress(self) -> None:
+        """Draw the progress line from the first experiment on, if somebody can look at it."""
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        if self._live is None and reporter is not None and reporter.isatty and self.config.option.verbose >= 0:
+            stream = terminal()
+            if stream is not None:
+                self._live = Live(stream, self.conductor.progress)
+                self.conductor.on_end = self._live.hide
+
+    def finish(self, session: pytest.Session) -> None:
+        """Keep what unfinished experiments measured, and save the entries."""
+        if self._live is not None:
+            self._live.close()
+        if self._distributed:
+            self.coordinator.dismiss(_DISMISS_S)
+        interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
+        self.conductor.salvage("interrupted" if interrupted else "ended before its result")
+        if self.conductor.is_incomplete and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if not self.conductor.findings:
+            return
+        try:
+            benchmarks.save(self.config, self.facts.run_id if policy.adopted(self.config) else None)
+        except CloudbenchError as error:
+            self._say(f"cloudbench: {error}")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def close(self) -> None:
+        """End the emulators."""
+        try:
+            self.conductor.close()
+        except CloudbenchError as error:
+            sys.stderr.write(f"cloudbench: {error}\n")
+
+
+def _relative(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _expectations(path: str | None) -> list[expect.Expectation]:
+    if path is None:
+        return []
+    try:
+        return expect.parse_expectations(Path(path).read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(path, "", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error

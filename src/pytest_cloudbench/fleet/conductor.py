@@ -130,6 +130,7 @@ class Conductor:
                 "collected": lambda agent, payload: self.on_collected(agent, payload),  # noqa: PLW0108 - set later
                 "entries": self._entries,
                 "provide": self._provide,
+                "died": self._died,
                 "listing": self._listing,
                 "progress": self._progress,
             },
@@ -183,6 +184,14 @@ class Conductor:
         log_path = Path(self.facts.results) / f"emulator-{slug(spec.target)}.log"
         log_path.parent.mkdir(parents=True, exist_ok=True)
         return emulators.start(spec.target, time_scale=self.facts.time_scale, log_path=log_path)
+
+    def _died(self, agent: str, provider: str) -> str:
+        """Says that the emulator of a provider has died, if it has."""
+        emulator = self._emulators.get(provider)
+        with self._lock:  # Popen.poll() says "alive" while another thread is asking
+            if emulator is None or emulator.alive():
+                return ""
+        return f"the emulator of {provider} died ({emulator.exit_reason()})"
 
     def _listing(self, agent: str, payload: Mapping[str, Any]) -> int:
         run = self._runs[payload["run"]]
@@ -274,10 +283,8 @@ class Conductor:
             doubts.append(f"engine saturated (lateness p99 {late_s * 1e3:.0f} ms is over {bound_ms:.0f} ms)")
         if summary.ops < about["ops"]:
             doubts.append(f"{about['ops'] - summary.ops} of {about['ops']} operations were not tried")
-        emulator = self._emulators.get(about["provider"])
-        if emulator is not None and not emulator.alive():
-            doubts.append(f"the emulator of {about['provider']} died ({emulator.exit_reason()})")
-        return doubts
+        died = self._died("", about["provider"])
+        return [*doubts, died] if died else doubts
 
     def _judge(
         self, about: Mapping[str, Any], metrics: Mapping[str, float | None], doubts: list[str]

@@ -15,7 +15,17 @@ from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.engine import Budget, Engine
 from pytest_cloudbench.fleet.agent import Agent, host_id
 from pytest_cloudbench.fleet.facts import RunFacts, object_name, slug
-from pytest_cloudbench.model import BudgetError, CloudError, Content, Endpoint, ErrorKind, ProviderSpec, Verb
+from pytest_cloudbench.model import (
+    BudgetError,
+    CloudError,
+    Content,
+    EmulatorError,
+    Endpoint,
+    ErrorKind,
+    FleetError,
+    ProviderSpec,
+    Verb,
+)
 from pytest_cloudbench.payload import Generator, RandomPayload, digest
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.oplog import OpLog
@@ -164,20 +174,27 @@ class Experiment:
             verify: compare every file with the provider's listing at the end.
             published: figures by metric that are to stand beside the measured ones, with their ``source``.
 
-        Raises FleetError when the controller is gone, CloudError when the folder cannot be made or listed.
+        Raises FleetError when the controller is gone, CloudError when the folder cannot be made or listed, and
+        EmulatorError when that is because the emulator has died.
         """
         self.runs += 1
         if self.runs > 1 and isinstance(payload, RandomPayload):  # or deduplication would fake the second run
             payload = replace(payload, seed=f"{payload.seed}#{self.runs}")
         run = f"{self.nodeid}#{self.runs}"
         folder = f"/cloudbench-{self.facts.run_id}/{slug(run)}"
-        self.agent.once(f"folder:{run}", lambda: self._make(folder))
+        about = {**self._about(run, arrival, sensors, ops_per_sensor, payload), "published": dict(published or {})}
         try:
-            about = self._about(run, arrival, sensors, ops_per_sensor, payload)
-            return self._measured(run, folder, payload, arrival, {**about, "published": dict(published or {})}, verify)
-        finally:
-            if not self.agent.stop.is_set():
-                self.agent.once(f"clean:{run}", lambda: self._remove(folder))
+            self.agent.once(f"folder:{run}", lambda: self._make(folder))
+            try:
+                return self._measured(run, folder, payload, arrival, about, verify)
+            finally:
+                if not self.agent.stop.is_set():
+                    self.agent.once(f"clean:{run}", lambda: self._remove(folder))
+        except (CloudError, FleetError) as error:
+            why = "" if self.agent.stop.is_set() else self.agent.ask("died", self.provider.spec)
+            if why:
+                raise EmulatorError(f"{why}; its records are kept, run again") from error
+            raise
 
     def _measured(
         self, run: str, folder: str, payload: Generator, arrival: FixedInterval | ThinkTime,

@@ -40,6 +40,7 @@ def test_bad_input_is_one_line(words: list[str]) -> None:
     assert done.returncode == 4
     assert len(done.stderr.splitlines()) == 1
     assert words[-1] in done.stderr
+    assert "dropbox" in done.stderr, "what there is instead"
     assert not done.stdout
 
 

@@ -82,6 +82,8 @@ def _clean(options: argparse.Namespace) -> int:
 def _emulate(options: argparse.Namespace) -> int:
     from pytest_cloudbench import emulators
 
+    if options.api not in emulators.SKINS:
+        raise UsageError(f"emulate {options.api}: there is no such emulator; there are: {', '.join(emulators.SKINS)}")
     return emulators.serve_foreground(
         options.api, options.profile, port=options.port, time_scale=options.time_scale, seed=options.seed
     )

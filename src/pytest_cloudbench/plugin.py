@@ -91,7 +91,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_generate_tests."""
-    if "provider" in metafunc.fixturenames and metafunc.definition.get_closest_marker("parametrize_provider") is None:
+    found = getattr(metafunc, "_arg2fixturedefs", {}).get("provider", ())  # a user's own fixture is left alone
+    if "provider" in metafunc.fixturenames and all(each.func.__module__ == __name__ for each in found):
         specs = metafunc.config.option.provider or [_DEFAULT_PROVIDER]
         metafunc.parametrize("provider", list(dict.fromkeys(specs)), indirect=True, scope="session")
 
@@ -210,11 +211,11 @@ def fleet(request: pytest.FixtureRequest) -> Agent:
 @pytest.fixture(scope="session")
 def provider(request: pytest.FixtureRequest, fleet: Agent) -> Generator[Provider]:
     """The storage service under test: ``--provider``, one parameter for each."""
-    from pytest_cloudbench.fleet.experiment import connect_provider
+    from pytest_cloudbench.fleet.experiment import find_provider
 
-    connected = connect_provider(request.param, fleet)
-    yield connected
-    connected.driver.close()
+    found = find_provider(request.param, fleet)
+    yield found
+    found.close()
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ class Behaviour:
         self._latency_draws = random.Random(f"{seed} latency")
         self._fault_draws = random.Random(f"{seed} faults")
         self._freeze_start_s = clock.now_s()
+        self._thaw: asyncio.Event | None = None
         self.throttle = Throttle(profile.throttle)
         self.profile = profile
         self.configure(profile)
@@ -104,10 +105,25 @@ class Behaviour:
         """Return at ``due_s`` of the emulator's clock, and not while the provider is frozen."""
         while True:
             now_s = self._clock.now_s()
-            left_s = self.thaw_s(max(due_s, now_s)) - now_s
+            if due_s > now_s:
+                await asyncio.sleep(self._clock.real_s(due_s - now_s))
+                continue
+            left_s = self.thaw_s(now_s) - now_s
             if left_s <= 0:
                 return
-            await asyncio.sleep(self._clock.real_s(left_s))
+            await self._thawed(self._clock.real_s(left_s))
+
+    async def _thawed(self, real_s: float) -> None:
+        """Held requests go on in the order in which they came, as a server works off its queue."""
+        if self._thaw is None:
+            self._thaw = asyncio.Event()
+            asyncio.get_running_loop().call_later(real_s, self._release)
+        await self._thaw.wait()
+
+    def _release(self) -> None:
+        thaw, self._thaw = self._thaw, None
+        if thaw is not None:
+            thaw.set()
 
     def fault(self) -> str | None:
         """What goes wrong with the next request: ``error``, ``reset``, ``reset_after`` or nothing."""

@@ -5,8 +5,10 @@ What may live here: providers as tests see them, tasks that put a driver under t
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,14 @@ from pytest_cloudbench.model import (
     ErrorKind,
     FleetError,
     ProviderSpec,
+    UsageError,
     Verb,
 )
 from pytest_cloudbench.payload import Generator, RandomPayload, digest
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.oplog import OpLog
 
-__all__ = ["ExpectationBroken", "ExpectationUnknown", "Experiment", "Provider", "Result", "connect_provider"]
+__all__ = ["ExpectationBroken", "ExpectationUnknown", "Experiment", "Provider", "Result", "find_provider"]
 
 _LISTING_ROWS = 2000
 _PATIENT_TRIES = 60
@@ -44,19 +47,50 @@ class ExpectationUnknown(Exception):
     """An expectation cannot be judged because the numbers may be wrong."""
 
 
-@dataclass(frozen=True, slots=True)
 class Provider:
     """A storage service under test, as the ``provider`` fixture gives it.
 
-    Attributes:
+    Args:
         spec: what the user named.
         driver: the connected driver, safe to use from many threads.
         profile: the emulator's behaviour profile, or None for a real service.
+        connect: gives driver and profile when they are first needed, instead of the two above.
     """
 
-    spec: str
-    driver: Driver
-    profile: str | None = None
+    def __init__(
+        self,
+        spec: str,
+        driver: Driver | None = None,
+        profile: str | None = None,
+        *,
+        connect: Callable[[], tuple[Driver, str | None]] | None = None,
+    ) -> None:
+        self.spec, self._connect = spec, connect
+        if driver is not None:
+            self._connected = (driver, profile)
+
+    @cached_property
+    def _connected(self) -> tuple[Driver, str | None]:
+        if self._connect is None:
+            raise UsageError(f"provider {self.spec}: has neither a driver nor a way to connect one")
+        connected = self._connect()
+        gc.freeze()  # what connecting imported stays for good: fifty agents need not collect it again and again
+        return connected
+
+    @property
+    def driver(self) -> Driver:
+        """The connected driver."""
+        return self._connected[0]
+
+    @property
+    def profile(self) -> str | None:
+        """The emulator's behaviour profile, or None for a real service."""
+        return self._connected[1]
+
+    def close(self) -> None:
+        """Release the driver's connections, if there are any."""
+        if "_connected" in self.__dict__:
+            self.driver.close()
 
     @property
     def is_kept(self) -> bool:
@@ -73,7 +107,12 @@ def _shares(whole: int, wanted: Sequence[int]) -> list[int]:
     return given
 
 
-def connect_provider(text: str, agent: Agent) -> Provider:
+def find_provider(text: str, agent: Agent) -> Provider:
+    """A provider that this agent connects to when it first needs it."""
+    return Provider(text, connect=lambda: _connect(text, agent))
+
+
+def _connect(text: str, agent: Agent) -> tuple[Driver, str | None]:
     """Connect this agent to a provider; an emulator is started by the controller at the first call."""
     from pytest_cloudbench import credentials, drivers
 
@@ -81,9 +120,9 @@ def connect_provider(text: str, agent: Agent) -> Provider:
     spec = ProviderSpec.parse(text)
     if given["endpoint"] is None:
         found = credentials.load(spec.scheme, spec.params.get("token_env"))
-        return Provider(text, drivers.connect(spec, None, found))
+        return drivers.connect(spec, None, found), None
     endpoint = Endpoint(**given["endpoint"])
-    return Provider(text, drivers.connect(ProviderSpec.parse(given["api"]), endpoint, {}), given["profile"])
+    return drivers.connect(ProviderSpec.parse(given["api"]), endpoint, {}), given["profile"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,9 @@ class FleetScheduling(EachScheduling):
     In a session without such items it hands over to the scheduler that ``--dist`` asks for.
     """
 
-    def __init__(self, config: pytest.Config, log: Any, coordinator: Callable[[], Coordinator]) -> None:
+    def __init__(
+        self, config: pytest.Config, log: Any, coordinator: Callable[[], Coordinator], fleet_items: set[str]
+    ) -> None:
         super().__init__(config, log)
         self.collection_is_completed: bool = False
         self._log, self._coordinator = log, coordinator
@@ -41,8 +43,8 @@ class FleetScheduling(EachScheduling):
         self._cursor: dict[WorkerController, int] = {}
         self._begin = 0
         self._collection: list[str] = []
-        self.fleet_items: set[str] = set()
-        """Node ids that every node runs; set from what the workers collected."""
+        self.fleet_items = fleet_items
+        """Node ids that every node runs; filled while the workers collect."""
 
     # -- what xdist asks --------------------------------------------------------------------------
 

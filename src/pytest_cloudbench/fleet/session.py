@@ -39,6 +39,7 @@ class ControllerSession:
         self._serving: Serving | None = None
         self._channels: dict[str, Any] = {}
         self._scheduler: Any = None
+        self._fleet_items: set[str] = set()
         option = config.option
         if option.provider or option.cloudbench_fail or option.cloudbench_expectations:
             self.serve()  # bad input is reported now
@@ -91,15 +92,15 @@ class ControllerSession:
         """The scheduler of this session."""
         from pytest_cloudbench.fleet.scheduler import FleetScheduling
 
-        self._scheduler = FleetScheduling(self.config, log, lambda: self.serve().coordinator)
+        self._scheduler = FleetScheduling(self.config, log, lambda: self.serve().coordinator, self._fleet_items)
         return self._scheduler
 
     def _apart(self, agent: str) -> bool:
         return False if self._scheduler is None else bool(self._scheduler.apart(agent))
 
     def _collected(self, nodeids: list[str]) -> None:
-        """Workers have collected items that all of them run."""
-        self._scheduler.fleet_items.update(nodeids)
+        """Workers have collected items that all of them run; a quick one may do so before there is a scheduler."""
+        self._fleet_items.update(nodeids)
 
     # -- report -----------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ of session. Imported by fifty agents: keep it light.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,7 @@ class WorkerSession:
         self.facts = RunFacts(**facts)
         self.agent = Agent.over(channel, name, self.facts.host)
         self.fleet_run = True
+        gc.freeze()  # what is loaded by now stays for good: fifty agents need not collect it again and again
 
     def header(self) -> list[str]:
         """Workers print nothing."""

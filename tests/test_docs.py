@@ -13,11 +13,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from pytest_cloudbench.emulators.profile import parse_profile, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog.d/README.md")])
@@ -250,6 +253,44 @@ def test_commands_are_in_console_blocks(document: Path) -> None:
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", document.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     others = [block for kind, block in blocks if kind != "console"]
     assert not [line for block in others for line in block.splitlines() if line.startswith("$ ")]
+
+
+def block(document: str, kind: str) -> str:
+    """The first block of a kind in a document."""
+    found = re.search(rf"^```{kind}\n(.*?)^```", (ROOT / document).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert found, f"{document} has no {kind} block"
+    return found.group(1)
+
+
+def test_the_experiment_in_the_readme_runs(tmp_path: Path) -> None:
+    (tmp_path / "test_readme.py").write_text(block("README.md", "python"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--provider", "emulated:ideal", "--time-scale", "2", "-n", "2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert "emulated" in done.stdout
+
+
+def test_the_profile_in_the_documents_is_one() -> None:
+    profile = parse_profile(block("docs/emulator.md", "toml"), "docs/emulator.md")
+    assert profile.throttle.rate_per_s == 20
+    assert settings(profile).keys() <= {key for key, _ in keys_of(block("docs/emulator.md", "toml"))} | {
+        "account.type",
+        "account.token_lifetime_s",
+    }, "a key of the profile is not documented"
+
+
+def keys_of(text: str) -> list[tuple[str, object]]:
+    """``section.key`` and value of a TOML text."""
+    return [
+        (f"{section}.{key}", value) for section, table in tomllib.loads(text).items() for key, value in table.items()
+    ]
 
 
 # --- the checks bite ---

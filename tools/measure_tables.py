@@ -24,8 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "suites" / "iot" / "published.toml"
 
-SCALE_OF: dict[tuple[str, int], float] = {("4.2", 60): 10.0, ("4.3", 60): 10.0, ("4.3", 10): 3.0, ("4.2", 10): 3.0}
-"""By table and interval in s; rows that are not named run in real time."""
+SCALE_OF: dict[int, float] = {1: 2.0, 10: 3.0, 60: 10.0}
+"""By interval in s."""
 
 LARGE_FLEET_SCALE = 3.0
 """The bound for Table 4.2 with 50 sensors and more, whose bursts are spread most."""
@@ -48,7 +48,7 @@ class Row:
 
 def scale_of(table: str, sensors: int, interval_s: int) -> float:
     """The time scale of a row."""
-    scale = SCALE_OF.get((table, interval_s), 1.0)
+    scale = SCALE_OF[interval_s]
     return min(scale, LARGE_FLEET_SCALE) if table == "4.2" and sensors >= 50 else scale
 
 

@@ -413,3 +413,11 @@ TestFleetMachine = FleetMachine.TestCase
 TestFleetMachine.settings = settings(
     max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+def test_an_agent_that_is_gone_before_its_first_item_is_not_waited_for() -> None:
+    fleet = Fleet(2)
+    fleet.coordinator.leave_fleet("gw0", "was lost")
+    fleet.assign()
+    fleet.meet("gw1", "enter")
+    assert fleet.take("gw1") == {"value": {"index": 0, "count": 1, "stop": ""}}

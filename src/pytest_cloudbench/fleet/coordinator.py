@@ -134,10 +134,10 @@ class Coordinator:
             self._changed.notify_all()
 
     def assign(self, nodeid: str, agent: str) -> None:
-        """The scheduler has given an item to an agent."""
+        """The scheduler has given an item to an agent. One that is gone by now is not waited for."""
         with self._lock:
             item = self._items.setdefault(nodeid, Item(nodeid))
-            if agent not in item.members:
+            if agent in self._send and agent not in item.members:
                 item.members.append(agent)
 
     def orphaned(self, nodeid: str) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from pytest_cloudbench.fleet.agent import Agent
+from pytest_cloudbench.model import FleetError
 
 __all__ = ["plain_report", "run_everywhere", "run_solo"]
 
@@ -59,7 +60,10 @@ def _leave(item: pytest.Item, reports: list[pytest.TestReport], agent: Agent) ->
 
 
 def _stopped(item: pytest.Item, agent: Agent) -> bool:
-    stop = agent.enter(item.nodeid)
+    try:
+        stop = agent.enter(item.nodeid)
+    except FleetError as error:
+        stop = str(error)
     if stop:
         item.session.shouldstop = stop
     return bool(stop)

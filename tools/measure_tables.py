@@ -67,7 +67,8 @@ def measure(rows: Sequence[dict[str, Any]], scale: float, agents: int) -> list[R
             "--benchmark-storage", folder, "-p", "no:cacheprovider",
         ]  # fmt: skip
         subprocess.run(command, cwd=ROOT, check=False)
-        entries = {entry["name"]: entry["extra_info"] for entry in json.loads(out.read_text())["benchmarks"]}
+        stored = json.loads(out.read_text())["benchmarks"] if out.exists() else []  # none: every row is unknown
+    entries = {entry["name"]: entry["extra_info"] for entry in stored}
     return [_row(row, entries.get(nodeid.partition("::")[2]), scale) for row, nodeid in zip(rows, ids, strict=True)]
 
 

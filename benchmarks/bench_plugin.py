@@ -1,0 +1,108 @@
+"""What a run pays that does not use the plugin, and whether the percentiles it reports are exact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Figure, environment, median, python, run_tree, scratch
+
+__all__ = ["measure"]
+
+HEAVY = "pyarrow rich dropbox numpy hypothesis uvicorn trustme requests".split()
+_SHARES = {"p50": (50, 100), "p90": (90, 100), "p99": (99, 100), "p99.9": (999, 1000), "max": (1, 1)}
+_TIMES = ("response", "service", "lateness")
+
+_TEST = "def test_nothing(): pass\n"
+_CONFTEST = """
+    import json, os, pathlib, pytest, sys, time
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(config):
+        cpu_s = time.process_time()
+        role = "worker" if hasattr(config, "workerinput") else "controller"
+        report = {"cpu_ms": cpu_s * 1e3, "modules": sorted(sys.modules)}
+        pathlib.Path(os.environ["BENCH_OUT"], f"{role}-{os.getpid()}.json").write_text(json.dumps(report))
+"""
+_EXPERIMENT = """
+    from pytest_cloudbench.arrival import FixedInterval
+
+    def test_percentiles(experiment, payloads):
+        arrival = FixedInterval(0.5, first_delay_max_s=0.5)
+        experiment.run(payloads.random(5120), arrival=arrival, sensors=40, ops_per_sensor=20)
+"""
+
+
+def measure(names: Sequence[str], runs: int) -> list[Figure]:
+    """``unused_plugin_ms`` and ``percentiles_exact``."""
+    figures = []
+    if "unused_plugin_ms" in names:
+        figures.append(_unused(runs * 7))
+    if "percentiles_exact" in names:
+        figures.append(_percentiles())
+    return figures
+
+
+def _unused(runs: int) -> Figure:
+    """With and without take turns; what disturbs a run only ever adds to it, so the least of many counts."""
+    cpu_ms: dict[str, list[float]] = {}
+    modules: dict[str, set[str]] = {}
+    with scratch(test_nothing=_TEST, conftest=_CONFTEST) as folder:
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        for number in range(1 + runs):
+            for workers in (0, 2):
+                for way in ("without", "with"):
+                    for role, report in _reports(folder, workers, way == "with"):
+                        label = f"{role}{' of -n 2' if workers else ''} {way}"
+                        modules[label] = set(report["modules"])
+                        if number:  # the first run leaves the byte code behind
+                            cpu_ms.setdefault(label, []).append(report["cpu_ms"])
+    roles = [label.removesuffix(" with") for label in cpu_ms if label.endswith(" with")]
+    more = {role: modules[f"{role} with"] - modules[f"{role} without"] for role in roles}
+    heavy = sorted({name for each in more.values() for name in each if name.partition(".")[0] in HEAVY})
+    paid = {role: round(min(cpu_ms[f"{role} with"]) - min(cpu_ms[f"{role} without"]), 2) for role in roles}
+    pairs = {role: zip(cpu_ms[f"{role} with"], cpu_ms[f"{role} without"], strict=True) for role in roles}
+    medians = {role: round(median([with_ms - without_ms for with_ms, without_ms in pairs[role]]), 2) for role in roles}
+    value = max(paid["controller"], paid["controller of -n 2"])
+    return Figure("unused_plugin_ms", float("inf") if heavy else value, "ms CPU", 30.0, "below", {
+        "paid_ms": paid, "median_of_pairs_ms": medians, "heavy_imports": heavy,
+        "imported": {role: sorted(each) for role, each in more.items()},
+    })  # fmt: skip
+
+
+def _reports(folder: Path, workers: int, with_plugin: bool) -> list[tuple[str, dict[str, Any]]]:
+    for old in folder.glob("*-*.json"):
+        old.unlink()
+    switch = [] if with_plugin else ["-p", "no:cloudbench"]
+    spread = ["-n", str(workers)] if workers else []
+    command = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *switch, *spread)
+    run_tree(command, folder, environment(BENCH_OUT=str(folder)), sampled=False).require()
+    return [(path.name.partition("-")[0], json.loads(path.read_text())) for path in folder.glob("*-*.json")]
+
+
+def _percentiles() -> Figure:
+    """Recomputed by integers alone: nearest rank is the smallest value with at least the share at or below it."""
+    from pyarrow import parquet
+
+    with scratch(test_percentiles=_EXPERIMENT) as folder:
+        options = ["-n", "4", "-p", "no:cacheprovider", "--benchmark-json", "entries.json"]
+        run_tree(python("-m", "pytest", *options), folder, sampled=False).require()
+        entry = json.loads((folder / "entries.json").read_text())["benchmarks"][0]["extra_info"]
+        rows = parquet.read_table(next(folder.rglob("*.parquet"))).to_pylist()
+    ok = [row for row in rows if row["outcome"] == "ok"]
+    times_ns = {
+        "response": sorted(row["end_ns"] - row["scheduled_ns"] for row in ok),
+        "service": sorted(row["end_ns"] - row["start_ns"] for row in ok),
+        "lateness": sorted(row["start_ns"] - row["scheduled_ns"] for row in rows),
+    }
+    expected = {
+        f"{time}_{label}": times_ns[time][-(-of * len(times_ns[time]) // whole) - 1] / 1e9
+        for time in _TIMES
+        for label, (of, whole) in _SHARES.items()
+    }
+    different = {name: [entry[name], value] for name, value in expected.items() if entry[name] != value}
+    details = {"compared": len(expected), "records": len(rows), "ok": len(ok), "agents": entry["agents"],
+               "reported_and_recomputed": different}  # fmt: skip
+    return Figure("percentiles_exact", float(len(different)), "percentiles that differ", 0.0, details=details)

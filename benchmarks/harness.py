@@ -1,0 +1,211 @@
+"""What the benchmarks share: figures, and processes whose CPU and memory are counted with all they start.
+
+Linux only: CPU is read from each process's own CPU clock (nanoseconds, threads that have ended included)
+and, for children that have been waited for, from ``/proc/PID/stat`` (ticks of 10 ms). What one whole
+run has cost comes from ``wait4``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = ["ROOT", "Figure", "Sample", "Usage", "at", "environment", "median", "python", "run_tree", "scratch"]
+
+ROOT = Path(__file__).resolve().parents[1]
+MIB = 1024 * 1024
+
+_SAMPLE_S = 0.05
+_PSS_EVERY = 20
+"""Every so many samples the proportional size is read too, which is costly."""
+_HANG_S = 300.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured figure and what is asked of it."""
+
+    name: str
+    value: float
+    unit: str
+    bound: float
+    sense: Literal["at most", "at least", "below"] = "at most"
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def met(self) -> bool:
+        if self.sense == "at least":
+            return self.value >= self.bound
+        return self.value < self.bound if self.sense == "below" else self.value <= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The state of a process tree at one time of the monotonic clock."""
+
+    at_ns: int
+    cpu_s: float
+    rss_bytes: int
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a command and everything it started have used."""
+
+    status: int
+    cpu_s: float
+    wall_s: float
+    output: str
+    samples: list[Sample]
+    pss_bytes: int
+
+    @property
+    def rss_bytes(self) -> int:
+        """The peak of the sum over the tree; pages that processes share count once for each."""
+        return max((sample.rss_bytes for sample in self.samples), default=0)
+
+    def require(self, *statuses: int) -> Usage:
+        """Raise RuntimeError unless it ended as it should."""
+        if self.status not in (statuses or (0,)):
+            raise RuntimeError(f"exit status {self.status}:\n{self.output[-4000:]}")
+        return self
+
+
+def median(values: Sequence[float]) -> float:
+    return float(statistics.median(values))
+
+
+def python(*args: str) -> list[str]:
+    return [sys.executable, *args]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This environment without what would change what is measured: users have byte code, and no extra options."""
+    dropped = ("PYTHONDONTWRITEBYTECODE", "PYTEST_", "CLOUDBENCH_", "COV_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    return kept | {"COLUMNS": "120", "PYTHONUNBUFFERED": "1"} | changes
+
+
+@contextmanager
+def scratch(**files: str) -> Iterator[Path]:
+    """A folder with some Python files in it, each by its name without ``.py``."""
+    with tempfile.TemporaryDirectory(prefix="cloudbench-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        for stem, text in files.items():
+            (folder / f"{stem}.py").write_text(textwrap.dedent(text), encoding="utf-8")
+        yield folder
+
+
+def run_tree(
+    command: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str] | None = None,
+    *,
+    sampled: bool = True,
+    enough: Callable[[], bool] | None = None,
+) -> Usage:
+    """Run a command in ``folder``; with ``enough``, end it by Ctrl-C as soon as that says so."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would all
+    began = time.monotonic()
+    samples: list[Sample] = []
+    pss_bytes = 0
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment() if env is None else env, stdin=subprocess.DEVNULL, stdout=out,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        asked = False
+        try:
+            while True:
+                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if pid:
+                    break
+                if time.monotonic() - began > _HANG_S:
+                    raise RuntimeError(f"{' '.join(command)} took longer than {_HANG_S:g} s")
+                if sampled:
+                    tree = _tree(process.pid)
+                    samples.append(_sample(tree))
+                    if len(samples) % _PSS_EVERY == 0:
+                        pss_bytes = max(pss_bytes, sum(map(_pss_bytes, tree)))
+                if enough is not None and not asked and enough():
+                    asked = True
+                    os.kill(process.pid, signal.SIGINT)
+                time.sleep(_SAMPLE_S)
+        except BaseException:
+            for stray in _tree(process.pid):
+                os.kill(stray, signal.SIGKILL)
+            process.wait()
+            raise
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        output = out.read().decode(errors="replace")
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return Usage(process.returncode, cpu_s, time.monotonic() - began, output, samples, pss_bytes)
+
+
+def at(samples: Sequence[Sample], at_ns: int) -> Sample:
+    """The state at a time between two samples, by linear interpolation."""
+    for before, after in itertools.pairwise(samples):
+        if before.at_ns <= at_ns <= after.at_ns:
+            share = (at_ns - before.at_ns) / max(1, after.at_ns - before.at_ns)
+            cpu_s = before.cpu_s + share * (after.cpu_s - before.cpu_s)
+            return Sample(at_ns, cpu_s, round(before.rss_bytes + share * (after.rss_bytes - before.rss_bytes)))
+    raise RuntimeError("the time is outside of what was sampled")
+
+
+def _stat(pid: int | str) -> list[str]:
+    """The fields of ``/proc/PID/stat`` from the state on; empty when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _tree(root: int) -> dict[int, list[str]]:
+    """The process and all its descendants, with their stat fields."""
+    stats = {int(name): fields for name in os.listdir("/proc") if name.isdigit() if (fields := _stat(name))}
+    children: dict[int, list[int]] = {}
+    for pid, fields in stats.items():
+        children.setdefault(int(fields[1]), []).append(pid)
+    found, todo = dict[int, list[str]](), [root]
+    while todo:
+        pid = todo.pop()
+        if pid in stats:
+            found[pid] = stats[pid]
+            todo += children.get(pid, [])
+    return found
+
+
+def _sample(tree: Mapping[int, list[str]]) -> Sample:
+    cpu_s, rss_bytes = 0.0, 0
+    for pid, fields in tree.items():
+        try:
+            cpu_s += time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3): the whole process's CPU clock
+        except OSError:
+            cpu_s += (int(fields[11]) + int(fields[12])) / _TICKS
+        cpu_s += (int(fields[13]) + int(fields[14])) / _TICKS
+        rss_bytes += int(fields[21]) * _PAGE_BYTES
+    return Sample(time.monotonic_ns(), cpu_s, rss_bytes)
+
+
+def _pss_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return 0

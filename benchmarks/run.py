@@ -1,0 +1,130 @@
+"""Measure the project itself: ``python benchmarks/run.py [FIGURE ...] [--runs N]``.
+
+Writes ``results.json`` beside this file. Figures that are not measured this time stay in it, with the date and
+the commit they were measured at, as long as the machine is the same. Exit status 1 when a bound is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.harness import Figure
+
+__all__ = ["main"]
+
+SCHEMA = 1
+"""Of results.json. 1: the first."""
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path(__file__).with_name("results.json")
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "benchmarks.bench_engine": ("engine_ops_per_cpu_s", "sensors_per_process_lateness_p99_ms"),
+    "benchmarks.bench_plugin": ("unused_plugin_ms", "percentiles_exact"),
+    "benchmarks.emulator_figure": ("emulator_cpu_ms_per_upload",),
+    "benchmarks.bench_fleet": ("fleet50_start_ratio", "iot50_ready_ratio"),
+    "benchmarks.bench_freeze": ("freeze_p99_error",),
+}
+"""Module to the figures it measures; a figure may bring others with it (its memory)."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    known = [name for names in GROUPS.values() for name in names]
+    parser = argparse.ArgumentParser(description="Measure the project itself, into benchmarks/results.json.")
+    parser.add_argument("figures", nargs="*", metavar="FIGURE", help=f"all by default: {', '.join(known)}")
+    parser.add_argument("--runs", type=int, default=3, metavar="N", help="repetitions of each (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.figures if name not in known]
+    if unknown or options.runs < 1:
+        parser.error(f"no figure is called {unknown[0]}; see --help" if unknown else "--runs: expected 1 or more")
+    wanted = options.figures or known
+    sys.path.insert(0, str(ROOT))
+    _compile()
+    measured: dict[str, dict[str, Any]] = {}
+    for module, names in GROUPS.items():
+        chosen = [name for name in names if name in wanted]
+        if chosen:
+            print(f"measuring {', '.join(chosen)} ...", flush=True)
+            for figure in importlib.import_module(module).measure(chosen, options.runs):
+                measured[figure.name] = _plain(figure)
+            _write(measured)
+    _print(measured)
+    return 0 if all(figure["met"] for figure in measured.values()) else 1
+
+
+def _compile() -> None:
+    """Users have byte code; an environment that writes none would have every process compile anew."""
+    print("compiling src and suites to byte code, as an installation does", flush=True)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "src", "suites"], cwd=ROOT, check=True)
+
+
+def _plain(figure: Figure) -> dict[str, Any]:
+    return {
+        "value": figure.value if figure.value != float("inf") else None,
+        "unit": figure.unit,
+        "bound": figure.bound,
+        "sense": figure.sense,
+        "met": figure.met,
+        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%MZ}",
+        "commit": _commit(),
+        "details": figure.details,
+    }
+
+
+def _machine() -> dict[str, Any]:
+    model = "unknown"
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        model = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), model)
+    return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
+
+
+def _commit() -> str:
+    command = "git --no-optional-locks describe --always --dirty --abbrev=12 --exclude=*".split()
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return ended.stdout.strip() or "unknown"
+
+
+def _write(measured: Mapping[str, Any]) -> None:
+    """After each group, so that an interrupted run keeps what it has."""
+    former: dict[str, Any] = {}
+    machine = _machine()
+    if RESULTS.is_file():
+        document = json.loads(RESULTS.read_text(encoding="utf-8"))
+        if document["schema"] == SCHEMA and document["machine"] == machine:
+            former = document["figures"]
+    document = {"schema": SCHEMA, "machine": machine, "figures": {**former, **measured}}
+    partial = RESULTS.with_suffix(".partial")
+    partial.write_text(json.dumps(document, indent=1, sort_keys=False) + "\n", encoding="utf-8")
+    partial.replace(RESULTS)
+
+
+def _print(measured: Mapping[str, Mapping[str, Any]]) -> None:
+    rows = [("figure", "value", "bound", "met", "unit")]
+    for name, figure in measured.items():
+        value = "broken" if figure["value"] is None else f"{figure['value']:,.5g}"
+        if figure["value"] is not None and figure["value"] >= 1e4:
+            value = f"{figure['value']:,.0f}"
+        bound = f"{figure['sense']} {figure['bound']:,g}"
+        rows.append((name, value, bound, "yes" if figure["met"] else "NO", figure["unit"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    print()
+    for number, (name, value, bound, met, unit) in enumerate(rows):
+        print(f"{name:<{widths[0]}}  {value:>{widths[1]}}  {bound:<{widths[2]}}  {met:<{widths[3]}}  {unit}")
+        if not number:
+            print("-" * (sum(widths) + 8))
+    print(f"\n{RESULTS.relative_to(ROOT)}: values with their details")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -27,7 +27,8 @@ def info(**changes: Any) -> dict[str, Any]:
         "agents": 2, "loop": "open", "emulated": True, "time_scale": 1.0, "sensors": 50, "published": {},
         "files": 1500, "lost": 12, "loss_rate": 0.008, "throttled": 9, "failed": 2, "corrupt": 1, "silently_lost": 1,
         "response_p50": 0.0123, "response_p99": 1.9, "lateness_p99": 0.0004, "digest_checked": True,
-        "doubts": [], "notes": [], "expectations": ["no expectation"], **changes,
+        "doubts": [], "notes": [], "expectations": ["no expectation"],
+        "expectations_unmet": [], **changes,
     }  # fmt: skip
 
 
@@ -101,16 +102,19 @@ def test_doubts_notes_and_expectations_are_shown_once_each() -> None:
     doubtful = info(
         doubts=["engine saturated (lateness p99 200 ms is over 100 ms)", "gw1 was lost"],
         notes=["the records went on in /tmp/x"],
-        expectations=["broken: loss_rate <= 0.1", "met: response_p99 <= 2"],
+        expectations=["loss_rate <= 0.1: broken", "response_p99 <= 2: met"],
+        expectations_unmet=["loss_rate <= 0.1: broken"],
+        published={"loss_rate": 0.2, "source": "a paper, Table 1, 2014"},
     )
     again = Finding(info(notes=["the records went on in /tmp/x"]), nodeid=f"{TEST}[9-1s]")
     assert lines(Finding(doubtful), again)[6:] == [
         "! 50-1s: engine saturated (lateness p99 200 ms is over 100 ms)",
         "! 50-1s: gw1 was lost",
         "note: the records went on in /tmp/x",
-        "  50-1s: broken: loss_rate <= 0.1",
-        "  50-1s: met: response_p99 <= 2",
-        "  no expectation",
+        "  50-1s: loss_rate <= 0.1: broken",
+        "  published: a paper, Table 1, 2014",
+        "  1 expectation met",
+        "  no expectation for the others",
         "",
     ]
 

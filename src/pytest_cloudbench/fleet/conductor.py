@@ -339,6 +339,7 @@ class Conductor:
             "doubts": doubts,
             "notes": run.notes,
             "expectations": [each.line for each in judgements] or ["no expectation"],
+            "expectations_unmet": [each.line for each in judgements if each.status != "met"],
         }
 
     def _store(self, about: Mapping[str, Any], summary: stats.Summary, info: dict[str, Any]) -> None:

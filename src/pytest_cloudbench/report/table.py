@@ -35,6 +35,8 @@ def _milliseconds(value: Any) -> str:
     return "-" if value is None else f"{value * 1e3:,.0f}" if value >= 0.1 else f"{value * 1e3:.1f}"
 
 
+_NONE = ["no expectation"]
+
 _COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("files", "files", _count),
     ("sensors", "sensors", _count),
@@ -109,8 +111,16 @@ def _remarks(members: Sequence[_Finding]) -> list[str]:
             remarks[f"! {label}: {doubt}"] = None
         for note in finding.info["notes"]:
             remarks[f"note: {note}"] = None
-        for line in finding.info["expectations"]:
-            remarks[f"  {label}: {line}" if line != "no expectation" else "  no expectation"] = None
+        for line in finding.info["expectations_unmet"]:
+            remarks[f"  {label}: {line}"] = None
+        if "source" in finding.info["published"]:
+            remarks[f"  published: {finding.info['published']['source']}"] = None
+    met = sum(len(finding.info["expectations"]) - len(finding.info["expectations_unmet"]) for finding in members
+              if finding.info["expectations"] != _NONE)  # fmt: skip
+    if met:
+        remarks[f"  {met} expectation{'s' * (met > 1)} met"] = None
+    if any(finding.info["expectations"] == _NONE for finding in members):
+        remarks["  no expectation" if not met else "  no expectation for the others"] = None
     if any(finding.info["digest_checked"] is False for finding in members):
         remarks["note: sizes were compared, not content: this provider lists no digest"] = None
     return list(remarks)

@@ -1,0 +1,478 @@
+"""The published tables: the committed files are what the data say, and the data are what the papers printed.
+
+The papers are not in this repository, so a slip of a digit is caught by what the papers themselves imply: sums,
+ratios to the printed precision, and sentences that repeat a number.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOL = ROOT / "tools" / "make_published.py"
+PUBLISHED = ROOT / "results" / "published"
+# Entries by file, so that an emptied folder cannot make a test pass.
+COUNTS = {
+    "cloud-raid-2012-table-1": 28, "cloud-raid-2012-table-2": 20, "cloud-raid-2012-table-3": 6, "imc-2013-quoted": 30,
+    "imc-2013-table-1": 25, "thesis-2014-table-4.2": 15, "thesis-2014-table-4.3": 15, "thesis-2014-table-4.5": 8,
+    "thesis-2014-table-4.7": 1, "uds-2013-table-1": 7,
+}  # fmt: skip
+
+Entry = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a worker pytest-benchmark switches itself off, also in the runs that these tests start."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(TOOL.stem, TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[TOOL.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def entries(name: str) -> list[Entry]:
+    found = json.loads((PUBLISHED / f"{name}.json").read_text("utf-8"))["benchmarks"]
+    assert isinstance(found, list)
+    assert len(found) == COUNTS[name]
+    return found
+
+
+def infos(name: str) -> list[Entry]:
+    return [entry["extra_info"] for entry in entries(name)]
+
+
+def every() -> list[Entry]:
+    return [entry for name in COUNTS for entry in entries(name)]
+
+
+def rounded(value: float, places: int) -> float:
+    """As people round: 0.5 away from zero."""
+    return float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP))
+
+
+def size(printed: str) -> float:
+    """A size as printed, in bytes of decimal units."""
+    figure, unit = printed.split()
+    return float(figure) * {"B": 1, "KB": 1e3, "MB": 1e6}[unit]
+
+
+# --- the files are what the data say ---
+
+
+def test_committed_files_are_what_the_tool_makes(tool: ModuleType) -> None:
+    made = tool.documents(PUBLISHED)
+    assert sorted(made) == sorted(f"{name}.json" for name in COUNTS)
+    assert {path.name: path.read_text("utf-8") for path in PUBLISHED.glob("*.json")} == made
+
+
+def test_check_names_what_differs(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(PUBLISHED, tmp_path / "published"))
+    monkeypatch.setattr(tool, "FOLDER", folder)
+    assert tool.main(["--check"]) == 0
+    changed, left = folder / "uds-2013-table-1.json", folder / "left.json"
+    changed.write_text("{}")
+    left.write_text("{}")
+    assert tool.main(["--check"]) == 1
+    assert capsys.readouterr().out.split(": ")[0] == "left.json"
+    assert changed.read_text() == "{}"
+    assert tool.main([]) == 0
+    assert not left.exists()
+    assert changed.read_text("utf-8") == (PUBLISHED / changed.name).read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_nothing_in_a_file_is_of_this_machine(name: str) -> None:
+    document = json.loads((PUBLISHED / f"{name}.json").read_text("utf-8"))
+    key = document["commit_info"]["id"]
+    assert re.fullmatch(r"published:[a-z-]+-20\d\d", key)
+    assert document["machine_info"].pop("node") == key
+    assert not any(document["machine_info"].values())
+    assert document["datetime"] in {"2013-10", "2013-12", "2014-07", "not printed"}
+    assert document["version"] == "none: transcribed"
+
+
+def test_files_have_the_keys_of_an_ordinary_file_and_entries_too(pytester: pytest.Pytester) -> None:
+    """What pytest-benchmark itself writes for the same single round, key by key."""
+    mine = entries("thesis-2014-table-4.5")[2]
+    document, (theirs,) = stored_run(pytester, mine["params"], {}, mine["stats"]["data"], "test_x[50MB]")
+    assert mine["stats"] == theirs["stats"]
+    assert mine.keys() == theirs.keys()
+    made = json.loads((PUBLISHED / "thesis-2014-table-4.5.json").read_text("utf-8"))
+    assert made.keys() == document.keys()
+    assert made["machine_info"].keys() <= document["machine_info"].keys()
+    assert made["commit_info"].keys() <= document["commit_info"].keys() | {"author_time", "branch"}
+
+
+def test_every_entry_says_what_its_round_is_and_where_it_comes_from() -> None:
+    found = every()
+    assert len({entry["fullname"] for entry in found}) == len(found) == sum(COUNTS.values())
+    for entry in found:
+        info, stats = entry["extra_info"], entry["stats"]
+        assert entry["group"].startswith(f"{info['stats_of']} (")
+        assert entry["name"] == f"{entry['name'].partition('[')[0]}[{entry['param']}]"
+        assert entry["fullname"].endswith(f"::{entry['name']}")
+        assert entry["param"].endswith(f"-{info['provider']}")
+        assert info["source"]
+        assert info["date"]
+        assert info["emulated"] is False
+        assert stats["data"] == [pytest.approx(info[info["stats_metric"]] * info["stats_scale"], rel=1e-12)]
+        assert info["published"][info["stats_metric"]] == info[info["stats_metric"]]
+        assert entry["params"].items() <= info.items()
+
+
+def test_a_group_holds_one_quantity_of_one_table() -> None:
+    groups: dict[str, set[tuple[str, str, str]]] = {}
+    for entry in every():
+        info = entry["extra_info"]
+        groups.setdefault(entry["group"], set()).add((info["stats_of"], info["stats_unit"], info["provider"]))
+    assert all(len(quantities) == 1 for quantities in groups.values())
+
+
+def test_times_are_seconds_and_nothing_else_is_called_so() -> None:
+    for entry in every():
+        info = entry["extra_info"]
+        assert (info["stats_unit"] == "s") == info["stats_of"].endswith(("seconds", " in s"))
+
+
+# --- the data are what the papers printed ---
+
+
+@pytest.mark.parametrize(("table", "lost"), [("4.2", 5369), ("4.3", 2781)])
+def test_loss_tables_are_the_suites_own(table: str, lost: int) -> None:
+    """Transcribed twice, and suites/iot/published.toml is the other time."""
+    rows = tomllib.loads((ROOT / "suites/iot/published.toml").read_text("utf-8"))["row"]
+    keys = ("sensors", "interval_s", "first_delay_max_s", "files", "lost", "loss_rate")
+    found = infos(f"thesis-2014-table-{table}")
+    assert [[info[key] for key in keys] for info in found] == [
+        [row[key] for key in keys] for row in rows if row["table"] == table
+    ]
+    assert sum(info["lost"] for info in found) == lost
+    for info in found:
+        assert info["files"] == 10 * info["sensors"]
+        assert rounded(info["lost"] / info["files"], 4) == info["loss_rate"]
+
+
+def test_names_of_the_loss_tables_are_the_suites_own() -> None:
+    command = [sys.executable, "-m", "pytest", "suites/iot", "--collect-only", "-q", "--grid", "paper", "-k", "table"]
+    done = subprocess.run(command, cwd=ROOT, env=quiet(), capture_output=True, text=True, check=True, timeout=120)
+    suites = {line.removesuffix("-emulated:dropbox]") for line in done.stdout.splitlines() if "::" in line}
+    names = [entry["fullname"] for table in ("4.2", "4.3") for entry in entries(f"thesis-2014-table-{table}")]
+    assert {name.removesuffix("-published:thesis-2014]") for name in names} == suites
+    assert len(suites) == 30
+
+
+def test_the_decrease_of_loss_follows_from_both_tables() -> None:
+    """Printed in whole percent; 2 % and 98 % are as near as whole percents come."""
+    before, after = infos("thesis-2014-table-4.2"), infos("thesis-2014-table-4.3")
+    for worst, average in zip(before, after, strict=True):
+        printed = average["loss_rate_decrease"]
+        if worst["lost"]:
+            assert rounded(1 - average["lost"] / worst["lost"], 2) == printed
+        else:
+            assert printed is None
+
+
+def test_readiness_is_within_half_a_second_as_the_text_says() -> None:
+    found = infos("thesis-2014-table-4.5")
+    assert all(abs(info["readiness_s"]) < 0.5 for info in found)
+    assert sum(info["readiness_s"] < 0 for info in found) == 3
+    assert sum(info["readiness_s"] for info in found) == pytest.approx(0.669)
+    assert [info["size"] for info in found] == "200 MB,100 MB,50 MB,10 MB,1 MB,100 KB,10 KB,1 KB".split(",")
+
+
+def test_deduplicated_traffic_is_far_below_that_of_three_files() -> None:
+    (info,) = infos("thesis-2014-table-4.7")
+    assert (info["files"], info["size"]) == (3, "20 MB")
+    assert rounded(info["traffic_mb"], 0) == 26
+    assert info["traffic_mb"] < 60
+
+
+def test_traffic_usage_follows_from_the_columns_and_a_little_beacon_traffic() -> None:
+    for info in infos("uds-2013-table-1"):
+        sent = size(info["index_server_traffic"]) + size(info["file_server_traffic"])
+        total = info["tue"] * size(info["size"])
+        assert -0.015 < (total - sent) / total < 0.051, info["cells"]
+        assert info["sync_delay_s"] >= 4.0
+    assert sum(info["sync_delay_s"] for info in infos("uds-2013-table-1")) == pytest.approx(577.1)
+
+
+def test_hash_calls_are_whole_milliseconds_of_seven_providers() -> None:
+    found = infos("cloud-raid-2012-table-1")
+    services = list(dict.fromkeys(info["service"] for info in found))
+    assert services == ["Amazon [EU]", "Amazon [US]", "Azure", "Box", "Google", "Nirvanix", "Rackspace"]
+    for service in services:
+        rows = [info for info in found if info["service"] == service]
+        assert [info["size_kb"] for info in rows] == [100, 1024, 10240, 102400]
+        calls = [info["hash_call_s"] for info in rows]
+        assert max(calls) < 1.5 * min(calls), "the text: the time is not affected by the size"
+        assert rows[3]["local_hash_s"] > rows[3]["hash_call_s"] or service == "Amazon [US]"
+        assert rows[3]["local_hash_s"] / rows[2]["local_hash_s"] == pytest.approx(10, rel=0.02)
+    assert sum(info["hash_call_s"] for info in found) == pytest.approx(10.815)
+    assert sum(info["local_hash_s"] for info in found) == pytest.approx(5.033)
+
+
+def test_improvement_factors_follow_from_the_times() -> None:
+    found = infos("cloud-raid-2012-table-2")
+    for info in found:
+        assert info["native_s"] / info["segmented_s"] == pytest.approx(info["improvement"], abs=0.0101), info["cells"]
+        assert info["size_mb"] / info["segments"] == pytest.approx(info["segment_mb"], abs=0.0051), info["cells"]
+        assert info["single_chunk_mb"] == info["segment_mb"]
+        assert info["single_chunk_s"] < info["segmented_s"] < info["native_s"]
+        assert info["segments"] in range(5, 101, 5)
+    sums = {"native_s": 8083.801, "segmented_s": 202.18, "single_chunk_s": 124.24, "segments": 1215}
+    for key, expected in sums.items():
+        assert sum(info[key] for info in found) == pytest.approx(expected, rel=1e-9)
+
+
+def test_availability_follows_from_errors_and_writes() -> None:
+    for info in infos("cloud-raid-2012-table-3"):
+        assert rounded(1 - info["errors"] / info["writes"], 5) == info["availability"]
+    assert {info["service"]: info["wrong_hashes"] for info in infos("cloud-raid-2012-table-3")} == {
+        "Google": 0, "Amazon": 0, "Nirvanix": 0, "Rackspace": 5, "Box": 40, "HP": 0,
+    }  # fmt: skip
+
+
+def test_capabilities_are_as_the_text_says() -> None:
+    has: dict[str, set[str]] = {}
+    for info in infos("imc-2013-table-1"):
+        assert (info["has_capability"] == 1) == (info["verdict"] == "yes") == (info["printed"] != "no")
+        has.setdefault(info["capability"], set()).update({info["service"]} if info["has_capability"] else set())
+    assert has == {
+        "Chunking": {"Dropbox", "SkyDrive", "Wuala", "Google Drive"},  # 4.1: only Cloud Drive does not
+        "Bundling": {"Dropbox"},
+        "Compression": {"Dropbox", "Google Drive"},
+        "Deduplication": {"Dropbox", "Wuala"},
+        "Delta-encoding": {"Dropbox"},
+    }
+    chunks = {
+        info["service"]: info["printed"] for info in infos("imc-2013-table-1") if info["capability"] == "Chunking"
+    }
+    assert (chunks["Dropbox"], chunks["Google Drive"]) == ("4 MB", "8 MB")
+
+
+def test_each_quoted_figure_is_in_its_quote() -> None:
+    for info in infos("imc-2013-quoted"):
+        assert re.search(rf"(?<![\d,.]){re.escape(info['cells']['value'])}(?![\d,.]\d)", info["quote"]), info["cells"]
+
+
+def test_quoted_figures_agree_with_each_other() -> None:
+    """The text gives some figures twice, as a time and as a rate."""
+    value = {(info["service"], info["quantity"], info["condition"]): info["value"] for info in infos("imc-2013-quoted")}
+    rate, time, load = "upload rate", "completion time", "100 x 10 kB"
+    assert value["Google Drive", rate, load] * value["Google Drive", time, load] == pytest.approx(8e6, rel=0.01)
+    assert value["Cloud Drive", rate, load] * value["Cloud Drive", time, load] == pytest.approx(8e6, rel=0.011)
+    assert value["Dropbox", rate, load] / value["Google Drive", rate, load] == pytest.approx(4, rel=0.06)
+    assert 8e6 / value["Google Drive", rate, "1 file"] == pytest.approx(0.3, rel=0.01)
+    assert value["Cloud Drive", "background traffic", "idle"] * 86_400 / 8 == pytest.approx(65e6, rel=0.01)
+
+
+# --- reading cells ---
+
+
+@pytest.mark.parametrize(
+    ("cell", "scale", "expected"),
+    [
+        ("99,978%", "0.01", 0.99978), ("0 ~ 5", None, 5), ("50!", None, 50), ("-125", "0.001", -0.125),
+        ("NA", "0.01", None), ("0.00 %", "0.01", 0.0), ("4.0", None, 4.0), ("twice", "1", 2.0), ("no", None, None),
+    ],
+)  # fmt: skip
+def test_numbers_are_read_as_printed(tool: ModuleType, cell: str, scale: str | None, expected: float | None) -> None:
+    read = tool.scaled(cell, scale)
+    assert read == expected
+    assert type(read) is type(expected)
+
+
+# --- beside a run ---
+
+
+def quiet() -> dict[str, str]:
+    """An environment in which this test run does not reach into a child."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {"COLUMNS": "160"}
+
+
+def stored_run(
+    pytester: pytest.Pytester, params: Entry, info: Entry, data_s: list[float], name: str
+) -> tuple[Entry, list[Entry]]:
+    """A run as pytest-benchmark itself stores it, with one entry: the file's content, and its entries."""
+    fullname = f"suites/iot/test_iot.py::{name}"
+    arguments = {"name": name, "fullname": fullname, "params": params, "extra_info": info, "data_s": data_s}
+    pytester.makeconftest(f"""
+        from pytest_cloudbench.results import benchmarks
+
+        def pytest_runtest_logreport(report):
+            if report.when == "call":
+                benchmarks.add_entry(config, **{arguments!r})
+
+        def pytest_configure(config):
+            globals()["config"] = config
+    """)
+    pytester.makepyfile("def test_it(): pass")
+    pytester.runpytest_subprocess(
+        "-p", "no:cacheprovider", "--benchmark-storage=store", "--benchmark-save=mine", "--benchmark-save-data"
+    ).assert_outcomes(passed=1)
+    (path,) = (pytester.path / "store").glob("*/0001_mine.json")
+    document = json.loads(path.read_text("utf-8"))
+    return document, document["benchmarks"]
+
+
+MY_ROW: Entry = {"sensors": 30, "interval_s": 1, "first_delay_max_s": 0}
+MY_NAME = "test_table_4_2[30-1s-emulated:dropbox]"
+
+
+def compare(pytester: pytest.Pytester, *arguments: str) -> str:
+    """What ``pytest-benchmark compare`` prints, with this checkout's published files in ``published/``."""
+    if not (pytester.path / "published").exists():
+        shutil.copytree(PUBLISHED, pytester.path / "published")
+    command = [sys.executable, "-m", "pytest_benchmark", "--storage", "store", "compare", *arguments]
+    done = subprocess.run(
+        command, cwd=pytester.path, env=quiet(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Failed to load" not in done.stderr
+    return done.stdout
+
+
+def documented() -> list[list[str]]:
+    """The arguments of docs/published.md's comparisons with a view."""
+    text = (ROOT / "docs" / "published.md").read_text("utf-8")
+    found = re.findall(r"^\$ pytest-benchmark compare results/(.* view\.json .*)$", text, re.MULTILINE)
+    assert len(found) == 2
+    return [arguments.split() for arguments in found]
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_pytest_benchmark_compares_every_published_file(pytester: pytest.Pytester, name: str) -> None:
+    printed = compare(pytester, f"published/{name}.json", "--time-unit=s", "--columns=mean", "--name=normal")
+    for entry in entries(name):
+        assert entry["group"] in printed
+        (row,) = re.findall(rf"^{re.escape(entry['name'])}.*? (-?[\d,]+\.\d{{4}})\b", printed, re.MULTILINE)
+        assert float(row.replace(",", "")) == pytest.approx(entry["stats"]["mean"], abs=5.1e-5)
+
+
+def test_a_view_of_a_run_stands_beside_the_published_value(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], tool: ModuleType
+) -> None:
+    stored_run(pytester, MY_ROW, {"loss_rate": 0.25, "response_p99": 0.7}, [0.5, 0.7], MY_NAME)
+    (run,) = (pytester.path / "store").glob("*/0001_mine.json")
+    assert tool.main(["--view", str(run), "--out", str(pytester.path / "view.json")]) == 0
+    assert "1 entries" in capsys.readouterr().out
+    (mine,) = json.loads((pytester.path / "view.json").read_text("utf-8"))["benchmarks"]
+    assert mine["stats"]["data"] == [25.0]
+    assert mine["extra_info"]["stats_of"] == "loss rate in percent"
+    assert mine["extra_info"]["response_p99"] == 0.7
+    one_table, by_row = documented()
+    listed = [line.split()[0] for line in compare(pytester, *one_table).splitlines() if "[30-1s-" in line]
+    assert listed == [MY_NAME, "test_table_4_2[30-1s-published:thesis-2014]"], "one below the other"
+    printed = compare(pytester, *by_row)
+    (table,) = re.findall(r"^-* *benchmark '[^\n]*sensors=30 interval_s=1': 2 tests .*?\n\n", printed, re.M | re.S)
+    assert "loss rate in percent (thesis-2014, table-4.2)" in printed
+    assert re.search(r"30-1s-emulated:dropbox\] \(view\) +25\.0000 \(1\.0\)", table)
+    assert re.search(r"30-1s-published:thesis-2014\] .* 55\.3300 \(2\.21\)", table)
+
+
+def test_a_run_itself_is_listed_beside_but_never_in_one_table(pytester: pytest.Pytester) -> None:
+    """Its rounds are response times, so only --group-by=func brings them together."""
+    stored_run(pytester, MY_ROW, {"loss_rate": 0.25}, [0.5, 0.7], MY_NAME)
+    shutil.copytree(PUBLISHED, pytester.path / "store" / "published")
+    both = ("published/thesis-2014-table-4.2", "*/0001")
+    apart = compare(pytester, *both)
+    assert "benchmark: 1 tests" in apart
+    assert "benchmark 'loss rate in percent (thesis-2014, table-4.2)': 15 tests" in apart
+    assert "benchmark 'test_table_4_2': 16 tests" in compare(pytester, *both, "--group-by=func")
+
+
+def test_published_files_are_no_runs(pytester: pytest.Pytester) -> None:
+    """They are not what a comparison without a name loads, nor what gates take as the latest run."""
+    stored_run(pytester, MY_ROW, {"loss_rate": 0.25}, [0.5], MY_NAME)
+    shutil.copytree(PUBLISHED, pytester.path / "store" / "published")
+    printed = compare(pytester)
+    assert MY_NAME in printed
+    assert "published" not in printed
+    from pytest_cloudbench.results import benchmarks
+
+    found = benchmarks.baseline(pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store"))
+    assert found is not None
+    assert list(found[0].values()) == [{"loss_rate": 0.25}]
+
+
+@pytest.mark.parametrize(
+    ("fullname", "params", "loss_rate"),
+    [
+        ("suites/iot/test_iot.py::test_table_4_2[30-1s-x]", {**MY_ROW, "sensors": 31}, 0.25),
+        ("suites/iot/test_iot.py::test_table_4_2[30-1s-x]", MY_ROW, None),
+        ("suites/iot/test_iot.py::test_worst_case[30-1s-x]", MY_ROW, 0.25),
+        ("mine/test_iot.py::test_table_4_2[30-1s-x]", MY_ROW, 0.25),
+        ("suites/iot/test_iot.py::test_table_4_2[30-1s-x]", None, 0.25),
+    ],
+    ids=["another row", "unknown loss", "another test", "another suite", "no parameters"],
+)
+def test_a_view_leaves_out_what_no_paper_has(
+    tool: ModuleType, fullname: str, params: Entry | None, loss_rate: float | None
+) -> None:
+    entry = {"fullname": fullname, "params": params, "extra_info": {"loss_rate": loss_rate}, "stats": {}}
+    assert tool.view({"benchmarks": [entry]}, entries("thesis-2014-table-4.2"))["benchmarks"] == []
+
+
+def test_a_view_knows_the_suite_in_a_wheel(tool: ModuleType) -> None:
+    fullname = "venv/lib/pytest_cloudbench/suites/iot/test_iot.py::test_table_4_2[30-1s-x]"
+    entry = {"fullname": fullname, "params": MY_ROW, "extra_info": {"loss_rate": 0.0}, "stats": {}}
+    (found,) = tool.view({"benchmarks": [entry]}, entries("thesis-2014-table-4.2"))["benchmarks"]
+    assert found["stats"]["data"] == [0.0]
+
+
+def test_a_run_without_a_published_row_is_said(
+    tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.json").write_text('{"benchmarks": []}')
+    assert tool.main(["--view", str(tmp_path / "run.json"), "--out", str(tmp_path / "view.json")]) == 1
+    assert "no experiment in it repeats a published row\n" in capsys.readouterr().err
+    assert not (tmp_path / "view.json").exists()
+
+
+def test_a_view_can_be_of_one_table(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "suites/iot/test_iot.py::test_table_4_{}[30-1s-x]"
+    run = [
+        {"fullname": name.format(2), "params": MY_ROW, "extra_info": {"loss_rate": 0.5}},
+        {"fullname": name.format(3), "params": {**MY_ROW, "first_delay_max_s": 5}, "extra_info": {"loss_rate": 0.25}},
+    ]
+    path, out = tmp_path / "run.json", tmp_path / "view.json"
+    path.write_text(json.dumps({"benchmarks": run}))
+    rounds = {}
+    for table in ("", "thesis-2014-table-4.2", "thesis-2014-table-4.3.json"):
+        assert tool.main(["--view", str(path), "--out", str(out), "--table", table]) == 0
+        rounds[table] = [entry["stats"]["data"] for entry in json.loads(out.read_text())["benchmarks"]]
+    assert list(rounds.values()) == [[[50.0], [25.0]], [[50.0]], [[25.0]]]
+    assert tool.main(["--view", str(path), "--out", str(out), "--table", "thesis-2014-table-4.5"]) == 1
+    assert "published row of thesis-2014-table-4.5\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--view", "run.json"], ["--out", "view.json"]])
+def test_a_view_needs_both_names(tool: ModuleType, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        tool.main(arguments)
+    assert "--view and --out go together" in capsys.readouterr().err

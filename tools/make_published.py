@@ -108,7 +108,7 @@ def entry(paper: Mapping[str, Any], table: Mapping[str, Any], at: int, cells: Ce
         "schema": SCHEMA, **values, "stats_of": of, "stats_unit": stats["unit"].format(**values),
         "stats_metric": stats["metric"], "stats_scale": int(stats["scale"]), "provider": provider,
         "emulated": False, "published": {stats["metric"]: values[stats["metric"]], "source": source}, "source": source,
-        "date": paper["published"], "measured": paper["measured"], "row": at,
+        "date": paper["date"], "date_of": paper["date_of"], "measured": paper["measured"], "row": at,
         "cells": {key: cells[key] for key in cells}, "notes": notes,
     }  # fmt: skip
     name = f"{test.rpartition('::')[2]}[{param}]"
@@ -123,10 +123,10 @@ def document(paper: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, An
     return {
         "machine_info": {"node": nothing, "processor": "", "machine": "", "python_implementation": "",
                          "python_version": "", "release": "", "system": "", "cpu": {}},
-        "commit_info": {"id": nothing, "time": paper["published"], "author_time": None, "dirty": False,
+        "commit_info": {"id": nothing, "time": paper["date"], "author_time": None, "dirty": False,
                         "project": paper["source"], "branch": "(none)"},
         "benchmarks": [entry(paper, table, at, cells) for at, cells in rows_of(table)],
-        "datetime": paper["published"],
+        "datetime": paper["date"],
         "version": "none: transcribed",
     }  # fmt: skip
 

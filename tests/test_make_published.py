@@ -420,6 +420,18 @@ def test_published_files_are_no_runs(pytester: pytest.Pytester) -> None:
     assert list(found[0].values()) == [{"loss_rate": 0.25}]
 
 
+def test_a_run_that_compares_with_another_machine_is_warned_and_not_ended() -> None:
+    """This checkout turns warnings into errors; pytest-benchmark's about the machine would end the session."""
+    command = [sys.executable, "-m", "pytest", "suites/iot", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    compared = ("--benchmark-storage=results", "--benchmark-compare=published/thesis-2014-table-4.2")
+    done = subprocess.run(
+        [*command, *compared], cwd=ROOT, env=quiet(), capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "machine_info is different" in done.stderr
+    assert "Can't compare" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("fullname", "params", "loss_rate"),
     [

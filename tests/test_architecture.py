@@ -25,6 +25,7 @@ LAYERS = {
     "": 0,  # __init__.py: the version
     "model": 0,
     "payload": 1,
+    "trace": 1,
     "arrival": 1,
     "stats": 1,
     "traffic": 1,
@@ -38,6 +39,7 @@ LAYERS = {
     "link": 2,
     "results": 2,
     "credentials": 2,
+    "data": 2,
     "systems": 3,
     "report": 4,
     "live": 4,
@@ -51,6 +53,7 @@ SIDEWAYS = {
     ("plugin", "fleet"): "the plugin wires the fleet in",
     ("engine", "drivers.base"): "the engine calls the seam, never a driver",
     ("credentials", "drivers"): "which credentials a provider needs is data of its driver",
+    ("arrival", "trace"): "a replayed trace is one of the arrival processes",
     ("expect", "stats"): "a claim is about the columns of a summary",
     ("fleet", "suites"): "looks for this name on the command line; imports no experiment",
     ("report", "live"): "both are what people look at",
@@ -74,10 +77,10 @@ NAMED = {("plugin", "emulated:dropbox"): "the default of --provider needs no acc
 
 # All that layers 0 and 1 may import from the standard library: no clock, socket, file or thread among it.
 PURE = frozenset(
-    "__future__ abc array ast base64 binascii bisect codecs collections contextlib copy dataclasses datetime decimal "
-    "difflib enum fnmatch fractions functools hashlib heapq hmac html ipaddress itertools json keyword math numbers "
-    "operator random re statistics string struct textwrap tomllib types typing unicodedata urllib.parse warnings "
-    "zlib".split()
+    "__future__ abc array ast base64 binascii bisect codecs collections contextlib copy csv dataclasses datetime "
+    "decimal difflib enum fnmatch fractions functools hashlib heapq hmac html ipaddress itertools json keyword math "
+    "numbers operator random re statistics string struct textwrap tomllib types typing unicodedata urllib.parse "
+    "warnings zlib".split()
 )
 IMPURE_CALLS = frozenset({"open", "input", "print", "breakpoint", "exec", "eval", "__import__"})
 CLOCKS = frozenset({"now", "utcnow", "today"})  # of datetime and date

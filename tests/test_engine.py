@@ -23,6 +23,7 @@ from pytest_cloudbench import engine
 from pytest_cloudbench.arrival import FixedInterval, Plan, ThinkTime, plan
 from pytest_cloudbench.engine import MAX_THREADS, Budget, Engine, now_ns, outcome_of
 from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, ResultsError, UsageError, Verb
+from pytest_cloudbench.trace import Replay, parse_trace
 
 PATIENCE_S = 30.0
 HOUR_S = 3600.0
@@ -532,3 +533,47 @@ def test_a_run_ends_before_it_exceeds_its_budget(budget: Budget, line: str, loop
 def test_the_clock_of_operations_is_monotonic_and_in_nanoseconds() -> None:
     assert engine.now_ns.__name__ == "monotonic_ns"
     assert now_ns() <= now_ns()
+
+
+# --- plans that say what each operation is ---
+
+
+@dataclass
+class Replaying(Scripted):
+    """A task that follows a trace: each step keeps the verb and size it is made for."""
+
+    def step(self, verb: Verb, size_bytes: int) -> Scripted:
+        return Scripted(self.act, verb, size_bytes)
+
+
+TRACE = "time,sensor,operation,size\n0,0,put,7\n0,1,stat,0\n0.001,0,get,7\n0.002,1,put,9\n"
+
+
+def test_a_trace_is_recorded_with_the_verb_and_size_of_each_row() -> None:
+    bench = Bench(nothing)
+    bench.engine.task = Replaying(nothing)
+    found = bench.open(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"))
+    assert {key: (op.verb, op.size_bytes) for key, op in found.items()} == {
+        (0, 0): (Verb.PUT, 7), (1, 0): (Verb.STAT, 0), (0, 1): (Verb.GET, 7), (1, 1): (Verb.PUT, 9),
+    }  # fmt: skip
+    assert len(bench.ops) == 4
+
+
+def test_a_task_of_one_kind_cannot_follow_a_trace_and_any_task_can_follow_a_plain_plan() -> None:
+    bench = Bench(nothing)
+    with pytest.raises(UsageError, match="Scripted does not do that"):
+        bench.open(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"))
+    assert bench.ops == []
+    bench.engine.task = Replaying(nothing)
+    assert {op.verb for op in bench.open(plan(TOGETHER, range(2), 2, "seed")).values()} == {Verb.PUT}
+
+
+def test_a_step_that_cannot_be_made_ends_the_run() -> None:
+    class Broken(Replaying):
+        def step(self, verb: Verb, size_bytes: int) -> Scripted:
+            raise ZeroDivisionError
+
+    bench = Bench(nothing)
+    bench.engine.task = Broken(nothing)
+    with pytest.raises(ZeroDivisionError):
+        ends(lambda: bench.engine.run_schedule(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"), now_ns()))

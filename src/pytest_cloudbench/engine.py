@@ -17,15 +17,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pytest_cloudbench.arrival import Plan, ThinkTime
 from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, UsageError, Verb
+from pytest_cloudbench.trace import VERBS
 
 __all__ = [
     "MAX_THREADS",
     "Budget",
     "Engine",
+    "Steps",
     "Task",
     "now_ns",
     "outcome_of",
@@ -61,6 +63,15 @@ class Task(Protocol):
         ...
 
 
+@runtime_checkable
+class Steps(Task, Protocol):
+    """A task that can also follow a plan which says what each operation is, such as a replayed trace."""
+
+    def step(self, verb: Verb, size_bytes: int) -> Task:
+        """The task for one operation of the plan."""
+        ...
+
+
 def outcome_of(kind: ErrorKind) -> Outcome:
     """The outcome that a kind of error means; throttling is not failure."""
     if kind is ErrorKind.THROTTLED:
@@ -92,7 +103,7 @@ class Engine:
     """One agent's engine.
 
     Attributes:
-        task: what each operation does.
+        task: what each operation does; also a ``Steps`` when the plan says what each one is.
         record: called with every finished ``Op``, from many threads.
         agent: this agent's index, kept in every record.
         stop: set from outside to end the run early.
@@ -112,7 +123,8 @@ class Engine:
     def run_schedule(self, plan: Plan, start_ns: int) -> None:
         """Run every operation of ``plan``, due at ``start_ns`` plus its due time.
 
-        Raises what the first failing thread raised, if it was not a CloudError.
+        Raises what the first failing thread raised, if it was not a CloudError, and UsageError for a plan that
+        says what each operation is when ``task`` is no ``Steps``.
         """
         pool = _Pool(self, plan, start_ns)
         ready = min(self.max_threads, _READY_THREADS, max(1, plan.busiest(_READY_WINDOW_NS)))
@@ -127,7 +139,7 @@ class Engine:
         def sensor_loop(sensor: int) -> None:
             due = start_ns + round(arrival.first_s(seed, sensor) * 1e9 / time_scale)
             for seq in range(count):
-                end = self._one(sensor, seq, due)
+                end = self._one(self.task, sensor, seq, due)
                 if end is None:
                     return
                 due = end + think_ns
@@ -182,9 +194,10 @@ class Engine:
             time.sleep(min(left_ns / 1e9, _NAP_S))
         return not (self._halted or stopped())
 
-    def _one(self, sensor: int, seq: int, due_ns: int, started: Callable[[], None] | None = None) -> int | None:
+    def _one(
+        self, task: Task, sensor: int, seq: int, due_ns: int, started: Callable[[], None] | None = None
+    ) -> int | None:
         """Prepare, wait, do and record one operation. Returns its end, or None when the run is to stop."""
-        task = self.task
         prepared, size_bytes, digest = task.prepare(sensor, seq)
         if not self._wait(due_ns):
             return None
@@ -229,6 +242,17 @@ class _Pool:
         self._waiting = 0
         self._full = False
         self._threads: list[threading.Thread] = []
+        self._step = self._find_step()
+
+    def _find_step(self) -> Callable[[int], Task] | None:
+        """What gives the task of a ticket, where the plan says what each operation is."""
+        codes, sizes, task = self._plan.code, self._plan.size_bytes, self._engine.task
+        if codes is None or sizes is None:
+            return None
+        if not isinstance(task, Steps):
+            raise UsageError(f"the plan says what each operation is, and {type(task).__name__} does not do that")
+        step = task.step
+        return lambda ticket: step(VERBS[codes[ticket]], sizes[ticket])
 
     def spawn(self) -> None:
         thread = threading.Thread(target=self._engine._guarded, args=(self._work,), name="engine", daemon=True)
@@ -259,11 +283,16 @@ class _Pool:
             self._engine._one,
         )
         total, lock, started = len(due_ns), self._lock, self._started
+        task, step = self._engine.task, self._step
         while True:
             with lock:
                 ticket = self._next
                 self._next = ticket + 1
-            if ticket >= total or one(sensor[ticket], seq[ticket], start_ns + due_ns[ticket], started) is None:
+            if ticket >= total:
+                return
+            if step is not None:
+                task = step(ticket)
+            if one(task, sensor[ticket], seq[ticket], start_ns + due_ns[ticket], started) is None:
                 return
             with lock:
                 self._waiting += 1

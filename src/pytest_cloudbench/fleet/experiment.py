@@ -12,24 +12,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_cloudbench.arrival import FixedInterval, ThinkTime, plan
+from pytest_cloudbench.arrival import Arrival, Plan, ThinkTime, plan
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.engine import Budget, Engine
 from pytest_cloudbench.fleet.agent import Agent, host_id
-from pytest_cloudbench.fleet.facts import RunFacts, object_name, slug
+from pytest_cloudbench.fleet.facts import RunFacts, slug
+from pytest_cloudbench.fleet.replay import Upload, load_of
 from pytest_cloudbench.model import (
     BudgetError,
     CloudError,
-    Content,
     EmulatorError,
     Endpoint,
     ErrorKind,
     FleetError,
     ProviderSpec,
     UsageError,
-    Verb,
 )
-from pytest_cloudbench.payload import Generator, RandomPayload, digest
+from pytest_cloudbench.payload import Generator, RandomPayload
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.oplog import OpLog
 
@@ -126,26 +125,6 @@ def _connect(text: str, agent: Agent) -> tuple[Driver, str | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Upload:
-    """Puts one new file per operation into the experiment's folder."""
-
-    driver: Driver
-    folder: str
-    payload: Generator
-    verb: Verb = Verb.PUT
-
-    def prepare(self, sensor: int, seq: int) -> tuple[tuple[str, Content], int, bytes]:
-        content = self.payload.content(sensor, seq)
-        algorithm = self.driver.capabilities.digest
-        name = f"{self.folder}/{object_name(sensor, seq)}"
-        return (name, content), content.size_bytes, digest(content, algorithm) if algorithm else b""
-
-    def execute(self, prepared: tuple[str, Content]) -> int:
-        self.driver.put(*prepared)
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """The merged result of one ``experiment.run``, the same on every agent.
 
@@ -200,14 +179,15 @@ class Experiment:
     runs: int = 0
 
     def run(
-        self, payload: Generator, *, arrival: FixedInterval | ThinkTime, sensors: int, ops_per_sensor: int,
+        self, payload: Generator, *, arrival: Arrival | ThinkTime, sensors: int, ops_per_sensor: int,
         verify: bool = True, published: Mapping[str, Any] | None = None,
     ) -> Result:  # fmt: skip
         """Upload ``ops_per_sensor`` new files from each of ``sensors`` sensors.
 
         Args:
             payload: makes the content of each file.
-            arrival: ``FixedInterval`` is an open loop (sensors keep their clock), ``ThinkTime`` a closed one.
+            arrival: when operations are due: ``ThinkTime`` is a closed loop, everything else an open one. A ``Replay``
+                also says what each operation is and its size, and sensors may have fewer operations.
             sensors: logical sensors, shared out evenly among the agents.
             ops_per_sensor: files per sensor.
             verify: compare every file with the provider's listing at the end.
@@ -236,21 +216,27 @@ class Experiment:
             raise
 
     def _measured(
-        self, run: str, folder: str, payload: Generator, arrival: FixedInterval | ThinkTime,
+        self, run: str, folder: str, payload: Generator, arrival: Arrival | ThinkTime,
         about: Mapping[str, Any], verify: bool,
     ) -> Result:  # fmt: skip
         agent, count = self.agent, about["ops_per_sensor"]
         mine = range(agent.index, about["sensors"], agent.count)
-        planned_s = (arrival.first_delay_max_s + arrival.interval_s * count) / self.facts.time_scale
+        schedule: Plan | ThinkTime
+        scale, load = self.facts.time_scale, None
+        if isinstance(arrival, ThinkTime):
+            schedule, planned_s = arrival, arrival.horizon_s(count) / scale
+        else:
+            schedule, load = plan(arrival, mine, count, self.facts.seed, scale), load_of(arrival, mine, count)
+            planned_s = schedule.horizon_s
         local = self._log_folder(run)
         start_ns = agent.gather(f"start:{run}", {**about, "planned_s": planned_s})["start_ns"] - agent.clock_offset_ns
         with OpLog(
             local / f"{agent.name}.oplog", {"agent": agent.name, "nodeid": self.nodeid},
             progress=lambda done, not_ok: agent.tell("progress", [done, not_ok]),
         ) as log:  # fmt: skip
-            upload = _Upload(self.provider.driver, folder, payload)
-            engine = Engine(upload, log.record, agent.index, agent.stop, self._budget(about))
-            stopped = self._run_engine(engine, arrival, mine, count, start_ns)
+            upload = Upload(self.provider.driver, folder, payload, load.targets if load else {})
+            engine = Engine(upload, log.record, agent.index, agent.stop, self._budget(about, arrival))
+            stopped = self._run_engine(engine, schedule, mine, count, start_ns)
         agent.gather(f"measured:{run}")
         if verify:
             agent.once(f"list:{run}", lambda: self._list(run, folder))
@@ -259,43 +245,48 @@ class Experiment:
                 "verified": verify, "clock_offset_ns": agent.clock_offset_ns}  # fmt: skip
         return self._result(agent.gather(f"result:{run}", done))
 
-    def _run_engine(
-        self, engine: Engine, arrival: FixedInterval | ThinkTime, mine: range, count: int, start_ns: int
-    ) -> str:
+    def _run_engine(self, engine: Engine, schedule: Plan | ThinkTime, mine: range, count: int, start_ns: int) -> str:
         """Returns why the run ended before its plan did, or an empty text."""
-        seed, scale = self.facts.seed, self.facts.time_scale
         try:
-            if isinstance(arrival, ThinkTime):
-                engine.run_closed(arrival, mine, count, seed, start_ns, scale)
+            if isinstance(schedule, ThinkTime):
+                engine.run_closed(schedule, mine, count, self.facts.seed, start_ns, self.facts.time_scale)
             else:
-                engine.run_schedule(plan(arrival, mine, count, seed, scale), start_ns)
+                engine.run_schedule(schedule, start_ns)
         except BudgetError as error:
             return str(error)
         return ""
 
     def _about(
-        self, run: str, arrival: FixedInterval | ThinkTime, sensors: int, count: int, payload: Generator
+        self, run: str, arrival: Arrival | ThinkTime, sensors: int, count: int, payload: Generator
     ) -> dict[str, Any]:
         """What the controller must know of this run; plain data."""
         fullname = self.nodeid + (f"#{self.runs}" if self.runs > 1 else "")
+        load = None if isinstance(arrival, ThinkTime) else load_of(arrival, range(sensors), count)
+        ops = load.ops if load else sensors * count
         return {
             "run": run, "nodeid": self.nodeid, "fullname": fullname, "name": self.name, "test": self.test,
             "params": dict(self.params), "provider": self.provider.spec, "profile": self.provider.profile,
-            "is_kept": self.provider.is_kept, "sensors": sensors, "ops_per_sensor": count, "ops": sensors * count,
-            "bytes": sensors * count * payload.size_bytes, "size_bytes": payload.size_bytes,
+            "is_kept": self.provider.is_kept, "sensors": sensors, "ops_per_sensor": count, "ops": ops,
+            "bytes": load.size_bytes if load else ops * payload.size_bytes,
+            "size_bytes": None if load else payload.size_bytes,
             "arrival": repr(arrival), "loop": "closed" if isinstance(arrival, ThinkTime) else "open",
             "folder": slug(run), "versions": dict(self.provider.driver.versions()),
         }  # fmt: skip
 
-    def _budget(self, about: Mapping[str, Any]) -> Budget:
+    def _budget(self, about: Mapping[str, Any], arrival: Arrival | ThinkTime) -> Budget:
         """This agent's part of the experiment's budget."""
-        index, count, size_bytes = self.agent.index, self.agent.count, about["size_bytes"]
-        planned = [len(range(each, about["sensors"], count)) * about["ops_per_sensor"] for each in range(count)]
+        index, agents, size_bytes = self.agent.index, self.agent.count, about["size_bytes"]
+        shares = [range(each, about["sensors"], agents) for each in range(agents)]
+        ops = [len(share) * about["ops_per_sensor"] for share in shares]
+        units, unit = ops, max(1, size_bytes or 0)
+        if size_bytes is None and not isinstance(arrival, ThinkTime):  # each operation has a size of its own
+            loads = [load_of(arrival, share, about["ops_per_sensor"]) for share in shares]
+            ops, units = [load.ops if load else 0 for load in loads], [load.size_bytes if load else 0 for load in loads]
 
-        def part(whole: int | None, unit: int) -> int | None:
-            return None if whole is None else _shares(whole // unit, planned)[index] * unit
+        def part(whole: int | None, wanted: Sequence[int], unit: int) -> int | None:
+            return None if whole is None else _shares(whole // unit, wanted)[index] * unit
 
-        return Budget(part(self.facts.max_ops, 1), part(self.facts.max_bytes, max(1, size_bytes)))
+        return Budget(part(self.facts.max_ops, ops, 1), part(self.facts.max_bytes, units, unit))
 
     def _log_folder(self, run: str) -> Path:
         """Where this agent logs: the run's folder, or a temporary one on another host."""

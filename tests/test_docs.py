@@ -20,7 +20,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cloudbench.arrival import NAMES, arrival
 from pytest_cloudbench.emulators.profile import parse_profile, settings
+from pytest_cloudbench.model import ConfigError
+from pytest_cloudbench.trace import parse_trace
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog.d/README.md")])
@@ -284,6 +287,20 @@ def test_the_profile_in_the_documents_is_one() -> None:
         "account.type",
         "account.token_lifetime_s",
     }, "a key of the profile is not documented"
+
+
+def test_the_arrivals_in_the_documents_are_those_there_are() -> None:
+    text = (ROOT / "docs/arrivals.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.*?) \|", text, re.MULTILINE)
+    assert tuple(name for name, *_ in rows) == NAMES
+    for name, _, keys in rows:
+        documented = set(re.findall(r"\w+", re.sub(r"= [^\],]+", "", keys)))
+        with pytest.raises(ConfigError, match="unknown key, expected one of ") as caught:
+            arrival(name, {"": 0})
+        assert documented == set(str(caught.value).rpartition("one of ")[2].split(", "))
+    examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    exec(examples[1], {})
+    assert parse_trace(block("docs/arrivals.md", "csv")).sensors == ("hall", "roof")
 
 
 def keys_of(text: str) -> list[tuple[str, object]]:

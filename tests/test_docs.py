@@ -265,8 +265,9 @@ def block(document: str, kind: str) -> str:
     return found.group(1)
 
 
-def test_the_experiment_in_the_readme_runs(tmp_path: Path) -> None:
-    (tmp_path / "test_readme.py").write_text(block("README.md", "python"))
+@pytest.mark.parametrize("document", ["README.md", "docs/arrivals.md"])
+def test_the_experiment_in_a_document_runs(document: str, tmp_path: Path) -> None:
+    (tmp_path / "test_document.py").write_text(block(document, "python"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--provider", "emulated:ideal", "--time-scale", "2", "-n", "2"],
         cwd=tmp_path,

@@ -6,7 +6,7 @@ What may live here: the task behind each verb of a trace, and the check that a t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_cloudbench.arrival import Arrival
@@ -71,7 +71,7 @@ class Upload:
     driver: Driver
     folder: str
     payload: Generator
-    targets: Mapping[tuple[int, int], tuple[int, int]]
+    targets: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     verb: Verb = Verb.PUT
 
     def prepare(self, sensor: int, seq: int) -> tuple[tuple[str, Content], int, bytes]:

@@ -101,3 +101,34 @@ def test_entries_are_accepted_by_pytest_benchmark(lab: Lab) -> None:
     )  # fmt: skip
     assert compared.returncode == 0, compared.stderr
     assert len(re.findall(r"^test_closed.* \(000[12]_.* 12$", compared.stdout, re.M)) == 2, compared.stdout
+
+
+KINDS = """
+    @pytest.mark.parametrize("kind", ["jpeg", "text", "delta", "mixed", "identical"])
+    def test_kind(experiment, provider, payloads, kind, monkeypatch):
+        asked = {
+            "delta": {"size_bytes": 900, "percent": 0.9},
+            "mixed": {"distribution": "uniform", "min_bytes": 1, "max_bytes": 900},
+        }
+        payload = getattr(payloads, kind)(**asked.get(kind, {"size_bytes": 900}))
+        put, names, data = provider.driver.put, set(), set()
+
+        def noted(path, content):
+            names.add(path.rpartition(".")[2])
+            data.add(content.read(0, 900))
+            return put(path, content)
+
+        monkeypatch.setattr(provider.driver, "put", noted)
+        for _ in range(2):
+            result = experiment.run(payload, arrival=FixedInterval(0.01), sensors=3, ops_per_sensor=2)
+            assert (result["ok"], result["lost"]) == (6, 0)
+        assert names == {{"jpeg": "jpg", "text": "txt"}.get(kind, "bin")}
+        assert len(data) == (1 if kind == "identical" else 12)
+        assert len({len(each) for each in data}) > (1 if kind == "mixed" else 0)
+"""
+
+
+def test_every_kind_of_payload_has_its_name_is_found_again_and_new_in_a_second_run(lab: Lab) -> None:
+    run = lab.write(KINDS).run(*FOLDER)
+    assert run.status == 0, run.text
+    assert run.counts() == {"passed": 5}

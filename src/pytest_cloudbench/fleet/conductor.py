@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +252,8 @@ class Conductor:
             part = oplog.read_log(path)
             part.shift(offsets.get(agent, 0))
             table.extend(part)
-        verification = stats.verify(table, run.listing, object_name) if run.verified else None
+        name_of = partial(object_name, suffix=about["suffix"])
+        verification = stats.verify(table, run.listing, name_of) if run.verified else None
         summary = stats.summarize(table, verification)
         lost = [f"{agent} {reason}" for agent, reason in run.item.missing.items()]
         doubts = [*lost, *stopped, *self._doubts(about, summary)]

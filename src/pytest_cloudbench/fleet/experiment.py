@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from pytest_cloudbench.model import (
     ProviderSpec,
     UsageError,
 )
-from pytest_cloudbench.payload import Generator, RandomPayload
+from pytest_cloudbench.payload import Generator, fresh
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.oplog import OpLog
 
@@ -197,8 +197,8 @@ class Experiment:
         EmulatorError when that is because the emulator has died.
         """
         self.runs += 1
-        if self.runs > 1 and isinstance(payload, RandomPayload):  # or deduplication would fake the second run
-            payload = replace(payload, seed=f"{payload.seed}#{self.runs}")
+        if self.runs > 1:
+            payload = fresh(payload, self.runs)
         run = f"{self.nodeid}#{self.runs}"
         folder = f"/cloudbench-{self.facts.run_id}/{slug(run)}"
         about = {**self._about(run, arrival, sensors, ops_per_sensor, payload), "published": dict(published or {})}
@@ -234,7 +234,7 @@ class Experiment:
             local / f"{agent.name}.oplog", {"agent": agent.name, "nodeid": self.nodeid},
             progress=lambda done, not_ok: agent.tell("progress", [done, not_ok]),
         ) as log:  # fmt: skip
-            upload = Upload(self.provider.driver, folder, payload, load.targets if load else {})
+            upload = Upload(self.provider.driver, folder, payload, load.targets if load else {}, about["suffix"])
             engine = Engine(upload, log.record, agent.index, agent.stop, self._budget(about, arrival))
             stopped = self._run_engine(engine, schedule, mine, count, start_ns)
         agent.gather(f"measured:{run}")
@@ -270,7 +270,8 @@ class Experiment:
             "bytes": load.size_bytes if load else ops * payload.size_bytes,
             "size_bytes": None if load else payload.size_bytes,
             "arrival": repr(arrival), "loop": "closed" if isinstance(arrival, ThinkTime) else "open",
-            "folder": slug(run), "versions": dict(self.provider.driver.versions()),
+            "folder": slug(run), "suffix": getattr(payload, "suffix", ""),
+            "versions": dict(self.provider.driver.versions()),
         }  # fmt: skip
 
     def _budget(self, about: Mapping[str, Any], arrival: Arrival | ThinkTime) -> Budget:

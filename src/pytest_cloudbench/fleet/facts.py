@@ -44,6 +44,6 @@ def slug(text: str) -> str:
     return "".join(character if character.isalnum() or character in "-._" else "_" for character in text)[-150:]
 
 
-def object_name(sensor: int, seq: int) -> str:
+def object_name(sensor: int, seq: int, suffix: str = "") -> str:
     """The name of the file that a sensor writes at a sequence number."""
-    return f"s{sensor:05d}-{seq:06d}.bin"
+    return f"s{sensor:05d}-{seq:06d}{suffix or '.bin'}"

@@ -72,13 +72,14 @@ class Upload:
     folder: str
     payload: Generator
     targets: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    suffix: str = ""
     verb: Verb = Verb.PUT
 
     def prepare(self, sensor: int, seq: int) -> tuple[tuple[str, Content], int, bytes]:
         """The file's name and content, its size and its digest."""
         content = self.payload.content(sensor, seq)
         algorithm = self.driver.capabilities.digest
-        name = f"{self.folder}/{object_name(sensor, seq)}"
+        name = f"{self.folder}/{object_name(sensor, seq, self.suffix)}"
         return (name, content), content.size_bytes, digest(content, algorithm) if algorithm else b""
 
     def execute(self, prepared: tuple[str, Content]) -> int:
@@ -89,7 +90,7 @@ class Upload:
     def step(self, verb: Verb, size_bytes: int) -> Task:
         """The task of one row of a trace."""
         if verb is not Verb.PUT:
-            return _Other(self.driver, self.folder, self.targets, verb)
+            return _Other(self.driver, self.folder, self.targets, self.suffix, verb)
         try:
             sized: Any = replace(self.payload, size_bytes=size_bytes)  # type: ignore[type-var]  # checked right here
         except TypeError as error:
@@ -105,6 +106,7 @@ class _Other:
     driver: Driver
     folder: str
     targets: Mapping[tuple[int, int], tuple[int, int]]
+    suffix: str
     verb: Verb
 
     def prepare(self, sensor: int, seq: int) -> tuple[tuple[str, int], int, bytes]:
@@ -112,7 +114,7 @@ class _Other:
         if self.verb is Verb.LIST:
             return (self.folder, 0), 0, b""
         number, size_bytes = self.targets[sensor, seq]
-        path = f"{self.folder}/{object_name(sensor, number)}"
+        path = f"{self.folder}/{object_name(sensor, number, self.suffix)}"
         return (path, size_bytes), size_bytes if self.verb is Verb.GET else 0, b""
 
     def execute(self, prepared: tuple[str, int]) -> int:

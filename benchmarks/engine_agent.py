@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from pytest_cloudbench.arrival import FixedInterval, ThinkTime, plan
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.engine import Budget, Engine, Task, now_ns
-from pytest_cloudbench.fleet.experiment import _Upload
+from pytest_cloudbench.fleet.replay import Upload as _Upload
 from pytest_cloudbench.model import Capabilities, Content, Endpoint, Entry, ProviderSpec, Verb
 from pytest_cloudbench.payload import Payloads
 from pytest_cloudbench.results.oplog import OpLog, read_log

@@ -34,6 +34,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "benchmarks.bench_plugin": ("unused_plugin_ms", "percentiles_exact"),
     "benchmarks.emulator_figure": ("emulator_cpu_ms_per_upload",),
     "benchmarks.bench_fleet": ("fleet50_start_ratio", "iot50_ready_ratio"),
+    "benchmarks.bench_payload": ("payload_random_gb_per_s",),
     "benchmarks.bench_freeze": ("freeze_p99_error",),
 }
 """Module to the figures it measures; a figure may bring others with it (its memory)."""

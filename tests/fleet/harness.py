@@ -175,7 +175,8 @@ class Running:
         return next(one for one in self.relatives() if "emulators.server" in " ".join(one.cmdline()))
 
     def log_of(self, agent: str, test: str = "") -> Path | None:
-        found = [path for path in self.folder.rglob(f"{agent}.oplog") if test in str(path)]
+        folders = (Path(folder) for folder, _, names in os.walk(self.folder) if f"{agent}.oplog" in names)
+        found = [folder / f"{agent}.oplog" for folder in folders if test in str(folder)]  # walk: folders may vanish
         return found[0] if found else None
 
     def wait_for_records(self, agent: str, test: str = "", count: int = 1) -> None:

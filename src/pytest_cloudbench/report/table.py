@@ -105,22 +105,20 @@ def _fitting(rows: list[list[str]], width: int) -> list[list[str]]:
 def _remarks(members: Sequence[_Finding]) -> list[str]:
     """Everything that must be read beside the numbers, each once."""
     remarks: dict[str, None] = {}
+    met = 0
     for finding in members:
-        label = finding.nodeid.partition("[")[2].removesuffix("]")
-        for doubt in finding.info["doubts"]:
-            remarks[f"! {label}: {doubt}"] = None
-        for note in finding.info["notes"]:
-            remarks[f"note: {note}"] = None
-        for line in finding.info["expectations_unmet"]:
-            remarks[f"  {label}: {line}"] = None
-        if "source" in finding.info["published"]:
-            remarks[f"  published: {finding.info['published']['source']}"] = None
-    met = sum(len(finding.info["expectations"]) - len(finding.info["expectations_unmet"]) for finding in members
-              if finding.info["expectations"] != _NONE)  # fmt: skip
+        info, label = finding.info, finding.nodeid.partition("[")[2].removesuffix("]")
+        told = [line for line in info["expectations"] if line in info["expectations_unmet"] or line.startswith("gate ")]
+        met += len(info["expectations"]) - len(told) if info["expectations"] != _NONE else 0
+        remarks |= dict.fromkeys(f"! {label}: {doubt}" for doubt in info["doubts"])
+        remarks |= dict.fromkeys(f"note: {note}" for note in info["notes"])
+        remarks |= dict.fromkeys(f"  {label}: {line}" for line in told)
+        if "source" in info["published"]:
+            remarks[f"  published: {info['published']['source']}"] = None
     if met:
         remarks[f"  {met} expectation{'s' * (met > 1)} met"] = None
     if any(finding.info["expectations"] == _NONE for finding in members):
-        remarks["  no expectation" if not met else "  no expectation for the others"] = None
+        remarks["  no expectation for the others" if met else "  no expectation"] = None
     if any(finding.info["digest_checked"] is False for finding in members):
         remarks["note: sizes were compared, not content: this provider lists no digest"] = None
     return list(remarks)

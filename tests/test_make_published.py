@@ -417,7 +417,7 @@ def test_published_files_are_no_runs(pytester: pytest.Pytester) -> None:
 
     found = benchmarks.baseline(pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store"))
     assert found is not None
-    assert list(found[0].values()) == [{"loss_rate": 0.25}]
+    assert list(found.values()) == [{"loss_rate": 0.25}]
 
 
 def test_a_run_that_compares_with_another_machine_is_warned_and_not_ended() -> None:

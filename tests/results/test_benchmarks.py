@@ -158,7 +158,7 @@ def test_without_pytest_benchmark_nothing_is_kept_and_nothing_breaks() -> None:
     benchmarks.save(config, "r1")
     with benchmarks.enabled_here(config):
         assert benchmarks.take_entries(config) == []
-    assert (benchmarks.storage(config), benchmarks.baseline(config)) == (None, None)
+    assert (benchmarks.storage(config), benchmarks.baseline(config)) == (None, {})
 
 
 # --- saving ---
@@ -225,34 +225,32 @@ def test_a_torn_file_is_not_left_for_the_next_run_to_stumble_over(
 # --- the compared run ---
 
 
-def saved_run(pytester: pytest.Pytester, name: str, loss_rate: float) -> None:
+def saved_run(pytester: pytest.Pytester, name: str, loss_rate: float, *fullnames: str) -> None:
     config = configured(pytester)
-    benchmarks.add_entry(config, **{**ENTRY, "extra_info": {"loss_rate": loss_rate}})
+    for fullname in fullnames:
+        benchmarks.add_entry(config, **{**ENTRY, "fullname": fullname, "extra_info": {"loss_rate": loss_rate}})
     benchmarks.save(config, name)
 
 
 @pytest.mark.parametrize(
-    ("option", "name", "loss_rate"),
+    ("option", "loss_rates"),
     [
-        ((), "0002_two", 0.2),
-        (("--benchmark-compare",), "0002_two", 0.2),
-        (("--benchmark-compare=0001",), "0001_one", 0.1),
+        ((), {"first": 0.1, "both": 0.2}),
+        (("--benchmark-compare",), {"both": 0.2}),
+        (("--benchmark-compare=0001",), {"first": 0.1, "both": 0.1}),
     ],
 )
-def test_gates_compare_with_the_run_asked_for_or_the_latest(
-    pytester: pytest.Pytester, option: tuple[str, ...], name: str, loss_rate: float
+def test_gates_compare_with_the_run_asked_for_or_each_entrys_latest(
+    pytester: pytest.Pytester, option: tuple[str, ...], loss_rates: dict[str, float]
 ) -> None:
-    saved_run(pytester, "one", 0.1)
-    saved_run(pytester, "two", 0.2)
+    saved_run(pytester, "one", 0.1, "first", "both")
+    saved_run(pytester, "two", 0.2, "both")
     found = benchmarks.baseline(configured(pytester, *option))
-    assert found is not None
-    entries, path = found
-    assert entries == {ENTRY["fullname"]: {"loss_rate": loss_rate}}
-    assert Path(path).stem == name
+    assert found == {name: {"loss_rate": loss_rate} for name, loss_rate in loss_rates.items()}
 
 
 def test_the_first_run_has_nothing_to_compare_with(config: pytest.Config) -> None:
-    assert benchmarks.baseline(config) is None
+    assert benchmarks.baseline(config) == {}
 
 
 # --- through the whole of pytest-benchmark ---

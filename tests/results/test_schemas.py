@@ -67,7 +67,7 @@ def test_a_gate_compares_with_an_old_run(pytester: pytest.Pytester, entry: dict[
     config = pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store")
     found = benchmarks.baseline(config)
     assert found is not None
-    former = found[0][entry["fullname"]]
+    former = found[entry["fullname"]]
     assert former["loss_rate"] == 0.278
     gate = parse_gate("loss_rate:10%")
     assert judge_gate(gate, {"loss_rate": 0.3}, former, []).status == "met"

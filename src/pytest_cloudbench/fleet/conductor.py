@@ -109,7 +109,7 @@ class Conductor:
         self._emulators: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}
-        self._baseline: tuple[benchmarks.Baseline, str] | bool | None = False
+        self._baseline: benchmarks.Baseline | None = None
         self.findings: list[Finding] = []
         self.is_incomplete = False
         self._done: dict[str, tuple[int, int]] = {}
@@ -304,9 +304,9 @@ class Conductor:
         return judged
 
     def _compared(self, fullname: str) -> Mapping[str, Any] | None:
-        if self._baseline is False:
+        if self._baseline is None:
             self._baseline = benchmarks.baseline(self.config)
-        return self._baseline[0].get(fullname) if isinstance(self._baseline, tuple) else None
+        return self._baseline.get(fullname)
 
     def _info(
         self, run: _Run, summary: stats.Summary, verification: stats.Verification | None, doubts: list[str],

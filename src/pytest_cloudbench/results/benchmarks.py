@@ -86,17 +86,16 @@ def save(config: pytest.Config, default_name: str | None) -> None:
         session.save = session.autosave = session.json = None
 
 
-def baseline(config: pytest.Config) -> tuple[Baseline, str] | None:
-    """The run that gates compare with, and its name: ``--benchmark-compare``'s, else the latest stored one."""
+def baseline(config: pytest.Config) -> Baseline:
+    """What gates compare with: the run that ``--benchmark-compare`` names, else each entry's latest stored one."""
     session = _session(config)
     if session is None:
-        return None
+        return {}
     wanted = session.compare
     files = list(session.storage.load(wanted) if isinstance(wanted, str) else session.storage.load())
-    if not files:
-        return None
-    path, document = files[-1]
-    return {entry["fullname"]: entry.get("extra_info", {}) for entry in document["benchmarks"]}, str(path)
+    if wanted:
+        files = files[-1:]
+    return {entry["fullname"]: entry.get("extra_info", {}) for _, run in files for entry in run["benchmarks"]}
 
 
 @contextmanager

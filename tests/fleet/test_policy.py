@@ -1,0 +1,83 @@
+"""What a load suite wants of other plugins, through public options only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.fleet import policy
+
+SUITE = Path("/checkout/suites")
+
+
+def config(*args: str, worker: bool = False, **option: Any) -> Any:
+    """As much of pytest's configuration as the policy looks at."""
+    given = {
+        "cloudbench_expectations": None, "cloudbench_results": "results", "collectonly": False, "pyargs": False,
+        "benchmark_storage": "file://./.benchmarks", "benchmark_compare": None, "benchmark_quiet": False,
+        "benchmark_verbose": False, **option,
+    }  # fmt: skip
+    made = SimpleNamespace(
+        option=SimpleNamespace(**given),
+        stash=pytest.Stash(),
+        args=[arg for arg in args if not arg.startswith("-")],
+        invocation_params=SimpleNamespace(args=args, dir=SUITE.parent),
+        getini=lambda name: [],
+    )
+    if worker:
+        made.workerinput = {}
+    return made
+
+
+def blocked(made: Any) -> set[str]:
+    """The plugins that workers start without."""
+    spec = SimpleNamespace(env={})
+    policy.lean_workers(made, [spec])
+    words = spec.env.get("PYTEST_ADDOPTS", "").split()
+    return {word.removeprefix("no:") for word in words if word != "-p"}
+
+
+def test_results_go_below_the_results_folder_unless_the_user_says_otherwise() -> None:
+    made = config("suites/iot")
+    policy.adopt(made, SUITE)
+    assert made.option.benchmark_storage == "file:///checkout/results"
+    own = config("suites/iot", "--benchmark-storage=x", benchmark_storage="x")
+    policy.adopt(own, SUITE)
+    assert own.option.benchmark_storage == "x"
+
+
+def test_the_stock_table_is_shown_when_runs_are_compared() -> None:
+    plain, compared = config("suites/iot"), config("suites/iot", "--benchmark-compare", benchmark_compare=True)
+    policy.adopt(plain, SUITE)
+    policy.adopt(compared, SUITE)
+    assert plain.option.benchmark_quiet
+    assert not compared.option.benchmark_quiet
+
+
+def test_workers_do_not_compare_as_well() -> None:
+    made = config("suites/iot", "--benchmark-compare", worker=True, benchmark_compare=True)
+    policy.adopt(made, SUITE)
+    assert made.option.benchmark_compare is None
+    assert made.option.benchmark_quiet
+
+
+@pytest.mark.parametrize(
+    ("args", "kept"),
+    [
+        (["suites/iot", "-n50"], set()),
+        (["suites/iot", "tests/mine.py"], {"benchmark"}),
+        (["suites/iot", "--benchmark-json=x"], {"benchmark"}),
+        (["suites/iot", "--hypothesis-seed=1"], {"hypothesispytest"}),
+    ],
+)
+def test_workers_of_suites_start_without_what_they_never_use(args: list[str], kept: set[str]) -> None:
+    made = config(*args)
+    policy.adopt(made, SUITE)
+    assert blocked(made) == {"hypothesispytest", "platformdirs", "xdist.looponfail", "benchmark"} - kept
+
+
+def test_workers_of_other_runs_are_left_alone() -> None:
+    assert blocked(config("tests")) == set()

@@ -20,6 +20,7 @@ BAD_INPUT = {
     "provider": (["--provider", "nosuch:thing"], "provider 'nosuch'"),
     "spec": (["--provider", ":::"], "provider ':::': expected SCHEME"),
     "query": (["--provider", "folder:x?y"], "after '?' expected KEY=VALUE"),
+    "parameter": (["--provider", "folder:x?fsnyc=1"], "unknown parameter 'fsnyc'; folder knows: fsync"),
     "credentials": (["--provider", "dropbox"], "credentials"),
     "no profile": (["--provider", "emulated:nosuch"], "profile 'nosuch'"),
     "profile key": (["--provider", "emulated:bad.toml"], "bad.toml: latency.medain_s: unknown"),

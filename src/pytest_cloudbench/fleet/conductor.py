@@ -34,7 +34,7 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.results import benchmarks, oplog
 
-__all__ = ["Conductor", "Finding", "parse_provider"]
+__all__ = ["Conductor", "Finding", "check_provider", "parse_provider"]
 
 _ENTRY_SCHEMA = 1
 """Of an entry's extra_info. 1: the first."""
@@ -83,6 +83,15 @@ def parse_provider(text: str, time_scale: float) -> ProviderSpec:
     drivers.driver_class(spec.scheme)
     credentials.load(spec.scheme, spec.params.get("token_env"))
     return spec
+
+
+def check_provider(text: str, time_scale: float) -> None:
+    """Check a ``--provider`` before anything starts; connecting costs no network call. Raises UsageError."""
+    from pytest_cloudbench import credentials, drivers
+
+    spec = parse_provider(text, time_scale)
+    if not spec.is_emulated:
+        drivers.connect(spec, None, credentials.load(spec.scheme, spec.params.get("token_env"))).close()
 
 
 class Conductor:

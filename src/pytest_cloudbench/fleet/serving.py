@@ -17,7 +17,7 @@ import pytest
 from pytest_cloudbench import expect
 from pytest_cloudbench.fleet import policy
 from pytest_cloudbench.fleet.agent import Agent, local_agent
-from pytest_cloudbench.fleet.conductor import Conductor, parse_provider
+from pytest_cloudbench.fleet.conductor import Conductor, check_provider
 from pytest_cloudbench.fleet.facts import RunFacts
 from pytest_cloudbench.live import Live, terminal
 from pytest_cloudbench.model import CloudbenchError, ConfigError
@@ -48,7 +48,7 @@ class Serving:
     ) -> None:
         option = config.option
         for spec in option.provider:
-            parse_provider(spec, option.time_scale)
+            check_provider(spec, option.time_scale)
         gates = [expect.parse_gate(text) for text in option.cloudbench_fail]
         self.config, self.facts = config, facts
         self.conductor = Conductor(config, facts, _expectations(option.cloudbench_expectations), gates, self._say)

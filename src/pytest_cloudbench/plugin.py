@@ -111,7 +111,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         fleet = [item.nodeid for item in session.items if item.get_closest_marker("fleet")]
         if fleet:  # then, and only then, stock benchmarks are switched on and run alone
             fleet += [item.nodeid for item in session.items if _runs_alone(item)]
-            _session(session.config).agent.tell("collected", fleet)
+            ours = _session(session.config)
+            ours.fleet_run = True
+            ours.agent.tell("collected", fleet)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -121,7 +123,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     marked = item.get_closest_marker("fleet") is not None
     if marked and session is None:
         session = _session(item.config)
-    if session is None or not (marked or (session.is_worker and session.fleet_run and _runs_alone(item))):
+    if session is None or not (marked or (session.fleet_run and _runs_alone(item))):
         return None
     from pytest_cloudbench.fleet import protocol
 

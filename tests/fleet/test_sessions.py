@@ -186,6 +186,20 @@ def test_a_session_without_experiments_is_xdists_own(lab: Lab) -> None:
     assert len({line.split()[0] for line in grouped.lines_with("PASSED")}) == 1, "one file is one worker's"
 
 
+def test_a_fixture_alone_does_not_switch_stock_benchmarks_on(lab: Lab) -> None:
+    lab.write("""
+        def test_bytes(payloads):
+            assert payloads.random(5).content(0, 0).size_bytes == 5
+
+        def test_stock(benchmark):
+            benchmark(sum, [1, 2])
+    """)
+    run = lab.run("-n", "1")
+    assert run.status == 0, run.text
+    assert run.counts()["passed"] == 2
+    assert run.entries == {}, "as usual under xdist: no item of this session is a fleet's"
+
+
 ENDLESS = """
     def test_first(experiment, payloads):
         experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=2).check()

@@ -61,7 +61,7 @@ class WorkerSession:
     def __init__(self, channel: Any, facts: Mapping[str, Any], name: str) -> None:
         self.facts = RunFacts(**facts)
         self.agent = Agent.over(channel, name, self.facts.host)
-        self.fleet_run = True
+        self.fleet_run = False  # set when fleet items were collected; a fixture alone may open a session, too
         gc.freeze()  # what is loaded by now stays for good: fifty agents need not collect it again and again
 
     def header(self) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -13,18 +12,12 @@ from pytest_cloudbench.arrival import arrival, plan
 from pytest_cloudbench.data import SHIPPED, read_trace
 from pytest_cloudbench.model import ConfigError, Verb
 from pytest_cloudbench.trace import VERBS, Replay, parse_trace
-
-TOOL = Path(__file__).resolve().parents[1] / "tools" / "make_trace.py"
+from tests.tool import load_tool
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(TOOL.stem, TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("make_trace")
 
 
 def test_the_trace_that_ships_is_made_again_from_its_seed(

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -9,19 +7,14 @@ import pytest
 
 from pytest_cloudbench.emulators.profile import apply, load_profile
 from pytest_cloudbench.emulators.throttle import ThrottlePolicy
+from tests.tool import load_tool
 
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "fit_dropbox_2014.py"
 
 
 @pytest.fixture(scope="module")
 def fit() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(TOOL.stem, TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[TOOL.stem] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_tool(TOOL.stem)
 
 
 def test_tables_are_the_published_ones(fit: ModuleType) -> None:

@@ -6,7 +6,6 @@ ratios to the printed precision, and sentences that repeat a number.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -20,6 +19,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.tool import load_tool
 
 pytest_plugins = ["pytester"]
 
@@ -44,13 +45,7 @@ def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(TOOL.stem, TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[TOOL.stem] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_tool(TOOL.stem)
 
 
 def entries(name: str) -> list[Entry]:

@@ -116,6 +116,7 @@ class Conductor:
         self.config, self.facts, self._say = config, facts, say
         self._expectations, self._gates = expectations, gates
         self._emulators: dict[str, Any] = {}
+        self._provided: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}
         self._baseline: benchmarks.Baseline | None = None
@@ -124,20 +125,21 @@ class Conductor:
         self._done: dict[str, tuple[int, int]] = {}
         self._current: tuple[str, int, int] | None = None
         self.pids: dict[str, int] = {}
-        self.on_collected: Callable[[str, Any], None] = lambda agent, fleet_items: None
         self.on_start: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
         self.coordinator: Coordinator | None = None
 
-    def build_coordinator(self, patience_s: float, **options: Any) -> Coordinator:
-        """The coordinator whose handlers these are."""
+    def build_coordinator(
+        self, patience_s: float, collected: Callable[[list[str]], None], **options: Any
+    ) -> Coordinator:
+        """The coordinator whose handlers these are; ``collected`` gets the node ids that all agents run."""
         self.coordinator = Coordinator(
             handlers={"start": self._start, "result": self._result},
             services={
                 "hello": self._hello,
                 "alive": lambda agent, payload: None,
                 "clock": lambda agent, payload: now_ns(),
-                "collected": lambda agent, payload: self.on_collected(agent, payload),  # noqa: PLW0108 - set later
+                "collected": lambda agent, payload: collected(payload),
                 "entries": self._entries,
                 "provide": self._provide,
                 "died": self._died,
@@ -173,16 +175,20 @@ class Conductor:
         return Progress(nodeid, sum(row[0] for row in done), sum(row[1] for row in done), planned, len(done), elapsed_s)
 
     def _provide(self, agent: str, text: str) -> dict[str, Any]:
-        """What an agent needs to connect; starts the emulator at the first call."""
+        """What an agent needs to connect: found out once, and the same for all."""
+        with self._lock:
+            if text not in self._provided:
+                self._provided[text] = self._prepare_provider(text)
+            return self._provided[text]
+
+    def _prepare_provider(self, text: str) -> dict[str, Any]:
+        """Check a provider, and start its emulator if it has one."""
         spec = parse_provider(text, self.facts.time_scale)
         if not spec.is_emulated:
             return {"endpoint": None, "api": spec.scheme, "profile": None}
         from pytest_cloudbench.emulators.profile import load_profile
 
-        with self._lock:
-            emulator = self._emulators.get(text)
-            if emulator is None:
-                emulator = self._emulators[text] = self._start_emulator(spec)
+        emulator = self._emulators[text] = self._start_emulator(spec)
         endpoint: Endpoint = emulator.endpoint
         fields = {name: getattr(endpoint, name) for name in Endpoint.__slots__}
         return {"endpoint": {**fields, "hosts": dict(endpoint.hosts)}, "api": load_profile(spec.target).meta.api,

@@ -15,7 +15,7 @@ from typing import Any
 from pytest_cloudbench.arrival import Arrival, Plan, ThinkTime, plan
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.engine import Budget, Engine
-from pytest_cloudbench.fleet.agent import Agent, host_id
+from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.facts import RunFacts, slug
 from pytest_cloudbench.fleet.replay import Upload, load_of
 from pytest_cloudbench.model import (
@@ -228,14 +228,14 @@ class Experiment:
         else:
             schedule, load = plan(arrival, mine, count, self.facts.seed, scale), load_of(arrival, mine, count)
             planned_s = schedule.horizon_s
-        local = self._log_folder(run)
+        local, budget = self._log_folder(run), self._budget(about, arrival)
+        upload = Upload(self.provider.driver, folder, payload, load.targets if load else {}, about["suffix"])
         start_ns = agent.gather(f"start:{run}", {**about, "planned_s": planned_s})["start_ns"] - agent.clock_offset_ns
         with OpLog(
             local / f"{agent.name}.oplog", {"agent": agent.name, "nodeid": self.nodeid},
             progress=lambda done, not_ok: agent.tell("progress", [done, not_ok]),
         ) as log:  # fmt: skip
-            upload = Upload(self.provider.driver, folder, payload, load.targets if load else {}, about["suffix"])
-            engine = Engine(upload, log.record, agent.index, agent.stop, self._budget(about, arrival))
+            engine = Engine(upload, log.record, agent.index, agent.stop, budget)
             stopped = self._run_engine(engine, schedule, mine, count, start_ns)
         agent.gather(f"measured:{run}")
         if verify:
@@ -276,6 +276,8 @@ class Experiment:
 
     def _budget(self, about: Mapping[str, Any], arrival: Arrival | ThinkTime) -> Budget:
         """This agent's part of the experiment's budget."""
+        if self.facts.max_ops is None and self.facts.max_bytes is None:
+            return Budget()
         index, agents, size_bytes = self.agent.index, self.agent.count, about["size_bytes"]
         shares = [range(each, about["sensors"], agents) for each in range(agents)]
         ops = [len(share) * about["ops_per_sensor"] for share in shares]
@@ -291,7 +293,7 @@ class Experiment:
 
     def _log_folder(self, run: str) -> Path:
         """Where this agent logs: the run's folder, or a temporary one on another host."""
-        if host_id() == self.facts.host:
+        if self.agent.same_clock:
             return Path(self.facts.results) / slug(run)
         import tempfile
 

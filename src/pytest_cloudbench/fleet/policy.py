@@ -35,10 +35,8 @@ def adopt(config: pytest.Config, folder: Path) -> None:
     if not hasattr(option, "benchmark_storage") or option.collectonly:
         return
     if hasattr(config, "workerinput"):  # the controller compares; each worker would say that it does, too
-        option.benchmark_compare, option.benchmark_quiet = None, True
-        return
-    given = _given(config)
-    if "--benchmark-storage" not in given and "PYTEST_BENCHMARK_STORAGE" not in os.environ:
+        option.benchmark_compare = None
+    if "--benchmark-storage" not in _given(config) and "PYTEST_BENCHMARK_STORAGE" not in os.environ:
         option.benchmark_storage = "file://" + str(config.invocation_params.dir / option.cloudbench_results)
     if not (option.benchmark_compare or option.benchmark_verbose):
         option.benchmark_quiet = True

@@ -52,12 +52,12 @@ class Serving:
         gates = [expect.parse_gate(text) for text in option.cloudbench_fail]
         self.config, self.facts = config, facts
         self.conductor = Conductor(config, facts, _expectations(option.cloudbench_expectations), gates, self._say)
-        self.conductor.on_collected = lambda agent, nodeids: collected(nodeids)
         self.conductor.on_start = self._show_progress
         self._live: Live | None = None
         self._distributed = str(getattr(option, "dist", "no")) != "no"
         self.coordinator = self.conductor.build_coordinator(
             option.cloudbench_patience,
+            collected,
             kill=self.conductor.kill,
             apart=apart,
             stop=self._stop_reason,

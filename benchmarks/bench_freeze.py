@@ -45,7 +45,7 @@ _TEST = """
 _CONFTEST = """
     import pytest
     from benchmarks.freeze_driver import FreezeDriver
-    from pytest_cloudbench.fleet.experiment import Provider
+    from pytest_cloudbench.fleet.provider import Provider
 
     @pytest.fixture(scope="session")
     def provider():

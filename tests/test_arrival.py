@@ -28,6 +28,7 @@ from pytest_cloudbench.arrival import (
     Plan,
     Poisson,
     ThinkTime,
+    Threads,
     arrival,
     plan,
 )
@@ -462,6 +463,7 @@ GIVEN: dict[str, tuple[dict[str, object], object]] = {
     "diurnal": ({"interval_s": 2, "curve": [1, 2], "period_s": 60}, Diurnal(2, (1, 2), 60)),
     "trace": ({"file": "a.csv", "scale": 2}, Replay(parse_trace(TRACE, "a.csv"), 2)),
     "think": ({"interval_s": 2}, ThinkTime(2)),
+    "threads": ({"count": 25, "pause_s": 1}, Threads(25, 1)),
 }
 
 

@@ -260,16 +260,25 @@ def test_commands_are_in_console_blocks(document: Path) -> None:
 
 def block(document: str, kind: str) -> str:
     """The first block of a kind in a document."""
-    found = re.search(rf"^```{kind}\n(.*?)^```", (ROOT / document).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return blocks(document, kind)[0]
+
+
+def blocks(document: str, kind: str) -> list[str]:
+    """All blocks of a kind in a document, at least one."""
+    found = re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / document).read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert found, f"{document} has no {kind} block"
-    return found.group(1)
+    return found
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/arrivals.md"])
-def test_the_experiment_in_a_document_runs(document: str, tmp_path: Path) -> None:
-    (tmp_path / "test_document.py").write_text(block(document, "python"))
+@pytest.mark.parametrize(
+    ("document", "tests", "time_scale"),
+    [("README.md", 1, 2), ("docs/arrivals.md", 1, 2), ("docs/experiments.md", 3, 100)],
+)
+def test_the_experiments_in_a_document_run(document: str, tests: int, time_scale: int, tmp_path: Path) -> None:
+    every = "\n".join(blocks(document, "python")) if tests > 1 else block(document, "python")
+    (tmp_path / "test_document.py").write_text(every)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--provider", "emulated:ideal", "--time-scale", "2", "-n", "2"],
+        [sys.executable, "-m", "pytest", "--provider", "emulated:ideal", "--time-scale", f"{time_scale}", "-n", "2"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -277,7 +286,7 @@ def test_the_experiment_in_a_document_runs(document: str, tmp_path: Path) -> Non
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert f"{tests} passed" in done.stdout
     assert "emulated" in done.stdout
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "NAMES",
     "Arrival",
     "Bursts",
+    "Closed",
     "Diurnal",
     "FixedInterval",
     "Jittered",
@@ -33,6 +34,7 @@ __all__ = [
     "Plan",
     "Poisson",
     "ThinkTime",
+    "Threads",
     "arrival",
     "plan",
 ]
@@ -317,6 +319,43 @@ class ThinkTime:
         return self.first_delay_max_s + self.interval_s * count
 
 
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Closed loop: ``count`` threads, each of which takes the next file as soon as it is free (thesis 4.2.2).
+
+    Attributes:
+        count: threads in all, shared out evenly among the agents.
+        pause_s: seconds that a thread sleeps after each operation.
+        first_delay_max_s, first_delay_min_s: each thread begins at a uniformly random time between the two.
+    """
+
+    count: int
+    pause_s: float = 0.0
+    first_delay_max_s: float = 0.0
+    first_delay_min_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _number("threads", "count", self.count, "1 or more threads", 1)
+        if self.count % 1:
+            raise ConfigError("arrival threads", "count", f"{self.count!r}: expected a whole number of threads")
+        _seconds("threads", pause_s=self.pause_s, first_delay_min_s=self.first_delay_min_s)
+        most = self.first_delay_max_s
+        _number("threads", "first_delay_max_s", most, "first_delay_min_s or more seconds", self.first_delay_min_s)
+
+    def first_s(self, seed: str, thread: int) -> float:
+        """When a thread begins, in seconds from the start."""
+        least_s = self.first_delay_min_s
+        return least_s + _first_delay_s(seed, thread, self.first_delay_max_s - least_s)
+
+    def horizon_s(self, count: int) -> float:
+        """How long ``count`` operations take at most, if each takes no time at all."""
+        return self.first_delay_max_s + self.pause_s * -(-count // self.count)
+
+
+Closed = ThinkTime | Threads
+"""A closed loop: when an operation starts depends on when others have ended."""
+
+
 # --- names for configuration files ---
 
 
@@ -331,11 +370,11 @@ def _uniform(interval_s: float, first_delay_max_s: float | None = None) -> Fixed
 class _Named:
     """How a process is made from a configuration: its keys, True for those that must be given."""
 
-    make: Callable[..., Arrival | ThinkTime]
+    make: Callable[..., Arrival | Closed]
     keys: Mapping[str, bool]
 
 
-def _of(process: type[Arrival] | type[ThinkTime]) -> _Named:
+def _of(process: type[Arrival] | type[ThinkTime] | type[Threads]) -> _Named:
     columns = fields(process)  # type: ignore[arg-type]  # mypy has no type "class of a dataclass"
     return _Named(process, {column.name: column.default is MISSING for column in columns})
 
@@ -358,13 +397,14 @@ _REGISTRY: dict[str, _Named] = {
     "diurnal": _of(Diurnal),
     "trace": _Named(_replay, {"file": True, "scale": False, "from_first": False}),
     "think": _of(ThinkTime),
+    "threads": _of(Threads),
 }
 
 NAMES = tuple(_REGISTRY)
-"""Names that ``arrival`` knows. All are open loops but ``think``."""
+"""Names that ``arrival`` knows. All are open loops but ``think`` and ``threads``."""
 
 
-def arrival(name: str, params: Mapping[str, object], read: Callable[[str], str] | None = None) -> Arrival | ThinkTime:
+def arrival(name: str, params: Mapping[str, object], read: Callable[[str], str] | None = None) -> Arrival | Closed:
     """An arrival process by its name and parameters, as configuration files have them.
 
     Raises ConfigError, a UsageError that names the key which is wrong, unknown or missing.

@@ -6,6 +6,7 @@ What may live here: threads, waiting, time stamps. One agent runs one engine at 
 numbered tickets in due order, prepare the payload, wait for the due time and do the operation, so
 a slow operation delays nobody else and no dispatcher stands between the clock and the driver.
 **Closed loop** (``run_closed``): one thread per sensor, which waits *after* each operation.
+**Pool** (``run_pool``): a closed loop in which some threads share one queue of operations.
 
 Sensors are entries in a schedule, not threads. Every record leaves through ``record`` at once.
 """
@@ -15,11 +16,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from pytest_cloudbench.arrival import Plan, ThinkTime
+from pytest_cloudbench.arrival import Plan, ThinkTime, Threads
 from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, UsageError, Verb
 from pytest_cloudbench.trace import VERBS
 
@@ -148,6 +149,42 @@ class Engine:
             threading.Thread(target=self._guarded, args=(sensor_loop, sensor), name=f"sensor-{sensor}", daemon=True)
             for sensor in sensors
         ]
+        self._run_all(threads)
+
+    def run_pool(
+        self, arrival: Threads, threads: Iterable[int], files: Sequence[tuple[int, int]], seed: str,
+        start_ns: Callable[[], int], time_scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Run one operation for each of ``files`` (sensor, sequence number), each on the next thread that is free.
+
+        An operation is scheduled when a thread is free for it, and all are prepared before ``start_ns`` is asked for:
+        what this process does to make a payload is no part of a provider's time.
+
+        Args:
+            arrival: when threads begin and how long they pause.
+            threads: the numbers of this agent's threads.
+            files: what is to be done, in this order.
+            seed: of random first delays.
+            start_ns: called once when all is prepared; gives the common start.
+            time_scale: divides all times.
+        """
+        works = [self.task.prepare(*file) for file in files]
+        queue, common_ns = iter(range(len(files))), start_ns()
+        pause_ns = round(arrival.pause_s * 1e9 / time_scale)
+
+        def thread_loop(thread: int) -> None:
+            due = common_ns + round(arrival.first_s(seed, thread) * 1e9 / time_scale)
+            while self._wait(due) and (ticket := next(queue, None)) is not None:
+                due = self._do(self.task, *files[ticket], works[ticket], due) + pause_ns
+
+        self._run_all(
+            [
+                threading.Thread(target=self._guarded, args=(thread_loop, thread), name=f"thread-{thread}", daemon=True)
+                for thread in threads
+            ]
+        )
+
+    def _run_all(self, threads: Sequence[threading.Thread]) -> None:
         waiting = iter(enumerate(threads))
 
         def start_next() -> None:
@@ -156,7 +193,7 @@ class Engine:
                 thread.start()
             except RuntimeError as error:
                 raise UsageError(
-                    f"a closed loop needs a thread per sensor, and the system gives {number} of {len(threads)}; "
+                    f"a closed loop needs {len(threads)} threads here, and the system gives {number}; "
                     "raise its limit on processes, or use fewer sensors or agents"
                 ) from error
 
@@ -198,11 +235,16 @@ class Engine:
         self, task: Task, sensor: int, seq: int, due_ns: int, started: Callable[[], None] | None = None
     ) -> int | None:
         """Prepare, wait, do and record one operation. Returns its end, or None when the run is to stop."""
-        prepared, size_bytes, digest = task.prepare(sensor, seq)
+        work = task.prepare(sensor, seq)
         if not self._wait(due_ns):
             return None
         if started is not None:
             started()
+        return self._do(task, sensor, seq, work, due_ns)
+
+    def _do(self, task: Task, sensor: int, seq: int, work: tuple[Any, int, bytes], due_ns: int) -> int:
+        """Do and record one operation that is prepared and due. Returns its end."""
+        prepared, size_bytes, digest = work
         self.budget.take(size_bytes)
         outcome, kind, retry_after_s, first_byte_ns = Outcome.OK, None, None, 0
         start_ns = now_ns()

@@ -17,6 +17,7 @@ from pytest_cloudbench.model import ConfigError, UsageError
 from pytest_cloudbench.stats import PERCENTILES
 
 __all__ = [
+    "CONCLUSIONS",
     "METRICS",
     "Expectation",
     "Gate",
@@ -42,6 +43,30 @@ class Metric:
     time_like: bool = False
 
 
+def _spread(*names: str) -> dict[str, Metric]:
+    return {f"{name}_{label}": Metric("s", time_like=True) for name in names for label in PERCENTILES}
+
+
+CONCLUSIONS: dict[str, Metric] = {
+    "knee_threads": Metric("threads"),
+    "best_total": Metric("s", time_like=True),
+    "latency": Metric("s", time_like=True),
+    "bandwidth": Metric("bytes/s", "higher", time_like=True),
+    "sizes_off": Metric("sizes"),
+    **_spread("readiness", "hash_call"),
+    "best_segments": Metric("segments"),
+    "native": Metric("s", time_like=True),
+    "segmented": Metric("s", time_like=True),
+    "single_chunk": Metric("s", time_like=True),
+    "improvement_factor": Metric("ratio", "higher"),
+    "slowdown": Metric("ratio"),
+    "availability": Metric("fraction", "higher"),
+    "wrong_hash_rate": Metric("fraction"),
+    "capacity_per_s": Metric("1/s", "higher", time_like=True),
+    "capacity_sensors": Metric("sensors", "higher"),
+}
+"""Metrics of what an experiment concludes from several runs."""
+
 METRICS: dict[str, Metric] = {
     "loss_rate": Metric("fraction"),
     "silent_loss_rate": Metric("fraction"),
@@ -52,13 +77,10 @@ METRICS: dict[str, Metric] = {
     "elapsed": Metric("s", time_like=True),
     "throughput": Metric("bytes/s", "higher", time_like=True),
     "ops_per_s": Metric("1/s", "higher", time_like=True),
-    **{
-        f"{name}_{label}": Metric("s", time_like=True)
-        for name in ("response", "service", "refused", "first_byte", "lateness")
-        for label in PERCENTILES
-    },
+    **_spread("response", "service", "refused", "first_byte", "lateness"),
+    **CONCLUSIONS,
 }
-"""Every metric an expectation or a gate can name."""
+"""Every metric an expectation or a gate can name: those of one run, and those of conclusions."""
 
 
 @dataclass(frozen=True, slots=True)

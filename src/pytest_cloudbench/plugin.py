@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
     from pytest_cloudbench.fleet.agent import Agent
-    from pytest_cloudbench.fleet.experiment import Experiment, Provider
+    from pytest_cloudbench.fleet.experiment import Experiment
+    from pytest_cloudbench.fleet.provider import Provider
     from pytest_cloudbench.payload import Payloads
 
 __all__: list[str] = []
@@ -213,7 +214,7 @@ def fleet(request: pytest.FixtureRequest) -> Agent:
 @pytest.fixture(scope="session")
 def provider(request: pytest.FixtureRequest, fleet: Agent) -> Generator[Provider]:
     """The storage service under test: ``--provider``, one parameter for each."""
-    from pytest_cloudbench.fleet.experiment import find_provider
+    from pytest_cloudbench.fleet.provider import find_provider
 
     found = find_provider(request.param, fleet)
     yield found
@@ -229,12 +230,13 @@ def payloads(request: pytest.FixtureRequest) -> Payloads:
 
 
 @pytest.fixture
-def experiment(request: pytest.FixtureRequest, fleet: Agent, provider: Provider) -> Experiment:
+def experiment(request: pytest.FixtureRequest, fleet: Agent, provider: Provider) -> Generator[Experiment]:
     """Runs operations on all agents at the same time: ``experiment.run(...)``."""
     from pytest_cloudbench.fleet.worker import experiment_of
 
     made: Experiment = experiment_of(request.node, fleet, provider, _session(request.config).facts)
-    return made
+    yield made
+    made.close()
 
 
 def _runs_alone(item: pytest.Item) -> bool:

@@ -18,10 +18,13 @@ __all__ = [
     "OpTable",
     "Summary",
     "Verification",
+    "columns",
     "percentile",
     "summarize",
     "verify",
 ]
+
+_VERIFIED = frozenset({Verb.PUT, Verb.DELETE})
 
 PERCENTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
@@ -89,6 +92,8 @@ def verify(
 ) -> Verification:
     """Compare every file that was written with the listing, and set the outcomes of lost and corrupt files.
 
+    A deletion that was answered with success has failed if the file is still listed.
+
     Args:
         table: all records; outcomes of operations that were answered with success are corrected in place.
         listing: name to size in bytes and lower-case hex digest.
@@ -97,11 +102,15 @@ def verify(
     checked = lost = silent = wrong = 0
     digest_checked = True
     for row, verb in enumerate(table.verb):
-        if verb is not Verb.PUT:
+        if verb not in _VERIFIED:
             continue
-        checked += 1
         found = listing.get(name_of(table.sensor[row], table.seq[row]))
         answered = table.outcome[row] is Outcome.OK
+        if verb is Verb.DELETE:
+            if answered and found is not None:
+                table.outcome[row], table.kind[row] = Outcome.FAILED, ErrorKind.SERVER
+            continue
+        checked += 1
         if found is not None:
             size_bytes, digest = found
             digest_checked = digest_checked and digest is not None
@@ -178,6 +187,29 @@ def summarize(table: OpTable, verification: Verification | None) -> Summary:
     }
     ok.sort(key=table.scheduled_ns.__getitem__)
     return Summary(len(table), outcomes, kinds, metrics, array("d", (response_ns(row) / 1e9 for row in ok)))
+
+
+def columns(table: OpTable) -> dict[str, list[int | float | str | None]]:
+    """All records in the order of their start, as plain columns with times in seconds (``Result.ops``)."""
+    rows = sorted(range(len(table)), key=table.start_ns.__getitem__)
+    began_ns = min(table.scheduled_ns, default=0)
+    first_byte_ns = table.first_byte_ns
+
+    def seconds(later: Sequence[int], earlier: Sequence[int]) -> list[int | float | str | None]:
+        return [(later[row] - earlier[row]) / 1e9 for row in rows]
+
+    return {
+        "sensor": [table.sensor[row] for row in rows],
+        "seq": [table.seq[row] for row in rows],
+        "outcome": [table.outcome[row].value for row in rows],
+        "kind": [kind.value if (kind := table.kind[row]) is not None else None for row in rows],
+        "start_s": [(table.start_ns[row] - began_ns) / 1e9 for row in rows],
+        "service_s": seconds(table.end_ns, table.start_ns),
+        "response_s": seconds(table.end_ns, table.scheduled_ns),
+        "first_byte_s": [
+            (first_byte_ns[row] - table.start_ns[row]) / 1e9 if first_byte_ns[row] else None for row in rows
+        ],
+    }
 
 
 def _share(count: int, whole: int) -> float | None:

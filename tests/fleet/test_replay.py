@@ -11,7 +11,7 @@ from pytest_cloudbench.arrival import FixedInterval
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.engine import now_ns
 from pytest_cloudbench.fleet.facts import object_name
-from pytest_cloudbench.fleet.replay import Load, Upload, load_of
+from pytest_cloudbench.fleet.operations import Files, Load, Upload, load_of
 from pytest_cloudbench.model import Capabilities, CloudError, Content, ErrorKind, UsageError, Verb
 from pytest_cloudbench.payload import RandomContent, RandomPayload
 from pytest_cloudbench.trace import Replay, parse_trace
@@ -107,26 +107,30 @@ class Giving:
         return iter(self.pieces)
 
 
+FILES = Files("/f", RandomPayload("seed", 1))
+
+
 def driver(*pieces: bytes) -> Driver:
     return cast(Driver, Giving(*pieces))
 
 
 def test_a_download_has_a_first_byte_and_the_length_that_was_uploaded() -> None:
     def get(*pieces: bytes) -> int:
-        task = Upload(driver(*pieces), "/f", RandomPayload("seed", 1), {(0, 1): (0, 5)}).step(Verb.GET, 0)
+        task = Upload(driver(*pieces), FILES, {(0, 1): (0, 5)}).step(Verb.GET, 0)
         prepared, size_bytes, _ = task.prepare(0, 1)
-        assert (prepared, size_bytes) == ((f"/f/{object_name(0, 0)}", 5), 5)
+        assert (prepared[0], size_bytes) == (f"/f/{object_name(0, 0)}", 5)
         return task.execute(prepared)
 
-    before = now_ns()
-    assert before <= get(b"12", b"345") <= now_ns()
-    with pytest.raises(CloudError, match=r"corrupt .4 bytes instead of 5") as caught:
-        get(b"1234")
-    assert caught.value.kind is ErrorKind.CORRUPT
+    right, before = RandomPayload("seed", 5).content(0, 0).read(0, 5), now_ns()
+    assert before <= get(right[:2], right[2:]) <= now_ns()
+    for wrong, message in ((right[:4], "4 bytes instead of 5"), (b"12345", "other bytes than were uploaded")):
+        with pytest.raises(CloudError, match=message) as caught:
+            get(wrong)
+        assert caught.value.kind is ErrorKind.CORRUPT
 
 
 def test_files_get_the_size_of_their_row_and_differ() -> None:
-    upload = Upload(driver(), "/f", RandomPayload("seed", 1), {})
+    upload = Upload(driver(), FILES)
     (_, first), size_bytes, _ = upload.step(Verb.PUT, 70).prepare(0, 0)
     assert (first.size_bytes, size_bytes) == (70, 70)
     (_, second), _, _ = upload.step(Verb.PUT, 70).prepare(0, 1)
@@ -141,4 +145,4 @@ def test_a_generator_of_one_size_cannot_be_replayed() -> None:
             return RandomContent("key", 3)
 
     with pytest.raises(UsageError, match="OneSize makes files of one size only"):
-        Upload(driver(), "/f", OneSize(), {}).step(Verb.PUT, 4)
+        Upload(driver(), Files("/f", OneSize())).step(Verb.PUT, 4)

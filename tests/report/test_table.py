@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ class Finding:
     nodeid: str = f"{TEST}[50-1s]"
     provider: str = "emulated:one"
     params: Mapping[str, Any] = field(default_factory=lambda: {"interval_s": 1})
+    columns: Sequence[str] = ()
 
 
 def info(**changes: Any) -> dict[str, Any]:

@@ -72,6 +72,10 @@ class Behaviour:
         )
         self.faults = bool(faults.error_rate or faults.reset_rate or faults.corrupt_rate)
 
+    def refill(self) -> None:
+        """Give the throttle's bucket all its tokens: what was done so far does not count."""
+        self.throttle.refill()
+
     def latency_s(self, kind: Kind) -> float:
         """One draw of the time from the request to the answer, seconds."""
         latency = self.profile.latency

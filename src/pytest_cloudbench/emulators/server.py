@@ -39,6 +39,7 @@ __all__ = ["Emulator", "main"]
 
 _PIECE_BYTES = 64 * 1024
 _CONTROL_LINE_BYTES = 1024 * 1024
+_CONTROLS = '{"set": {...}}, {"get": "profile"|"stats"}, {"reset": true}, {"refill": true}'
 _KEEP_ALIVE_S = 600
 _BACKLOG = 4096
 
@@ -181,7 +182,7 @@ class Emulator:
     def control(self, request: object) -> dict[str, object]:
         """Answer one request of the control socket; it never raises."""
         if not isinstance(request, dict) or len(request) != 1:
-            return {"ok": False, "error": 'expected one of {"set": {...}}, {"get": "profile"|"stats"}, {"reset": true}'}
+            return {"ok": False, "error": f"expected one of {_CONTROLS}"}
         (verb, value), profile = next(iter(request.items())), self.behaviour.profile
         if verb == "set" and isinstance(value, dict):
             try:
@@ -197,6 +198,9 @@ class Emulator:
             return {"ok": True, "stats": self.stats()}
         if verb == "reset" and value is True:
             self._start(profile)
+            return {"ok": True}
+        if verb == "refill" and value is True:
+            self.behaviour.refill()
             return {"ok": True}
         return {"ok": False, "error": f"cannot {verb} {value!r}"}
 

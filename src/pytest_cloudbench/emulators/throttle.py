@@ -107,6 +107,10 @@ class Throttle:
         self._refill(now_s)
         return self._level
 
+    def refill(self) -> None:
+        """Fill the bucket; requests in flight stay counted."""
+        self._level = self._policy.capacity
+
     def admit(self, now_s: float, *, write: bool, namespace: str = "") -> Refusal | None:
         """Ask for one request at ``now_s``. None means admitted: call ``release`` when it is answered.
 

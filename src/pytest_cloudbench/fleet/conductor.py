@@ -7,10 +7,11 @@ process without xdist. Nothing here measures: it starts, merges and judges.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from pytest_cloudbench.model import (
     ProviderSpec,
     ResultsError,
     UsageError,
+    Verb,
 )
 from pytest_cloudbench.results import benchmarks, oplog
 
@@ -39,18 +41,21 @@ __all__ = ["Conductor", "Finding", "check_provider", "parse_provider"]
 _ENTRY_SCHEMA = 1
 """Of an entry's extra_info. 1: the first."""
 
+_OF_UPLOADS = frozenset({"loss_rate", "silent_loss_rate"})
+
 _START_MARGIN_S = 0.05
 _START_MARGIN_PER_AGENT_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finished experiment, as the report shows it."""
+    """One finished experiment, as the report shows it; ``columns`` where it is a conclusion from several runs."""
 
     nodeid: str
     provider: str
     params: Mapping[str, Any]
     info: Mapping[str, Any]
+    columns: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -121,6 +126,7 @@ class Conductor:
         self._runs: dict[str, _Run] = {}
         self._baseline: benchmarks.Baseline | None = None
         self.findings: list[Finding] = []
+        self._judged: set[expect.Gate] = set()
         self.is_incomplete = False
         self._done: dict[str, tuple[int, int]] = {}
         self._current: tuple[str, int, int] | None = None
@@ -134,7 +140,7 @@ class Conductor:
     ) -> Coordinator:
         """The coordinator whose handlers these are; ``collected`` gets the node ids that all agents run."""
         self.coordinator = Coordinator(
-            handlers={"start": self._start, "result": self._result},
+            handlers={"start": self._start, "result": self._result, "conclude": self._conclusion},
             services={
                 "hello": self._hello,
                 "alive": lambda agent, payload: None,
@@ -142,6 +148,7 @@ class Conductor:
                 "collected": lambda agent, payload: collected(payload),
                 "entries": self._entries,
                 "provide": self._provide,
+                "fresh": self._fresh,
                 "died": self._died,
                 "listing": self._listing,
                 "progress": self._progress,
@@ -201,6 +208,12 @@ class Conductor:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         return emulators.start(spec.target, time_scale=self.facts.time_scale, log_path=log_path)
 
+    def _fresh(self, agent: str, provider: str) -> None:
+        """Empty an emulator's account, and give it a full bucket."""
+        emulator = self._emulators.get(provider)
+        if emulator is not None:
+            emulator.control(reset=True)
+
     def _died(self, agent: str, provider: str) -> str:
         """Says that the emulator of a provider has died, if it has."""
         emulator = self._emulators.get(provider)
@@ -221,9 +234,11 @@ class Conductor:
         about = next(iter(payloads.values()))
         emulator = self._emulators.get(about["provider"])
         if emulator is not None:
-            emulator.control(reset=True)
+            emulator.control(refill=True)
         elif about["is_kept"]:
-            self._say(f"{about['provider']}: about {about['ops']} operations, {about['bytes']:,} bytes up")
+            more = f" ({about['prepared']} uploads before)" if about["prepared"] else ""
+            moved = "down" if about["operation"] == Verb.GET.value else "up"
+            self._say(f"{about['provider']}: about {about['ops']} operations, {about['bytes']:,} bytes {moved}{more}")
         run = self._runs[about["run"]] = _Run(Path(self.facts.results) / about["folder"], item, about)
         run.folder.mkdir(parents=True, exist_ok=True)
         margin_s = _START_MARGIN_S + _START_MARGIN_PER_AGENT_S * len(payloads)
@@ -270,10 +285,13 @@ class Conductor:
         name_of = partial(object_name, suffix=about["suffix"])
         verification = stats.verify(table, run.listing, name_of) if run.verified else None
         summary = stats.summarize(table, verification)
-        lost = [f"{agent} {reason}" for agent, reason in run.item.missing.items()]
-        doubts = [*lost, *stopped, *self._doubts(about, summary)]
-        judgements = self._judge(about, summary.metrics, doubts)
-        info = self._info(run, summary, verification, doubts, judgements)
+        metrics = summary.metrics
+        if about["operation"] != Verb.PUT.value:  # nothing was uploaded that could be lost
+            metrics = {key: value for key, value in metrics.items() if key not in _OF_UPLOADS}
+            verification = None
+        doubts = [*self._missing(run.item), *stopped, *self._doubts(about, summary)]
+        judgements = self._judge(about, metrics, doubts) if about["stores"] else []
+        info = {**self._info(run.item, about), **self._run_info(run, summary, verification), **metrics}
         try:
             parquet = run.folder.parent / f"{run.folder.name}.parquet"
             oplog.write_parquet(table, parquet, {"nodeid": about["nodeid"], "run_id": self.facts.run_id})
@@ -286,10 +304,30 @@ class Conductor:
             folders = sorted({str(path.parent) for path in logs.values()})
             run.notes.append(f"{error}; the agents' logs stay in {' and '.join(folders)}")
             judgements.append(expect.Judgement("broken", str(error)))
-        self._store(about, summary, info)
-        answer = {"info": info, "judgements": [[each.status, each.line] for each in judgements], "doubts": doubts,
-                  "notes": run.notes}  # fmt: skip
-        return answer
+        if about["stores"]:
+            info["stats_of"] = f"response time of operations ({about['operation']}) that succeeded"
+            data_s = list(summary.response_s)
+            if not data_s:
+                info["stats_of"] = "elapsed time: no operation succeeded"
+                data_s = [info["elapsed"] or 0.0]
+            self._store(about, info, data_s, judgements, doubts, run.notes)
+        ops = stats.columns(table) if about["detail"] else {}
+        return _answer(info, judgements, doubts, run.notes, ops)
+
+    def _conclusion(self, item: Item, payloads: dict[str, Any]) -> dict[str, Any]:
+        """What a test makes of several runs: judged and stored as one entry."""
+        about = next(iter(payloads.values()))
+        doubts = list(dict.fromkeys([*self._missing(item), *about["doubts"]]))
+        metrics = about["metrics"]
+        judgements = self._judge(about, metrics, doubts)
+        own = {key: about[key] for key in ("ops", "ops_files", "stats_of", "loop")}
+        info = {**self._info(item, about), **own, **about["facts"], **metrics}
+        self._store(about, info, about["rounds_s"], judgements, doubts, about["notes"], about["columns"])
+        return _answer(info, judgements, doubts, about["notes"], {})
+
+    @staticmethod
+    def _missing(item: Item) -> list[str]:
+        return [f"{agent} {reason}" for agent, reason in item.missing.items()]
 
     def _doubts(self, about: Mapping[str, Any], summary: stats.Summary) -> list[str]:
         """Why this run's numbers may be wrong."""
@@ -307,44 +345,37 @@ class Conductor:
         self, about: Mapping[str, Any], metrics: Mapping[str, float | None], doubts: list[str]
     ) -> list[expect.Judgement]:
         names = [about["provider"], *([f"emulated:{about['profile']}"] if about["profile"] else [])]
-        claims = expect.select(self._expectations, names, about["test"], about["params"])
+        given = [*self._expectations, *map(_claim, about["expect"])]
+        claims = [
+            claim for claim in expect.select(given, names, about["test"], about["params"]) if claim.metric in metrics
+        ]
         scaled = [f"--time-scale {self.facts.time_scale:g} bends times"] if self.facts.time_scale != 1.0 else []
 
         def doubts_of(metric: str) -> list[str]:
             return doubts + (scaled if expect.METRICS[metric].time_like else [])
 
         judged = [expect.judge_expectation(claim, metrics, doubts_of(claim.metric)) for claim in claims]
-        former = self._compared(about["fullname"]) if self._gates else None
-        judged += [expect.judge_gate(gate, metrics, former, doubts_of(gate.metric)) for gate in self._gates]
+        gates = [gate for gate in self._gates if gate.metric in metrics]
+        self._judged.update(gates)
+        former = self._compared(about["fullname"]) if gates else None
+        judged += [expect.judge_gate(gate, metrics, former, doubts_of(gate.metric)) for gate in gates]
         return judged
+
+    def unjudged(self) -> list[str]:
+        """Gates about metrics that no experiment of this session has: they must not pass for met."""
+        return [gate.text for gate in self._gates if gate not in self._judged] if self.findings else []
 
     def _compared(self, fullname: str) -> Mapping[str, Any] | None:
         if self._baseline is None:
             self._baseline = benchmarks.baseline(self.config)
         return self._baseline.get(fullname)
 
-    def _info(
-        self, run: _Run, summary: stats.Summary, verification: stats.Verification | None, doubts: list[str],
-        judgements: list[expect.Judgement],
-    ) -> dict[str, Any]:  # fmt: skip
-        """The entry's extra_info: all metrics by name, and what one must know to trust them."""
-        about = run.about
+    def _info(self, item: Item, about: Mapping[str, Any]) -> dict[str, Any]:
+        """What every entry's extra_info says, and one must know to trust it."""
         return {
             "schema": _ENTRY_SCHEMA,
-            **summary.metrics,
-            "ops": summary.ops,
-            "files": verification.checked if verification else None,
-            "lost": verification.lost if verification else None,
-            "silently_lost": verification.silent if verification else None,
-            **{name.value: summary.outcomes.get(name, 0) for name in Outcome if name is not Outcome.LOST},
-            "errors": {kind.value: count for kind, count in summary.kinds.items()},
-            "digest_checked": verification.digest_checked if verification else None,
-            "sensors": about["sensors"],
-            "arrival": about["arrival"],
-            "loop": about["loop"],
-            "size_bytes": about["size_bytes"],
-            "agents": len(run.item.entered),
-            "missing_agents": dict(run.item.missing),
+            "agents": len(item.entered),
+            "missing_agents": dict(item.missing),
             "provider": about["provider"],
             "profile": about["profile"],
             "emulated": about["profile"] is not None,
@@ -353,23 +384,38 @@ class Conductor:
             "seed": self.facts.seed,
             "run_id": self.facts.run_id,
             "versions": {"pytest-cloudbench": __version__, **about["versions"]},
+        }
+
+    @staticmethod
+    def _run_info(run: _Run, summary: stats.Summary, verification: stats.Verification | None) -> dict[str, Any]:
+        """What the extra_info of one run's entry says besides: all counts, and what the load was."""
+        load = ("operation", "sensors", "threads", "arrival", "loop", "size_bytes")
+        return {
+            "ops": summary.ops,
+            "files": verification.checked if verification else None,
+            "lost": verification.lost if verification else None,
+            "silently_lost": verification.silent if verification else None,
+            **{name.value: summary.outcomes.get(name, 0) for name in Outcome if name is not Outcome.LOST},
+            "errors": {kind.value: count for kind, count in summary.kinds.items()},
+            "digest_checked": verification.digest_checked if verification else None,
+            **{key: run.about[key] for key in load},
+        }
+
+    def _store(
+        self, about: Mapping[str, Any], info: dict[str, Any], data_s: Sequence[float],
+        judgements: Sequence[expect.Judgement], doubts: list[str], notes: list[str], columns: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        info |= {
             "doubts": doubts,
-            "notes": run.notes,
+            "notes": notes,
             "expectations": [each.line for each in judgements] or ["no expectation"],
             "expectations_unmet": [each.line for each in judgements if each.status != "met"],
         }
-
-    def _store(self, about: Mapping[str, Any], summary: stats.Summary, info: dict[str, Any]) -> None:
-        data_s = list(summary.response_s)
-        info["stats_of"] = "response time of operations that succeeded"
-        if not data_s:
-            data_s = [info["elapsed"] or 0.0]
-            info["stats_of"] = "elapsed time: no operation succeeded"
         benchmarks.add_entry(
             self.config, name=about["name"], fullname=about["fullname"], params=about["params"], extra_info=info,
             data_s=data_s,
         )  # fmt: skip
-        self.findings.append(Finding(about["fullname"], about["provider"], about["params"], info))
+        self.findings.append(Finding(about["fullname"], about["provider"], about["params"], info, columns))
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -404,3 +450,17 @@ class Conductor:
         self._emulators.clear()
         if dead:
             raise EmulatorError(f"the emulator died: {', '.join(dead)}")
+
+
+def _claim(plain: Mapping[str, Any]) -> expect.Expectation:
+    """An expectation that came over a channel as plain data."""
+    return expect.Expectation(**{**plain, "date": datetime.date.fromisoformat(plain["date"])})
+
+
+def _answer(
+    info: Mapping[str, Any], judgements: Sequence[expect.Judgement], doubts: list[str], notes: list[str],
+    ops: Mapping[str, list[Any]],
+) -> dict[str, Any]:  # fmt: skip
+    """A result as plain data."""
+    judged = [[each.status, each.line] for each in judgements]
+    return {"info": info, "judgements": judged, "doubts": doubts, "notes": notes, "ops": ops}

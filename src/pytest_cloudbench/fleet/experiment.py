@@ -1,41 +1,39 @@
 """The ``experiment`` fixture: what an experiment does on every agent.
 
-What may live here: providers as tests see them, tasks that put a driver under the engine, and results.
+What may live here: one run from its empty folder to its merged result, and conclusions from several runs.
 """
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+import tempfile
+from collections.abc import Callable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
-from pytest_cloudbench.arrival import Arrival, Plan, ThinkTime, plan
-from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.arrival import Arrival, Closed, ThinkTime, Threads, plan
 from pytest_cloudbench.engine import Budget, Engine
+from pytest_cloudbench.expect import Expectation
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.facts import RunFacts, slug
-from pytest_cloudbench.fleet.replay import Upload, load_of
-from pytest_cloudbench.model import (
-    BudgetError,
-    CloudError,
-    EmulatorError,
-    Endpoint,
-    ErrorKind,
-    FleetError,
-    ProviderSpec,
-    UsageError,
-)
+from pytest_cloudbench.fleet.operations import Deal, Files, OnFile, Upload, task_of
+from pytest_cloudbench.fleet.provider import Provider
+from pytest_cloudbench.model import BudgetError, CloudError, EmulatorError, ErrorKind, FleetError, UsageError, Verb
 from pytest_cloudbench.payload import Generator, fresh
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.oplog import OpLog
 
-__all__ = ["ExpectationBroken", "ExpectationUnknown", "Experiment", "Provider", "Result", "find_provider"]
+__all__ = ["ExpectationBroken", "ExpectationUnknown", "Experiment", "Result"]
 
 _LISTING_ROWS = 2000
 _PATIENT_TRIES = 60
+_PATIENT_S = 1.0
+_PREPARING_THREADS = 8
+_PASSING = frozenset({ErrorKind.THROTTLED, ErrorKind.NETWORK, ErrorKind.SERVER})
+"""What work that is not measured waits for."""
 
 
 class ExpectationBroken(AssertionError):
@@ -44,57 +42,6 @@ class ExpectationBroken(AssertionError):
 
 class ExpectationUnknown(Exception):
     """An expectation cannot be judged because the numbers may be wrong."""
-
-
-class Provider:
-    """A storage service under test, as the ``provider`` fixture gives it.
-
-    Args:
-        spec: what the user named.
-        driver: the connected driver, safe to use from many threads.
-        profile: the emulator's behaviour profile, or None for a real service.
-        connect: gives driver and profile when they are first needed, instead of the two above.
-    """
-
-    def __init__(
-        self,
-        spec: str,
-        driver: Driver | None = None,
-        profile: str | None = None,
-        *,
-        connect: Callable[[], tuple[Driver, str | None]] | None = None,
-    ) -> None:
-        self.spec, self._connect = spec, connect
-        if driver is not None:
-            self._connected = (driver, profile)
-
-    @cached_property
-    def _connected(self) -> tuple[Driver, str | None]:
-        if self._connect is None:
-            raise UsageError(f"provider {self.spec}: has neither a driver nor a way to connect one")
-        connected = self._connect()
-        gc.freeze()  # what connecting imported stays for good: fifty agents need not collect it again and again
-        return connected
-
-    @property
-    def driver(self) -> Driver:
-        """The connected driver."""
-        return self._connected[0]
-
-    @property
-    def profile(self) -> str | None:
-        """The emulator's behaviour profile, or None for a real service."""
-        return self._connected[1]
-
-    def close(self) -> None:
-        """Release the driver's connections, if there are any."""
-        if "_connected" in self.__dict__:
-            self.driver.close()
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether what is written outlives the run: then it is journaled, and a run is announced."""
-        return self.profile is None
 
 
 def _shares(whole: int, wanted: Sequence[int]) -> list[int]:
@@ -106,38 +53,27 @@ def _shares(whole: int, wanted: Sequence[int]) -> list[int]:
     return given
 
 
-def find_provider(text: str, agent: Agent) -> Provider:
-    """A provider that this agent connects to when it first needs it."""
-    return Provider(text, connect=lambda: _connect(text, agent))
-
-
-def _connect(text: str, agent: Agent) -> tuple[Driver, str | None]:
-    """Connect this agent to a provider; an emulator is started by the controller at the first call."""
-    from pytest_cloudbench import credentials, drivers
-
-    given = agent.ask("provide", text)
-    spec = ProviderSpec.parse(text)
-    if given["endpoint"] is None:
-        found = credentials.load(spec.scheme, spec.params.get("token_env"))
-        return drivers.connect(spec, None, found), None
-    endpoint = Endpoint(**given["endpoint"])
-    return drivers.connect(ProviderSpec.parse(given["api"]), endpoint, {}), given["profile"]
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The merged result of one ``experiment.run``, the same on every agent.
+    """The merged result of one ``experiment.run``, or of ``experiment.conclude``, the same on every agent.
 
     Attributes:
         info: every metric by name (see docs/method.md) and what one must know to trust it.
         judgements: (status, line) of each expectation and gate.
         doubts: why the numbers may be wrong; empty when there is no reason to think so.
+        notes: what else the controller has to say.
+        ops: with ``detail``, columns of all operations in the order of their start: ``sensor``, ``seq``, ``outcome``,
+            ``kind`` (texts), ``start_s`` from the run's start, ``service_s``, ``response_s``, ``first_byte_s`` (None
+            where it is not known).
+        files: with ``keep``, the files that the run has left on the provider, for the next one.
     """
 
     info: Mapping[str, Any]
-    judgements: tuple[tuple[str, str], ...]
-    doubts: tuple[str, ...]
-    notes: tuple[str, ...] = field(default=())
+    judgements: tuple[tuple[str, str], ...] = ()
+    doubts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    ops: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    files: Files | None = None
 
     def __getitem__(self, metric: str) -> Any:
         return self.info[metric]
@@ -155,6 +91,20 @@ class Result:
         unknown = [line for status, line in self.judgements if status == "unknown"]
         if unknown:
             raise ExpectationUnknown("\n".join(unknown))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run while it lasts, as this agent sees it."""
+
+    name: str
+    task: Upload | OnFile
+    files: Files
+    deal: Deal
+    about: Mapping[str, Any]
+    budget: Budget
+    is_prepared: bool
+    verify: bool
 
 
 @dataclass(slots=True)
@@ -176,128 +126,272 @@ class Experiment:
     nodeid: str
     name: str
     params: Mapping[str, Any]
-    runs: int = 0
+    _runs: int = 0
+    _kept: list[str] = field(default_factory=list)
+    _parts: list[Result] = field(default_factory=list)
 
     def run(
-        self, payload: Generator, *, arrival: Arrival | ThinkTime, sensors: int, ops_per_sensor: int,
-        verify: bool = True, published: Mapping[str, Any] | None = None,
+        self, payload: Generator | None = None, *, arrival: Arrival | Closed, sensors: int = 0, ops_per_sensor: int = 1,
+        files: int = 0, operation: Verb = Verb.PUT, on: Files | None = None, sample: float = 1.0, keep: bool = False,
+        verify: bool = True, store: bool = True, detail: bool = False, label: str = "",
+        published: Mapping[str, Any] | None = None, expect: Sequence[Expectation] = (),
     ) -> Result:  # fmt: skip
-        """Upload ``ops_per_sensor`` new files from each of ``sensors`` sensors.
+        """Upload new files, or do something else with files that are there: one file per operation.
 
         Args:
-            payload: makes the content of each file.
-            arrival: when operations are due: ``ThinkTime`` is a closed loop, everything else an open one. A ``Replay``
-                also says what each operation is and its size, and sensors may have fewer operations.
+            payload: makes the content of each file; not needed with ``on``.
+            arrival: when operations are due. ``ThinkTime`` and ``Threads`` are closed loops, everything else is an open
+                one. A ``Replay`` also says what each operation is and its size, and sensors may have fewer operations.
             sensors: logical sensors, shared out evenly among the agents.
-            ops_per_sensor: files per sensor.
-            verify: compare every file with the provider's listing at the end.
+            ops_per_sensor: operations of each sensor.
+            files: with ``Threads``, the number of files instead of the two above.
+            operation: what is measured. All but an upload need files, which are uploaded before, unmeasured, if ``on``
+                does not name some; a download is compared with what was uploaded.
+            on: files that a former run has kept; with ``Threads`` all of them, or a random ``sample``.
+            sample: with ``on`` and ``Threads``, the share of the files that is used, chosen anew by each run.
+            keep: leave the files for another run of this test; they are removed at its end.
+            verify: after uploads and deletions, compare the provider's listing.
+            store: make an entry of it, judge expectations and show it. Without, it is a part of a conclusion.
+            detail: give every operation's times (``Result.ops``); for up to some thousand operations.
+            label: names the entry where a test makes several.
             published: figures by metric that are to stand beside the measured ones, with their ``source``.
+            expect: expectations besides those that are recorded in a file.
 
-        Raises FleetError when the controller is gone, CloudError when the folder cannot be made or listed, and
+        Raises UsageError for arguments that do not fit together or an operation that the provider does not offer,
+        FleetError when the controller is gone, CloudError when the folder cannot be made, filled or listed, and
         EmulatorError when that is because the emulator has died.
         """
-        self.runs += 1
-        if self.runs > 1:
-            payload = fresh(payload, self.runs)
-        run = f"{self.nodeid}#{self.runs}"
-        folder = f"/cloudbench-{self.facts.run_id}/{slug(run)}"
-        about = {**self._about(run, arrival, sensors, ops_per_sensor, payload), "published": dict(published or {})}
+        self._runs += 1
+        name, is_new = f"{self.nodeid}#{self._runs}", on is None
+        if on is None:
+            if payload is None:
+                raise UsageError("experiment.run: expected a payload, or on=files of a former run")
+            payload = fresh(payload, self._runs) if self._runs > 1 else payload
+            on = Files(f"/cloudbench-{self.facts.run_id}/{slug(name)}", payload)
+            deal = self._deal(arrival, sensors, ops_per_sensor, files, None)
+        else:
+            deal = self._deal(arrival, sensors, ops_per_sensor, files, self._chosen(on, sample, name))
+        prepares = is_new and operation is not Verb.PUT
+        load = deal.load(self.agent.index, self.agent.count)
+        about = {
+            **self._about(name, label), **self._load_facts(deal, on, prepares), "operation": operation.value,
+            "stores": store, "detail": detail, "published": dict(published or {}),
+            "expect": [asdict(claim) | {"date": claim.date.isoformat()} for claim in expect],
+        }  # fmt: skip
+        task = task_of(self.provider.driver, operation, on, load.targets if load else {})
+        run = _Run(name, task, on, deal, about, self._budget(deal, on.payload, prepares), prepares, verify)
+        result = self._within_folder(run, is_new, keep)
+        self._parts.append(result)
+        return result
+
+    def conclude(
+        self, metrics: Mapping[str, Any], rounds_s: Sequence[float], *, stats_of: str, columns: Sequence[str] = (),
+        label: str = "", facts: Mapping[str, Any] | None = None, published: Mapping[str, Any] | None = None,
+        doubts: Sequence[str] = (), notes: Sequence[str] = (), expect: Sequence[Expectation] = (),
+    ) -> Result:  # fmt: skip
+        """Make one entry of what several runs with ``store=False`` have shown, and judge it.
+
+        Doubts, notes and record files of those runs since the last conclusion belong to it. All agents call this with
+        the same arguments: conclusions are pure functions of merged results.
+
+        Args:
+            metrics: values by name; expectations and gates can name those in ``expect.METRICS``. None is "not known".
+            rounds_s: the durations that pytest-benchmark compares, at least one.
+            stats_of: what these durations are.
+            columns: names of metrics or facts for the table at the end of the run.
+            facts: what else the entry should hold (plain data), such as every level that was tried.
+            label: names the entry where a test makes several.
+            published: figures that are to stand beside the measured ones, with their ``source``.
+            doubts: why the numbers may be wrong, besides the doubts of the runs.
+            notes: what else is to be read beside the numbers, besides the notes of the runs.
+            expect: expectations besides those that are recorded in a file.
+        """
+        self._runs += 1
+        parts, self._parts = self._parts, []
+        told = [*doubts, *(doubt for part in parts for doubt in part.doubts)]
+        noted = [*notes, *(note for part in parts for note in part.notes)]
+        about = {
+            **self._about(f"{self.nodeid}#{self._runs}", label), "metrics": dict(metrics), "rounds_s": list(rounds_s),
+            "stats_of": stats_of, "columns": list(columns), "facts": dict(facts or {}),
+            "doubts": list(dict.fromkeys(told)), "notes": list(dict.fromkeys(noted)),
+            "published": dict(published or {}),
+            "ops_files": [part["ops_file"] for part in parts if "ops_file" in part.info],
+            "ops": sum(part["ops"] for part in parts), "loop": parts[-1]["loop"] if parts else None,
+            "expect": [asdict(claim) | {"date": claim.date.isoformat()} for claim in expect],
+        }  # fmt: skip
+        return self._result(self.agent.gather(f"conclude:{about['run']}", about))
+
+    def close(self) -> None:
+        """Remove the files that runs have kept. The fixture does it."""
+        kept, self._kept = self._kept, []
+        for folder in kept:
+            if not self.agent.stop.is_set():
+                self.agent.once(f"clean:{folder}", partial(self._remove, folder))
+
+    # -- one run ----------------------------------------------------------------------------------
+
+    @staticmethod
+    def _deal(
+        arrival: Arrival | Closed, sensors: int, count: int, files: int, members: Sequence[tuple[int, int]] | None
+    ) -> Deal:
+        if not isinstance(arrival, Threads):
+            if files or sensors < 1:
+                raise UsageError(f"experiment.run: {arrival!r} expects sensors and ops_per_sensor")
+            return Deal(arrival, sensors, count)
+        if sensors or (files < 1 and members is None):
+            raise UsageError("experiment.run: Threads expect the number of files, not sensors")
+        chosen = members if members is None or not files else members[:files]
+        return Deal(arrival, files if chosen is None else len(chosen), 1, chosen)
+
+    def _chosen(self, on: Files, sample: float, name: str) -> Sequence[tuple[int, int]]:
+        """A random share of kept files, the same on every agent; at least one."""
+        if sample >= 1.0:
+            return on.members
+        count = max(1, round(sample * len(on.members)))
+        return sorted(Random(f"{self.facts.seed}/sample/{name}").sample(list(on.members), count))
+
+    def _within_folder(self, run: _Run, is_new: bool, keep: bool) -> Result:
+        folder = run.files.folder
         try:
-            self.agent.once(f"folder:{run}", lambda: self._make(folder))
+            if is_new:
+                self.agent.once(f"folder:{run.name}", lambda: self._make(folder))
             try:
-                return self._measured(run, folder, payload, arrival, about, verify)
+                result = self._measured(run)
+                if keep:
+                    if is_new:
+                        self._kept.append(folder)
+                    members = run.deal.files(0, 1) if run.deal.load(0, 1) is None else ()
+                    return replace(result, files=replace(run.files, members=members))
+                return result
             finally:
-                if not self.agent.stop.is_set():
-                    self.agent.once(f"clean:{run}", lambda: self._remove(folder))
+                if is_new and folder not in self._kept and not self.agent.stop.is_set():
+                    self.agent.once(f"clean:{run.name}", lambda: self._remove(folder))
         except (CloudError, FleetError) as error:
             why = "" if self.agent.stop.is_set() else self.agent.ask("died", self.provider.spec)
             if why:
                 raise EmulatorError(f"{why}; its records are kept, run again") from error
             raise
 
-    def _measured(
-        self, run: str, folder: str, payload: Generator, arrival: Arrival | ThinkTime,
-        about: Mapping[str, Any], verify: bool,
-    ) -> Result:  # fmt: skip
-        agent, count = self.agent, about["ops_per_sensor"]
-        mine = range(agent.index, about["sensors"], agent.count)
-        schedule: Plan | ThinkTime
-        scale, load = self.facts.time_scale, None
-        if isinstance(arrival, ThinkTime):
-            schedule, planned_s = arrival, arrival.horizon_s(count) / scale
-        else:
-            schedule, load = plan(arrival, mine, count, self.facts.seed, scale), load_of(arrival, mine, count)
-            planned_s = schedule.horizon_s
-        local, budget = self._log_folder(run), self._budget(about, arrival)
-        upload = Upload(self.provider.driver, folder, payload, load.targets if load else {}, about["suffix"])
-        start_ns = agent.gather(f"start:{run}", {**about, "planned_s": planned_s})["start_ns"] - agent.clock_offset_ns
+    def _measured(self, run: _Run) -> Result:
+        agent, deal = self.agent, run.deal
+        stopped = self._prepare(run) if run.is_prepared else ""
+        planned_s = deal.planned_s() / self.facts.time_scale
         with OpLog(
-            local / f"{agent.name}.oplog", {"agent": agent.name, "nodeid": self.nodeid},
+            self._log_folder(run.name) / f"{agent.name}.oplog", {"agent": agent.name, "nodeid": self.nodeid},
             progress=lambda done, not_ok: agent.tell("progress", [done, not_ok]),
         ) as log:  # fmt: skip
-            engine = Engine(upload, log.record, agent.index, agent.stop, budget)
-            stopped = self._run_engine(engine, schedule, mine, count, start_ns)
-        agent.gather(f"measured:{run}")
-        if verify:
-            agent.once(f"list:{run}", lambda: self._list(run, folder))
+            engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget)
+            stopped = self._load(run, engine, planned_s, stopped)
+        agent.gather(f"measured:{run.name}")
+        lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
+        if lists:
+            agent.once(f"list:{run.name}", lambda: self._list(run.name, run.files.folder))
         sent = None if agent.same_clock else log.path.read_bytes()
-        done = {"run": run, "notes": log.notes, "log": sent, "log_path": str(log.path), "stopped": stopped,
-                "verified": verify, "clock_offset_ns": agent.clock_offset_ns}  # fmt: skip
-        return self._result(agent.gather(f"result:{run}", done))
+        done = {"run": run.name, "notes": log.notes, "log": sent, "log_path": str(log.path), "stopped": stopped,
+                "verified": lists, "clock_offset_ns": agent.clock_offset_ns}  # fmt: skip
+        return self._result(agent.gather(f"result:{run.name}", done))
 
-    def _run_engine(self, engine: Engine, schedule: Plan | ThinkTime, mine: range, count: int, start_ns: int) -> str:
-        """Returns why the run ended before its plan did, or an empty text."""
+    def _load(self, run: _Run, engine: Engine, planned_s: float, stopped: str) -> str:
+        """Put this agent's part of the load on the provider. Returns why it ended early, or an empty text."""
+        agent, facts, deal = self.agent, self.facts, run.deal
+        mine = range(agent.index, deal.sensors, agent.count)
+
+        def start_ns(planned_s: float = planned_s) -> int:
+            told = agent.gather(f"start:{run.name}", {**run.about, "planned_s": planned_s})
+            return int(told["start_ns"]) - agent.clock_offset_ns
+
+        if stopped:
+            start_ns()
+            return stopped
         try:
-            if isinstance(schedule, ThinkTime):
-                engine.run_closed(schedule, mine, count, self.facts.seed, start_ns, self.facts.time_scale)
+            if isinstance(deal.arrival, Threads):
+                files, threads = deal.files(agent.index, agent.count), deal.threads(agent.index, agent.count)
+                engine.run_pool(deal.arrival, threads, files, facts.seed, start_ns, facts.time_scale)
+            elif isinstance(deal.arrival, ThinkTime):
+                count, scale = deal.ops_per_sensor, facts.time_scale
+                engine.run_closed(deal.arrival, mine, count, facts.seed, start_ns(), scale)
             else:
-                engine.run_schedule(schedule, start_ns)
+                schedule = plan(deal.arrival, mine, deal.ops_per_sensor, facts.seed, facts.time_scale)
+                engine.run_schedule(schedule, start_ns(schedule.horizon_s))
         except BudgetError as error:
             return str(error)
         return ""
 
-    def _about(
-        self, run: str, arrival: Arrival | ThinkTime, sensors: int, count: int, payload: Generator
-    ) -> dict[str, Any]:
-        """What the controller must know of this run; plain data."""
-        fullname = self.nodeid + (f"#{self.runs}" if self.runs > 1 else "")
-        load = None if isinstance(arrival, ThinkTime) else load_of(arrival, range(sensors), count)
-        ops = load.ops if load else sensors * count
+    # -- what is known before it starts -----------------------------------------------------------
+
+    def _about(self, run: str, label: str) -> dict[str, Any]:
+        """Who this is, for the controller; plain data."""
+        number = label or (str(self._runs) if self._runs > 1 else "")
         return {
-            "run": run, "nodeid": self.nodeid, "fullname": fullname, "name": self.name, "test": self.test,
-            "params": dict(self.params), "provider": self.provider.spec, "profile": self.provider.profile,
-            "is_kept": self.provider.is_kept, "sensors": sensors, "ops_per_sensor": count, "ops": ops,
-            "bytes": load.size_bytes if load else ops * payload.size_bytes,
-            "size_bytes": None if load else payload.size_bytes,
-            "arrival": repr(arrival), "loop": "closed" if isinstance(arrival, ThinkTime) else "open",
-            "folder": slug(run), "suffix": getattr(payload, "suffix", ""),
+            "run": run, "nodeid": self.nodeid, "fullname": self.nodeid + (f"#{number}" if number else ""),
+            "name": self.name, "test": self.test, "params": dict(self.params), "folder": slug(run),
+            "provider": self.provider.spec, "profile": self.provider.profile, "is_kept": self.provider.is_kept,
             "versions": dict(self.provider.driver.versions()),
         }  # fmt: skip
 
-    def _budget(self, about: Mapping[str, Any], arrival: Arrival | ThinkTime) -> Budget:
-        """This agent's part of the experiment's budget."""
-        if self.facts.max_ops is None and self.facts.max_bytes is None:
+    @staticmethod
+    def _load_facts(deal: Deal, files: Files, prepares: bool) -> dict[str, Any]:
+        """What the load is, for the controller; plain data."""
+        load, payload = deal.load(0, 1), files.payload
+        ops = load.ops if load else deal.sensors * deal.ops_per_sensor
+        is_pool = isinstance(deal.arrival, Threads)
+        return {
+            "sensors": None if is_pool else deal.sensors, "ops_per_sensor": deal.ops_per_sensor,
+            "threads": deal.arrival.count if isinstance(deal.arrival, Threads) else None,
+            "ops": ops, "bytes": load.size_bytes if load else ops * payload.size_bytes,
+            "prepared": ops if prepares else 0,
+            "size_bytes": None if load else payload.size_bytes, "arrival": repr(deal.arrival),
+            "loop": "closed" if isinstance(deal.arrival, Closed) else "open", "suffix": files.suffix,
+        }  # fmt: skip
+
+    def _budget(self, deal: Deal, payload: Generator, prepares: bool) -> Budget:
+        """This agent's part of the experiment's budget; files that are uploaded before it count, too."""
+        facts, index, agents = self.facts, self.agent.index, self.agent.count
+        if facts.max_ops is None and facts.max_bytes is None:
             return Budget()
-        index, agents, size_bytes = self.agent.index, self.agent.count, about["size_bytes"]
-        shares = [range(each, about["sensors"], agents) for each in range(agents)]
-        ops = [len(share) * about["ops_per_sensor"] for share in shares]
-        units, unit = ops, max(1, size_bytes or 0)
-        if size_bytes is None and not isinstance(arrival, ThinkTime):  # each operation has a size of its own
-            loads = [load_of(arrival, share, about["ops_per_sensor"]) for share in shares]
-            ops, units = [load.ops if load else 0 for load in loads], [load.size_bytes if load else 0 for load in loads]
+        loads = [deal.load(each, agents) for each in range(agents)]
+        times, unit = 1 + prepares, 1
+        ops = [load.ops if load else len(deal.files(each, agents)) * times for each, load in enumerate(loads)]
+        units = [load.size_bytes if load else 0 for load in loads]
+        if loads[0] is None:
+            units, unit = ops, max(1, payload.size_bytes)
 
         def part(whole: int | None, wanted: Sequence[int], unit: int) -> int | None:
             return None if whole is None else _shares(whole // unit, wanted)[index] * unit
 
-        return Budget(part(self.facts.max_ops, ops, 1), part(self.facts.max_bytes, units, unit))
+        return Budget(part(facts.max_ops, ops, 1), part(facts.max_bytes, units, unit))
 
     def _log_folder(self, run: str) -> Path:
         """Where this agent logs: the run's folder, or a temporary one on another host."""
         if self.agent.same_clock:
-            return Path(self.facts.results) / slug(run)
-        import tempfile
-
+            folder = Path(self.facts.results) / slug(run)
+            folder.mkdir(parents=True, exist_ok=True)
+            return folder
         return Path(tempfile.mkdtemp(prefix="cloudbench-"))
+
+    # -- what is not measured ---------------------------------------------------------------------
+
+    def _prepare(self, run: _Run) -> str:
+        """Upload this agent's files. Returns why that ended early, or an empty text."""
+        agent, driver = self.agent, self.provider.driver
+
+        def upload(member: tuple[int, int]) -> None:
+            path, content = run.files.file(*member)
+            run.budget.take(content.size_bytes)
+            self._patiently(lambda: driver.put(path, content))
+
+        stopped, members = "", run.deal.files(agent.index, agent.count)
+        with agent.sign_of_life():
+            try:
+                with ThreadPoolExecutor(_PREPARING_THREADS, "prepare") as pool:
+                    list(pool.map(upload, members))
+                if members:  # not ready yet is no failure of what is measured
+                    last = run.files.path(*members[-1])
+                    self._patiently(lambda: driver.stat(last), _PASSING | {ErrorKind.NOT_FOUND})
+            except BudgetError as error:
+                stopped = str(error)
+            agent.gather(f"prepared:{run.name}")
+        return stopped
 
     def _list(self, run: str, folder: str) -> int:
         """Send the provider's listing of the folder to the controller, in pieces."""
@@ -317,25 +411,27 @@ class Experiment:
     def _make(self, folder: str) -> None:
         if self.provider.is_kept:
             journal.note(self.provider.spec, folder)
-        self._patiently(self.provider.driver.mkdir, folder)
+        elif not self._kept:
+            self.agent.ask("fresh", self.provider.spec)
+        self._patiently(lambda: self.provider.driver.mkdir(folder), {ErrorKind.THROTTLED})
 
-    def _patiently(self, work: Callable[[str], None], folder: str) -> None:
-        """Do what is not measured, also where the provider still throttles because of what was."""
+    def _patiently(self, work: Callable[[], object], passing: Set[ErrorKind] = _PASSING) -> None:
+        """Do what is not measured, also where the provider is in trouble because of what was."""
         for _ in range(_PATIENT_TRIES):
             try:
-                work(folder)
+                work()
                 return
             except CloudError as error:
-                if error.kind is not ErrorKind.THROTTLED:
+                if error.kind not in passing:
                     raise
-                wait_s = (error.retry_after_s or 1.0) / self.facts.time_scale
+                wait_s = (error.retry_after_s or _PATIENT_S) / self.facts.time_scale
             if self.agent.stop.wait(wait_s):
                 return
-        work(folder)
+        work()
 
     def _remove(self, folder: str) -> None:
         try:
-            self._patiently(self.provider.driver.delete, folder)
+            self._patiently(lambda: self.provider.driver.delete(folder), {ErrorKind.THROTTLED})
         except CloudError as error:
             if error.kind is not ErrorKind.NOT_FOUND:
                 raise
@@ -345,4 +441,4 @@ class Experiment:
     @staticmethod
     def _result(answer: Mapping[str, Any]) -> Result:
         judgements = tuple((status, line) for status, line in answer["judgements"])
-        return Result(answer["info"], judgements, tuple(answer["doubts"]), tuple(answer["notes"]))
+        return Result(answer["info"], judgements, tuple(answer["doubts"]), tuple(answer["notes"]), answer["ops"])

@@ -114,6 +114,9 @@ class Serving:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if not self.conductor.findings:
             return
+        for gate in self.conductor.unjudged():
+            self._say(f"cloudbench: gate {gate}: no experiment of this run has that metric")
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         try:
             benchmarks.save(self.config, self.facts.run_id if policy.adopted(self.config) else None)
         except CloudbenchError as error:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from pytest_cloudbench.expect import METRICS
+
 __all__ = ["render"]
 
 
@@ -21,10 +23,19 @@ class _Finding(Protocol):
     def params(self) -> Mapping[str, Any]: ...
     @property
     def info(self) -> Mapping[str, Any]: ...
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+
+_Column = tuple[str, str, Callable[[Any], str]]
 
 
 def _count(value: Any) -> str:
     return "-" if value is None else f"{value:,}"
+
+
+def _plain(value: Any) -> str:
+    return "-" if value is None else f"{value:,.4g}" if isinstance(value, float) else f"{value}"
 
 
 def _percent(value: Any) -> str:
@@ -37,8 +48,12 @@ def _milliseconds(value: Any) -> str:
 
 _NONE = ["no expectation"]
 
-_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+_OF_UPLOADS = ("files", "lost", "loss_rate", "published_loss_rate", "silently_lost", "threads")
+
+_COLUMNS: tuple[_Column, ...] = (
     ("files", "files", _count),
+    ("ops", "ops", _count),
+    ("threads", "threads", _count),
     ("sensors", "sensors", _count),
     ("interval s", "interval_s", lambda value: "-" if value is None else f"{value:g}"),
     ("lost", "lost", _count),
@@ -57,10 +72,12 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 def render(findings: Sequence[_Finding], width: int) -> list[str]:
     """Lines for a terminal of ``width`` columns: one table for each provider and test."""
     lines: list[str] = []
-    groups: dict[tuple[str, str], list[_Finding]] = {}
+    groups: dict[tuple[str, ...], list[_Finding]] = {}
     for finding in findings:
-        groups.setdefault((finding.provider, finding.nodeid.partition("[")[0]), []).append(finding)
-    for (provider, test), members in groups.items():
+        test = finding.nodeid.partition("[")[0].partition("#")[0]
+        key = (finding.provider, test, finding.info.get("operation", ""), *finding.columns)
+        groups.setdefault(key, []).append(finding)
+    for (provider, test, *_), members in groups.items():
         lines += ["", _title(provider, test, members[0].info)]
         lines += _table(members, width)
         lines += _remarks(members)
@@ -68,7 +85,10 @@ def render(findings: Sequence[_Finding], width: int) -> list[str]:
 
 
 def _title(provider: str, test: str, info: Mapping[str, Any]) -> str:
-    parts = [f"{test.rpartition('::')[2]}  {provider}", f"{info['agents']} agents", f"{info['loop']} loop"]
+    operation = info.get("operation", "put")
+    parts = [f"{test.rpartition('::')[2]}  {provider}", f"{info['agents']} agents"]
+    parts += [f"{info['loop']} loop"] if info["loop"] else []
+    parts += [operation] if operation != "put" else []
     if info["emulated"]:
         parts.append("emulated: measures the client and the loopback")
     if info["time_scale"] != 1.0:
@@ -77,8 +97,7 @@ def _title(provider: str, test: str, info: Mapping[str, Any]) -> str:
 
 
 def _table(members: Sequence[_Finding], width: int) -> list[str]:
-    published = any(finding.info["published"] for finding in members)
-    columns = [column for column in _COLUMNS if published or column[0] != "published"]
+    columns = _columns(members)
     rows = [[title for title, _, _ in columns]]
     for finding in members:
         facts = {
@@ -89,6 +108,34 @@ def _table(members: Sequence[_Finding], width: int) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     text = ["  ".join(cell.rjust(size) for cell, size in zip(row, widths, strict=True)) for row in rows]
     return [text[0], "-" * len(text[0]), *text[1:]]
+
+
+def _columns(members: Sequence[_Finding]) -> list[_Column]:
+    """What a table shows: what a conclusion asks for, or what a run has and that says something."""
+    if members[0].columns:
+        params = [key for key in members[0].params if key not in members[0].columns]
+        return [(key.replace("_", " "), key, _plain) for key in params] + [_named(key) for key in members[0].columns]
+
+    first = members[0].info
+    hidden = {"ops", "threads"} if first.get("operation", "put") == "put" else set(_OF_UPLOADS)
+    if first.get("threads") is not None:
+        hidden ^= {"threads", "sensors", "interval_s"} if "threads" in hidden else {"sensors", "interval_s"}
+    if not any(finding.info["published"] for finding in members):
+        hidden.add("published_loss_rate")
+    return [column for column in _COLUMNS if column[1] not in hidden]
+
+
+def _named(key: str) -> _Column:
+    """A column of a conclusion, shown in the unit of its metric."""
+    unit = METRICS[key].unit if key in METRICS else ""
+    title = key.replace("_", " ").removesuffix(" per s") + (" /s" if key.endswith("_per_s") else "")
+    if unit == "s":
+        return f"{title} ms", key, _milliseconds
+    if unit == "fraction":
+        return title, key, _percent
+    if unit == "bytes/s":
+        return f"{title} MB/s", key, lambda value: "-" if value is None else f"{value / 1e6:,.2f}"
+    return title, key, _plain
 
 
 def _fitting(rows: list[list[str]], width: int) -> list[list[str]]:
@@ -119,6 +166,6 @@ def _remarks(members: Sequence[_Finding]) -> list[str]:
         remarks[f"  {met} expectation{'s' * (met > 1)} met"] = None
     if any(finding.info["expectations"] == _NONE for finding in members):
         remarks["  no expectation for the others" if met else "  no expectation"] = None
-    if any(finding.info["digest_checked"] is False for finding in members):
+    if any(finding.info.get("digest_checked") is False for finding in members):
         remarks["note: sizes were compared, not content: this provider lists no digest"] = None
     return list(remarks)

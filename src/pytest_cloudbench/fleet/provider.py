@@ -1,0 +1,85 @@
+"""Providers as tests see them, and how an agent connects to one.
+
+What may live here: the value behind the ``provider`` fixture. Connecting happens when it is first needed.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from functools import cached_property
+
+from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.fleet.agent import Agent
+from pytest_cloudbench.model import Endpoint, ProviderSpec, UsageError
+
+__all__ = ["Provider", "find_provider"]
+
+
+class Provider:
+    """A storage service under test, as the ``provider`` fixture gives it.
+
+    Args:
+        spec: what the user named.
+        driver: the connected driver, safe to use from many threads.
+        profile: the emulator's behaviour profile, or None for a real service.
+        connect: gives driver and profile when they are first needed, instead of the two above.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        driver: Driver | None = None,
+        profile: str | None = None,
+        *,
+        connect: Callable[[], tuple[Driver, str | None]] | None = None,
+    ) -> None:
+        self.spec, self._connect = spec, connect
+        if driver is not None:
+            self._connected = (driver, profile)
+
+    @cached_property
+    def _connected(self) -> tuple[Driver, str | None]:
+        if self._connect is None:
+            raise UsageError(f"provider {self.spec}: has neither a driver nor a way to connect one")
+        connected = self._connect()
+        gc.freeze()  # what connecting imported stays for good: fifty agents need not collect it again and again
+        return connected
+
+    @property
+    def driver(self) -> Driver:
+        """The connected driver."""
+        return self._connected[0]
+
+    @property
+    def profile(self) -> str | None:
+        """The emulator's behaviour profile, or None for a real service."""
+        return self._connected[1]
+
+    def close(self) -> None:
+        """Release the driver's connections, if there are any."""
+        if "_connected" in self.__dict__:
+            self.driver.close()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what is written outlives the run: then it is journaled, and a run is announced."""
+        return self.profile is None
+
+
+def find_provider(text: str, agent: Agent) -> Provider:
+    """A provider that this agent connects to when it first needs it."""
+    return Provider(text, connect=lambda: _connect(text, agent))
+
+
+def _connect(text: str, agent: Agent) -> tuple[Driver, str | None]:
+    """Connect this agent to a provider; an emulator is started by the controller at the first call."""
+    from pytest_cloudbench import credentials, drivers
+
+    given = agent.ask("provide", text)
+    spec = ProviderSpec.parse(text)
+    if given["endpoint"] is None:
+        found = credentials.load(spec.scheme, spec.params.get("token_env"))
+        return drivers.connect(spec, None, found), None
+    endpoint = Endpoint(**given["endpoint"])
+    return drivers.connect(ProviderSpec.parse(given["api"]), endpoint, {}), given["profile"]

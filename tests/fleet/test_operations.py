@@ -1,0 +1,189 @@
+"""Downloads, lists, deletions and links; thread pools; files that runs hand on; conclusions from several runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cloudbench.arrival import FixedInterval, ThinkTime, Threads
+from pytest_cloudbench.fleet.operations import Deal
+
+from .harness import FOLDER, IDEAL, Lab, grid, keys
+
+POOL = "arrival=Threads(5), files=12"
+
+
+@pytest.mark.parametrize("spread", [(), ("-n", "3")], ids=["alone", "three"])
+def test_every_operation_on_files_that_are_there(lab: Lab, spread: tuple[str, ...]) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.model import Verb
+
+        @pytest.mark.parametrize("verb", ["get", "stat", "list", "delete", "share"])
+        def test_verb(experiment, payloads, verb):
+            result = experiment.run(payloads.random(3000), {POOL}, operation=Verb(verb), detail=True)
+            assert (result["ops"], result["ok"], result["errors"], result.doubts) == (12, 12, {{}}, ())
+            assert result["operation"] == verb and result["threads"] == 5 and result["sensors"] is None
+            assert "loss_rate" not in result.info and result["files"] is None
+            assert (result["first_byte_max"] is not None) == (verb == "get")
+            assert [*map(len, result.ops.values())] == [12] * 8 and set(result.ops["outcome"]) == {{"ok"}}
+            assert result["throughput"] > 0 if verb == "get" else not result["throughput"]
+            result.check()
+    """)
+    run = lab.run(*IDEAL, *spread)
+    assert run.counts() == {"passed": 5}, run.text
+    assert run.leftovers == []
+
+
+def test_a_link_that_a_provider_does_not_offer_is_refused_in_one_line(lab: Lab) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.model import Verb
+
+        def test_it(experiment, payloads):
+            experiment.run(payloads.random(30), {POOL}, operation=Verb.SHARE)
+    """)
+    run = lab.run(*FOLDER)
+    assert run.counts() == {"failed": 1}
+    assert run.lines_with("operation 'share': this provider's driver offers put, get, stat, list, delete")
+
+
+@pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "two"])
+def test_files_are_handed_on_and_removed_at_the_end(lab: Lab, spread: tuple[str, ...]) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.model import Verb
+
+        def test_it(experiment, payloads):
+            up = experiment.run(payloads.random(500), {POOL}, keep=True, label="up")
+            half = experiment.run(on=up.files, sample=0.5, arrival=Threads(2), operation=Verb.GET, detail=True)
+            assert (half["ok"], len(set(half.ops["sensor"]))) == (6, 6)
+            other = experiment.run(payloads.random(500), {POOL})
+            assert other["loss_rate"] == 0
+            all_of_them = experiment.run(on=up.files, arrival=Threads(2), operation=Verb.DELETE)
+            assert (all_of_them["ok"], all_of_them["errors"]) == (12, {{}})
+    """)
+    run = lab.run(*FOLDER, *spread)
+    assert run.counts() == {"passed": 1}, run.text
+    assert [entry["fullname"].rpartition("::")[2] for entry in run.document["benchmarks"]] == [
+        f"test_it[folder:objects]#{label}" for label in ("up", 2, 3, 4)
+    ]
+    assert not [path for path in (run.folder / "objects").rglob("*") if path.is_file()]
+
+
+def test_a_download_of_damaged_files_is_corrupt_and_of_sound_ones_is_not(lab: Lab) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.model import Verb
+
+        def test_it(experiment, payloads, fleet):
+            up = experiment.run(payloads.random(500), {POOL}, keep=True)
+            damaged = sorted((HERE / "objects").rglob("s00003*"))[0]
+            damaged.write_bytes(bytes(500))
+            sorted((HERE / "objects").rglob("s00004*"))[0].unlink()
+            down = experiment.run(on=up.files, arrival=Threads(3), operation=Verb.GET, detail=True)
+            wrong = {{s: k for s, k in zip(down.ops["sensor"], down.ops["kind"]) if k}}
+            assert wrong == {{3: "corrupt", 4: "not_found"}} and down["ok"] == 10 and down["corrupt_rate"] == 1 / 12
+    """)
+    run = lab.run(*FOLDER)
+    assert run.counts() == {"passed": 1}, run.text
+
+
+def test_what_is_prepared_counts_for_the_budget(lab: Lab) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.model import Verb
+
+        def test_it(experiment, payloads):
+            result = experiment.run(payloads.random(30), {POOL}, operation=Verb.GET)
+            assert result["ops"] in (0, 3) and any("--max-ops 15 is used up" in doubt for doubt in result.doubts)
+    """)
+    for spread in ((), ("-n", "2")):
+        run = lab.run(*FOLDER, "--max-ops", "15", *spread)
+        assert run.counts() == {"passed": 1}, run.text
+
+
+def test_a_conclusion_is_one_entry_with_the_doubts_of_its_parts(lab: Lab) -> None:
+    lab.write("""
+        import datetime
+        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.expect import Expectation
+
+        def claim(at_most):
+            return Expectation("folder:objects", "knee_threads", None, at_most, "a test", datetime.date(2026, 1, 1))
+
+        def parts(experiment, payloads):
+            return [experiment.run(payloads.random(30), arrival=Threads(n), files=4, store=False) for n in (1, 2)]
+
+        def test_good(experiment, payloads):
+            times = [part["elapsed"] for part in parts(experiment, payloads)]
+            told = dict(stats_of="total time", columns=["knee_threads"], facts={"levels": [1, 2]}, expect=[claim(4)])
+            experiment.conclude({"knee_threads": 2}, times, **told).check()
+
+        def test_bad(experiment, payloads):
+            experiment.conclude({"knee_threads": 2}, [1.0], stats_of="nothing", expect=[claim(1)]).check()
+
+        def test_doubtful(experiment, payloads):
+            experiment.conclude({"knee_threads": 2}, [1.0], stats_of="x", expect=[claim(4)], doubts=["sick"]).check()
+    """)
+    run = lab.run(*FOLDER, "--cloudbench-fail", "knee_threads:3", "-n", "2")
+    assert run.counts() == {"passed": 1, "failed": 2}, run.text
+    good = run.info("test_good[folder:objects]")
+    assert (good["knee_threads"], good["levels"], good["ops"], len(good["ops_files"])) == (2, [1, 2], 8, 2)
+    assert (good["stats_of"], len(good["expectations"])) == ("total time", 2)
+    assert run.lines_with("knee_threads")
+    assert run.lines_with("! folder:objects: sick")
+
+
+def test_a_gate_that_nothing_could_be_judged_by_does_not_pass(lab: Lab) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.arrival import Threads
+
+        def test_it(experiment, payloads):
+            experiment.run(payloads.random(30), {POOL}).check()
+    """)
+    run = lab.run(*FOLDER, "--cloudbench-fail", "knee_threads:3")
+    assert (run.counts(), run.status) == ({"passed": 1}, 1)
+    assert run.lines_with("gate knee_threads:3: no experiment of this run has that metric")
+    assert lab.run(*FOLDER, "--cloudbench-fail", "loss_rate:0").status == 0
+
+
+@pytest.mark.parametrize("arguments", ["arrival=Threads(2), sensors=3", "arrival=Threads(2)", "arrival=ThinkTime(1)"])
+def test_arguments_that_do_not_fit_are_refused(lab: Lab, arguments: str) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.arrival import Threads, ThinkTime
+
+        def test_it(experiment, payloads):
+            experiment.run(payloads.random(30), {arguments})
+    """)
+    run = lab.run(*FOLDER)
+    assert run.counts() == {"failed": 1}
+    assert run.lines_with("experiment.run: "), run.text
+
+
+def test_a_pool_shares_files_among_threads_and_agents() -> None:
+    for arrival, files in ((Threads(7), 40), (Threads(3), 2), (Threads(1), 5), (Threads(50), 50)):
+        for agents in (1, 2, 4, 9):
+            deal = Deal(arrival, files, 1)
+            dealt = [deal.files(index, agents) for index in range(agents)]
+            assert sorted(file for part in dealt for file in part) == [(file, 0) for file in range(files)]
+            threads = sorted(thread for index in range(agents) for thread in deal.threads(index, agents))
+            assert threads == list(range(min(arrival.count, files)))
+            assert all(bool(part) == bool(deal.threads(index, agents)) for index, part in enumerate(dealt))
+    for deal in (Deal(FixedInterval(1), 3, 2), Deal(ThinkTime(1), 3, 2)):
+        assert sorted(deal.files(0, 2) + deal.files(1, 2)) == grid(3, 2)
+
+
+def test_threads_pause_and_take_the_next_file_as_soon_as_they_are_free(lab: Lab) -> None:
+    lab.write("""
+        from pytest_cloudbench.arrival import Threads
+
+        def test_it(experiment, payloads):
+            slow = experiment.run(payloads.random(30), arrival=Threads(2, pause_s=0.1), files=6, detail=True)
+            assert 0.2 <= slow["elapsed"] < 1
+            late = experiment.run(payloads.random(9), arrival=Threads(2, 0, 0.3, 0.2), files=2, detail=True)
+            assert all(0.2 <= start_s <= 1 for start_s in late.ops["start_s"]) or late["elapsed"] < 0.2
+            assert late["lateness_max"] < 0.2
+    """)
+    run = lab.run(*FOLDER)
+    assert run.counts() == {"passed": 1}, run.text
+    assert keys(run.records()["test_it"])

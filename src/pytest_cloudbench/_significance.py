@@ -1,0 +1,201 @@
+"""Measured numbers into statistics and probabilities, for ``shapes``: rank tests, slopes, a weighted line.
+
+What may live here: textbook formulas, as pure functions. What their results mean is said where they are used.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import ceil, erfc, exp, inf, lgamma, log, log1p, sqrt
+from statistics import fmean, median, stdev
+
+Z95 = 1.959964  # two-sided 95 % of the normal distribution
+Z90 = 1.644854  # two-sided 90 %: each side of a bound is tested at 5 %
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A test of significance: its name, its statistic, and the probability of such a statistic by chance alone."""
+
+    test: str
+    statistic: float
+    p_value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """level + slope * x, with the variances of both where the weights were inverse variances."""
+
+    level: float
+    slope: float
+    misfit: float  # weighted sum of squares
+    level_variance: float
+    slope_variance: float
+    covariance: float
+
+
+def weighted_line(xs: Sequence[float], ys: Sequence[float], weights: Sequence[float]) -> Fit:
+    """Weighted least squares, in closed form. Variances hold where weights are inverse variances."""
+    total = sum(weights)
+    middle_x = sum(w * x for w, x in zip(weights, xs, strict=True)) / total
+    middle_y = sum(w * y for w, y in zip(weights, ys, strict=True)) / total
+    spread = sum(w * (x - middle_x) ** 2 for w, x in zip(weights, xs, strict=True))
+    slope = sum(w * (x - middle_x) * (y - middle_y) for w, x, y in zip(weights, xs, ys, strict=True)) / spread
+    level = middle_y - slope * middle_x
+    misfit = sum(w * (y - level - slope * x) ** 2 for w, x, y in zip(weights, xs, ys, strict=True))
+    return Fit(level, slope, misfit, 1 / total + middle_x**2 / spread, 1 / spread, -middle_x / spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A slope with its 95 % interval, and the test that it is not zero."""
+
+    evidence: Evidence
+    slope: float
+    low: float
+    high: float
+
+
+def theil_sen(groups: Sequence[Sequence[tuple[float, float]]], *, is_seasonal: bool) -> Trend:
+    """Mann-Kendall and Theil-Sen over the pairs within each group (Hirsch and Slack 1984 where groups are seasons)."""
+    slopes: list[float] = []
+    score = 0
+    variance = 0.0
+    for group in groups:
+        count = len(group)
+        variance += (count * (count - 1) * (2 * count + 5) - _ties(value for _, value in group)) / 18
+        for (at, value), (later, other) in combinations(group, 2):
+            score += (other > value) - (other < value)
+            if later > at:
+                slopes.append((other - value) / (later - at))
+    slopes.sort()
+    if not slopes or variance <= 0:
+        return Trend(Evidence("Mann-Kendall", 0.0, 1.0), slopes[len(slopes) // 2] if slopes else 0.0, -inf, inf)
+    z = (score - (score > 0) + (score < 0)) / sqrt(variance)
+    half = Z95 * sqrt(variance) / 2
+    low, high = (min(max(int(len(slopes) / 2 + sign * half), 0), len(slopes) - 1) for sign in (-1, 1))
+    name = "Mann-Kendall, seasonal" if is_seasonal else "Mann-Kendall"
+    return Trend(Evidence(name, z, 2 * normal_sf(abs(z))), median(slopes), slopes[low], slopes[high])
+
+
+def _ties(values: Iterable[float]) -> int:
+    return sum(count * (count - 1) * (2 * count + 5) for count in Counter(values).values())
+
+
+def kruskal_wallis(groups: Sequence[Sequence[float]]) -> Evidence:
+    """H with the correction for ties, against chi-square."""
+    ordered = sorted(value for group in groups for value in group)
+    count = len(ordered)
+    # The mean of the ranks of equal values.
+    squares = sum(
+        sum((bisect_left(ordered, value) + bisect_right(ordered, value) + 1) / 2 for value in group) ** 2 / len(group)
+        for group in groups
+    )
+    tied = sum(each**3 - each for each in Counter(ordered).values())
+    correction = 1 - tied / (count**3 - count) if count > 1 else 0.0
+    if len(groups) < 2 or correction <= 0:
+        return Evidence("Kruskal-Wallis", 0.0, 1.0)
+    statistic = max(0.0, (12 / (count * (count + 1)) * squares - 3 * (count + 1)) / correction)
+    return Evidence("Kruskal-Wallis", statistic, chi2_sf(statistic, len(groups) - 1))
+
+
+def jonckheere(groups: Sequence[Sequence[float]]) -> Evidence:
+    """Jonckheere-Terpstra against rising groups, one-sided, by the normal approximation."""
+    ordered = [sorted(group) for group in groups]
+    pairs = sum(
+        (bisect_left(low, value) + bisect_right(low, value)) / 2 for low, high in combinations(ordered, 2)
+        for value in high
+    )  # fmt: skip
+    counts = [len(group) for group in groups]
+    total = sum(counts)
+    mean = (total**2 - sum(each**2 for each in counts)) / 4
+    variance = (total**2 * (2 * total + 3) - sum(each**2 * (2 * each + 3) for each in counts)) / 72
+    z = (pairs - mean) / sqrt(variance) if variance else 0.0
+    return Evidence("Jonckheere-Terpstra", z, normal_sf(z))
+
+
+def normal_sf(z: float) -> float:
+    """Probability that a standard normal value exceeds z."""
+    return erfc(z / sqrt(2)) / 2
+
+
+def chi2_sf(statistic: float, freedom: int) -> float:
+    """The regularised upper incomplete gamma function Q(freedom / 2, statistic / 2)."""
+    a, x = freedom / 2, statistic / 2
+    if x <= 0:
+        return 1.0
+    front = exp(a * log(x) - x - lgamma(a))
+    if x < a + 1:  # the series of P converges fast here, the continued fraction of Q elsewhere
+        term = total = 1 / a
+        step = a
+        while term > total * 1e-16:
+            step += 1
+            term *= x / step
+            total += term
+        return max(0.0, 1 - front * total)
+    return front / _continued(x + 1 - a, lambda k: (-k * (k - a), x + 2 * k + 1 - a))
+
+
+def _trimmed(values: Sequence[float]) -> tuple[list[float], int]:
+    """Ascending values, and how many to cut at each end: a tenth, and at least one of three."""
+    return sorted(values), ceil(len(values) / 10) if len(values) > 2 else 0
+
+
+def trimmed_mean(values: Sequence[float]) -> float:
+    """The mean without a tenth of the values at each end; without one at each end from three values on."""
+    ordered, cut = _trimmed(values)
+    return fmean(ordered[cut : len(ordered) - cut])
+
+
+def relative_errors(found: Mapping[int, Sequence[float]], centres: Mapping[int, float]) -> list[float]:
+    """Standard error of each centre (from winsorised values, as for a trimmed mean), as a share of it."""
+    spreads = {}
+    for level, values in found.items():
+        ordered, cut = _trimmed(values)
+        if len(values) >= 5:
+            clipped = [min(max(value, ordered[cut]), ordered[-1 - cut]) for value in ordered]
+            spreads[level] = stdev(clipped) / centres[level] / (1 - 2 * cut / len(values))
+    if not spreads:
+        spreads = {level: stdev(each) / centres[level] for level, each in found.items() if len(each) > 1}
+    usual = median(spreads.values()) if spreads else 0.0
+    return [sqrt(max(spreads.get(level, usual), usual) ** 2 / len(values) + 0.03**2) for level, values in found.items()]
+
+
+def f_sf(statistic: float, freedom: int, rest: int) -> float:
+    """Probability that F with these degrees of freedom exceeds the statistic: an incomplete beta function."""
+    if statistic <= 0:
+        return 1.0
+    x = rest / (rest + freedom * statistic)
+    a, b = rest / 2, freedom / 2
+    front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x))
+    if x < (a + 1) / (a + b + 2):  # where the continued fraction converges fast
+        return front / a * _beta_fraction(x, a, b)
+    return 1 - front / b * _beta_fraction(1 - x, b, a)
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    def term(k: int) -> tuple[float, float]:
+        m, is_odd = divmod(k, 2)
+        if is_odd:
+            return -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)), 1.0
+        return m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), 1.0
+
+    return 1 / _continued(1.0, term)
+
+
+def _continued(first: float, term: Callable[[int], tuple[float, float]]) -> float:
+    """first + a1 / (b1 + a2 / (b2 + ...)), by Lentz's method."""
+    value = c = first or 1e-300
+    d = 0.0
+    for k in range(1, 10_000):
+        a, b = term(k)
+        d = 1 / (b + a * d or 1e-300)
+        c = b + a / c or 1e-300
+        value *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return value

@@ -15,6 +15,13 @@ def pytest_configure(config: pytest.Config) -> None:
     adopt(config, Path(__file__).parent)
 
 
+@pytest.fixture
+def grid(request: pytest.FixtureRequest) -> str:
+    """Which grid was asked for: ``quick`` or ``paper``."""
+    name: str = request.config.option.grid
+    return name
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A measurement does not fail for a library's warning, however strict the project around it is."""
     for item in items:

@@ -43,6 +43,7 @@ class Behaviour:
         limits: whether any request may be refused.
         delays: whether any answer may have to wait; False takes the short way.
         faults: whether any request may go wrong.
+        slots: what a request holds while it is worked on, or None where there is no bound.
     """
 
     def __init__(self, profile: Profile, clock: EmulatorClock, seed: int) -> None:
@@ -52,6 +53,8 @@ class Behaviour:
         self._freeze_start_s = clock.now_s()
         self._thaw: asyncio.Event | None = None
         self.throttle = Throttle(profile.throttle)
+        self.slots: asyncio.Semaphore | None = None
+        self._slots = 0
         self.profile = profile
         self.configure(profile)
 
@@ -61,6 +64,9 @@ class Behaviour:
             self._freeze_start_s = self._clock.now_s()
         self.throttle.policy = profile.throttle
         self.profile = profile
+        if profile.capacity.slots != self._slots:  # requests at work keep the slots that they have
+            self._slots = profile.capacity.slots
+            self.slots = asyncio.Semaphore(self._slots) if self._slots else None
         limits, band, faults = profile.throttle, profile.bandwidth, profile.faults
         self.limits = bool(limits.rate_per_s or limits.max_in_flight or limits.write_lock)
         self.delays = bool(

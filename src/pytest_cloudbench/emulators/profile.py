@@ -33,6 +33,7 @@ from pytest_cloudbench.model import ConfigError
 __all__ = [
     "Account",
     "Bandwidth",
+    "Capacity",
     "Faults",
     "Freeze",
     "Latency",
@@ -89,6 +90,13 @@ class Bandwidth:
 
 
 @dataclass(frozen=True, slots=True)
+class Capacity:
+    """Requests that are worked on at the same time; the others wait in the order they came. 0 means no bound."""
+
+    slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Faults:
     """Shares of requests (0 to 1) that go wrong.
 
@@ -141,6 +149,7 @@ class Profile:
     throttle: ThrottlePolicy = ThrottlePolicy()
     latency: Latency = Latency()
     bandwidth: Bandwidth = Bandwidth()
+    capacity: Capacity = Capacity()
     faults: Faults = Faults()
     readiness: Readiness = Readiness()
     quota: Quota = Quota()
@@ -153,6 +162,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "throttle": ThrottlePolicy,
     "latency": Latency,
     "bandwidth": Bandwidth,
+    "capacity": Capacity,
     "faults": Faults,
     "readiness": Readiness,
     "quota": Quota,

@@ -98,7 +98,16 @@ class Emulator:
             throttle.release(self._clock.now_s(), write=write)
 
     async def _serve(self, route: Route, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """One admitted request: take the body, ask the skin, wait, answer."""
+        """One admitted request: wait for a slot where there are not enough for all."""
+        slots = self.behaviour.slots
+        if slots is None or route.kind is Kind.FREE:
+            await self._work(route, scope, receive, send)
+        else:
+            async with slots:  # first come, first served
+                await self._work(route, scope, receive, send)
+
+    async def _work(self, route: Route, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Take the body, ask the skin, wait, answer."""
         behaviour = self.behaviour
         try:
             body, blob = await self._body(route, receive)

@@ -78,6 +78,12 @@ class Result:
     def __getitem__(self, metric: str) -> Any:
         return self.info[metric]
 
+    @property
+    def ok_s(self) -> list[float]:
+        """With ``detail``, the service times of operations that succeeded, in the order of their start."""
+        taken = zip(self.ops["service_s"], self.ops["outcome"], strict=True)
+        return [taken_s for taken_s, outcome in taken if outcome == "ok"]
+
     def check(self) -> None:
         """Assert what is expected of this experiment; call it last.
 
@@ -185,19 +191,21 @@ class Experiment:
         return result
 
     def conclude(
-        self, metrics: Mapping[str, Any], rounds_s: Sequence[float], *, stats_of: str, columns: Sequence[str] = (),
-        label: str = "", facts: Mapping[str, Any] | None = None, published: Mapping[str, Any] | None = None,
+        self, metrics: Mapping[str, Any], rounds_s: Sequence[float], *, stats_of: str,
+        of: Sequence[Result] | None = None, columns: Sequence[str] = (), label: str = "",
+        facts: Mapping[str, Any] | None = None, published: Mapping[str, Any] | None = None,
         doubts: Sequence[str] = (), notes: Sequence[str] = (), expect: Sequence[Expectation] = (),
     ) -> Result:  # fmt: skip
         """Make one entry of what several runs with ``store=False`` have shown, and judge it.
 
-        Doubts, notes and record files of those runs since the last conclusion belong to it. All agents call this with
-        the same arguments: conclusions are pure functions of merged results.
+        Doubts, notes and record files of those runs belong to it. All agents call this with the same arguments:
+        conclusions are pure functions of merged results.
 
         Args:
             metrics: values by name; expectations and gates can name those in ``expect.METRICS``. None is "not known".
             rounds_s: the durations that pytest-benchmark compares, at least one.
             stats_of: what these durations are.
+            of: the runs it is made of; None for those of which no conclusion was made yet.
             columns: names of metrics or facts for the table at the end of the run.
             facts: what else the entry should hold (plain data), such as every level that was tried.
             label: names the entry where a test makes several.
@@ -207,7 +215,8 @@ class Experiment:
             expect: expectations besides those that are recorded in a file.
         """
         self._runs += 1
-        parts, self._parts = self._parts, []
+        parts = self._parts if of is None else of
+        self._parts = [part for part in self._parts if part not in parts]
         told = [*doubts, *(doubt for part in parts for doubt in part.doubts)]
         noted = [*notes, *(note for part in parts for note in part.notes)]
         about = {

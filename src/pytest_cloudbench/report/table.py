@@ -27,6 +27,9 @@ class _Finding(Protocol):
     def columns(self) -> Sequence[str]: ...
 
 
+_RATIO_ENDS = ("deviation", "noise", "share")
+"""Facts of conclusions that are ratios; those that end with ``_s`` are seconds."""
+
 _Column = tuple[str, str, Callable[[Any], str]]
 
 
@@ -35,6 +38,8 @@ def _count(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "-" if value is None else f"{value:,.4g}" if isinstance(value, float) else f"{value}"
 
 
@@ -86,7 +91,8 @@ def render(findings: Sequence[_Finding], width: int) -> list[str]:
 
 def _title(provider: str, test: str, info: Mapping[str, Any]) -> str:
     operation = info.get("operation", "put")
-    parts = [f"{test.rpartition('::')[2]}  {provider}", f"{info['agents']} agents"]
+    agents = info["agents"]
+    parts = [f"{test.rpartition('::')[2]}  {provider}", f"{agents} agent{'s' * (agents != 1)}"]
     parts += [f"{info['loop']} loop"] if info["loop"] else []
     parts += [operation] if operation != "put" else []
     if info["emulated"]:
@@ -129,9 +135,9 @@ def _named(key: str) -> _Column:
     """A column of a conclusion, shown in the unit of its metric."""
     unit = METRICS[key].unit if key in METRICS else ""
     title = key.replace("_", " ").removesuffix(" per s") + (" /s" if key.endswith("_per_s") else "")
-    if unit == "s":
-        return f"{title} ms", key, _milliseconds
-    if unit == "fraction":
+    if unit == "s" or (not unit and key.endswith("_s") and not key.endswith("_per_s")):
+        return f"{title.removesuffix(' s')} ms", key, _milliseconds
+    if unit == "fraction" or (not unit and key.endswith(_RATIO_ENDS)):
         return title, key, _percent
     if unit == "bytes/s":
         return f"{title} MB/s", key, lambda value: "-" if value is None else f"{value / 1e6:,.2f}"

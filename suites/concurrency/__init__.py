@@ -1,0 +1,1 @@
+"""How many threads an application needs (thesis, section 4.2.2)."""

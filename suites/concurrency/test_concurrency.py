@@ -1,0 +1,99 @@
+"""How many threads does an application need to upload or download fifty files? (thesis, section 4.2.2)
+
+Figures 4.1 to 4.4 plot the average time of an operation and the total time of all over the number of threads. The
+answer is the knee: the smallest number of threads whose total time is within 5 % of the best one.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.model import KIB, MIB, Verb
+from pytest_cloudbench.shapes import knee
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.experiment import Experiment, Result
+    from pytest_cloudbench.payload import Payloads
+
+FILES = 50
+SIZES = {"quick": {"100KB": 100 * KIB}, "paper": {"100KB": 100 * KIB, "1MB": MIB}}
+THREADS = {"quick": (1, 5, 10, 25), "paper": (1, *range(5, 51, 5))}
+REPEATS = {"quick": 2, "paper": 3}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One experiment per size; it goes through all numbers of threads."""
+    sizes = SIZES[metafunc.config.option.grid]
+    metafunc.parametrize("size_bytes", sizes.values(), ids=sizes)
+
+
+def test_upload(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str) -> None:
+    """Figures 4.1 (100 KB) and 4.2 (1 MB): uploads."""
+    _find_knee(experiment, payloads, size_bytes, grid, Verb.PUT)
+
+
+def test_download(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str) -> None:
+    """Figures 4.3 (100 KB) and 4.4 (1 MB): downloads."""
+    _find_knee(experiment, payloads, size_bytes, grid, Verb.GET)
+
+
+def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str, verb: Verb) -> None:
+    payload, on = payloads.random(size_bytes), None
+    if verb is not Verb.PUT:  # the same files for all numbers of threads
+        on = experiment.run(payload, arrival=Threads(8), files=FILES, keep=True, store=False).files
+    totals_s: dict[int, list[float]] = {}
+    doubts: list[str] = []
+    notes: list[str] = []
+    for threads in THREADS[grid]:
+        arrival = Threads(threads)
+        results = [
+            experiment.run(payload, arrival=arrival, files=FILES, operation=verb, on=on, store=False, detail=True)
+            for _ in range(REPEATS[grid])
+        ]
+        doubts += [doubt for result in results for doubt in result.doubts]
+        missed = sum(FILES - result["ok"] for result in results)
+        if missed:  # a file that was refused took no time: such a total says nothing
+            notes.append(
+                f"{threads} threads are left out: {missed} of {FILES * len(results)} files did not get through"
+            )
+        else:
+            totals_s[threads] = [result["elapsed"] for result in results]
+        _conclude_level(experiment, threads, results)
+    found = knee(totals_s)
+    from_to = found.interval or (None, None)
+    experiment.conclude(
+        {"knee_threads": found.level, "best_total": found.best_time_s},
+        [total_s for totals in totals_s.values() for total_s in totals] or [0.0],
+        stats_of=f"total time of {FILES} files, for each number of threads",
+        label="knee",
+        columns=("knee_threads", "knee_from", "knee_to", "knee_s", "best_threads", "best_total"),
+        facts={
+            "totals_s": {str(threads): totals for threads, totals in totals_s.items()},
+            "knee_s": found.time_s, "knee_from": from_to[0], "knee_to": from_to[1], "best_threads": found.best_level,
+            "size_bytes": size_bytes, "operation": verb.value,
+        },
+        doubts=doubts,
+        notes=notes,
+    ).check()  # fmt: skip
+
+
+def _conclude_level(experiment: Experiment, threads: int, results: list[Result]) -> None:
+    """One point of a figure: the total time, and the average time of an operation."""
+    totals_s = [result["elapsed"] for result in results]
+    ok_s = [taken_s for result in results for taken_s in result.ok_s]
+    experiment.conclude(
+        {"elapsed": median(totals_s)},
+        totals_s,
+        stats_of=f"total time of {FILES} files",
+        of=results,
+        label=f"{threads} threads",
+        columns=("threads", "elapsed", "mean_s", "ops", "throttled", "failed", "corrupt"),
+        facts={
+            "threads": threads, "mean_s": fmean(ok_s) if ok_s else None, "operation": results[0]["operation"],
+            **{key: sum(result[key] for result in results) for key in ("throttled", "failed", "corrupt")},
+        },
+    )  # fmt: skip

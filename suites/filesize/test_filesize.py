@@ -1,0 +1,74 @@
+"""Is there a size of file that a provider handles badly? (thesis, section 4.2.3)
+
+Figures 4.5 and 4.6 plot the time of an upload and of a download over the size of the file, with one thread. A provider
+that handles every size well needs a latency plus the size over a bandwidth; a size that is off that line is flagged.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.model import KIB, MIB, Verb
+from pytest_cloudbench.shapes import fit_line
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.experiment import Experiment
+    from pytest_cloudbench.payload import Payloads
+
+SIZES = {"1KB": KIB, "10KB": 10 * KIB, "100KB": 100 * KIB} | {f"{size}MB": size * MIB for size in (1, 5, 10, 15, 20)}
+LARGEST_BYTES = {"quick": 5 * MIB, "paper": 20 * MIB}
+FILES = 10
+
+
+def test_upload(experiment: Experiment, payloads: Payloads, grid: str) -> None:
+    """Figure 4.5: uploads of 1 KB to 20 MB."""
+    _fit(experiment, payloads, grid, Verb.PUT)
+
+
+def test_download(experiment: Experiment, payloads: Payloads, grid: str) -> None:
+    """Figure 4.6: downloads of 1 KB to 20 MB."""
+    _fit(experiment, payloads, grid, Verb.GET)
+
+
+def _fit(experiment: Experiment, payloads: Payloads, grid: str, verb: Verb) -> None:
+    sizes = {name: size for name, size in SIZES.items() if size <= LARGEST_BYTES[grid]}
+    results = {
+        name: experiment.run(
+            payloads.random(size), arrival=Threads(1), files=FILES, operation=verb, store=False, detail=True
+        )
+        for name, size in sizes.items()
+    }
+    line = fit_line({size: results[name].ok_s for name, size in sizes.items() if results[name].ok_s})
+    points = {name: line.sizes.get(size) for name, size in sizes.items()}
+    for name, result in results.items():
+        point, ok_s = points[name], result.ok_s
+        experiment.conclude(
+            {"elapsed": result["elapsed"]},
+            ok_s or [result["elapsed"]],
+            stats_of="time of one file" if ok_s else "elapsed time: no operation succeeded",
+            of=[result],
+            label=name,
+            columns=("size", "median_s", "fitted_s", "deviation", "off", "ops", "throttled", "failed", "corrupt"),
+            facts={
+                "size": name, "median_s": median(ok_s) if ok_s else None, "fitted_s": point and point.fitted_s,
+                "deviation": point and point.deviation, "limit": point and point.limit, "off": point and point.off,
+                **{key: result[key] for key in ("operation", "throttled", "failed", "corrupt")},
+            },
+        )  # fmt: skip
+    off = [name for name, point in points.items() if point and point.off]
+    unsure = [name for name, point in points.items() if point is None or point.off is None]
+    experiment.conclude(
+        {
+            "latency": line.latency_s, "bandwidth": line.bytes_per_s,
+            "sizes_off": len(off) if line.is_known and not unsure else None,
+        },
+        [taken_s for result in results.values() for taken_s in result.ok_s] or [0.0],
+        stats_of="time of one file, all sizes",
+        label="line",
+        columns=("latency", "bandwidth", "noise", "sizes_off"),
+        facts={"noise": line.noise, "sizes": list(sizes.values()), "off": off, "operation": verb.value},
+        doubts=list(dict.fromkeys(doubt for result in results.values() for doubt in result.doubts)),
+        notes=[f"{name}: whether it is off the line is not known" for name in unsure],
+    ).check()  # fmt: skip

@@ -34,6 +34,7 @@ LAYERS = {
     "traffic": 1,
     "detect": 1,
     "expect": 1,
+    "configs": 1,
     "drivers": 2,
     "emulators": 2,
     "clients": 2,

@@ -60,6 +60,10 @@ SIDEWAYS = {
     ("arrival", "trace"): "a replayed trace is one of the arrival processes",
     ("shapes", "_significance"): "the rank tests behind a statement about shape, as formulas of their own",
     ("expect", "stats"): "a claim is about the columns of a summary",
+    ("configs", "payload"): "a file names generators, which are built to check it",
+    ("configs", "arrival"): "the same for arrival processes",
+    ("configs", "trace"): "a trace says how many sensors and which operations there are",
+    ("configs", "expect"): "a file's claims are expectations",
     ("fleet", "suites"): "looks for this name on the command line; imports no experiment",
     ("report", "live"): "both are what people look at",
 }

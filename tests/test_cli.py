@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench import __version__, cli
+from pytest_cloudbench.configs.bench import parse_bench
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import journal
 
@@ -31,7 +32,7 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_version_and_help() -> None:
     assert run("--version").stdout.strip() == f"pytest-cloudbench {__version__}"
-    assert {"emulate", "clean"} <= set(run("--help").stdout.split())
+    assert {"emulate", "clean", "new", "schema"} <= set(run("--help").stdout.split())
 
 
 @pytest.mark.parametrize("words", [["emulate", "no-such-api"], ["emulate", "dropbox", "--profile", "no-such-profile"]])
@@ -96,3 +97,34 @@ def test_a_journal_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatc
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "file" / "journal.jsonl"))
     with pytest.raises(ResultsError, match="CLOUDBENCH_JOURNAL"):
         journal.note("folder:x", "/a")
+
+
+def test_new_writes_an_example_that_is_read_and_names_the_schema(tmp_path: Path) -> None:
+    done = subprocess.run([*COMMAND, "new"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pytest experiment.bench.toml" in done.stdout
+    text = (tmp_path / "experiment.bench.toml").read_text("utf-8")
+    assert len(parse_bench(text, "experiment.bench.toml").experiments) == 2
+    path = Path(run("schema", "--path").stdout.strip())
+    assert text.splitlines()[0] == f"#:schema {path.as_uri()}"
+    assert json.loads(path.read_text("utf-8")) == json.loads(run("schema").stdout)
+    assert run("new", "-").stdout == text
+
+
+def test_new_leaves_an_existing_file_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.bench.toml").write_text("mine", "utf-8")
+    done = run("new", str(tmp_path / "mine.bench.toml"))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "the file exists and is left as it is; expected another name" in done.stderr
+    assert (tmp_path / "mine.bench.toml").read_text("utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("mine.toml", "ends in .bench.toml"), ("no/x.bench.toml", "cannot be written")]
+)
+def test_new_says_what_is_wrong_in_one_line(name: str, words: str, tmp_path: Path) -> None:
+    done = run("new", str(tmp_path / name))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []

@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from pytest_cloudbench import __version__
 from pytest_cloudbench.model import CloudbenchError, CloudError, ErrorKind, ProviderSpec, UsageError
 
 __all__ = ["main"]
+
+_SCHEMA = Path(__file__).resolve().parent / "configs" / "bench.schema.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +56,49 @@ def _parser() -> argparse.ArgumentParser:
     )
     clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     clean.set_defaults(run=_clean)
+    new = commands.add_parser(
+        "new",
+        help="write a commented example of an experiment without Python",
+        description="Write a commented example of a bench file. An existing file is not touched.",
+    )
+    new.add_argument(
+        "file", metavar="FILE", nargs="?", default="experiment.bench.toml",
+        help="a name that ends in .bench.toml, or - for the standard output (default: %(default)s)",
+    )  # fmt: skip
+    new.set_defaults(run=_new)
+    schema = commands.add_parser(
+        "schema",
+        help="print the JSON Schema of bench files",
+        description="Print the JSON Schema of bench files, for editors.",
+    )
+    schema.add_argument("--path", action="store_true", help="print where it is installed instead")
+    schema.set_defaults(run=_schema)
     return parser
+
+
+def _new(options: argparse.Namespace) -> int:
+    example = Path(__file__).parent / "data" / "example.bench.toml"
+    _, text = example.read_text(encoding="utf-8").split("\n", 1)
+    text = f"#:schema {_SCHEMA.as_uri()}\n{text}"  # editors that understand Taplo's line offer keys and values
+    if options.file == "-":
+        sys.stdout.write(text)
+        return 0
+    if not options.file.endswith(".bench.toml"):
+        raise UsageError(f"new {options.file}: expected a name that ends in .bench.toml, or pytest would not find it")
+    try:
+        with open(options.file, "x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"new {options.file}: the file exists and is left as it is; expected another name") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"new {options.file}: cannot be written: {error}") from error
+    sys.stdout.write(f"{options.file} is written; run it: pytest {options.file}\n")
+    return 0
+
+
+def _schema(options: argparse.Namespace) -> int:
+    sys.stdout.write(f"{_SCHEMA}\n" if options.path else _SCHEMA.read_text(encoding="utf-8"))
+    return 0
 
 
 def _clean(options: argparse.Namespace) -> int:

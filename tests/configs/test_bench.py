@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,21 @@ from hypothesis import strategies as st
 from pytest_cloudbench import data
 from pytest_cloudbench.arrival import NAMES, FixedInterval, ThinkTime, arrival
 from pytest_cloudbench.configs.bench import BenchCase, BenchExperiment, BenchFile, SensorLoad, ThreadLoad, parse_bench
-from pytest_cloudbench.configs.bench_keys import ABOUT, ARRIVALS, MIXED, PAYLOADS, fits, schema_of
+from pytest_cloudbench.configs.bench_keys import (
+    ABOUT,
+    ARRIVALS,
+    EXPECT,
+    EXPERIMENT,
+    MIXED,
+    OPERATIONS,
+    PAYLOADS,
+    fits,
+    schema_of,
+)
+from pytest_cloudbench.configs.bench_keys import GRID as GRID_KEYS
 from pytest_cloudbench.expect import judge_expectation
-from pytest_cloudbench.model import ConfigError, Verb
-from pytest_cloudbench.payload.registry import GENERATORS, SIZES
+from pytest_cloudbench.model import ConfigError, UsageError, Verb
+from pytest_cloudbench.payload.registry import GENERATORS, SIZES, Param
 from pytest_cloudbench.trace import Replay
 from tests.configs import bench_documents as documents
 from tests.configs.bench_documents import (
@@ -35,6 +48,7 @@ from tests.configs.bench_documents import (
 )  # fmt: skip
 
 EXAMPLE = Path(data.__file__).with_name("example.bench.toml")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "bench-files.md").read_text("utf-8")
 TODAY = datetime.date(2026, 11, 20)
 
 
@@ -141,6 +155,52 @@ def test_a_byte_order_mark_and_windows_lines_are_no_trouble() -> None:
 def test_the_example_is_read() -> None:
     names = [experiment.name for experiment in parse_bench(EXAMPLE.read_text("utf-8"), "x").experiments]
     assert names == ["readings", "batch"]
+
+
+def test_the_example_of_the_document_is_read() -> None:
+    [read] = parse(re.findall(r"^```toml\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)[0]).experiments
+    assert [case.id for case in read.cases] == ["sensors=10", "sensors=20"]
+    assert [len(read.claims(case, Verb.PUT, ["folder:x"], TODAY)) for case in read.cases] == [2, 1]
+
+
+def test_the_grid_of_the_document_is_read() -> None:
+    grid = tomllib.loads(re.findall(r"^```toml\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)[1])["experiment"]
+    bare = changed(BASE, ("sensors", GONE), ("payload.size_bytes", GONE), ("arrival.interval_s", GONE))
+    cases = one({**bare, **grid}).cases
+    assert len(cases) == 3 * 2 * 2
+    assert cases[1].params == {"sensors": 10, "size_bytes": 5120, "interval_s": 10}
+
+
+def test_the_document_has_every_key() -> None:
+    def row(first: str, keys: dict[str, bool]) -> str:
+        needed = ", ".join(f"`{key}`" for key, is_needed in keys.items() if is_needed)
+        others = ", ".join(f"`{key}`" for key, is_needed in keys.items() if not is_needed)
+        return f"| {first} | {needed}{', ' * bool(needed and others)}{f'[{others}]' if others else ''} |\n"
+
+    for name, params in PAYLOADS.items():
+        assert row(f"`{name}`", {key: _is_needed(param) for key, param in params.items()}) in DOCUMENT
+    for name, params in MIXED.items():
+        if name != "empirical":  # either of two keys
+            assert row(f"... `{name}`", {key: _is_needed(param) for key, param in params.items()}) in DOCUMENT
+    for name, keys in ARRIVALS.items():
+        assert row(f"`{name}`", {key: each.is_required for key, each in keys.items()}) in DOCUMENT
+    for table in (EXPERIMENT, EXPECT):
+        for name in table:
+            assert f"\n| `{name}` |" in DOCUMENT
+    assert all(f"`{name}`" in DOCUMENT for name in (*GRID_KEYS, *OPERATIONS))
+
+
+def _is_needed(param: Param) -> bool:
+    try:
+        param.read("", "key", {})
+    except UsageError:
+        return True
+    return False
+
+
+def test_the_message_in_the_document_is_what_is_said() -> None:
+    error = refused(document(changed(BASE, ("payload.size_bytes", "5 KiB"))))
+    assert str(error).replace("x.bench", "experiment.bench") in DOCUMENT
 
 
 # --- what is expected ---
@@ -368,7 +428,7 @@ def try_changed(experiment: dict[str, Any], changes: list[tuple[str, Any]]) -> d
     return experiment
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(VALID), CHANGES)
 def test_what_is_nearly_right_is_read_or_refused(experiment: dict[str, Any], changes: list[tuple[str, Any]]) -> None:
     with contextlib.suppress(ConfigError):
@@ -376,6 +436,7 @@ def test_what_is_nearly_right_is_read_or_refused(experiment: dict[str, Any], cha
             assert case.payload.make("s").content(0, 0).size_bytes >= 0
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="[]{}=.,\"'#\n\\ experimnt019-_eE:\t\r\ud800é", max_size=60) | st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(ConfigError):

@@ -230,8 +230,7 @@ def _experiment(table: Mapping[str, Any], place: Place, files: Files) -> BenchEx
             raise place.error("provider", str(error)) from None
     grid = _grid(table, place)
     cases = tuple(_cases(table, grid, place, files))
-    replays = [isinstance(case.load, SensorLoad) and isinstance(case.load.arrival, Replay) for case in cases]
-    operations = _operations(table, place, is_trace=any(replays))
+    operations = _operations(table, place, is_trace=any(_replay(case.load) is not None for case in cases))
     expectations = tuple(
         _expectation(claim, f"expect[{at}]", operations, grid, place)
         for at, claim in enumerate(table.get("expect", []))
@@ -277,8 +276,8 @@ def _grid(table: Mapping[str, Any], place: Place) -> _Grid:
         dotted = ".".join(map(named, path))
         if not fits(values, {"type": "array", "items": {"anyOf": _GRID_VALUES}, "minItems": 1, "uniqueItems": True}):
             raise place.wrong(f"grid.{dotted}", "a list of numbers or texts, each once", values)
-        inside = table.get(path[0])
-        if path[0] in table if len(path) == 1 else isinstance(inside, dict) and path[1] in inside:
+        holder = table if len(path) == 1 else table.get(path[0], {})
+        if path[-1] in holder:
             raise place.error(dotted, f"expected it here or as grid.{dotted}, not both")
         if lasts.count(path[-1]) > 1:
             raise place.error(f"grid.{dotted}", "expected a key whose last word is not in the grid twice")
@@ -334,6 +333,11 @@ def _load(table: Mapping[str, Any], place: Place, files: Files) -> SensorLoad | 
     return SensorLoad(table["sensors"], table["ops_per_sensor"], made)
 
 
+def _replay(load: SensorLoad | ThreadLoad) -> Replay | None:
+    """The trace that is replayed, if one is."""
+    return load.arrival if isinstance(load, SensorLoad) and isinstance(load.arrival, Replay) else None
+
+
 def _needs(table: Mapping[str, Any], keys: Sequence[str], place: Place) -> None:
     for key in keys:
         if key not in table:
@@ -363,15 +367,12 @@ def _arrival(table: Mapping[str, Any], place: Place, files: Files) -> Arrival | 
 
 def _payload(given: Mapping[str, Any], load: SensorLoad | ThreadLoad, place: Place, files: Files) -> BenchPayload:
     table = dict(given)
-    replay = load.arrival if isinstance(load, SensorLoad) and isinstance(load.arrival, Replay) else None
-    if replay is not None:
+    if (replay := _replay(load)) is not None:
         if table.get("generator") == "mixed":
             raise place.error("payload.generator", "expected another one than mixed: the trace says each file's size")
         if "size_bytes" in table:
             raise place.error("payload.size_bytes", "expected no such key: the trace says each file's size")
-        trace = replay.trace
-        uploads = [size for code, size in zip(trace.code, trace.size_bytes, strict=True) if VERBS[code] is Verb.PUT]
-        table["size_bytes"] = min(uploads, default=0)
+        table["size_bytes"] = _smallest_upload(replay)
     name = place.one_of("payload.generator", table, (*PAYLOADS, "mixed"))
     if name == "mixed":
         keys = MIXED[place.one_of("payload.distribution", table, MIXED)]
@@ -390,6 +391,12 @@ def _payload(given: Mapping[str, Any], load: SensorLoad | ThreadLoad, place: Pla
     except (UsageError, ArithmeticError, ValueError) as error:  # a mean size that no number can hold
         raise place.error("payload" if file is None else "payload.file", f"expected a payload: {error}") from None
     return payload
+
+
+def _smallest_upload(replay: Replay) -> int:
+    """The size that a generator finds hardest: an image has a least one."""
+    rows = zip(replay.trace.code, replay.trace.size_bytes, strict=True)
+    return min((size for code, size in rows if VERBS[code] is Verb.PUT), default=0)
 
 
 def _params(

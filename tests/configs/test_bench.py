@@ -415,7 +415,20 @@ VALUES = st.one_of(
     st.sampled_from([*documents.PAYLOADS, *documents.ARRIVALS, ["upload", "list"], [], {}, [{}], [1, 2], [[1]]]),
     st.recursive(st.integers(0, 3), lambda each: st.lists(each) | st.dictionaries(st.sampled_from(PATHS[1:9]), each)),
 )
-CHANGES = st.lists(st.tuples(st.sampled_from(PATHS[1:]), VALUES), min_size=1, max_size=4)
+LIKELY = st.one_of(
+    st.tuples(st.just("payload"), st.sampled_from(documents.PAYLOADS)),
+    st.tuples(st.just("arrival"), st.sampled_from(documents.ARRIVALS)),
+    st.tuples(st.sampled_from(["sensors", "files", "payload.size_bytes", "arrival.interval_s"]), st.integers(1, 9)),
+    st.tuples(st.just("operations"), st.lists(st.sampled_from(list(OPERATIONS)), min_size=1, unique=True)),
+    st.tuples(st.just("provider"), st.just("folder:x") | st.just(["folder:x", "folder:y"])),
+    st.tuples(st.just("arrival.first_delay_max_s"), st.floats(0, 9)),
+    st.tuples(st.sampled_from(["expect", "sensors", "payload.size_bytes", "arrival.interval_s"]), st.just(GONE)),
+    st.tuples(
+        st.sampled_from(["grid.sensors", "grid.payload.size_bytes", "grid.arrival.interval_s", "grid.threads"]),
+        st.lists(st.integers(1, 9), min_size=1, max_size=3, unique=True),
+    ),
+)
+CHANGES = st.lists(st.tuples(st.sampled_from(PATHS[1:]), VALUES), min_size=1, max_size=4) | st.lists(LIKELY, max_size=4)
 
 
 def try_changed(experiment: dict[str, Any], changes: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -49,12 +49,14 @@ LAYERS = {
     "live": 4,
     "plugin": 5,
     "fleet": 5,
+    "collect": 5,
     "cli": 5,
     "suites": 6,  # in a wheel; top-level folder in a checkout
 }
 # Imports between two packages of one layer: (importer, imported) to the reason.
 SIDEWAYS = {
     ("plugin", "fleet"): "the plugin wires the fleet in",
+    ("plugin", "collect"): "the plugin wires the collectors in",
     ("engine", "drivers.base"): "the engine calls the seam, never a driver",
     ("credentials", "drivers"): "which credentials a provider needs is data of its driver",
     ("arrival", "trace"): "a replayed trace is one of the arrival processes",

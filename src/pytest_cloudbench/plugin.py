@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from xdist.workermanage import WorkerController
 
     from pytest_cloudbench.fleet.agent import Agent
@@ -88,6 +90,13 @@ def pytest_configure(config: pytest.Config) -> None:
     used = option.provider or option.cloudbench_fail or option.cloudbench_expectations or option.time_scale != 1.0
     if used and not hasattr(config, "workerinput"):
         _session(config)  # bad input is reported before anything starts
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collect_file."""
+    from pytest_cloudbench.collect import collector_of
+
+    return collector_of(file_path, parent)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -122,11 +122,11 @@ def _knee_interval(
         for level, values in found.items()
         for value in values
     ]
-    random, knees = Random(0), []
+    draws, knees = Random(0), []
     best = _knee_of(medians, tolerance)[1]
     for _ in range(rounds):
         drawn = {
-            level: centre * exp(median(random.choices(pool, k=len(found[level])))) for level, centre in medians.items()
+            level: centre * exp(median(draws.choices(pool, k=len(found[level])))) for level, centre in medians.items()
         }
         knees.append(min(level for level in drawn if drawn[level] <= drawn[best] * (1 + tolerance)))
     knees.sort()

@@ -1,0 +1,56 @@
+"""A known latency and bandwidth are found again, and so is a size that is handled badly."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fleet.harness import FOLDER, Lab
+
+from .harness import SUITES, conclusion, profile, run_suite
+
+
+def test_latency_and_bandwidth_are_found_and_no_size_is_off(lab: Lab) -> None:
+    speed = {"up_bytes_per_s": 20_000_000, "down_bytes_per_s": 40_000_000}
+    run = run_suite(lab, "filesize", *profile(lab, latency={"median_s": 0.05}, bandwidth=speed))
+    assert run.counts() == {"passed": 2}, run.text
+    for test, bytes_per_s in (("test_upload", 20e6), ("test_download", 40e6)):
+        found = conclusion(run, "line", test)
+        assert found["latency"] == pytest.approx(0.05, rel=0.2)
+        assert found["bandwidth"] == pytest.approx(bytes_per_s, rel=0.15)
+        assert (found["sizes_off"], found["off"]) == (0, [])
+
+
+def test_a_size_that_is_handled_badly_is_flagged_and_no_other(lab: Lab) -> None:
+    lab.write(
+        """
+        import time
+        import pytest
+        from pytest_cloudbench.drivers.folder import FolderDriver
+        from pytest_cloudbench.fleet.provider import Provider
+        from pytest_cloudbench.model import ProviderSpec
+
+        class Slow(FolderDriver):
+            def put(self, path, content):
+                time.sleep(0.02 + content.size_bytes / 50e6 + (0.08 if 100_000 < content.size_bytes < 200_000 else 0))
+                return super().put(path, content)
+
+        @pytest.fixture
+        def provider(tmp_path):
+            return Provider("own:slow", Slow.connect(ProviderSpec.parse("folder:" + str(tmp_path)), None, {}))
+
+        @pytest.fixture
+        def grid():
+            return "quick"
+    """,
+        "conftest.py",
+    )
+    (lab.folder / "test_filesize.py").write_text((SUITES / "filesize/test_filesize.py").read_text())
+    run = lab.run("test_filesize.py::test_upload")
+    assert run.counts() == {"passed": 1}, run.text
+    assert conclusion(run, "line")["off"] == ["100KB"]
+    assert conclusion(run, "100KB")["deviation"] > 1
+
+
+def test_a_folder_is_a_provider_too(lab: Lab) -> None:
+    run = run_suite(lab, "filesize", *FOLDER, "-n", "2")
+    assert run.counts() == {"passed": 2}, run.text

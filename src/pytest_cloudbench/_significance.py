@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import ceil, erfc, exp, inf, lgamma, log, log1p, sqrt
 from statistics import fmean, median, stdev
 
@@ -73,17 +73,92 @@ def theil_sen(groups: Sequence[Sequence[tuple[float, float]]], *, is_seasonal: b
             if later > at:
                 slopes.append((other - value) / (later - at))
     slopes.sort()
-    if not slopes or variance <= 0:
-        return Trend(Evidence("Mann-Kendall", 0.0, 1.0), slopes[len(slopes) // 2] if slopes else 0.0, -inf, inf)
+    name = "Mann-Kendall, seasonal" if is_seasonal else "Mann-Kendall"
+    if not slopes:
+        return Trend(Evidence(name, 0.0, 1.0), 0.0, -inf, inf)
+    if variance <= 0:  # one value only, again and again
+        return Trend(Evidence(name, 0.0, 1.0), 0.0, slopes[0], slopes[-1])
     z = (score - (score > 0) + (score < 0)) / sqrt(variance)
     half = Z95 * sqrt(variance) / 2
     low, high = (min(max(int(len(slopes) / 2 + sign * half), 0), len(slopes) - 1) for sign in (-1, 1))
-    name = "Mann-Kendall, seasonal" if is_seasonal else "Mann-Kendall"
     return Trend(Evidence(name, z, 2 * normal_sf(abs(z))), median(slopes), slopes[low], slopes[high])
 
 
 def _ties(values: Iterable[float]) -> int:
     return sum(count * (count - 1) * (2 * count + 5) for count in Counter(values).values())
+
+
+_KNOWN = 6  # how many levels around the line the known errors of the centres are worth, when both tell the noise
+
+
+@dataclass(frozen=True, slots=True)
+class BentLine:
+    """A line from the first level, or a flat start and then a line; whichever the centres ask for.
+
+    Attributes:
+        slowdown: value at the highest level over that at the lowest, minus one, by the line that fits better.
+        error: its standard error.
+        unevenness: largest deviation of a centre from the mean of all that its error does not explain, as a share.
+        bend_level: where the flat start ends. None: the bend does not pay for its parameter (F test at 1 %).
+        bend_interval: smallest and largest such level that fit nearly as well (95 %, from the profile of the misfit).
+        bend: the F test.
+    """
+
+    slowdown: float
+    error: float
+    unevenness: float
+    bend_level: int | None
+    bend_interval: tuple[int, int] | None
+    bend: Evidence
+
+
+def best_line(levels: Sequence[int], centres: Sequence[float], errors: Sequence[float]) -> BentLine:
+    """A straight and a bent line through the centres of at least three levels, by weighted least squares.
+
+    Args:
+        levels: ascending.
+        centres: a value for each level, above zero.
+        errors: standard errors of the centres, as shares of them.
+    """
+    weights = [(error * centre) ** -2 for error, centre in zip(errors, centres, strict=True)]
+    count = len(levels)
+
+    def bent_at(bend: float) -> Fit:
+        return weighted_line([max(0.0, level - bend) for level in levels], centres, weights)
+
+    # Flat means flat at two levels at least; a bend between two levels is looked for in several places.
+    steps = max(3, 80 // count)
+    places = [low + (high - low) * step / steps for low, high in pairwise(levels[1:]) for step in range(steps)]
+    fits = {place: fit for place in places if (fit := bent_at(place)).slope > 0}
+    fit, start, freedom = bent_at(levels[0]), float(levels[0]), count - 2
+    bend, bend_level, interval = Evidence("F, bent against straight", 0.0, 1.0), None, None
+    if fits:
+        place = min(fits, key=lambda place: fits[place].misfit)
+        bent, scale = fits[place], _scale(fits[place], count - 3)
+        gain = max(0.0, fit.misfit - bent.misfit) / scale
+        bend = Evidence(bend.test, gain, f_sf(gain, 1, count - 3 + _KNOWN))
+        if bend.p_value < 0.01:
+            near = [each for each in fits if fits[each].misfit <= bent.misfit + 3.84 * scale]
+            bend_level, interval = round(place), (round(min(near)), round(max(near)))
+        if gain > 4:  # the better one says how much slower, whatever its name
+            fit, start, freedom = bent, place, count - 3
+    slowdown, error = _growth(fit, levels[-1] - start, fit.level if fit.level > 0 else min(centres))
+    middle = sum(w * y for w, y in zip(weights, centres, strict=True)) / sum(weights)
+    uneven = max(abs(y / middle - 1) - 3 * error for y, error in zip(centres, errors, strict=True))
+    return BentLine(slowdown, error * sqrt(_scale(fit, freedom)), uneven, bend_level, interval, bend)
+
+
+def _scale(fit: Fit, freedom: int) -> float:
+    """How much larger the variances are than they should be, by what the line leaves unexplained."""
+    return max(1.0, (fit.misfit + _KNOWN) / (freedom + _KNOWN))
+
+
+def _growth(fit: Fit, reach: float, level: float) -> tuple[float, float]:
+    """Growth over so many levels as a share of the start, and its error: both are estimates, and go together."""
+    share = fit.slope * reach / level
+    ratio = share / reach
+    variance = fit.slope_variance + ratio**2 * fit.level_variance - 2 * ratio * fit.covariance
+    return share, sqrt(max(variance, 0.0)) * reach / level
 
 
 def kruskal_wallis(groups: Sequence[Sequence[float]]) -> Evidence:
@@ -105,11 +180,11 @@ def kruskal_wallis(groups: Sequence[Sequence[float]]) -> Evidence:
 
 def jonckheere(groups: Sequence[Sequence[float]]) -> Evidence:
     """Jonckheere-Terpstra against rising groups, one-sided, by the normal approximation."""
-    ordered = [sorted(group) for group in groups]
-    pairs = sum(
-        (bisect_left(low, value) + bisect_right(low, value)) / 2 for low, high in combinations(ordered, 2)
-        for value in high
-    )  # fmt: skip
+    pairs = 0.0
+    below: list[float] = []  # all values of the groups before
+    for group in groups:
+        pairs += sum(bisect_left(below, value) + bisect_right(below, value) for value in group) / 2
+        below = sorted([*below, *group])
     counts = [len(group) for group in groups]
     total = sum(counts)
     mean = (total**2 - sum(each**2 for each in counts)) / 4
@@ -167,9 +242,9 @@ def relative_errors(found: Mapping[int, Sequence[float]], centres: Mapping[int, 
 
 def f_sf(statistic: float, freedom: int, rest: int) -> float:
     """Probability that F with these degrees of freedom exceeds the statistic: an incomplete beta function."""
-    if statistic <= 0:
-        return 1.0
     x = rest / (rest + freedom * statistic)
+    if x >= 1:
+        return 1.0
     a, b = rest / 2, freedom / 2
     front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x))
     if x < (a + 1) / (a + b + 2):  # where the continued fraction converges fast

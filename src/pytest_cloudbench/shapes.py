@@ -22,8 +22,7 @@ from pytest_cloudbench._significance import (
     Z90,
     Z95,
     Evidence,
-    Fit,
-    f_sf,
+    best_line,
     jonckheere,
     kruskal_wallis,
     relative_errors,
@@ -111,9 +110,8 @@ def _knee_interval(
 ) -> tuple[int, int] | None:
     """A bootstrap over the repeats of all levels together, since a level alone has too few to be drawn from.
 
-    Deviations are relative and widened by sqrt(n / (n - 1)), because they are taken from the level's own median.
-    The least of many noisy medians is too low and would push the knee up, so the best level is not chosen again in each
-    round: each level is compared with the one that was best.
+    Deviations are relative, and widened because they are taken from the level's own median. The best level is not
+    chosen again in each round: the least of many noisy medians is too low, and would push the knee up.
     """
     if min(len(values) for values in found.values()) < 2:
         return None
@@ -122,11 +120,11 @@ def _knee_interval(
         for level, values in found.items()
         for value in values
     ]
-    draws, knees = Random(0), []
+    chance, knees = Random(0), []
     best = _knee_of(medians, tolerance)[1]
     for _ in range(rounds):
         drawn = {
-            level: centre * exp(median(draws.choices(pool, k=len(found[level])))) for level, centre in medians.items()
+            level: centre * exp(median(chance.choices(pool, k=len(found[level])))) for level, centre in medians.items()
         }
         knees.append(min(level for level in drawn if drawn[level] <= drawn[best] * (1 + tolerance)))
     knees.sort()
@@ -345,7 +343,7 @@ def constancy(durations_s: Mapping[int, Sequence[float]], bound: float = 0.2) ->
         return Constancy("unknown", "fewer than three levels", None, None, None, None, bound, centres, None, None, None)
     groups = list(found.values())
     difference, trend = kruskal_wallis(groups), jonckheere(groups)
-    shape = _best_shape(list(centres), list(centres.values()), relative_errors(found, centres))
+    shape = best_line(list(centres), list(centres.values()), relative_errors(found, centres))
     low, high = (shape.slowdown + sign * Z90 * shape.error for sign in (-1, 1))
     category: Category = "unknown"
     reason = ""
@@ -363,62 +361,6 @@ def constancy(durations_s: Mapping[int, Sequence[float]], bound: float = 0.2) ->
         category, reason, shape.bend_level if above else None, shape.bend_interval if above else None,
         shape.slowdown, shape.error, bound, centres, difference, trend, shape.bend,
     )  # fmt: skip
-
-
-_KNOWN = 6  # how many levels around the line the known errors of the centres are worth, when both tell the noise
-
-
-def _scale(fit: Fit, freedom: int) -> float:
-    """How much larger the errors are than they should be, by what the shape leaves unexplained."""
-    return max(1.0, (fit.misfit + _KNOWN) / (freedom + _KNOWN))
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    slowdown: float
-    error: float
-    unevenness: float  # largest deviation of a centre that its error does not explain, as a share
-    bend_level: int | None
-    bend_interval: tuple[int, int] | None
-    bend: Evidence
-
-
-def _best_shape(levels: Sequence[int], centres_s: Sequence[float], errors: Sequence[float]) -> _Shape:
-    weights = [(error * centre) ** -2 for error, centre in zip(errors, centres_s, strict=True)]
-    lowest, count = levels[0], len(levels)
-
-    def bent_at(bend: float) -> Fit:
-        return weighted_line([max(0.0, level - bend) for level in levels], centres_s, weights)
-
-    # Flat means flat at two levels at least; between two levels the bend is looked for in twelve places.
-    places = [low + (high - low) * step / 12 for low, high in pairwise(levels[1:])
-              for step in range(12)]  # fmt: skip
-    straight = bent_at(lowest)
-    fits = {place: fit for place in places if (fit := bent_at(place)).slope > 0}
-    if not fits:
-        fit, bend, is_bent = straight, Evidence("F, bent against straight", 0.0, 1.0), False
-    else:
-        place = min(fits, key=lambda place: fits[place].misfit)
-        freedom = count - 3 + _KNOWN
-        gain = max(0.0, straight.misfit - fits[place].misfit) / _scale(fits[place], count - 3)
-        bend = Evidence("F, bent against straight", gain, f_sf(gain, 1, freedom))
-        is_bent = bend.p_value < 0.01
-        fit = fits[place] if gain > 4 else straight  # the better one says how much slower, whatever its name
-    reach = levels[-1] - (lowest if fit is straight else place)
-    scale = _scale(fit, count - (2 if fit is straight else 3))
-    interval = None
-    if is_bent:
-        near = [each for each in fits if fits[each].misfit <= fit.misfit + 3.84 * scale]
-        interval = round(min(near)), round(max(near))
-    middle = sum(w * y for w, y in zip(weights, centres_s, strict=True)) / sum(weights)
-    uneven = max(abs(y / middle - 1) - 3 * error for y, error in zip(centres_s, errors, strict=True))
-    start_s = fit.level if fit.level > 0 else min(centres_s)
-    slowdown = fit.slope * reach / start_s
-    # Delta method for slope / level: both have errors, and they go together.
-    variance = fit.slope_variance + (slowdown / reach) ** 2 * fit.level_variance
-    variance -= 2 * slowdown / reach * fit.covariance
-    error = sqrt(max(variance, 0.0) * scale) * reach / start_s
-    return _Shape(slowdown, error, uneven, round(place) if is_bent else None, interval, bend)
 
 
 # --- availability ---
@@ -502,9 +444,9 @@ def drift(
     """Does a value change with the time of day, and is there a trend (Cloud-RAID, III.D.1, Figures 3 and 4)?
 
     From two days on, values are first reduced to one median for each hour of each day (of up to 40 blocks of days):
-    values that follow one another are alike, and so only what comes again on another day counts as daily. Over a shorter
-    time a trend is looked for in up to 300 medians of consecutive values. This also bounds the work: 100,000 values
-    take less than a second.
+    values that follow one another are alike, and so only what comes again on another day counts as daily. Over a
+    shorter time a trend is looked for in up to 300 medians of consecutive values, and hours are compared by up to
+    20,000. This also bounds the work: 100,000 values take less than a second.
 
     Args:
         at_s: when, in any order; zero is the start of a day.
@@ -521,8 +463,8 @@ def drift(
     if len(points) < least or not days:
         why = f"fewer than {least} values" if days or not points else "all at one time"
         return Drift("unknown", why, None, None, "unknown", why, None, None, None, None, hours, days)
-    is_seasonal = days >= 2
-    cells = _cells(points, period_s, days) if is_seasonal else points
+    is_seasonal = days >= _TWO_DAYS
+    cells = _cells(points, period_s, days) if is_seasonal else _thinned(points, 20_000)
     by_hour: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for at, value in cells:
         by_hour[_hour(at, period_s)].append((at, value))
@@ -531,16 +473,17 @@ def drift(
     daily_test, daily_change = _daily(by_hour, trend.slope if trend.evidence.p_value < 0.01 else 0.0, middle)
     daily, daily_reason = _daily_answer(by_hour, daily_test, daily_change, days, bound)
     changes = [slope * days * period_s / middle if middle else None for slope in (trend.slope, trend.low, trend.high)]
-    if daily_test.p_value < 0.01 and not is_seasonal:
-        answer: Answer = "unknown"
-        trend_reason = "less than two days, and hours differ: a trend cannot be told from the time of day"
-    else:
-        answer, trend_reason = _trend_answer(trend.evidence, changes, bound)
+    answer, trend_reason = _trend_answer(trend.evidence, changes, bound)
+    if not is_seasonal and (daily_test.p_value < 0.01 or (daily == "unknown" and hours > 12)):
+        answer, trend_reason = "unknown", "in less than two days a trend cannot be told from the time of day"
     change, low, high = changes
     return Drift(
         daily, daily_reason, daily_test, daily_change, answer, trend_reason, trend.evidence, trend.slope, change,
         (low, high) if low is not None and high is not None else None, hours, days,
     )  # fmt: skip
+
+
+_TWO_DAYS = 47 / 24  # from the first value to the last, where there is one in each hour
 
 
 def _hour(at_s: float, period_s: float) -> int:
@@ -582,7 +525,7 @@ def _daily_answer(
     if len(by_hour) < 2:
         return "unknown", "only one hour of the day was seen"
     if test.p_value < 0.01 and (change is None or change >= bound):
-        return ("yes", "") if days >= 2 else ("unknown", "hours differ, but less than two days were seen")
+        return ("yes", "") if days >= _TWO_DAYS else ("unknown", "hours differ, but less than two days were seen")
     few = median(len(each) for each in by_hour.values()) < 3
     return ("unknown", "fewer than three values in an hour of the day") if few else ("no", "")
 
@@ -595,4 +538,6 @@ def _trend_answer(test: Evidence, changes: Sequence[float | None], bound: float)
         return "yes", ""
     if -bound < low and high < bound:
         return "no", ""
+    if not isfinite(high):
+        return "unknown", "no hour of the day was seen twice"
     return "unknown", f"the change over the whole time lies between {low:+.0%} and {high:+.0%}"

@@ -437,3 +437,22 @@ def test_the_document_lists_every_name_and_parameter() -> None:
         assert f"| `{name}` |" in text
         row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
         assert all(f"`{key}`" in row for key in params if key not in {"size_bytes", "content"}), row
+
+
+# --- segments ---
+
+
+@given(st.integers(1, 3000), st.data())
+def test_segments_are_the_parts_of_one_object(size: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, min(size, 100)))
+    payload = Payloads("seed").segments(size, count)
+    parts = [whole(payload.content(place, 0)) for place in range(count)]
+    assert b"".join(parts) == whole(Payloads("seed").segments(size, 1).content(0, 0))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert max(map(len, parts)) == payload.size_bytes
+    assert whole(payload.content(0, 1)) != parts[0] or size < 8, "another object"
+
+
+def test_more_segments_than_bytes_are_refused() -> None:
+    with pytest.raises(UsageError, match="count is 11; expected 1 to 10"):
+        Payloads("seed").segments(10, 11)

@@ -40,6 +40,7 @@ __all__ = ["Emulator", "main"]
 _PIECE_BYTES = 64 * 1024
 _CONTROL_LINE_BYTES = 1024 * 1024
 _CONTROLS = '{"set": {...}}, {"get": "profile"|"stats"}, {"reset": true}, {"refill": true}'
+_SEED_STEP = 1_000_003
 _KEEP_ALIVE_S = 600
 _BACKLOG = 4096
 
@@ -58,10 +59,13 @@ class Emulator:
     def __init__(self, profile: Profile, *, time_scale: float = 1.0, seed: int = 0) -> None:
         self._clock = EmulatorClock(time_scale)
         self._seed = seed
+        self._starts = 0
         self._start(profile)
 
     def _start(self, profile: Profile) -> None:
-        self.behaviour = Behaviour(profile, self._clock, self._seed)
+        # Other draws after each reset: repeats of an experiment that meet the same delays would hide the noise.
+        self.behaviour = Behaviour(profile, self._clock, self._seed + _SEED_STEP * self._starts)
+        self._starts += 1
         module = importlib.import_module(SKINS[profile.meta.api])
         self.skin: Skin = module.create(profile, self._clock, self._seed)
         self._counts: Counter[tuple[str, int]] = Counter()

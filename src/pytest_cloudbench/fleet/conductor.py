@@ -43,6 +43,8 @@ _ENTRY_SCHEMA = 1
 
 _OF_UPLOADS = frozenset({"loss_rate", "silent_loss_rate"})
 
+_LEAST_TICKS, _BUSY = 20, 0.95
+
 _START_MARGIN_S = 0.05
 _START_MARGIN_PER_AGENT_S = 0.002
 
@@ -68,6 +70,8 @@ class _Run:
     listing: dict[str, tuple[int, str | None]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     logs: dict[str, Path] = field(default_factory=dict)
+    cpu_ticks: tuple[int, int] | None = None
+    cpu_share: float | None = None
     verified: bool = False
     merged: bool = False
 
@@ -140,7 +144,12 @@ class Conductor:
     ) -> Coordinator:
         """The coordinator whose handlers these are; ``collected`` gets the node ids that all agents run."""
         self.coordinator = Coordinator(
-            handlers={"start": self._start, "result": self._result, "conclude": self._conclusion},
+            handlers={
+                "start": self._start,
+                "result": self._result,
+                "conclude": self._conclusion,
+                "measured": self._all_measured,
+            },
             services={
                 "hello": self._hello,
                 "alive": lambda agent, payload: None,
@@ -241,6 +250,7 @@ class Conductor:
             self._say(f"{about['provider']}: about {about['ops']} operations, {about['bytes']:,} bytes {moved}{more}")
         run = self._runs[about["run"]] = _Run(Path(self.facts.results) / about["folder"], item, about)
         run.folder.mkdir(parents=True, exist_ok=True)
+        run.cpu_ticks = _cpu_ticks()
         margin_s = _START_MARGIN_S + _START_MARGIN_PER_AGENT_S * len(payloads)
         item.facts["busy_until_s"] = now_ns() / 1e9 + margin_s + max(each["planned_s"] for each in payloads.values())
         start_ns = now_ns() + round(margin_s * 1e9)
@@ -248,6 +258,14 @@ class Conductor:
         self._current = (item.nodeid, about["ops"], start_ns)
         self.on_start()
         return {"start_ns": start_ns}
+
+    def _all_measured(self, item: Item, payloads: dict[str, Any]) -> None:
+        """No agent does operations any more: how busy was this machine?"""
+        run, now = self._runs[next(iter(payloads.values()))], _cpu_ticks()
+        if run.cpu_ticks is not None and now is not None and now[1] - run.cpu_ticks[1] >= _LEAST_TICKS:
+            run.cpu_share = (now[0] - run.cpu_ticks[0]) / (now[1] - run.cpu_ticks[1])
+            if run.cpu_share > _BUSY:
+                run.notes.append(f"this machine was busy (CPU {run.cpu_share:.0%}): times are its own as well")
 
     def _result(self, item: Item, payloads: dict[str, Any]) -> dict[str, Any]:
         """All agents are done: merge, verify, store and judge. The answer is what every agent's test goes on with."""
@@ -399,6 +417,7 @@ class Conductor:
             "errors": {kind.value: count for kind, count in summary.kinds.items()},
             "digest_checked": verification.digest_checked if verification else None,
             **{key: run.about[key] for key in load},
+            "cpu_share": run.cpu_share,
         }
 
     def _store(
@@ -450,6 +469,16 @@ class Conductor:
         self._emulators.clear()
         if dead:
             raise EmulatorError(f"the emulator died: {', '.join(dead)}")
+
+
+def _cpu_ticks() -> tuple[int, int] | None:
+    """Busy and all clock ticks of all CPUs of this machine since it started; None where the system does not say."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            ticks = [int(word) for word in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return sum(ticks) - sum(ticks[3:5]), sum(ticks)
 
 
 def _claim(plain: Mapping[str, Any]) -> expect.Expectation:

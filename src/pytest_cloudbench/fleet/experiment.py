@@ -133,6 +133,7 @@ class Experiment:
     name: str
     params: Mapping[str, Any]
     _runs: int = 0
+    _entries: int = 0
     _kept: list[str] = field(default_factory=list)
     _parts: list[Result] = field(default_factory=list)
 
@@ -168,6 +169,7 @@ class Experiment:
         EmulatorError when that is because the emulator has died.
         """
         self._runs += 1
+        self._entries += store
         name, is_new = f"{self.nodeid}#{self._runs}", on is None
         if on is None:
             if payload is None:
@@ -215,6 +217,7 @@ class Experiment:
             expect: expectations besides those that are recorded in a file.
         """
         self._runs += 1
+        self._entries += 1
         parts = self._parts if of is None else of
         self._parts = [part for part in self._parts if part not in parts]
         told = [*doubts, *(doubt for part in parts for doubt in part.doubts)]
@@ -291,7 +294,7 @@ class Experiment:
         ) as log:  # fmt: skip
             engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget)
             stopped = self._load(run, engine, planned_s, stopped)
-        agent.gather(f"measured:{run.name}")
+        agent.gather(f"measured:{run.name}", run.name)
         lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
         if lists:
             agent.once(f"list:{run.name}", lambda: self._list(run.name, run.files.folder))
@@ -330,7 +333,7 @@ class Experiment:
 
     def _about(self, run: str, label: str) -> dict[str, Any]:
         """Who this is, for the controller; plain data."""
-        number = label or (str(self._runs) if self._runs > 1 else "")
+        number = label or (str(self._entries) if self._entries > 1 else "")
         return {
             "run": run, "nodeid": self.nodeid, "fullname": self.nodeid + (f"#{number}" if number else ""),
             "name": self.name, "test": self.test, "params": dict(self.params), "folder": slug(run),

@@ -176,6 +176,14 @@ class Payloads:
         """Files with a common share of ``percent`` (0.9 is 90 %) at front, middle or back, or spread over the file."""
         return generator("delta", {"size_bytes": size_bytes, "percent": percent, "where": where}, self.seed)
 
+    def segments(self, size_bytes: int, count: int) -> Generator:
+        """The ``count`` parts of one random object of ``size_bytes``: one file each, for ``files=count``."""
+        from pytest_cloudbench.payload.generators import SegmentedPayload
+
+        if not 1 <= count <= max(1, size_bytes):
+            raise UsageError(f"payload segments: count is {count}; expected 1 to {max(1, size_bytes)}, its bytes")
+        return SegmentedPayload(self.seed, _checked(size_bytes), count)
+
     def text(self, size_bytes: int) -> Generator:
         """Files of English words."""
         return generator("text", {"size_bytes": size_bytes}, self.seed)

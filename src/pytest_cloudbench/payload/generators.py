@@ -19,6 +19,7 @@ __all__ = [
     "FakeJpegPayload",
     "JpegPayload",
     "MixedPayload",
+    "SegmentedPayload",
     "SparsePayload",
     "TextPayload",
 ]
@@ -65,6 +66,28 @@ class DeltaPayload:
         return Pieces.join(
             [Piece(own, 0, start), Piece(common, start, size), Piece(own, end, self.size_bytes - end)]
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentedPayload:
+    """One random object in ``segments`` parts of equal size (to a byte): sensor *k* has part *k*.
+
+    Source: Cloud-RAID, III.B and Table II, where objects are split into chunks of equal size.
+    """
+
+    seed: str
+    object_bytes: int
+    segments: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the largest part."""
+        return -(-self.object_bytes // self.segments)
+
+    def content(self, sensor: int, seq: int) -> Content:
+        """Part ``sensor`` of object ``seq``."""
+        start, end = (self.object_bytes * place // self.segments for place in (sensor, sensor + 1))
+        return Pieces.join([Piece(RandomContent(f"{self.seed}/{seq}", self.object_bytes), start, end - start)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,105 @@
+"""Does the time of a transfer change with the number of simultaneous transfers? (Cloud-RAID, III.D, Figures 5 and 6)
+
+Each level starts so many transfers of one size at the same time, one per thread. A provider is constant, degrading from
+the first additional transfer, or degrading above a level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.model import KIB, MIB, Verb
+from pytest_cloudbench.shapes import constancy
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.experiment import Experiment, Result
+    from pytest_cloudbench.payload import Payloads
+
+SIZES = {"quick": {"100KB": 100 * KIB}, "paper": {"1MB": MIB, "10MB": 10 * MIB}}
+LEVELS = {"quick": (1, 2, 5, 10, 20), "paper": (1, 5, *range(10, 101, 10))}
+TRANSFERS = 24
+"""Of each level at least, so that a level of one is known as well as the others."""
+
+REPEATS = 3
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One experiment per size; it goes through all levels."""
+    sizes = SIZES[metafunc.config.option.grid]
+    metafunc.parametrize("size_bytes", sizes.values(), ids=sizes)
+
+
+def test_upload(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str) -> None:
+    """Figures 5 and 6: simultaneous uploads."""
+    _classify(experiment, payloads, size_bytes, grid, Verb.PUT)
+
+
+def test_download(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str) -> None:
+    """The same for simultaneous downloads, which the paper measured and did not plot."""
+    _classify(experiment, payloads, size_bytes, grid, Verb.GET)
+
+
+def _classify(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str, verb: Verb) -> None:
+    payload, on = payloads.random(size_bytes), None
+    if verb is not Verb.PUT:  # the same files for all levels
+        on = experiment.run(payload, arrival=Threads(8), files=max(LEVELS[grid]), keep=True, store=False).files
+    durations_s: dict[int, list[float]] = {}
+    notes: list[str] = []
+    doubts: list[str] = []
+    for level in LEVELS[grid]:
+        results = [
+            experiment.run(
+                payload, arrival=Threads(level), files=level, operation=verb, on=on, store=False, detail=True
+            )
+            for _ in range(max(REPEATS, -(-TRANSFERS // level)))
+        ]
+        doubts += [doubt for result in results for doubt in result.doubts]
+        missed = sum(result["ops"] - result["ok"] for result in results)
+        if missed:  # those that were refused left more room for the others
+            notes.append(f"level {level} is left out: {missed} transfers did not get through")
+        else:
+            durations_s[level] = [taken_s for result in results for taken_s in result.ok_s]
+        _conclude_level(experiment, level, results)
+    found = constancy(durations_s)
+    tests = {name: getattr(found, name) for name in ("difference", "trend", "bend")}
+    experiment.conclude(
+        {"slowdown": found.slowdown},
+        [taken_s for taken in durations_s.values() for taken_s in taken] or [0.0],
+        stats_of="time of one transfer, all levels",
+        label="category",
+        columns=("category", "above_level", "slowdown", "slowdown_error", "trend_p"),
+        facts={
+            "category": found.category, "reason": found.reason, "above_level": found.above_level,
+            "above_interval": list(found.above_interval or ()), "slowdown_error": found.slowdown_error,
+            "bound": found.bound, "trend_p": found.trend and found.trend.p_value,
+            "tests": {name: asdict(each) for name, each in tests.items() if each},
+            "centres_s": {str(level): centre_s for level, centre_s in found.centres_s.items()},
+            "size_bytes": size_bytes, "operation": verb.value,
+        },
+        doubts=doubts,
+        notes=[*notes, *([f"category unknown: {found.reason}"] if found.reason else [])],
+    ).check()  # fmt: skip
+
+
+def _conclude_level(experiment: Experiment, level: int, results: list[Result]) -> None:
+    """One bar of Figure 5: the times of single transfers at one level."""
+    ok_s = sorted(taken_s for result in results for taken_s in result.ok_s)
+    elapsed_s = [result["elapsed"] for result in results]
+    experiment.conclude(
+        {"elapsed": median(elapsed_s)},
+        ok_s or elapsed_s,
+        stats_of="time of one transfer" if ok_s else "elapsed time: no operation succeeded",
+        of=results,
+        label=f"level {level}",
+        columns=("level", "median_s", "slowest_s", "elapsed", "ops", "throttled", "failed"),
+        facts={
+            "level": level, "median_s": median(ok_s) if ok_s else None, "slowest_s": ok_s[-1] if ok_s else None,
+            "operation": results[0]["operation"],
+            **{key: sum(result[key] for result in results) for key in ("throttled", "failed", "corrupt")},
+        },
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""In how many parallel segments is an object uploaded fastest, and what does it gain? (Cloud-RAID, III.D, Table II)
+
+P(F) is the time of the whole object in one transfer, P(F_x) the time of all its x segments at once, and P(s(F_x)) the
+time of one such segment alone; the improvement factor is P(F) / P(F_x). The level is searched for, not only looked up
+in a grid: it goes on between the levels of the grid as far as times can be told apart.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.model import MIB
+from pytest_cloudbench.search import BestLevel, LevelSearch
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.experiment import Experiment, Result
+    from pytest_cloudbench.payload import Payloads
+
+SIZES = {"quick": {"10MB": 10 * MIB}, "paper": {"1MB": MIB, "10MB": 10 * MIB, "100MB": 100 * MIB}}
+START = {"quick": (1, 5, 10, 20, 50), "paper": (1, *range(5, 101, 5))}
+"""The search begins here; Table II has 5 to 100 segments."""
+
+MOST_PROBES = {"quick": 24, "paper": 120}
+REPEATS = 3
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One experiment per size of the object."""
+    sizes = SIZES[metafunc.config.option.grid]
+    metafunc.parametrize("object_bytes", sizes.values(), ids=sizes)
+
+
+def test_table_2(experiment: Experiment, payloads: Payloads, object_bytes: int, grid: str) -> None:
+    """Table II: best segmentation level, P(F), P(F_x), improvement factor and single chunk time."""
+    search = LevelSearch(1, 100, REPEATS, MOST_PROBES[grid], start=START[grid])
+    refused: set[int] = set()
+    results: list[Result] = []
+
+    def upload(segments: int, of: int) -> Result:
+        """The first ``of`` of so many segments, all at once."""
+        part = payloads.segments(object_bytes, segments)
+        results.append(experiment.run(part, arrival=Threads(of), files=of, store=False, detail=True))
+        return results[-1]
+
+    while (level := search.next()) is not None:
+        result = upload(level, level)
+        if result["ok"] < level or result["loss_rate"]:  # an object with a hole is not uploaded
+            refused.add(level)
+            search.tell(level, None)
+        else:
+            search.tell(level, result["elapsed"])
+    best = search.result()
+    times_s = {
+        name: list(best.measured.get(level, ())) for name, level in (("native", 1), ("segmented", best.level or 0))
+    }
+    if best.level:
+        times_s["single_chunk"] = [taken_s for _ in range(REPEATS) for taken_s in upload(best.level, 1).ok_s]
+    _conclude(experiment, object_bytes, best, times_s, refused)
+
+
+def _conclude(
+    experiment: Experiment, object_bytes: int, best: BestLevel, times_s: dict[str, list[float]], refused: set[int]
+) -> None:
+    time_s = {name: median(values) if values else None for name, values in times_s.items()}
+    native_s, segmented_s, level = time_s["native"], time_s["segmented"], best.level
+    notes = [f"{found} segments: not all of them got through" for found in sorted(refused)]
+    if not best.is_complete:
+        notes.append(f"the search ended with its {best.probes} probes; a level nearby may be better")
+    experiment.conclude(
+        {
+            "best_segments": level, **time_s,
+            "improvement_factor": native_s / segmented_s if native_s and segmented_s else None,
+        },
+        times_s["segmented"] or times_s["native"] or [0.0],
+        stats_of=f"time of the object in {level} segments" if level else "nothing: no upload was complete",
+        columns=(
+            "best_segments", "contenders", "native", "segmented", "improvement_factor", "segment_mb", "single_chunk",
+            "probes", "noise",
+        ),
+        facts={
+            "object_bytes": object_bytes, "segment_mb": object_bytes / level / MIB if level else None,
+            "contenders": f"{best.contenders[0]}-{best.contenders[-1]}" if best.contenders else None,
+            "segments_s": {str(found): list(values) for found, values in best.measured.items()},
+            "refused": sorted(refused), "probes": best.probes, "noise": best.noise, "is_complete": best.is_complete,
+        },
+        notes=notes,
+    ).check()  # fmt: skip

@@ -1,0 +1,50 @@
+"""The three categories of providers, each set in an emulator and found again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fleet.harness import FOLDER, Lab
+
+from .harness import conclusion, profile, run_suite
+
+
+@pytest.mark.parametrize(
+    ("slots", "latency_s", "category"),
+    [(0, 0.25, "constant"), (1, 0.05, "degrading"), (6, 0.12, "degrading_above")],
+    ids=["none", "one", "six"],
+)
+def test_the_category_of_a_provider_with_so_many_slots(lab: Lab, slots: int, latency_s: float, category: str) -> None:
+    """Where nothing waits, latency is so long that what 20 uploads cost this machine is no part of the answer."""
+    known = profile(lab, latency={"median_s": latency_s}, capacity={"slots": slots})
+    run = run_suite(lab, "constancy::test_upload", *known)
+    assert run.counts() == {"passed": 1}, run.text
+    found = conclusion(run, "category")
+    assert found["category"] == category, run.text
+    if slots == 0:
+        assert found["slowdown"] < 0.2
+    else:  # the mean wait of 20 transfers, of which `slots` are worked on at a time
+        rounds = [position // slots + 1 for position in range(20)]
+        assert found["slowdown"] == pytest.approx(sum(rounds) / 20 - 1, rel=0.35)
+    if slots == 6:
+        assert 2 <= found["above_level"] <= 10
+
+
+def test_what_is_refused_is_left_out_and_said(lab: Lab) -> None:
+    limits = {"max_in_flight": 12, "reason": '"too_many_requests"', "retry_after_s": 1}
+    run = run_suite(lab, "constancy::test_upload", *profile(lab, latency={"median_s": 0.2}, throttle=limits))
+    assert run.counts() == {"passed": 1}, run.text
+    found = conclusion(run, "category")
+    assert (found["category"], "20" in found["centres_s"]) == ("constant", False)
+    assert run.lines_with("note: level 20 is left out: ")
+
+
+def test_a_folder_is_a_provider_too(lab: Lab) -> None:
+    run = run_suite(lab, "constancy", *FOLDER, "-n", "2")
+    assert run.counts() == {"passed": 2}, run.text
+    assert conclusion(run, "category", "test_download")["category"] in (
+        "constant",
+        "degrading",
+        "degrading_above",
+        "unknown",
+    )

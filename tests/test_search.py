@@ -81,6 +81,22 @@ def test_without_noise_the_least_level_of_a_plateau_is_found() -> None:
     assert found.quickest >= 20
 
 
+def test_the_gap_below_the_smallest_contender_is_searched_too() -> None:
+    """Best at 100 by a hair that cannot be seen: then 20 is as good, and lies between 16 and 32."""
+    found = look(LevelSearch(), lambda level: plateau(level) * (1 - level / 10_000))
+    assert found.quickest == 100
+    assert found.level is not None
+    assert 19 <= found.level <= 23
+
+
+def test_before_anything_was_measured_twice_small_differences_decide_nothing() -> None:
+    search = LevelSearch(start=[10, 20])
+    search.tell(10, 1.1)
+    search.tell(20, 1.0)
+    assert search.result().contenders == (10, 20)
+    assert search.next() == 10
+
+
 def test_more_segments_are_not_answered_when_they_are_not_seen_to_be_better() -> None:
     found = look(LevelSearch(1, 100), noisy(lambda _: 1.0, 0.05, 3))
     assert found.level is not None

@@ -124,6 +124,14 @@ def test_the_one_size_that_is_off_is_named_and_does_not_pull_the_line(size: int,
     assert sum(line.bytes_per_s == pytest.approx(4e6, rel=0.1) for line in lines) >= 24
 
 
+def test_points_that_are_not_off_share_in_the_line() -> None:
+    """A line of least absolute deviations passes through two noisy points; all together know it better."""
+    lines = [fit_line(noisy(transfer_s, THESIS_SIZES, 5, 0.1, seed)) for seed in SEEDS]
+    squares = [(line.latency_s / 0.1 - 1) ** 2 for line in lines if line.latency_s is not None]
+    assert len(squares) == len(lines)
+    assert (sum(squares) / len(squares)) ** 0.5 < 0.037
+
+
 def test_two_sizes_that_are_off_are_both_named() -> None:
     def truth_s(size: int) -> float:
         return transfer_s(size) * {10 * KB: 3.0, 15 * MB: 2.0}.get(size, 1.0)
@@ -164,9 +172,10 @@ def test_noisy_repeats_raise_the_limit() -> None:
 
 
 def test_sizes_measured_once_take_the_noise_from_each_other() -> None:
-    lines = [fit_line(noisy(transfer_s, THESIS_SIZES, 1, 0.05, seed)) for seed in SEEDS]
-    assert sum(not any(point.off for point in line.sizes.values()) for line in lines) >= 95
-    assert all(line.noise is not None for line in lines)
+    for noise, least in ((0.05, 98), (0.1, 90)):
+        lines = [fit_line(noisy(transfer_s, THESIS_SIZES, 1, noise, seed)) for seed in SEEDS]
+        assert sum(not any(point.off for point in line.sizes.values()) for line in lines) >= least
+        assert all(line.noise is not None for line in lines)
     assert fit_line({KB: [0.1], MB: [0.3], 2 * MB: [0.5], 4 * MB: [0.9]}).noise is None
 
 
@@ -263,6 +272,13 @@ def test_batches_with_conditions_of_their_own_rarely_mislead(
     assert found[category] >= 43, found
 
 
+@pytest.mark.parametrize("levels", [FEW_LEVELS, PAPER_LEVELS])
+def test_wild_conditions_leave_the_category_open_rather_than_make_it_up(levels: Sequence[int]) -> None:
+    found = Counter(constancy(transfers(lambda *_: 3.0, levels, 0.2, seed, batch=0.1)).category for seed in SEEDS)
+    assert found["degrading"] + found["degrading_above"] <= 8
+    assert found["unknown"] >= 30
+
+
 @pytest.mark.parametrize("capacity", [20, 50, 75])
 def test_the_level_above_which_it_degrades_is_found(capacity: int) -> None:
     found = [constancy(transfers(shared(capacity), PAPER_LEVELS, 0.1, seed)) for seed in SEEDS]
@@ -296,14 +312,15 @@ def test_durations_that_fall_are_none_of_the_categories() -> None:
 
 
 def test_levels_that_differ_without_order_are_unknown() -> None:
-    found = constancy(transfers(lambda level, _: 3.0 * (1.5 if level % 10 else 1), PAPER_LEVELS, 0.02, 1))
-    assert found.category == "unknown"
+    found = constancy(transfers(lambda level, _: 3.0 * (1.35 if level == 50 else 1), PAPER_LEVELS, 0.02, 1))
+    assert (found.category, found.reason) == ("unknown", "levels differ, but not by their order")
     assert found.difference is not None
     assert found.difference.p_value < 0.01
 
 
 def test_too_few_transfers_for_the_bound_are_unknown_and_the_reason_says_so() -> None:
-    found = constancy({1: [1.0, 2.0], 2: [2.0, 1.0], 4: [1.5, 0.9]})
+    found = constancy({1: [1.0, 2.0], 2: [2.0, 1.0], 4: [1.5, 1.5]})
+    assert found.slowdown == pytest.approx(0.0, abs=1e-9), "no slowdown is seen, but it might well be there"
     assert found.category == "unknown"
     assert "bound" in found.reason
 
@@ -408,6 +425,8 @@ def test_the_course_of_a_week_is_found(truth: Callable[[float], float], of_day: 
 def test_how_much_it_changes_is_found() -> None:
     found = drift(*course(daily, 7, 500, 1))
     assert found.daily_change == pytest.approx(0.6, abs=0.1)
+    flats = [drift(*course(flat, 7, 100, seed)).daily_change for seed in SEEDS[:20]]
+    assert sum(each is not None and each < 0.05 for each in flats) >= 15, "hours differ by chance; that is taken away"
     found = drift(*course(rising, 7, 500, 1))
     assert found.slope_per_s == pytest.approx(0.1 / DAY_S, rel=0.1)
     assert found.trend_interval is not None

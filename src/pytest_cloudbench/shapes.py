@@ -193,7 +193,7 @@ def fit_line(times_s: Mapping[int, Sequence[float]], tolerance: float = 0.25, no
     lines = sorted(_candidates(medians), key=lambda line: sum(_deviations(medians, line).values()))
     noise = _noise(found)
     if noise is None and len(found) > 4:  # the middle one of the deviations, which a few that are off do not move
-        noise_factor *= 1.4  # deviations are fewer than repeats, and tell the noise less well
+        noise_factor *= 2  # so few deviations tell the noise less well than repeats do
         noise = 1.4826 * median(_deviations(medians, lines[0]).values()) * sqrt(len(found) / (len(found) - 2))
     limits = {
         size: max(tolerance, noise_factor * (noise or 0.0), noise_factor * _spread(values) * (len(values) > 2))

@@ -43,6 +43,20 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     }),
     ("--max-ops", {"type": int, "metavar": "N", "help": "stop each experiment after N operations"}),
     ("--max-bytes", {"type": int, "metavar": "N", "help": "stop each experiment before it uploads more than N bytes"}),
+    ("--capacity-loss", {
+        "type": float, "metavar": "SHARE", "default": 0.01,
+        "help": "suites/capacity: the loss rate that is still good enough (default: %(default)s)",
+    }),
+    ("--capacity-p99", {
+        "type": float, "metavar": "SECONDS", "default": 2.0,
+        "help": "suites/capacity: the response time p99 that is still good enough (default: %(default)s)",
+    }),
+    ("--capacity-seconds", {
+        "type": float, "metavar": "SECONDS", "help": "suites/capacity: how long each probe lasts (default: by grid)",
+    }),
+    ("--capacity-ops", {
+        "type": int, "metavar": "N", "help": "suites/capacity: operations that a search may take (default: by grid)",
+    }),
     ("--cloudbench-fail", {
         "action": "append", "metavar": "METRIC:BOUND", "default": [],
         "help": "fail a test whose metric breaks the bound, may repeat: loss_rate:0.01 (absolute), "

@@ -1,0 +1,127 @@
+"""How much does a provider carry, at a loss and a response time that one can live with?
+
+The thesis (4.2.4) tries some numbers of sensors and intervals and reads the loss; this asks for the limit itself. A
+bracketing search raises the load until it fails, and halves the interval between what passed and what failed. A load
+passes when the majority of its repeats stays below ``--capacity-loss`` and ``--capacity-p99``; a probe on which this
+machine was late, or which is doubtful for another reason, counts for neither side.
+
+A provider may carry more for a short time than it does for long: an answer holds for probes of ``--capacity-seconds``.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cloudbench.arrival import FixedInterval
+from pytest_cloudbench.model import KIB
+from pytest_cloudbench.search import Bracket, BracketSearch
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.experiment import Experiment, Result
+    from pytest_cloudbench.payload import Payloads
+
+FILE_BYTES = 5 * KIB
+SENSORS = 10
+"""Sources of a rate; each keeps its clock and starts at a random phase."""
+
+INTERVAL_S = 1.0
+PROBE_S = {"quick": 2.0, "paper": 60.0}
+OPS = {"quick": 4_000, "paper": 200_000}
+RESOLUTION = {"quick": 0.2, "paper": 0.05}
+LOWEST, HIGHEST, REPEATS = 4.0, 4_096.0, 3
+
+
+@pytest.fixture
+def limits(request: pytest.FixtureRequest, grid: str) -> dict[str, Any]:
+    """What passes, how long a probe lasts, and how many operations the search may take."""
+    option = request.config.option
+    return {
+        "loss": option.capacity_loss,
+        "p99_s": option.capacity_p99,
+        "probe_s": option.capacity_seconds or PROBE_S[grid],
+        "max_ops": option.capacity_ops or OPS[grid],
+        "resolution": RESOLUTION[grid],
+    }
+
+
+def test_rate(experiment: Experiment, payloads: Payloads, limits: dict[str, Any]) -> None:
+    """The largest rate of uploads of 5 KB."""
+
+    def probe(rate_per_s: float) -> Result:
+        interval_s = SENSORS / rate_per_s
+        count = max(1, ceil(limits["probe_s"] / interval_s))
+        return _probe(experiment, payloads, interval_s, SENSORS, count)
+
+    _search(experiment, limits, "capacity_per_s", probe, is_integer=False)
+
+
+def test_sensors(experiment: Experiment, payloads: Payloads, limits: dict[str, Any]) -> None:
+    """The largest number of sensors that upload 5 KB every second: thesis 4.2.4's question, turned round."""
+
+    def probe(sensors: float) -> Result:
+        return _probe(experiment, payloads, INTERVAL_S, int(sensors), max(1, ceil(limits["probe_s"] / INTERVAL_S)))
+
+    _search(experiment, limits, "capacity_sensors", probe, is_integer=True)
+
+
+def _probe(experiment: Experiment, payloads: Payloads, interval_s: float, sensors: int, count: int) -> Result:
+    arrival = FixedInterval(interval_s, first_delay_max_s=interval_s)
+    payload = payloads.random(FILE_BYTES)
+    return experiment.run(payload, arrival=arrival, sensors=sensors, ops_per_sensor=count, store=False)
+
+
+def _search(experiment: Experiment, limits: dict[str, Any], metric: str, probe: Any, *, is_integer: bool) -> None:
+    search = BracketSearch(
+        LOWEST, HIGHEST, limits["resolution"], REPEATS, max_ops=limits["max_ops"], start=16.0, integer=is_integer
+    )
+    probes: list[dict[str, Any]] = []
+    responses_s: list[float] = []
+    while (level := search.next()) is not None:
+        result = probe(level)
+        passed = _passes(result, limits)
+        search.tell(level, passed, result["ops"])
+        told = {key: result[key] for key in ("loss_rate", "response_p99", "ops", "ops_per_s", "lateness_p99")}
+        probes.append({"level": level, "passed": passed, **told, "doubts": list(result.doubts)})
+        responses_s += [result["response_p99"]] if passed and result["response_p99"] else []
+    _conclude(experiment, limits, metric, search.result(), probes, responses_s)
+
+
+def _passes(result: Result, limits: dict[str, Any]) -> bool | None:
+    if result.doubts or result["loss_rate"] is None:
+        return None
+    if result["loss_rate"] > limits["loss"]:
+        return False
+    return bool(result["response_p99"] is not None and result["response_p99"] <= limits["p99_s"])
+
+
+def _conclude(
+    experiment: Experiment, limits: dict[str, Any], metric: str, found: Bracket, probes: list[dict[str, Any]],
+    responses_s: list[float],
+) -> None:  # fmt: skip
+    notes = [f"probes of {limits['probe_s']:g} s, loss <= {limits['loss']:g}, response p99 <= {limits['p99_s']:g} s"]
+    if found.passes_at is None and found.fails_at is not None:
+        notes.append(f"even {found.fails_at:g} is too much")
+    elif found.fails_at is None and found.passes_at is not None:
+        notes.append(f"at least {found.passes_at:g}: nothing failed ({found.ended})")
+    if not found.is_monotonic:
+        notes.append("a higher load passed where a lower one failed: the interval is wider for it")
+    doubts = [found.inconclusive] if found.inconclusive else []
+    if found.ended == "budget":
+        notes.append(f"the budget of {limits['max_ops']} operations ended the search")
+    experiment.conclude(
+        {metric: found.passes_at},
+        responses_s or [0.0],
+        stats_of="response p99 of the probes that passed" if responses_s else "nothing: no probe passed",
+        of=[],
+        columns=(metric, "passes_at", "fails_at", "low", "high", "ended", "probe_count", "ops_used"),
+        facts={
+            "passes_at": found.passes_at, "fails_at": found.fails_at, "low": found.low, "high": found.high,
+            "is_bounded": found.is_bounded, "ended": found.ended, "probe_count": len(probes), "ops_used": found.ops,
+            "probes": probes, "limits": limits,
+        },
+        doubts=doubts,
+        notes=notes,
+    ).check()  # fmt: skip

@@ -1,0 +1,50 @@
+"""A limit that is set in an emulator is bracketed, by loss or by response time; none is none."""
+
+from __future__ import annotations
+
+from tests.fleet.harness import FOLDER, Lab
+
+from .harness import conclusion, profile, run_suite
+
+THROTTLE = {"rate_per_s": 30, "burst": 10, "refused_cost": 0, "retry_after_s": 1, "reason": '"too_many_requests"'}
+
+
+def test_the_rate_of_the_throttle_is_bracketed(lab: Lab) -> None:
+    """30 a second and 10 at once are 35 a second over 2 s; random phases clump, so a little less gets through."""
+    run = run_suite(lab, "capacity::test_rate", *profile(lab, throttle=THROTTLE))
+    assert run.counts() == {"passed": 1}, run.text
+    found = conclusion(run, "")
+    assert 35 / 1.5 <= found["passes_at"] <= 35 * 1.1
+    assert 35 / 1.1 <= found["fails_at"] <= 35 * 1.5
+    assert found["passes_at"] == found["capacity_per_s"] < found["fails_at"] <= found["passes_at"] * 1.5
+    assert found["is_bounded"]
+    losses = {probe["level"]: probe["loss_rate"] for probe in found["probes"]}
+    assert losses[min(losses)] == 0 < losses[max(losses)]
+
+
+def test_sensors_that_wait_too_long_are_too_many(lab: Lab) -> None:
+    """Four slots of 0.1 s are 40 uploads a second; above, the queue grows until the end: 47 wait 0.35 s after 2 s."""
+    known = profile(lab, latency={"median_s": 0.1}, capacity={"slots": 4})
+    run = run_suite(lab, "capacity::test_sensors", *known, "--capacity-p99", "0.45", "-n", "2")
+    assert run.counts() == {"passed": 1}, run.text
+    found = conclusion(run, "")
+    assert 26 <= found["capacity_sensors"] <= 50, found["probes"]
+    assert 38 <= found["fails_at"] <= 64
+    assert all(probe["loss_rate"] == 0 for probe in found["probes"]), "it is the time that fails"
+
+
+def test_where_nothing_fails_the_answer_is_a_bound(lab: Lab) -> None:
+    run = run_suite(lab, "capacity::test_rate", *FOLDER, "--capacity-ops", "400", "--capacity-seconds", "0.5")
+    assert run.counts() == {"passed": 1}, run.text
+    found = conclusion(run, "")
+    assert (found["fails_at"], found["is_bounded"], found["ended"]) == (None, False, "budget")
+    assert found["ops_used"] <= 400
+    assert run.lines_with("note: at least ")
+
+
+def test_a_machine_that_is_late_gives_no_answer(lab: Lab) -> None:
+    late = ("--cloudbench-max-lateness", "0.0000001", "--capacity-seconds", "0.3")
+    run = run_suite(lab, "capacity::test_rate", *FOLDER, *late)
+    found = conclusion(run, "")
+    assert found["capacity_per_s"] is None
+    assert found["doubts"]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent", "host_id", "local_agent"]
 
-_CLOCK_PINGS = 9
 _LIFE_S = 1.0
 
 
@@ -167,18 +166,11 @@ class Agent:
         return reply["value"]
 
     def _measure_clock(self) -> None:
-        """Cristian's algorithm: the shortest of some round trips bounds the offset to the controller's clock."""
-        from pytest_cloudbench.engine import now_ns
+        """See ``clock.measure_offset``; both on the monotonic clock that stamps operations."""
+        from pytest_cloudbench.fleet.clock import measure_offset
 
-        best: tuple[int, int] | None = None
-        for _ in range(_CLOCK_PINGS):
-            sent = now_ns()
-            there = int(self.ask("clock"))
-            back = now_ns()
-            if best is None or back - sent < best[0]:
-                best = (back - sent, there - (sent + back) // 2)
-        assert best is not None
-        self.clock_error_ns, self.clock_offset_ns = best[0] // 2 + 1, best[1]
+        measured = measure_offset(lambda: int(self.ask("clock")))
+        self.clock_offset_ns, self.clock_error_ns = measured.offset_ns, measured.error_ns
 
 
 def local_agent(coordinator: Coordinator) -> Agent:

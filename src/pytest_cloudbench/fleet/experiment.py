@@ -6,8 +6,9 @@ What may live here: one run from its empty folder to its merged result, and conc
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -233,6 +234,48 @@ class Experiment:
         }  # fmt: skip
         return self._result(self.agent.gather(f"conclude:{about['run']}", about))
 
+    @contextmanager
+    def scratch(self, payload: Generator) -> Iterator[tuple[str, Files]]:
+        """A new folder on the provider for what is no ``run``: an emulator is fresh, a real service's is journaled.
+
+        Gives the name of this run, and what is to be written into the folder, which is removed at the end. All agents
+        enter and leave it together. Raises CloudError, FleetError and EmulatorError like ``run``.
+        """
+        self._runs += 1
+        name = f"{self.nodeid}#{self._runs}"
+        folder = f"/cloudbench-{self.facts.run_id}/{slug(name)}"
+        try:
+            self.agent.once(f"folder:{name}", lambda: self._make(folder))
+            try:
+                yield name, Files(folder, fresh(payload, self._runs) if self._runs > 1 else payload)
+            finally:
+                if not self.agent.stop.is_set():
+                    self.agent.once(f"clean:{name}", lambda: self._remove(folder))
+        except (CloudError, FleetError) as error:
+            self._blame(error)
+            raise
+
+    @contextmanager
+    def logged(self, run: str, about: Mapping[str, Any]) -> Iterator[OpLog]:
+        """A log for what this agent does in ``scratch``; it is merged into the run's records, a part of a conclusion.
+
+        ``about`` says what is planned: ``ops`` and ``bytes`` at least. All agents enter and leave it together.
+        """
+        about = {
+            **self._about(run, ""), "stores": False, "detail": False, "published": {}, "expect": [], "prepared": 0,
+            "operation": Verb.PUT.value, "suffix": "", "planned_s": 0.0,
+            **dict.fromkeys(("sensors", "threads", "arrival", "loop", "size_bytes")), **about,
+        }  # fmt: skip
+        agent = self.agent
+        agent.gather(f"start:{run}", about)
+        folder = self._log_folder(run)
+        with OpLog(folder / f"{agent.name}.oplog", {"agent": agent.name, "nodeid": self.nodeid}) as log:
+            yield log
+        sent = None if agent.same_clock else log.path.read_bytes()
+        done = {"run": run, "notes": log.notes, "log": sent, "log_path": str(log.path), "stopped": "",
+                "verified": False, "clock_offset_ns": agent.clock_offset_ns}  # fmt: skip
+        self._parts.append(self._result(agent.gather(f"result:{run}", done)))
+
     def close(self) -> None:
         """Remove the files that runs have kept. The fixture does it."""
         kept, self._kept = self._kept, []
@@ -279,10 +322,14 @@ class Experiment:
                 if is_new and folder not in self._kept and not self.agent.stop.is_set():
                     self.agent.once(f"clean:{run.name}", lambda: self._remove(folder))
         except (CloudError, FleetError) as error:
-            why = "" if self.agent.stop.is_set() else self.agent.ask("died", self.provider.spec)
-            if why:
-                raise EmulatorError(f"{why}; its records are kept, run again") from error
+            self._blame(error)
             raise
+
+    def _blame(self, error: Exception) -> None:
+        """Raise EmulatorError where the emulator has died: that explains the error."""
+        why = "" if self.agent.stop.is_set() else self.agent.ask("died", self.provider.spec)
+        if why:
+            raise EmulatorError(f"{why}; its records are kept, run again") from error
 
     def _measured(self, run: _Run) -> Result:
         agent, deal = self.agent, run.deal

@@ -17,7 +17,7 @@ from pytest_cloudbench.fleet.facts import object_name
 from pytest_cloudbench.model import CloudError, Content, ErrorKind, UsageError, Verb
 from pytest_cloudbench.payload import Generator, digest
 
-__all__ = ["OPERATIONS", "Deal", "Files", "Load", "OnFile", "Upload", "load_of", "task_of"]
+__all__ = ["OPERATIONS", "Deal", "Files", "Load", "OnFile", "Upload", "compare", "load_of", "task_of"]
 
 OPERATIONS = (Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.SHARE)
 """What an experiment can do. All but the first work on files that are there already."""
@@ -217,16 +217,25 @@ class OnFile:
         return 0
 
 
-def _download(driver: Driver, path: str, content: Content) -> int:
-    """Read a file to its end and compare it. Returns when its first byte came."""
+def compare(driver: Driver, path: str, content: Content, clock: Callable[[], int] = now_ns) -> tuple[int, int, bool]:
+    """Read a file to its end beside what was uploaded.
+
+    Returns when its first byte came (ns, 0 if none did), how many bytes came, and whether these were the right ones.
+    """
     first_byte_ns = at = 0
     is_right = True
     for piece in driver.get(path):
-        first_byte_ns = first_byte_ns or now_ns()
+        first_byte_ns = first_byte_ns or clock()
         is_right = is_right and content.read(at, len(piece)) == piece
         at += len(piece)
-    if at != content.size_bytes:
-        detail = f"{at} bytes instead of {content.size_bytes}"
+    return first_byte_ns, at, is_right
+
+
+def _download(driver: Driver, path: str, content: Content) -> int:
+    """Read a file and compare it. Returns when its first byte came."""
+    first_byte_ns, read_bytes, is_right = compare(driver, path, content)
+    if read_bytes != content.size_bytes:
+        detail = f"{read_bytes} bytes instead of {content.size_bytes}"
     elif not is_right:
         detail = "other bytes than were uploaded"
     else:

@@ -6,14 +6,15 @@ What may live here: the value behind the ``provider`` fixture. Connecting happen
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import Any
 
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.model import Endpoint, ProviderSpec, UsageError
 
-__all__ = ["Provider", "find_provider"]
+__all__ = ["Provider", "connect", "find_provider"]
 
 
 class Provider:
@@ -69,14 +70,16 @@ class Provider:
 
 def find_provider(text: str, agent: Agent) -> Provider:
     """A provider that this agent connects to when it first needs it."""
-    return Provider(text, connect=lambda: _connect(text, agent))
+    return Provider(text, connect=lambda: connect(text, agent.ask("provide", text)))
 
 
-def _connect(text: str, agent: Agent) -> tuple[Driver, str | None]:
-    """Connect this agent to a provider; an emulator is started by the controller at the first call."""
+def connect(text: str, given: Mapping[str, Any]) -> tuple[Driver, str | None]:
+    """Connect this process to a provider; ``given`` is the controller's answer to "provide" (it starts emulators).
+
+    Returns the driver and the emulator's behaviour profile, None for a real service.
+    """
     from pytest_cloudbench import credentials, drivers
 
-    given = agent.ask("provide", text)
     spec = ProviderSpec.parse(text)
     if given["endpoint"] is None:
         found = credentials.load(spec.scheme, spec.params.get("token_env"))

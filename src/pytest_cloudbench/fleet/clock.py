@@ -1,0 +1,92 @@
+"""How far apart two clocks are, and how sure that is.
+
+What may live here: Cristian's algorithm, and what two of its measurements say about the time between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_cloudbench.engine import now_ns
+
+__all__ = ["PINGS", "Offset", "Span", "measure_offset"]
+
+PINGS = 9
+"""Round trips of one measurement; the shortest one counts."""
+
+_SLEW_PPM = 500
+"""The fastest that a kernel corrects its clock (adjtimex); what differs more has jumped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """One measurement of another clock.
+
+    Attributes:
+        offset_ns: add it to the own clock to get the other one.
+        error_ns: bound on its error, half of the shortest round trip.
+        at_ns: when, on the own clock.
+    """
+
+    offset_ns: int
+    error_ns: int
+    at_ns: int
+
+    def inverse(self) -> Offset:
+        """The same measurement as the other clock sees it."""
+        return Offset(-self.offset_ns, self.error_ns, self.at_ns + self.offset_ns)
+
+    def minus(self, other: Offset) -> Offset:
+        """From the own clock to another one, where both were measured against the same third; errors add up."""
+        return Offset(self.offset_ns - other.offset_ns, self.error_ns + other.error_ns, self.at_ns)
+
+
+def measure_offset(ask: Callable[[], int], clock: Callable[[], int] = now_ns, pings: int = PINGS) -> Offset:
+    """Cristian's algorithm: the shortest of some round trips bounds the offset to the clock that ``ask`` reads.
+
+    Source: F. Cristian, Probabilistic clock synchronization, 1989. The other clock was read at some moment between
+    question and answer, so its offset is that to the middle of the two, give or take half of the time between.
+    """
+    trips = []
+    for _ in range(pings):
+        sent_ns = clock()
+        there_ns = ask()
+        back_ns = clock()
+        trips.append((back_ns - sent_ns, there_ns, (sent_ns + back_ns) // 2))
+    trip_ns, there_ns, middle_ns = min(trips)
+    return Offset(there_ns - middle_ns, trip_ns // 2 + 1, middle_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What is known of an offset between two measurements of it, if it did not jump there and back again."""
+
+    before: Offset
+    after: Offset
+
+    @property
+    def offset_ns(self) -> int:
+        """The middle of all offsets that the two measurements allow."""
+        return sum(self._ends()) // 2
+
+    @property
+    def error_ns(self) -> int:
+        """Bound on its error: also the drift between the two measurements is within it."""
+        low_ns, high_ns = self._ends()
+        return (high_ns - low_ns + 1) // 2
+
+    @property
+    def drift_ns(self) -> int:
+        """By how much the second measurement differs from the first."""
+        return self.after.offset_ns - self.before.offset_ns
+
+    @property
+    def has_jumped(self) -> bool:
+        """Whether the two differ by more than their errors and the drift that a sound clock can have."""
+        drift_ns = abs(self.after.at_ns - self.before.at_ns) * _SLEW_PPM // 1_000_000
+        return abs(self.drift_ns) > self.before.error_ns + self.after.error_ns + drift_ns
+
+    def _ends(self) -> tuple[int, int]:
+        both = (self.before, self.after)
+        return min(one.offset_ns - one.error_ns for one in both), max(one.offset_ns + one.error_ns for one in both)

@@ -5,7 +5,7 @@ What may live here: Cristian's algorithm, and what two of its measurements say a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_cloudbench.engine import now_ns
@@ -32,6 +32,15 @@ class Offset:
     offset_ns: int
     error_ns: int
     at_ns: int
+
+    def plain(self) -> list[str]:
+        """For a channel. As text: execnet cannot carry an integer below -2**31, which is two seconds in ns."""
+        return [str(self.offset_ns), str(self.error_ns), str(self.at_ns)]
+
+    @classmethod
+    def of(cls, plain: Sequence[str]) -> Offset:
+        """What ``plain`` gave."""
+        return cls(*map(int, plain))
 
     def inverse(self) -> Offset:
         """The same measurement as the other clock sees it."""

@@ -280,7 +280,8 @@ class Conductor:
                 (run.folder / f"{agent}.oplog").write_bytes(each["log"])
             elif each.get("log_path"):
                 run.logs[agent] = Path(each["log_path"])
-        offsets = {agent: each["clock_offset_ns"] for agent, each in payloads.items()}
+        # As text: execnet cannot carry an integer below -2**31, and an agent's host may have been up for longer.
+        offsets = {agent: int(each["clock_offset_ns"]) for agent, each in payloads.items()}
         return self._conclude(run, self._stopped(payloads), offsets)
 
     def _stopped(self, payloads: Mapping[str, Any]) -> list[str]:

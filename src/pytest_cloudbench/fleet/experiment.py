@@ -273,7 +273,7 @@ class Experiment:
             yield log
         sent = None if agent.same_clock else log.path.read_bytes()
         done = {"run": run, "notes": log.notes, "log": sent, "log_path": str(log.path), "stopped": "",
-                "verified": False, "clock_offset_ns": agent.clock_offset_ns}  # fmt: skip
+                "verified": False, "clock_offset_ns": str(agent.clock_offset_ns)}  # fmt: skip
         self._parts.append(self._result(agent.gather(f"result:{run}", done)))
 
     def close(self) -> None:
@@ -347,7 +347,7 @@ class Experiment:
             agent.once(f"list:{run.name}", lambda: self._list(run.name, run.files.folder))
         sent = None if agent.same_clock else log.path.read_bytes()
         done = {"run": run.name, "notes": log.notes, "log": sent, "log_path": str(log.path), "stopped": stopped,
-                "verified": lists, "clock_offset_ns": agent.clock_offset_ns}  # fmt: skip
+                "verified": lists, "clock_offset_ns": str(agent.clock_offset_ns)}  # fmt: skip
         return self._result(agent.gather(f"result:{run.name}", done))
 
     def _load(self, run: _Run, engine: Engine, planned_s: float, stopped: str) -> str:

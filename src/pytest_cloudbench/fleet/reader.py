@@ -205,6 +205,11 @@ class ReaderProcess:
     ) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def clock(self) -> int:
         """Its clock now, ns."""
         return int(self._ask("clock"))

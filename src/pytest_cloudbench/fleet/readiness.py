@@ -274,8 +274,8 @@ class _Series:
             mine = measure_offset(reader.clock, self.clock).inverse()
         elif self._is_writer or reader is not None:
             mine = measure_offset(lambda: int(agent.ask("clock")), self.clock)
-        told = agent.gather(f"clock:{self.run}:{when}", [agent.index, astuple(mine) if mine else None])
-        offsets = {index: Offset(*each) for index, each in told.values() if each}
+        told = agent.gather(f"clock:{self.run}:{when}", [agent.index, mine.plain() if mine else None])
+        offsets = {index: Offset.of(each) for index, each in told.values() if each}
         if self._is_alone:
             return offsets.get(self.reader)
         if self.reader not in offsets or self.writer not in offsets:
@@ -352,6 +352,7 @@ class _Series:
                 upload is not None and each.intact_start_ns is None and not each.stopped
                 for upload, each in zip(self.uploads, self.seen, strict=True)
             ),
+            "upload_s": [(end - start) / 1e9 for start, end in filter(None, self.uploads)],
             "readiness_s": metrics["readiness_p50"],
             "readiness_raw_s": [each.raw_s for each in ready],
             "readiness_low_s": [each.low_s for each in ready],

@@ -1,0 +1,163 @@
+"""The other client, in this process and in one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_cloudbench import drivers
+from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.engine import Budget, now_ns
+from pytest_cloudbench.fleet.clock import measure_offset
+from pytest_cloudbench.fleet.reader import SHORT, ReaderProcess, Watcher
+from pytest_cloudbench.model import Content, FleetError, ProviderSpec
+from pytest_cloudbench.payload import Payloads
+
+GIVEN = {"endpoint": None, "api": "folder", "profile": None}
+HANG_S = 30.0
+DAY_NS = 86_400 * 10**9
+
+
+@pytest.fixture
+def content() -> Content:
+    return Payloads("reader").random(300_000).content(0, 0)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    connected = drivers.connect(ProviderSpec.parse(f"folder:{tmp_path}"), None, {})
+    yield connected
+    connected.close()
+
+
+@pytest.fixture(params=["here", "process"])
+def reader(request: pytest.FixtureRequest, tmp_path: Path, driver: Driver) -> Iterator[Watcher | ReaderProcess]:
+    made = Watcher(driver) if request.param == "here" else ReaderProcess(f"folder:{tmp_path}", GIVEN)
+    with made:
+        yield made
+
+
+def test_a_file_is_missing_then_short_then_wrong_then_intact(
+    reader: Watcher | ReaderProcess, tmp_path: Path, driver: Driver, content: Content
+) -> None:
+    reader.watch("/a.bin", content, 0.0)
+    assert {each.problem for each in reader.finish(0)} == {"not_found"}
+    whole = content.read(0, content.size_bytes)
+    for there, problem in ((whole[:-1], SHORT), (b"", SHORT), (b"x" + whole[1:], "corrupt"), (whole + b"x", "corrupt")):
+        (tmp_path / "a.bin").write_bytes(there)
+        reader.watch("/a.bin", content, None)
+        attempts = reader.finish(0)
+        assert {each.problem for each in attempts} == {problem}
+        assert attempts[0].read_bytes == len(there)
+    driver.delete("/a.bin")
+    reader.watch("/a.bin", content, 0.001)
+    driver.put("/a.bin", content)
+    attempts = reader.finish(HANG_S)
+    assert [each.problem for each in attempts] == ["not_found"] * (len(attempts) - 1) + [""]
+    last = attempts[-1]
+    assert last.start_ns <= last.first_byte_ns <= last.end_ns
+    assert last.read_bytes == content.size_bytes
+    assert all(one.end_ns <= two.start_ns for one, two in pairwise(attempts))
+
+
+def test_it_ends_when_nobody_is_left_to_report_to(driver: Driver, content: Content) -> None:
+    with Watcher(driver) as watcher:
+        watcher.watch("/never.bin", content, 0.0)
+        assert watcher.finish(HANG_S * 100, gone=lambda: True)[-1].problem == "not_found"
+
+
+def test_a_budget_stops_it_and_is_for_all_files_together(tmp_path: Path, driver: Driver, content: Content) -> None:
+    """Bytes are those that came: what is not there costs none."""
+    driver.put("/there.bin", content)
+    size_bytes = content.size_bytes
+    for limits, expected in ((Budget(max_ops=3), 3), (Budget(max_bytes=2 * size_bytes), None)):
+        with Watcher(driver, limits) as one, ReaderProcess(f"folder:{tmp_path}", GIVEN, limits) as two:
+            for reader in (one, two):
+                reader.watch("/missing.bin", content, 0.0)
+                missing = reader.finish(HANG_S if expected else 0)
+                assert len(missing) == expected if expected else missing
+                for _ in range(2):
+                    reader.watch("/there.bin", content, 0.0)
+                    assert [each.problem for each in reader.finish(HANG_S)] == ([] if expected else [""])
+                reader.watch("/there.bin", content, 0.0)
+                assert list(reader.finish(HANG_S)) == []
+                assert "is used up" in reader.stopped
+
+
+def test_a_mistake_of_ours_is_raised_and_not_polled_for_ever(driver: Driver, content: Content) -> None:
+    class Broken:
+        size_bytes = 300_000
+
+        def read(self, offset: int, length: int) -> bytes:
+            raise ZeroDivisionError
+
+    driver.put("/a.bin", content)
+    with Watcher(driver) as watcher:
+        watcher.watch("/a.bin", Broken(), 0.0)
+        with pytest.raises(ZeroDivisionError):
+            watcher.finish(HANG_S)
+
+
+def test_a_process_that_cannot_connect_says_why() -> None:
+    with pytest.raises(FleetError, match=r"the reading process: SpecError: .*nonsense"):
+        ReaderProcess("nonsense:x", GIVEN)
+
+
+def test_a_process_that_dies_is_reported(tmp_path: Path, content: Content) -> None:
+    with ReaderProcess(f"folder:{tmp_path}", GIVEN) as reader:
+        os.kill(reader.pid, signal.SIGKILL)
+        with pytest.raises(FleetError, match="the reading process ended: exit status -9"):
+            reader.watch("/a.bin", content, 0.0)
+
+
+def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
+    source = (
+        "import os, signal\n"
+        "from pytest_cloudbench.fleet.reader import ReaderProcess\n"
+        "from pytest_cloudbench.payload import Payloads\n"
+        f"reader = ReaderProcess('folder:{tmp_path}', {GIVEN})\n"
+        "reader.watch('/never.bin', Payloads('x').random(5).content(0, 0), 0.01)\n"
+        "print(reader.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], stdout=subprocess.PIPE, check=False, timeout=HANG_S)
+    assert done.returncode == -signal.SIGKILL
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int(done.stdout)).wait(HANG_S)
+    assert not psutil.pid_exists(int(done.stdout))
+
+
+def _another_time() -> tuple[str, ...] | None:
+    """What starts a process whose kernel gives it another monotonic clock, where that is allowed."""
+    command = ("unshare", "-T", "--monotonic", str(DAY_NS // 10**9))
+    if shutil.which("unshare") is None:
+        return None
+    shown = "import time; print(time.monotonic_ns())"
+    done = subprocess.run([*command, sys.executable, "-c", shown], capture_output=True, text=True, check=False)
+    return command if done.returncode == 0 and int(done.stdout) > now_ns() + DAY_NS // 2 else None
+
+
+@pytest.mark.skipif(_another_time() is None, reason="the kernel gives no time namespace here")
+def test_another_clock_is_measured_within_the_bound(tmp_path: Path, driver: Driver, content: Content) -> None:
+    """No part of it is pretended: the kernel itself shifts the clock of the child process by a day."""
+    prefix = _another_time()
+    assert prefix is not None
+    with ReaderProcess(f"folder:{tmp_path}", GIVEN, command=(*prefix, *ReaderProcess.COMMAND)) as reader:
+        offset = measure_offset(reader.clock)
+        driver.put("/a.bin", content)
+        start_ns = now_ns()
+        reader.watch("/a.bin", content, 0.0)
+        (attempt,) = reader.finish(HANG_S)
+        assert start_ns <= attempt.start_ns - offset.offset_ns + offset.error_ns
+        assert attempt.end_ns - offset.offset_ns - offset.error_ns <= now_ns()
+    assert abs(offset.offset_ns - DAY_NS) <= offset.error_ns

@@ -1,0 +1,260 @@
+"""A readiness time that was set is found again, also with clocks that differ; one that jumps gives no number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_cloudbench.fleet.clock import Offset, Span
+from pytest_cloudbench.fleet.reader import SHORT, Attempt
+from pytest_cloudbench.fleet.readiness import Seen, readiness_of, summarize
+
+from .harness import FOLDER, Ended, Lab
+
+SUITE = str(Path(__file__).parent.parent.parent / "suites" / "readiness" / "test_readiness.py")
+SPREADS = pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["process", "agent"])
+DELAYS_S = (0.0, 0.3, 1.0)
+MS = 1_000_000
+SOUND = Span(Offset(0, 0, 0), Offset(0, 0, 0))
+
+
+def profile(lab: Lab, name: str, settings: str) -> str:
+    """A provider with these settings and none else."""
+    meta = f'[meta]\nname = "{name}"\napi = "dropbox"\ndescription = "a known truth"\n'
+    (lab.folder / f"{name}.toml").write_text(meta + settings)
+    return f"emulated:./{name}.toml"
+
+
+# --- what times say -------------------------------------------------------------------------------
+
+
+def seen_of(*attempts: tuple[int, int, str]) -> Seen:
+    return Seen.of([Attempt(start, end, 0, 0, problem) for start, end, problem in attempts])
+
+
+@given(
+    began=st.integers(0, 10**9),
+    upload=st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)),
+    delay=st.integers(0, 3 * 10**9),
+    tries=st.lists(st.tuples(st.integers(0, 10**8), st.integers(1, 10**8), st.booleans()), min_size=1, max_size=30),
+    shift=st.integers(-(10**15), 10**15),
+    errors=st.tuples(st.integers(-1000, 1000), st.integers(-1000, 1000)),
+)
+def test_the_truth_is_between_low_and_high(
+    began: int, upload: tuple[int, int], delay: int, tries: list[tuple[int, int, bool]], shift: int,
+    errors: tuple[int, int],
+) -> None:  # fmt: skip
+    """True times by construction: a try that begins when the file is ready is intact; a throttled one says nothing."""
+    started, committed = began, began + upload[0]
+    ended, ready = committed + upload[1], committed + delay
+    at, attempts = 0, []
+    for pause, took, is_throttled in [*tries, (ready, 1, False)]:
+        at += pause
+        problem = "throttled" if is_throttled else "not_found" if at < ready else ""
+        attempts.append((at + shift, at + took + shift, problem))
+        at += took
+        if not problem:
+            break
+    offsets = [Offset(-shift + error, abs(error), 0) for error in errors]
+    found = readiness_of((started, ended), seen_of(*attempts), Span(*offsets))
+    assert found is not None
+    truth_s = max(0, ready - ended) / 1e9
+    assert found.low_s <= truth_s <= found.high_s
+    assert 0 <= found.readiness_s == max(0.0, found.raw_s)
+    assert found.low_s <= found.readiness_s <= found.high_s
+    assert not found.is_impossible
+
+
+def test_a_file_that_was_there_before_the_answer_is_ready_at_once_and_never_before() -> None:
+    found = readiness_of(
+        (100 * MS, 200 * MS), seen_of((90 * MS, 95 * MS, "not_found"), (150 * MS, 180 * MS, "")), SOUND
+    )
+    assert found is not None
+    assert (found.readiness_s, found.raw_s, found.low_s, found.high_s) == (0, -0.05, 0, 0)
+    assert found.resolution_s == 0.06
+
+
+def test_a_file_that_was_read_before_its_upload_began_means_that_a_clock_has_jumped() -> None:
+    """There and back again, so that the offset before and after is the same."""
+    metrics, ready, doubts = summarize([(100 * MS, 200 * MS)], [seen_of((10 * MS, 20 * MS, ""))], SOUND)
+    assert doubts == ["1 of 1 files were read before their upload began: a clock has jumped"]
+    assert (metrics["readiness_max"], ready) == (None, [])
+    bound = Span(Offset(0, 80 * MS, 0), Offset(0, 80 * MS, 0))
+    assert summarize([(100 * MS, 200 * MS)], [seen_of((10 * MS, 20 * MS, ""))], bound)[2] == []
+
+
+def test_what_is_not_known_is_no_number() -> None:
+    """A lost file is worse than any number; a refused upload is not silent; an unknown clock says nothing."""
+    good, bad = seen_of((3 * MS, 4 * MS, "")), seen_of((3 * MS, 4 * MS, SHORT), (5 * MS, 6 * MS, "network"))
+    upload = (1 * MS, 2 * MS)
+    metrics, ready, doubts = summarize([upload, upload, upload, None], [good, good, bad, bad], SOUND)
+    assert (metrics["readiness_p50"], metrics["readiness_p90"], metrics["readiness_max"]) == (0.001, None, None)
+    assert (metrics["loss_rate"], metrics["silent_loss_rate"], len(ready), doubts) == (0.5, 0.25, 2, [])
+    metrics, ready, doubts = summarize([upload], [good], None)
+    assert (metrics["readiness_p50"], ready) == (None, [])
+    assert doubts == ["the offset between the clocks of writer and reader was not measured"]
+    nothing, _, _ = summarize([], [], SOUND)
+    assert set(nothing.values()) == {None}
+
+
+def test_a_budget_that_ends_is_a_doubt_and_no_loss() -> None:
+    ended = Seen.of([Attempt(3, 4, 0, 0, "not_found")], "--max-ops 3 is used up")
+    metrics, _, doubts = summarize([(1, 2), (1, 2)], [seen_of((2, 3, "")), ended], SOUND)
+    assert (metrics["loss_rate"], doubts) == (0, ["--max-ops 3 is used up"])
+
+
+# --- the suite against emulators with a known truth -----------------------------------------------
+
+
+@SPREADS
+def test_a_delay_that_was_set_is_measured_back_within_the_resolution(lab: Lab, spread: tuple[str, ...]) -> None:
+    """The emulator counts from the commit, which is within the upload, and a try is judged after its start."""
+    specs = {profile(lab, f"d{delay_s:g}", f"[readiness]\ndelay_s = {delay_s}\n"): delay_s for delay_s in DELAYS_S}
+    given = [word for spec in specs for word in ("--provider", spec)]
+    run = lab.run(SUITE, "-k", "1KB", "--cloudbench-results", "found", *given, *spread)
+    assert (run.status, run.counts()["passed"]) == (0, 3), run.text
+    assert run.leftovers == []
+    for spec, delay_s in specs.items():
+        info = run.info(f"test_table_4_5[1KB-{spec}]")
+        assert (info["files"], info["not_ready"], info["doubts"]) == (5, 0, [])
+        assert info["reader"] == ("agent 1" if spread else "a process of its own")
+        rows = zip(*(info[f"readiness_{key}_s"] for key in ("low", "raw", "high")), info["upload_s"], strict=True)
+        for low_s, raw_s, high_s, upload_s in rows:
+            assert low_s <= delay_s
+            assert delay_s - upload_s <= high_s
+            assert raw_s >= -upload_s - info["clock_bound_ms"] / 1e3
+        widest_s = (info["resolution_ms"] + info["clock_bound_ms"]) / 1e3
+        assert delay_s - max(info["upload_s"]) <= info["readiness_max"] <= delay_s + widest_s
+        assert max(info["readiness_low_s"]) > 0 if delay_s == 1 else True
+        assert set(info["readiness_low_s"]) == {0} if delay_s == 0 else True
+        assert info["clock_bound_ms"] > 0
+        assert len(info["ops_files"]) == 1
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+MEASURE = """
+        from pytest_cloudbench.engine import now_ns
+        from pytest_cloudbench.fleet.readiness import measure_readiness
+"""
+HOUR_S = 3600
+
+
+def clocked(lab: Lab, clock: str, *args: str) -> tuple[Ended, Mapping[str, Any]]:
+    """One experiment in which the first agent, which uploads, has another clock."""
+    lab.write(f"""{MEASURE}
+        def test_it(experiment, payloads, fleet):
+            def clock():
+                return {clock} if fleet.index == 0 else now_ns()
+            measure_readiness(experiment, payloads.random(5000), 3, clock=clock, deadline_s=20)
+    """)
+    run = lab.run(*FOLDER, *args)
+    return run, run.info("test_it[folder:objects]")
+
+
+@SPREADS
+def test_a_clock_that_is_an_hour_off_is_corrected_within_the_bound(lab: Lab, spread: tuple[str, ...]) -> None:
+    run, info = clocked(lab, f"now_ns() + {HOUR_S * 10**9}", *spread)
+    assert run.counts() == {"passed": 1}, run.text
+    assert info["doubts"] == []
+    assert abs(info["clock_offset_ms"] - HOUR_S * 1e3) <= info["clock_bound_ms"] < HOUR_S
+    assert info["readiness_low_s"] == [0] * 3
+    for raw_s, upload_s in zip(info["readiness_raw_s"], info["upload_s"], strict=True):
+        assert -upload_s - info["clock_bound_ms"] / 1e3 <= raw_s < 20
+
+
+@SPREADS
+def test_a_clock_that_jumps_gives_a_doubt_and_no_number(lab: Lab, spread: tuple[str, ...]) -> None:
+    """It jumps when the first file is there; a gate cannot be judged then, and does not pass."""
+    jump = "now_ns() + 400_000_000 * any(path.is_file() for path in (HERE / 'objects').rglob('s0*'))"
+    run, info = clocked(lab, jump, "--cloudbench-fail", "readiness_max:100", *spread)
+    assert run.counts() == {"passed": 1}, run.text  # it does not check()
+    (doubt,) = info["doubts"]
+    drift_ms, both_errors_ms = info["clock_drift_ms"], 2 * info["clock_bound_ms"] - info["clock_drift_ms"]
+    assert abs(drift_ms - 400) <= both_errors_ms + 1e-3
+    assert doubt.startswith(f"the offset between the clocks of writer and reader changed by {drift_ms:+.3f} ms")
+    assert {info[f"readiness_{label}"] for label in ("p50", "max")} == {None}
+    assert (info["loss_rate"], info["readiness_raw_s"]) == (0, [])
+    assert [line for line in info["expectations_unmet"] if "unknown" in line and "jumped" in line]
+
+
+# --- files that do not become ready ---------------------------------------------------------------
+
+
+@SPREADS
+def test_a_file_that_never_is_intact_is_lost_at_the_deadline(lab: Lab, spread: tuple[str, ...]) -> None:
+    spec = profile(lab, "corrupt", "[faults]\ncorrupt_rate = 1.0\n")
+    lab.write(f"""{MEASURE}
+        def test_it(experiment, payloads):
+            measure_readiness(experiment, payloads.random(5000), 2, deadline_s=0.5).check()
+    """)
+    run = lab.run("--provider", spec, "--cloudbench-fail", "silent_loss_rate:0", *spread)
+    assert run.counts() == {"failed": 1}, run.text
+    assert run.lines_with("2 of 2 were not ready within 0.5 s")
+    info = run.info(f"test_it[{spec}]")
+    assert (info["loss_rate"], info["silent_loss_rate"], info["readiness_p50"], info["not_ready"]) == (1, 1, None, 2)
+    assert info["corrupt_reads"] == info["tries"]["corrupt"] >= 2
+    assert (info["partial_reads"], info["doubts"], run.leftovers) == (0, [], [])
+
+
+def test_uploads_that_fail_are_counted_and_do_not_spoil_the_others(lab: Lab) -> None:
+    spec = profile(lab, "full", "[quota]\nbytes = 12_000\n")
+    lab.write(f"""{MEASURE}
+        def test_it(experiment, payloads):
+            measure_readiness(experiment, payloads.random(5000), 4, deadline_s=20)
+    """)
+    run = lab.run("--provider", spec)
+    info = run.info(f"test_it[{spec}]")
+    assert (info["upload_errors"], info["loss_rate"], info["silent_loss_rate"]) == ({"quota": 2}, 0.5, 0)
+    assert info["readiness_max"] is not None
+    assert run.lines_with("2 of 4 uploads failed (2 quota)")
+
+
+@pytest.mark.parametrize(
+    ("budget", "spread"), [(("--max-ops", "7"), ()), (("--max-bytes", "24000"), ("-n", "2"))], ids=["ops", "bytes"]
+)
+def test_a_budget_is_kept_and_said(lab: Lab, budget: tuple[str, str], spread: tuple[str, ...]) -> None:
+    lab.write(f"""{MEASURE}
+        def test_it(experiment, payloads):
+            measure_readiness(experiment, payloads.random(5000), 4, deadline_s=20, poll_s=0.05)
+    """)
+    run = lab.run(*FOLDER, *budget, *spread)
+    assert run.counts() == {"passed": 1}, run.text
+    info = run.info("test_it[folder:objects]")
+    assert any(budget[0] in doubt for doubt in info["doubts"])
+    assert info["ops"] <= 7 or budget[0] == "--max-bytes"
+    assert info["files"] < 4
+
+
+def test_a_reader_that_dies_ends_the_series(lab: Lab) -> None:
+    lab.write(f"""{MEASURE}
+        def test_it(experiment, payloads, fleet):
+            def clock():
+                if fleet.index == 1 and any((HERE / "objects").rglob("s0*")):
+                    os._exit(1)
+                return now_ns()
+            measure_readiness(experiment, payloads.random(5000), 3, clock=clock, deadline_s=20)
+    """)
+    run = lab.run(*FOLDER, "-n", "3", "--max-worker-restart", "0")
+    assert run.counts()["failed"] == 1, run.text
+    info = run.info("test_it[folder:objects]")
+    assert info["missing_agents"].keys() == {"gw1"}
+    assert info["readiness_max"] is None
+    assert run.leftovers == []
+
+
+def test_arguments_that_make_no_sense_are_refused_in_one_line(lab: Lab) -> None:
+    lab.write(f"""{MEASURE}
+        @pytest.mark.parametrize("given", [dict(files=0), dict(files=1, deadline_s=0), dict(files=1, poll_s=-1)])
+        def test_it(experiment, payloads, given):
+            measure_readiness(experiment, payloads.random(50), **given)
+    """)
+    run = lab.run(*FOLDER)
+    assert run.counts() == {"failed": 3}
+    assert len(run.lines_with("E   pytest_cloudbench")) == 0
+    assert len(run.lines_with("expected files and a deadline above 0, poll_s 0 or more")) >= 3

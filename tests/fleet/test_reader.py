@@ -121,20 +121,30 @@ def test_a_process_that_dies_is_reported(tmp_path: Path, content: Content) -> No
 
 
 def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
+    """Also in the middle of a wait for a file that never comes."""
     source = (
-        "import os, signal\n"
+        "import json, os, signal\n"
         "from pytest_cloudbench.fleet.reader import ReaderProcess\n"
         "from pytest_cloudbench.payload import Payloads\n"
         f"reader = ReaderProcess('folder:{tmp_path}', {GIVEN})\n"
         "reader.watch('/never.bin', Payloads('x').random(5).content(0, 0), 0.01)\n"
+        "request = {'verb': 'finish', 'patience_s': 100_000}\n"
+        "reader._process.stdin.write(json.dumps(request).encode() + b'\\n')\n"
+        "reader._process.stdin.flush()\n"
         "print(reader.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", source], stdout=subprocess.PIPE, check=False, timeout=HANG_S)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", source], env={**os.environ, "TMPDIR": str(scratch)}, stdout=subprocess.PIPE,
+        check=False, timeout=HANG_S,
+    )  # fmt: skip
     assert done.returncode == -signal.SIGKILL
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int(done.stdout)).wait(HANG_S)
     assert not psutil.pid_exists(int(done.stdout))
+    assert list(scratch.iterdir()) == []
 
 
 def _another_time() -> tuple[str, ...] | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -192,7 +194,10 @@ class ReaderProcess:
         )
         limits = budget or Budget()
         try:
-            self._ask("connect", spec=spec, given=dict(given), max_ops=limits.max_ops, max_bytes=limits.max_bytes)
+            self._ask(
+                "connect", spec=spec, given=dict(given), max_ops=limits.max_ops, max_bytes=limits.max_bytes,
+                folder=self._folder.name,
+            )  # fmt: skip
         except BaseException:
             self.close()
             raise
@@ -284,15 +289,19 @@ class _FileContent:
 class _Served:
     """What the child process does for its parent, one request after the other."""
 
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], int], orphaned: threading.Event) -> None:
+        self._clock, self._orphaned = clock, orphaned
         self._driver: Driver | None = None
         self._watcher: Watcher | None = None
         self._content: _FileContent | None = None
+        self._folder = ""
 
-    def connect(self, spec: str, given: Mapping[str, Any], max_ops: int | None, max_bytes: int | None) -> None:
+    def connect(
+        self, spec: str, given: Mapping[str, Any], max_ops: int | None, max_bytes: int | None, folder: str
+    ) -> None:
         from pytest_cloudbench.fleet import provider
 
+        self._folder = folder
         self._driver, _ = provider.connect(spec, given)
         self._watcher = Watcher(self._driver, Budget(max_ops, max_bytes), self._clock)
 
@@ -307,26 +316,38 @@ class _Served:
     def finish(self, patience_s: float) -> dict[str, Any]:
         assert self._watcher is not None
         assert self._content is not None
-        attempts = self._watcher.finish(patience_s)
+        attempts = self._watcher.finish(patience_s, self._orphaned.is_set)
         self._content.close()
         return {"attempts": [astuple(attempt) for attempt in attempts], "stopped": self._watcher.stopped}
 
     def close(self) -> None:
         if self._driver is not None:
             self._driver.close()
+        if self._folder:  # a parent that was killed cannot
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def main(clock: Callable[[], int] = now_ns) -> int:
     """Be the reading process until the parent closes the pipe, which it also does by dying. The exit status."""
     answers, sys.stdout = sys.stdout, sys.stderr  # a library that prints must not get between the lines
-    served = _Served(clock)
-    for line in sys.stdin:
+    requests, orphaned = queue.SimpleQueue[str | None](), threading.Event()
+    served = _Served(clock, orphaned)
+
+    def listen() -> None:
+        for line in sys.stdin:
+            requests.put(line)
+        orphaned.set()  # ends a wait for a file at once
+        requests.put(None)
+
+    threading.Thread(target=listen, name="parent", daemon=True).start()
+    while (line := requests.get()) is not None:
         request = json.loads(line)
         try:
             answer = {"value": getattr(served, request.pop("verb"))(**request)}
         except Exception as error:  # whatever it is, the parent is the one to report it
             answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone, and so is the next request
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
     served.close()
     return 0

@@ -95,6 +95,8 @@ def test_what_is_not_known_is_no_number() -> None:
     metrics, ready, doubts = summarize([upload, upload, upload, None], [good, good, bad, bad], SOUND)
     assert (metrics["readiness_p50"], metrics["readiness_p90"], metrics["readiness_max"]) == (0.001, None, None)
     assert (metrics["loss_rate"], metrics["silent_loss_rate"], len(ready), doubts) == (0.5, 0.25, 2, [])
+    refused, _, _ = summarize([None], [good], SOUND)
+    assert (refused["loss_rate"], refused["silent_loss_rate"], refused["readiness_max"]) == (1, 0, None)
     metrics, ready, doubts = summarize([upload], [good], None)
     assert (metrics["readiness_p50"], ready) == (None, [])
     assert doubts == ["the offset between the clocks of writer and reader was not measured"]

@@ -113,7 +113,8 @@ def summarize(
     """Metrics, the readiness of each file that became ready, and why these may be wrong.
 
     A file that did not become ready is worse than any number: percentiles that fall on one are not known. Where the
-    clocks cannot be trusted no time is known.
+    clocks cannot be trusted no time is known. An upload that was answered with an error is lost, whatever the reader
+    finds.
 
     Args:
         uploads: start and end of each upload, None for one that was not answered with success.
@@ -141,7 +142,7 @@ def summarize(
         value = percentile(values, share) if values and is_sound else inf
         metrics[f"readiness_{label}"] = None if isinf(value) else value
     judged = [(upload, each) for upload, each in zip(uploads, seen, strict=True) if not each.stopped]
-    lost = [upload for upload, each in judged if each.intact_start_ns is None]
+    lost = [upload for upload, each in judged if upload is None or each.intact_start_ns is None]
     metrics["loss_rate"] = len(lost) / len(judged) if judged else None
     metrics["silent_loss_rate"] = sum(upload is not None for upload in lost) / len(judged) if judged else None
     return metrics, ready if is_sound else [], doubts

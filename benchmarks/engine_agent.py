@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from pytest_cloudbench.arrival import FixedInterval, ThinkTime, plan
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.engine import Budget, Engine, Task, now_ns
-from pytest_cloudbench.fleet.replay import Upload as _Upload
+from pytest_cloudbench.fleet.operations import Files, Upload
 from pytest_cloudbench.model import Capabilities, Content, Endpoint, Entry, ProviderSpec, Verb
 from pytest_cloudbench.payload import Payloads
 from pytest_cloudbench.results.oplog import OpLog, read_log
@@ -77,7 +77,7 @@ class NoTask:
 
 
 def main(mode: str) -> dict[str, float]:
-    upload = _Upload(NoDriver(), "/run/experiment", Payloads("bench").random(5120))
+    upload = Upload(NoDriver(), Files("/run/experiment", Payloads("bench").random(5120)))
     task: Task = NoTask() if mode == "bare" else upload
     sensors, count = (_MANY_SENSORS, _ROUNDS) if mode == "sensors" else (_SENSORS, _OPS_PER_SENSOR)
     arrival = FixedInterval(_INTERVAL_S, _INTERVAL_S) if mode == "sensors" else FixedInterval(0.0)

@@ -98,6 +98,14 @@ def small(command: Words) -> Words:
     return words if "-k" in words or "::" in " ".join(words) else [*words, "-k", one_experiment()]
 
 
+def on_folder(command: Words) -> Words:
+    """A whole suite on a folder, in seconds; the suites' own tests run them on emulators."""
+    if not is_for_emulator(command) or "--grid paper" in " ".join(command):
+        return [*command, "--collect-only"]
+    few = ["--capacity-ops", "200", "--capacity-seconds", "0.2"] if "suites/capacity" in command else []
+    return [*command, *few, "--provider", "folder:objects"]
+
+
 def small_make(command: Words) -> Words:
     """The recipe with this environment in place of .venv and no set-up, and few experiments."""
     given = [word.removeprefix("ARGS=") for word in command if word.startswith("ARGS=")]
@@ -119,6 +127,7 @@ RULES = [
     Rule(r"(python3? -m )?pytest( -\S+)*( tests\b.*)?$", "the project's own tests would run this test again", not_run),
     Rule(r"pytest --pyargs pytest_cloudbench\.suites", "needs the wheel; tests/test_packaging.py runs it", not_run),
     Rule(r"(python3? -m )?pytest\b.*\bsuites/iot\b", "one experiment, two agents", small),
+    Rule(r"(python3? -m )?pytest\b.*\bsuites/\w+\b", "on a folder, in seconds", on_folder),
     Rule(r"(python3? -m )?pytest\b", "a file of the reader's: options are parsed", only_help),
     Rule(r"(pytest-benchmark|py\.test-benchmark) ", "needs earlier results: options are parsed", only_help),
     Rule(r"cloudbench\b.*--(help|version)\b|cloudbench$", "as written", as_written),

@@ -231,3 +231,42 @@ def test_client_that_leaves_in_the_middle(emulator: RunningEmulator, connect: Co
     while staying(*_META).status == 429:
         pass
     assert staying("files/list_folder", {"path": ""}).value["entries"] == []
+
+
+def test_slots_make_others_wait_their_turn(emulator: RunningEmulator, connect: Connect) -> None:
+    """Five requests of 0.1 s: at once where there is room for all, one after the other where there is one slot."""
+
+    def five_s() -> float:
+        wires = [connect(emulator) for _ in range(5)]
+        for wire in wires:
+            wire("check/user", {"query": "warm"})
+        before_s = time.perf_counter()
+        for number, wire in enumerate(wires):
+            _send(wire, "files/upload", f'{{"path": "/{number}.bin"}}', b"x")
+        assert [wire.connection.getresponse().status for wire in wires] == [200] * 5
+        return time.perf_counter() - before_s
+
+    emulator.control(set={"latency.median_s": 0.1})
+    assert 0.1 <= five_s() < 0.4
+    emulator.control(set={"capacity.slots": 1})
+    assert five_s() >= 0.5
+    emulator.control(set={"capacity.slots": 0})
+    assert five_s() < 0.4
+
+
+def test_a_reset_does_not_repeat_the_same_delays(wire: Any, emulator: RunningEmulator) -> None:
+    """Repeats of an experiment would look alike, and noise like none."""
+    emulator.control(set={"latency.median_s": 0.01, "latency.sigma": 2})
+    rounds = []
+    for _ in range(3):
+        emulator.control(reset=True)
+        rounds.append([round(_took_s(lambda: wire(*_META)), 2) for _ in range(8)])
+    assert len({tuple(each) for each in rounds}) > 1
+
+
+def test_refill_gives_a_full_bucket_and_keeps_the_account(wire: Any, emulator: RunningEmulator) -> None:
+    emulator.control(set={"throttle.rate_per_s": 0.001, "throttle.burst": 3})
+    assert [wire("files/upload", {"path": f"/{n}.bin"}, b"x").status for n in range(4)] == [200, 200, 200, 429]
+    emulator.control(refill=True)
+    assert wire("files/upload", {"path": "/again.bin"}, b"x").status == 200
+    assert len(wire("files/list_folder", {"path": ""}).value["entries"]) == 4

@@ -6,6 +6,7 @@ everything heavier is imported inside the hook that needs it.
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,17 @@ __all__: list[str] = []
 
 _DEFAULT_PROVIDER = "emulated:dropbox"
 _SESSION = pytest.StashKey[Any]()
+
+
+def _seconds(text: str) -> float:
+    """The value of an option that is a duration."""
+    from pytest_cloudbench.fleet.series import duration_s
+    from pytest_cloudbench.model import UsageError
+
+    try:
+        return duration_s(text)
+    except UsageError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -56,6 +68,20 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     }),
     ("--capacity-ops", {
         "type": int, "metavar": "N", "help": "suites/capacity: operations that a search may take (default: by grid)",
+    }),
+    ("--duration", {
+        "type": _seconds, "metavar": "TIME",
+        "help": "how long a series lasts, such as 90s, 6h or 20d (default: by grid)",
+    }),
+    ("--resume", {
+        "nargs": "?", "const": "", "metavar": "FILE",
+        "help": "go on with the latest unfinished series of the same test and provider, or with that of a state file",
+    }),
+    ("--cloudbench-pause", {
+        "type": _seconds, "metavar": "TIME", "help": "between two rounds of a series (default: by grid)",
+    }),
+    ("--cloudbench-keep", {
+        "action": "store_true", "help": "remove the files of a series at its end instead of after each round",
     }),
     ("--cloudbench-fail", {
         "action": "append", "metavar": "METRIC:BOUND", "default": [],

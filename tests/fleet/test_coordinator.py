@@ -119,6 +119,25 @@ def test_once_is_the_leaders_and_late_ones_get_the_answer(three: Fleet) -> None:
     assert three.take("gw2") == {"value": 7}
 
 
+def test_answers_that_all_have_got_are_forgotten(three: Fleet) -> None:
+    three.enter("gw0", "gw1", "gw2")
+    for number in range(50):
+        three.meet("gw0", f"once:{number}")
+        assert three.take("gw0") == {"run": True}
+        three.done("gw0", f"once:{number}", {"value": number})
+        for agent in ("gw1", "gw2"):
+            three.meet(agent, f"once:{number}")
+        for agent in ("gw0", "gw1", "gw2"):
+            three.meet(agent, f"sum:{number}", number)
+        assert [three.told[agent] for agent in ("gw0", "gw1", "gw2")] == [
+            [{"value": number}, {"value": 3 * number}]
+        ] * 3
+        for told in three.told.values():
+            told.clear()
+    (item,) = three.coordinator._items.values()
+    assert list(item.answers) == ["sum:49"]
+
+
 def test_a_new_leader_is_elected(three: Fleet) -> None:
     three.enter("gw0", "gw1", "gw2")
     three.meet("gw0", "once:work")
@@ -183,6 +202,21 @@ def test_who_failed_waits_at_the_clean_up_and_holds_up_nobody(three: Fleet, firs
         assert three.take(agent) == {"value": None}
         three.meet(agent, "sum:b", 1)
     assert three.take("gw0") == {"value": 3}, "and takes part again"
+
+
+def test_who_failed_before_others_removed_a_folder_does_not_wait_for_them_there(three: Fleet) -> None:
+    three.enter("gw0", "gw1", "gw2")
+    three.meet("gw1", "once:clean:first")
+    assert three.take("gw1") is None
+    three.meet("gw0", "once:remove:first")
+    assert three.take("gw0") == {"run": True}
+    three.done("gw0", "once:remove:first", {"value": True})
+    three.meet("gw2", "once:remove:first")
+    assert (three.take("gw0"), three.take("gw2")) == ({"value": True}, {"value": True})
+    three.meet("gw0", "once:clean:second")
+    assert (three.take("gw0"), three.take("gw1")) == (None, None)
+    three.meet("gw2", "once:clean:second")
+    assert (three.take("gw0"), three.take("gw1")) == ({"run": True}, {"run": True})
 
 
 def test_a_lost_agent_is_missing_where_it_was_and_nowhere_else(three: Fleet) -> None:

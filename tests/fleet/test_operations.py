@@ -88,6 +88,64 @@ def test_a_download_of_damaged_files_is_corrupt_and_of_sound_ones_is_not(lab: La
     assert run.counts() == {"passed": 1}, run.text
 
 
+def test_a_stat_of_damaged_files_is_corrupt_and_of_sound_ones_is_not(lab: Lab) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.model import Verb
+
+        def test_it(experiment, payloads, fleet):
+            up = experiment.run(payloads.random(500), {POOL}, keep=True)
+            sorted((HERE / "objects").rglob("s00003*"))[0].write_bytes(bytes(500))
+            sorted((HERE / "objects").rglob("s00004*"))[0].write_bytes(bytes(499))
+            stat = experiment.run(on=up.files, arrival=Threads(3), operation=Verb.STAT, detail=True)
+            wrong = {{s: k for s, k in zip(stat.ops["sensor"], stat.ops["kind"]) if k}}
+            assert wrong == {{3: "corrupt", 4: "corrupt"}} and stat["ok"] == 10 and stat["throughput"] == 0
+    """)
+    run = lab.run(*FOLDER)
+    assert run.counts() == {"passed": 1}, run.text
+
+
+@pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "two"])
+def test_kept_files_are_removed_when_a_test_says_so(lab: Lab, spread: tuple[str, ...]) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.model import UsageError
+        from pytest_cloudbench.arrival import Threads
+
+        def test_it(experiment, payloads):
+            stored = lambda: sum(path.is_file() for path in (HERE / "objects").rglob("*"))
+            first = experiment.run(payloads.random(500), {POOL}, keep=True, mkdir=False, verify=False)
+            second = experiment.run(payloads.random(500), {POOL}, keep=True, mkdir=False, verify=False)
+            assert (first["ok"], second["ok"], stored()) == (12, 12, 24)
+            experiment.agent.gather("all have looked")
+            assert experiment.remove(first.files)
+            assert stored() == 12
+            experiment.agent.gather("all have looked again")
+            with pytest.raises(UsageError, match="not kept by a run of this test, or is removed"):
+                experiment.remove(first.files)
+    """)
+    run = lab.run(*FOLDER, *spread)
+    assert run.counts() == {"passed": 1}, run.text
+    assert not [path for path in (run.folder / "objects").rglob("*") if path.is_file()]
+
+
+def test_an_outage_is_measured_and_not_waited_for(lab: Lab) -> None:
+    (lab.folder / "down.toml").write_text(
+        '[meta]\nname = "down"\napi = "dropbox"\ndescription = "down"\n[faults]\nerror_rate = 1.0\n'
+    )
+    lab.write(f"""
+        from pytest_cloudbench.arrival import Threads
+
+        def test_it(experiment, payloads, provider):
+            result = experiment.run(payloads.random(500), {POOL}, keep=True, mkdir=False, verify=False)
+            assert (result["ops"], result["errors"]) == (12, {{"server": 12}})
+            assert not experiment.remove(result.files)
+            provider.driver.delete = lambda path: None
+    """)
+    run = lab.run("--provider", "emulated:./down.toml")
+    assert run.counts()["passed"] == 1, run.text
+    assert run.duration_s < 30
+
+
 def test_what_is_prepared_counts_for_the_budget(lab: Lab) -> None:
     lab.write(f"""
         from pytest_cloudbench.arrival import Threads

@@ -23,6 +23,7 @@ from pytest_cloudbench import __version__, expect, stats
 from pytest_cloudbench.engine import now_ns
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
 from pytest_cloudbench.fleet.facts import RunFacts, object_name, slug
+from pytest_cloudbench.fleet.series import SeriesKeeper
 from pytest_cloudbench.live import Progress
 from pytest_cloudbench.model import (
     CloudbenchError,
@@ -138,6 +139,7 @@ class Conductor:
         self.on_start: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
         self.coordinator: Coordinator | None = None
+        self._series = SeriesKeeper(facts, config.invocation_params.dir)
 
     def build_coordinator(
         self, patience_s: float, collected: Callable[[list[str]], None], **options: Any
@@ -161,6 +163,7 @@ class Conductor:
                 "died": self._died,
                 "listing": self._listing,
                 "progress": self._progress,
+                "series": lambda agent, payload: self._series.answer(payload),
             },
             patience_s=patience_s,
             **options,
@@ -272,7 +275,7 @@ class Conductor:
         self._current = None
         self.on_end()
         about = next(iter(payloads.values()))
-        run = self._runs[about["run"]]
+        run = self._runs.pop(about["run"])
         run.verified = about["verified"]
         for agent, each in payloads.items():
             run.notes += each["notes"]
@@ -468,6 +471,7 @@ class Conductor:
         for emulator in self._emulators.values():
             emulator.stop()
         self._emulators.clear()
+        self._series.close()
         if dead:
             raise EmulatorError(f"the emulator died: {', '.join(dead)}")
 

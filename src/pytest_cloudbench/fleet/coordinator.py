@@ -243,8 +243,9 @@ class Coordinator:
         if meeting.name == "leave":
             return item.members
         gone = set(item.left)
-        if not meeting.name.startswith(_LAST):  # who failed skips the rest of its experiment
-            gone |= {agent for each in item.meetings.values() if each.name.startswith(_LAST) for agent in each.arrived}
+        for each in item.meetings.values():  # who failed skips the rest of its experiment, and cleans what it knows of
+            if each.name.startswith(_LAST) and each is not meeting:
+                gone |= each.arrived.keys()
         return [agent for agent in item.members if agent not in gone]
 
     def _awaited(self, item: Item, meeting: _Meeting) -> list[str]:
@@ -274,6 +275,8 @@ class Coordinator:
 
     def _answer_all(self, item: Item, meeting: _Meeting, reply: Reply) -> None:
         item.meetings.pop(meeting.name, None)
+        if not meeting.name.startswith(_ONCE):  # all have been here, so all have what was answered before
+            item.answers = {name: kept for name, kept in item.answers.items() if name.startswith(_LAST)}
         item.answers[meeting.name] = reply
         for agent in meeting.arrived:
             self._reply(agent, reply)

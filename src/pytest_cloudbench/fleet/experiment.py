@@ -141,7 +141,7 @@ class Experiment:
     def run(
         self, payload: Generator | None = None, *, arrival: Arrival | Closed, sensors: int = 0, ops_per_sensor: int = 1,
         files: int = 0, operation: Verb = Verb.PUT, on: Files | None = None, sample: float = 1.0, keep: bool = False,
-        verify: bool = True, store: bool = True, detail: bool = False, label: str = "",
+        verify: bool = True, mkdir: bool = True, store: bool = True, detail: bool = False, label: str = "",
         published: Mapping[str, Any] | None = None, expect: Sequence[Expectation] = (),
     ) -> Result:  # fmt: skip
         """Upload new files, or do something else with files that are there: one file per operation.
@@ -159,6 +159,8 @@ class Experiment:
             sample: with ``on`` and ``Threads``, the share of the files that is used, chosen anew by each run.
             keep: leave the files for another run of this test; they are removed at its end.
             verify: after uploads and deletions, compare the provider's listing.
+            mkdir: make the folder first. Without, the first upload makes it and an emulator keeps what it holds: then a
+                provider in trouble is measured, not waited for.
             store: make an entry of it, judge expectations and show it. Without, it is a part of a conclusion.
             detail: give every operation's times (``Result.ops``); for up to some thousand operations.
             label: names the entry where a test makes several.
@@ -189,8 +191,9 @@ class Experiment:
         }  # fmt: skip
         task = task_of(self.provider.driver, operation, on, load.targets if load else {})
         run = _Run(name, task, on, deal, about, self._budget(deal, on.payload, prepares), prepares, verify)
-        result = self._within_folder(run, is_new, keep)
-        self._parts.append(result)
+        result = self._within_folder(run, is_new, keep, mkdir)
+        told = {key: result[key] for key in ("ops", "loop", "ops_file") if key in result.info}
+        self._parts.append(Result(told, doubts=result.doubts, notes=result.notes))  # a long series stays small
         return result
 
     def conclude(
@@ -276,6 +279,17 @@ class Experiment:
                 "verified": False, "clock_offset_ns": str(agent.clock_offset_ns)}  # fmt: skip
         self._parts.append(self._result(agent.gather(f"result:{run}", done)))
 
+    def remove(self, files: Files) -> bool:
+        """Remove what a run has kept, before the end of the test. What cannot be removed now is removed at the end.
+
+        Returns whether it is gone. Raises UsageError for files that no run of this test has kept.
+        """
+        if files.folder not in self._kept:
+            raise UsageError(f"experiment.remove: {files.folder} was not kept by a run of this test, or is removed")
+        if gone := bool(self.agent.once(f"remove:{files.folder}", partial(self._removed, files.folder))):
+            self._kept.remove(files.folder)
+        return gone
+
     def close(self) -> None:
         """Remove the files that runs have kept. The fixture does it."""
         kept, self._kept = self._kept, []
@@ -305,11 +319,11 @@ class Experiment:
         count = max(1, round(sample * len(on.members)))
         return sorted(Random(f"{self.facts.seed}/sample/{name}").sample(list(on.members), count))
 
-    def _within_folder(self, run: _Run, is_new: bool, keep: bool) -> Result:
+    def _within_folder(self, run: _Run, is_new: bool, keep: bool, mkdir: bool) -> Result:
         folder = run.files.folder
         try:
             if is_new:
-                self.agent.once(f"folder:{run.name}", lambda: self._make(folder))
+                self.agent.once(f"folder:{run.name}", lambda: self._make(folder, mkdir))
             try:
                 result = self._measured(run)
                 if keep:
@@ -467,12 +481,13 @@ class Experiment:
                 raise
         return int(self.agent.ask("listing", {"run": run, "rows": rows}))
 
-    def _make(self, folder: str) -> None:
+    def _make(self, folder: str, mkdir: bool) -> None:
         if self.provider.is_kept:
             journal.note(self.provider.spec, folder)
-        elif not self._kept:
+        elif not self._kept and (mkdir or self._runs == 1):  # its random draws begin anew, too
             self.agent.ask("fresh", self.provider.spec)
-        self._patiently(lambda: self.provider.driver.mkdir(folder), {ErrorKind.THROTTLED})
+        if mkdir:
+            self._patiently(lambda: self.provider.driver.mkdir(folder), {ErrorKind.THROTTLED})
 
     def _patiently(self, work: Callable[[], object], passing: Set[ErrorKind] = _PASSING) -> None:
         """Do what is not measured, also where the provider is in trouble because of what was."""
@@ -488,9 +503,20 @@ class Experiment:
                 return
         work()
 
+    def _removed(self, folder: str) -> bool:
+        """Try once to remove a folder; an outage is no reason to wait here."""
+        try:
+            self.provider.driver.delete(folder)
+        except CloudError as error:
+            if error.kind is not ErrorKind.NOT_FOUND:
+                return False
+        if self.provider.is_kept:
+            journal.forget(self.provider.spec, folder)
+        return True
+
     def _remove(self, folder: str) -> None:
         try:
-            self._patiently(lambda: self.provider.driver.delete(folder), {ErrorKind.THROTTLED})
+            self._patiently(lambda: self.provider.driver.delete(folder), {ErrorKind.THROTTLED, ErrorKind.SERVER})
         except CloudError as error:
             if error.kind is not ErrorKind.NOT_FOUND:
                 raise

@@ -14,7 +14,7 @@ from pytest_cloudbench.arrival import Arrival, Closed, ThinkTime, Threads
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.engine import Task, now_ns
 from pytest_cloudbench.fleet.facts import object_name
-from pytest_cloudbench.model import CloudError, Content, ErrorKind, UsageError, Verb
+from pytest_cloudbench.model import CloudError, Content, Entry, ErrorKind, UsageError, Verb
 from pytest_cloudbench.payload import Generator, digest
 
 __all__ = ["OPERATIONS", "Deal", "Files", "Load", "OnFile", "Upload", "compare", "load_of", "task_of"]
@@ -197,19 +197,23 @@ class OnFile:
     folder: str
     file: Callable[[int, int], tuple[str, Content]]
 
-    def prepare(self, sensor: int, seq: int) -> tuple[tuple[str, Content | None], int, bytes]:
-        """Path and content, and the bytes that will be moved."""
+    def prepare(self, sensor: int, seq: int) -> tuple[tuple[str, Content | None, bytes], int, bytes]:
+        """Path, content and digest (where it will be compared), and the bytes that will be moved."""
         if self.verb is Verb.LIST:
-            return (self.folder, None), 0, b""
+            return (self.folder, None, b""), 0, b""
         path, content = self.file(sensor, seq)
-        return (path, content), content.size_bytes if self.verb is Verb.GET else 0, b""
+        algorithm = self.driver.capabilities.digest if self.verb is Verb.STAT else None
+        expected = digest(content, algorithm) if algorithm else b""
+        return (path, content, expected), content.size_bytes if self.verb is Verb.GET else 0, expected
 
-    def execute(self, prepared: tuple[str, Content | None]) -> int:
-        """Do it. A download that differs from what was uploaded is corrupt."""
-        path, content = prepared
+    def execute(self, prepared: tuple[str, Content | None, bytes]) -> int:
+        """Do it. A download, or a stat's size or digest, is corrupt if it differs from what was uploaded."""
+        path, content, expected = prepared
         if self.verb is Verb.GET and content is not None:
             return _download(self.driver, path, content)
-        if self.verb is Verb.LIST:
+        if self.verb is Verb.STAT and content is not None:
+            _compare(self.driver.stat(path), content.size_bytes, expected)
+        elif self.verb is Verb.LIST:
             for _ in self.driver.list(path):
                 pass
         else:
@@ -241,6 +245,17 @@ def _download(driver: Driver, path: str, content: Content) -> int:
     else:
         return first_byte_ns
     raise CloudError(ErrorKind.CORRUPT, Verb.GET.value, path, detail=detail)
+
+
+def _compare(found: Entry, size_bytes: int, expected: bytes) -> None:
+    """What a provider knows of a file against what was uploaded. Content is compared where it gives a digest."""
+    if found.size_bytes != size_bytes:
+        detail = f"size {found.size_bytes} instead of {size_bytes}"
+    elif expected and found.digest is not None and found.digest != expected.hex():
+        detail = f"digest {found.digest} instead of {expected.hex()}"
+    else:
+        return
+    raise CloudError(ErrorKind.CORRUPT, Verb.STAT.value, found.path, detail=detail)
 
 
 def task_of(driver: Driver, operation: Verb, files: Files, targets: Mapping[Any, Any]) -> Upload | OnFile:

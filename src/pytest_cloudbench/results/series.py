@@ -1,0 +1,205 @@
+"""The state of a long series on disk: after a stop of any kind, all rounds but the one that ran are there.
+
+What may live here: one file of JSON lines per series, written on the controller. A file is made under a temporary
+name; a line is one write, then fsync, so that a torn one can only be the last. One process has a file open.
+
+Schemas: 1: a header (``schema``, ``key``, ``setup``, ``plan``), then lines with ``session`` (a process took it up),
+``round`` (numbered from 0, with ``ended_s``) or ``end`` (its entry was made). Times are seconds of the Unix epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from pytest_cloudbench.model import ResultsError
+
+__all__ = ["SCHEMA", "SeriesFile", "create", "latest", "resume"]
+
+SCHEMA = 1
+_SUFFIX = ".jsonl"
+
+_Line = dict[str, Any]
+
+
+class SeriesFile:
+    """An open series.
+
+    Attributes:
+        path: of the file.
+        header: its first line.
+        rounds: how many are done.
+        observed_s: how long sessions before this one ran until the end of their last round.
+        is_finished: whether its entry was made.
+        was_torn: whether a torn last line was cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open and check it. Raises ResultsError for one of another schema, a damaged one, or one in use."""
+        self.path, self.rounds, self.observed_s = path, 0, 0.0
+        self.is_finished = self.was_torn = False
+        try:
+            self._file: IO[bytes] = path.open("r+b")
+        except OSError as error:
+            raise ResultsError(f"{path}: expected the state file of a series ({error.strerror})") from error
+        try:
+            self._lock()
+            self.header = _header(path, self._file.readline())
+            self._check()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Write a line so that it survives a loss of power. Raises ResultsError."""
+        try:
+            self._file.seek(0, os.SEEK_END)
+            self._file.write(_encoded(line))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise ResultsError(f"{self.path}: cannot write the state of the series: {error.strerror}") from error
+        self.rounds += "round" in line
+
+    def page(self, offset: int, most: int) -> tuple[list[_Line], int]:
+        """At most ``most`` lines behind the header from a byte offset (0: the first), and where the next ones begin."""
+        self._file.seek(offset)
+        if not offset:
+            self._file.readline()
+        lines: list[_Line] = []
+        while len(lines) < most and (raw := self._file.readline()):
+            lines.append(json.loads(raw))
+        return lines, self._file.tell() if len(lines) == most else 0
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._file.close()
+
+    def _lock(self) -> None:
+        try:
+            import fcntl
+        except ImportError:  # not on Windows: two sessions on one series are the user's to avoid there
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ResultsError(f"{self.path}: another run is at this series now") from error
+
+    def _check(self) -> None:
+        """Read all lines, count, and cut off a torn last one."""
+        began_s = last_s = 0.0
+        while True:
+            at = self._file.tell()
+            raw = self._file.readline()
+            if not raw:
+                break
+            line = _decoded(raw)
+            if line is None:
+                if self._file.read(1):
+                    raise ResultsError(f"{self.path}: damaged at byte {at}: {raw[:40]!r}; start a new series")
+                self._file.truncate(at)
+                self.was_torn = True
+                break
+            try:
+                if "session" in line:
+                    self.observed_s += last_s - began_s
+                    began_s = last_s = float(line["session"]["at_s"])
+                elif "round" in line:
+                    if line["round"] != self.rounds:
+                        raise ResultsError(f"{self.path}: expected round {self.rounds}, found {line['round']!r}")
+                    self.rounds += 1
+                    last_s = float(line["ended_s"])
+                self.is_finished = "end" in line
+            except (KeyError, TypeError, ValueError) as error:
+                raise ResultsError(f"{self.path}: damaged at byte {at}: {error}; start a new series") from error
+        self.observed_s += last_s - began_s
+
+
+def create(path: Path, header: Mapping[str, Any]) -> SeriesFile:
+    """Begin a series. Raises ResultsError."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(_encoded({"schema": SCHEMA, **header}))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot begin a series: {error.strerror}") from error
+    return SeriesFile(path)
+
+
+def resume(path: Path, key: Mapping[str, Any], setup: Mapping[str, Any]) -> SeriesFile:
+    """Go on with a series. Raises ResultsError where it is of another test, provider or set-up, or cannot be read."""
+    found = SeriesFile(path)
+    for name, wanted in (("key", key), ("setup", setup)):
+        there = found.header.get(name)
+        if there != wanted:
+            found.close()
+            differs = "; ".join(_differences(there if isinstance(there, dict) else {}, wanted))
+            raise ResultsError(f"{path}: a series of something else: {differs}")
+    return found
+
+
+def latest(folder: Path, key: Mapping[str, Any]) -> Path | None:
+    """The unfinished series of a key that was written to last. Raises ResultsError for one of another schema."""
+    paths = sorted(folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in paths:
+        with path.open("rb") as file:
+            header = _header(path, file.readline())
+            if header.get("key") == key and not any("end" in (_decoded(raw) or {}) for raw in _tail(file)):
+                return path
+    return None
+
+
+def _tail(file: IO[bytes]) -> Iterator[bytes]:
+    """The last lines: an end is short."""
+    start = max(file.tell(), file.seek(0, os.SEEK_END) - 200)
+    file.seek(start)
+    yield from file
+
+
+def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted({*there, *wanted}):
+        if there.get(name) != wanted.get(name):
+            yield f"{name} was {there.get(name)!r} and is {wanted.get(name)!r}"
+
+
+def _header(path: Path, raw: bytes) -> _Line:
+    header = _decoded(raw)
+    if header is None or "schema" not in header:
+        raise ResultsError(f"{path}: expected the state file of a series")
+    if header["schema"] != SCHEMA:
+        raise ResultsError(f"{path}: schema {header['schema']!r}; this version reads {SCHEMA}: move the file away")
+    return header
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _decoded(raw: bytes) -> _Line | None:
+    """A line, or None for a torn one."""
+    if not raw.endswith(b"\n"):
+        return None
+    try:
+        line = json.loads(raw)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) else None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name survive a loss of power, where a system can do that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

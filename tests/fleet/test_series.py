@@ -1,0 +1,96 @@
+"""Durations as people write them, and when a series ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.fleet import series
+from pytest_cloudbench.fleet.facts import RunFacts
+from pytest_cloudbench.fleet.series import SeriesKeeper, duration_s
+from pytest_cloudbench.model import ResultsError, UsageError
+
+ASKED = {"name": "test_it[x]", "key": {"test": "test_it", "provider": "x", "params": {}}, "setup": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "truth_s"),
+    [("90s", 90), ("6h", 21_600), ("20d", 1_728_000), ("1d12h", 129_600), ("1.5m", 90), ("0s", 0), ("7", 7)],
+)
+def test_durations(text: str, truth_s: float) -> None:
+    assert duration_s(text) == truth_s
+
+
+@pytest.mark.parametrize("text", ["", "s", "soon", "6 h", "-1s", "1h-2m", "1e3s", "6hh", "h6"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"expected a number with s, m, h or d"):
+        duration_s(text)
+
+
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def monotonic(self) -> float:
+        return self.now_s - 500
+
+
+def keeper(folder: Path, time_scale: float = 1.0) -> SeriesKeeper:
+    return SeriesKeeper(RunFacts("r", "seed", time_scale, None, None, 0.2, str(folder / "m" / "r"), "host"), folder)
+
+
+def opened(folder: Path, plan: dict[str, Any], resume: str | None = None, scale: float = 1.0) -> SeriesKeeper:
+    made = keeper(folder, scale)
+    made.answer({"do": "open", **ASKED, "plan": plan, "resume": resume, "keeps_plan": False})
+    return made
+
+
+def rounds_of(made: SeriesKeeper, clock: Clock, round_s: float, most: int = 99) -> list[int]:
+    """Runs rounds of a duration until the keeper says that it is enough."""
+    done: list[int] = []
+    while len(done) < most:
+        told = made.answer({"do": "next", "name": ASKED["name"], "is_later": bool(done)})
+        if told["round"] is None:
+            break
+        clock.now_s += told["pause_s"] + round_s
+        made.answer({"do": "add", "name": ASKED["name"], "line": {"round": told["round"]}})
+        done.append(told["round"])
+    made.close()
+    return done
+
+
+def test_there_is_time_for_another_round_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(series, "time", clock)
+    plan = {"rounds": 3, "duration_s": None, "pause_s": 0.0}
+    assert rounds_of(opened(tmp_path / "a", plan), clock, 10) == [0, 1, 2]
+    timed = {"rounds": 3, "duration_s": 95.0, "pause_s": 10.0}
+    assert rounds_of(opened(tmp_path / "b", timed), clock, 10) == [0, 1, 2, 3, 4]
+    assert rounds_of(opened(tmp_path / "c", timed, scale=10), clock, 1) == [0, 1, 2, 3, 4]
+    assert rounds_of(opened(tmp_path / "d", {**timed, "duration_s": 0.0}), clock, 10) == [0]
+
+
+def test_the_time_between_sessions_is_not_time_of_the_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(series, "time", clock)
+    plan = {"rounds": 3, "duration_s": 50.0, "pause_s": 0.0}
+    assert rounds_of(opened(tmp_path, plan), clock, 10, most=2) == [0, 1]
+    clock.now_s += 1e6
+    assert rounds_of(opened(tmp_path, plan, resume=""), clock, 10) == [2, 3, 4]
+
+
+def test_one_series_has_one_round_of_a_number(tmp_path: Path) -> None:
+    made = opened(tmp_path, {"rounds": 3, "duration_s": None, "pause_s": 0.0})
+    made.answer({"do": "add", "name": ASKED["name"], "line": {"round": 0}})
+    made.answer({"do": "end", "name": ASKED["name"]})
+    with pytest.raises(UsageError, match="has no unfinished series of test_it with x"):
+        opened(tmp_path, {"rounds": 3}, resume="")
+    with pytest.raises(ResultsError, match="expected the state file of a series"):
+        opened(tmp_path, {"rounds": 3}, resume="other.jsonl")

@@ -1,0 +1,124 @@
+"""State files of series: durable lines, torn ends, damage, other schemas, one writer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.results import series
+
+KEY = {"test": "test_series", "provider": "folder:x", "params": {}}
+SETUP = {"files": 3}
+HEADER = {"key": KEY, "setup": SETUP, "plan": {"rounds": 2}}
+
+
+def session(at_s: float) -> dict[str, Any]:
+    return {"session": {"at_s": at_s, "run_id": "r"}}
+
+
+def a_round(number: int, ended_s: float) -> dict[str, Any]:
+    return {"round": number, "ended_s": ended_s}
+
+
+def made(path: Path, *lines: dict[str, Any]) -> Path:
+    file = series.create(path, HEADER)
+    for line in lines:
+        file.add(line)
+    file.close()
+    return path
+
+
+def test_what_was_added_is_there_again_and_counts_go_on(tmp_path: Path) -> None:
+    added = [session(100.0), a_round(0, 110.0), a_round(1, 130.0), session(500.0), a_round(2, 507.0)]
+    path = made(tmp_path / "deep" / "a.jsonl", *added)
+    file = series.resume(path, KEY, SETUP)
+    assert (file.rounds, file.observed_s, file.is_finished, file.was_torn) == (3, 37.0, False, False)
+    found, offset = [], 0
+    while page := file.page(offset, 2):
+        found += page[0]
+        offset = page[1]
+        if not offset:
+            break
+    assert found == added
+    assert file.page(0, 100) == (added, 0)
+    file.add(a_round(3, 510.0))
+    assert file.rounds == 4
+    file.close()
+    assert [json.loads(line).get("round") for line in path.read_text().splitlines()[2:]] == [0, 1, None, 2, 3]
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("end", [b'{"round":1,"en', b'{"round":1,"ended_s":5}', b"\x00\x00\x00\n", b"17\n"])
+def test_a_torn_last_line_is_cut_off(tmp_path: Path, end: bytes) -> None:
+    path = made(tmp_path / "a.jsonl", session(0.0), a_round(0, 3.0))
+    whole = path.read_bytes()
+    path.write_bytes(whole + end)
+    file = series.SeriesFile(path)
+    assert (file.rounds, file.was_torn) == (1, True)
+    file.close()
+    assert path.read_bytes() == whole
+
+
+def test_damage_in_the_middle_is_no_torn_end(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.jsonl", session(0.0), a_round(0, 3.0))
+    whole = path.read_bytes()
+    for bad, told in ((b"{ \n", "damaged at byte"), (b'{"round":7,"ended_s":1}\n', "expected round 1, found 7"),
+                      (b'{"round":0,"ended_s":1}\n', "expected round 1, found 0"),
+                      (b'{"round":1}\n', "damaged at byte"), (b'{"session":{}}\n', "damaged at byte")):  # fmt: skip
+        path.write_bytes(whole + bad + b'{"round":1,"ended_s":9}\n')
+        with pytest.raises(ResultsError, match=told):
+            series.SeriesFile(path)
+
+
+def test_another_schema_and_what_is_no_series_are_refused(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.jsonl", session(0.0))
+    path.write_text(path.read_text().replace('"schema":1', '"schema":2'))
+    with pytest.raises(ResultsError, match="schema 2; this version reads 1"):
+        series.resume(path, KEY, SETUP)
+    with pytest.raises(ResultsError, match="schema 2; this version reads 1"):
+        series.latest(tmp_path, KEY)
+    for text in ("", "hello\n", '{"key": {}}\n'):
+        path.write_text(text)
+        with pytest.raises(ResultsError, match="expected the state file of a series"):
+            series.SeriesFile(path)
+    with pytest.raises(ResultsError, match="No such file"):
+        series.SeriesFile(tmp_path / "none.jsonl")
+
+
+def test_a_series_of_something_else_is_refused_and_says_what_differs(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.jsonl", session(0.0))
+    with pytest.raises(ResultsError, match="files was 3 and is 4"):
+        series.resume(path, KEY, {"files": 4})
+    with pytest.raises(ResultsError, match="provider was 'folder:x' and is 'folder:y'"):
+        series.resume(path, {**KEY, "provider": "folder:y"}, SETUP)
+    series.resume(path, KEY, SETUP).close()
+
+
+def test_one_process_has_it_open(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    path = made(tmp_path / "a.jsonl", session(0.0))
+    file = series.SeriesFile(path)
+    with pytest.raises(ResultsError, match="another run is at this series now"):
+        series.SeriesFile(path)
+    file.close()
+    series.SeriesFile(path).close()
+
+
+def test_the_latest_unfinished_one_of_the_key_is_found(tmp_path: Path) -> None:
+    import os
+
+    older = made(tmp_path / "older.jsonl", session(0.0))
+    newer = made(tmp_path / "newer.jsonl", session(0.0))
+    finished = made(tmp_path / "finished.jsonl", session(0.0), a_round(0, 1.0), {"end": {"at_s": 2.0}})
+    for age, path in enumerate((finished, newer, older)):
+        os.utime(path, (1e9 - age, 1e9 - age))
+    assert series.latest(tmp_path, KEY) == newer
+    assert series.latest(tmp_path, {**KEY, "provider": "folder:y"}) is None
+    assert series.latest(tmp_path / "none", KEY) is None
+    file = series.SeriesFile(finished)
+    assert file.is_finished
+    file.close()

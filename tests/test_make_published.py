@@ -452,6 +452,19 @@ def test_a_view_knows_the_suite_in_a_wheel(tool: ModuleType) -> None:
     assert found["stats"]["data"] == [0.0]
 
 
+def test_a_run_of_a_provider_that_no_paper_had_is_written_once_beside_all_of_them(tool: ModuleType) -> None:
+    fullname = "suites/availability/test_availability.py::test_series[x]"
+    run = [
+        {"fullname": fullname, "params": None, "extra_info": {"availability": 0.75}},
+        {"fullname": f"{fullname}#1024kB", "params": {"size_kb": 1024}, "extra_info": {"hash_call_s": 0.5}},
+        {"fullname": f"{fullname}#7kB", "params": {"size_kb": 7}, "extra_info": {"hash_call_s": 0.5}},
+    ]
+    published = entries("cloud-raid-2012-table-1") + entries("cloud-raid-2012-table-3")
+    found = tool.view({"benchmarks": run}, published)["benchmarks"]
+    assert [(each["params"], each["stats"]["data"]) for each in found] == [(None, [75.0]), ({"size_kb": 1024}, [0.5])]
+    assert {each["group"] for each in found} < {each["group"] for each in published}
+
+
 def test_a_run_without_a_published_row_is_said(
     tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

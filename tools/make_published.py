@@ -111,6 +111,8 @@ def entry(paper: Mapping[str, Any], table: Mapping[str, Any], at: int, cells: Ce
         "date": paper["date"], "date_of": paper["date_of"], "measured": paper["measured"], "row": at,
         "cells": {key: cells[key] for key in cells}, "notes": notes,
     }  # fmt: skip
+    if "match" in table:
+        extra["match"] = table["match"]
     name = f"{test.rpartition('::')[2]}[{param}]"
     return {"group": f"{of} ({paper['key']}, {table['name']})", "name": name,
             "fullname": f"{test.rpartition('::')[0]}::{name}", "params": params, "param": param, "extra_info": extra,
@@ -144,14 +146,17 @@ def documents(folder: Path) -> dict[str, str]:
 
 def view(run: Mapping[str, Any], published: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A stored run with the published quantities as rounds: only entries of the same test and parameters as one of
-    ``published``, and only where the run knows the quantity (a metric that is null is left out, never zero).
+    ``published``, and only where the run knows the quantity (a metric that is null is left out, never zero). Where
+    several rows are about the same (each provider's, of which the run's is none), it is written once.
     """
     found = []
     for mine in run["benchmarks"]:
+        groups = set()
         for theirs in published:
             about = theirs["extra_info"]
             value = mine["extra_info"].get(about["stats_metric"])
-            if value is not None and _same_row(mine, theirs):
+            if value is not None and theirs["group"] not in groups and _same_row(mine, theirs):
+                groups.add(theirs["group"])
                 extra = {**mine["extra_info"], **{key: about[key] for key in about if key.startswith("stats_")}}
                 rounds = stats_of(in_stats(value, about["stats_scale"]))
                 found.append({**mine, "group": theirs["group"], "extra_info": extra, "stats": rounds})
@@ -164,7 +169,8 @@ def _same_row(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
     if Path(my_file).parts[-2:] != Path(file).parts[-2:] or my_test.partition("[")[0] != test.partition("[")[0]:
         return False
     given = mine["params"] or {}
-    return all(given.get(name) == value for name, value in theirs["params"].items())
+    names = theirs["extra_info"].get("match", theirs["params"])
+    return all(given.get(name) == theirs["params"][name] for name in names)
 
 
 def write_view(run: Path, out: Path, table: str) -> int:

@@ -127,6 +127,7 @@ RULES = [
     Rule(r"(python3? -m )?pytest( -\S+)*( tests\b.*)?$", "the project's own tests would run this test again", not_run),
     Rule(r"pytest --pyargs pytest_cloudbench\.suites", "needs the wheel; tests/test_packaging.py runs it", not_run),
     Rule(r"(python3? -m )?pytest\b.*\bsuites/iot\b", "one experiment, two agents", small),
+    Rule(r"pytest suites/availability\b", "one series of seconds", as_written),
     Rule(r"(python3? -m )?pytest\b.*\bsuites/\w+\b", "on a folder, in seconds", on_folder),
     Rule(r"(python3? -m )?pytest\b", "a file of the reader's: options are parsed", only_help),
     Rule(r"(pytest-benchmark|py\.test-benchmark) ", "needs earlier results: options are parsed", only_help),

@@ -1,3 +1,5 @@
+"""Fixtures of the tests of suites."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -10,5 +12,6 @@ from tests.fleet.harness import Lab, lab_in
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
+    """A folder that a suite is run in; whatever still runs at the end is ended."""
     with lab_in(tmp_path) as made:
         yield made

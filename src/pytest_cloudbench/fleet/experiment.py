@@ -248,7 +248,7 @@ class Experiment:
         name = f"{self.nodeid}#{self._runs}"
         folder = f"/cloudbench-{self.facts.run_id}/{slug(name)}"
         try:
-            self.agent.once(f"folder:{name}", lambda: self._make(folder))
+            self.agent.once(f"folder:{name}", lambda: self._make(folder, True))
             try:
                 yield name, Files(folder, fresh(payload, self._runs) if self._runs > 1 else payload)
             finally:

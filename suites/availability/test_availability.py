@@ -1,0 +1,244 @@
+"""How often do writes complete, is what comes back what was sent, and how soon is a hash call answered?
+
+A long series (Cloud-RAID, III.B to III.D): each round uploads files of the sizes of Table I, reads a random 10 % back,
+and asks for the metadata of a random half, whose digest is compared. Table III is writes completed over tried with
+wrong hashes, Table I the time of hash calls by size. Rounds are written down one by one, so a series can be stopped at
+any time and resumed (``--resume``); ``--duration`` says how long it lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.fleet.series import Plan, Series
+from pytest_cloudbench.model import KIB, Verb
+from pytest_cloudbench.payload import RandomContent, digest
+
+from .rounds import SizeClasses, checked, completed, counts, fold, hash_calls
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.experiment import Experiment, Result
+    from pytest_cloudbench.payload import Payloads
+
+READ_BACK = 0.1
+"""III.B: "the test client reads 10% of randomly selected data back from the cloud"."""
+
+HASH_CALLS = 0.5
+"""The share of the files that hash calls are about; the paper says "a series of randomized" requests."""
+
+THREADS = 8
+
+SIZES_KB = {"quick": (100, 1024, 4096), "paper": (100, 1024, 10_240, 102_400)}
+"""Table I's sizes; quick ends where an emulator on two cores is not the bottleneck."""
+
+FILES = {"quick": 18, "paper": 88}
+"""In each round. 480 rounds of 88 are the 42,000 writes that Table III has for four of its providers."""
+
+PLANS = {"quick": Plan(rounds=3), "paper": Plan(rounds=480, duration_s=20 * 86_400, pause_s=3600)}
+"""Twenty days (III.A), with a round in each hour, or else a daily course could not be seen."""
+
+TABLE_III = "Cloud-RAID 2012, Table III: 99.655 % to 100 % of 42,000 or 72,500 writes, 0 to 40 wrong hashes"
+TABLE_I = "Cloud-RAID 2012, Table I: the range of seven providers"
+TABLE_I_MS = {100: (28, 1326), 1024: (36, 1069), 10_240: (26, 1280), 102_400: (26, 1390)}
+"""By size in kB: the quickest and the slowest call of Table I."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What the command line and the grid say."""
+
+    files: int
+    sizes_kb: tuple[int, ...]
+    plan: Plan
+    keeps_plan: bool
+    resume: str | None
+    keep: bool
+
+
+@pytest.fixture
+def options(request: pytest.FixtureRequest) -> _Options:
+    """The grid's numbers, with those that were given in their place."""
+    option, grid = request.config.option, request.config.option.grid
+    plan = PLANS[grid]
+    if option.duration is not None:
+        plan = replace(plan, duration_s=option.duration)
+    if option.cloudbench_pause is not None:
+        plan = replace(plan, pause_s=option.cloudbench_pause)
+    keeps_plan = option.duration is None and option.cloudbench_pause is None
+    return _Options(FILES[grid], SIZES_KB[grid], plan, keeps_plan, option.resume, option.cloudbench_keep)
+
+
+def test_series(experiment: Experiment, payloads: Payloads, options: _Options) -> None:
+    """Tables I and III, for one provider."""
+    setup = {"files": options.files, "sizes_kb": list(options.sizes_kb), "read_back": READ_BACK,
+             "hash_calls": HASH_CALLS, "threads": THREADS}  # fmt: skip
+    series = Series(experiment, setup, options.plan, options.resume, options.keeps_plan)
+    for number in series.rounds():
+        payload = SizeClasses(f"{payloads.seed}/{number}", options.sizes_kb)
+        series.add({"round": number, **_round(experiment, series, payload, options)})
+    told = series.sum(fold)
+    results = [_availability(experiment, told), *_by_size(experiment, told)]
+    series.end()
+    for result in results:
+        result.check()
+
+
+def _round(experiment: Experiment, series: Series, payload: SizeClasses, options: _Options) -> dict[str, Any]:
+    """Upload, read a tenth back, ask for hashes; the line that the state file gets."""
+    run = partial(experiment.run, arrival=Threads(THREADS), store=False, detail=True, verify=False)
+    began_s = series.now_s()
+    up = run(payload, files=options.files, keep=True, mkdir=False)
+    assert up.files is not None
+    there = replace(up.files, members=completed(up.ops))
+    down = calls = None
+    asked_s = 0.0
+    if there.members:
+        down = run(on=there, sample=READ_BACK, operation=Verb.GET)
+        asked_s = series.now_s()
+        calls = run(on=there, sample=HASH_CALLS, operation=Verb.STAT)
+    if not options.keep:
+        experiment.remove(up.files)
+    runs = [each for each in (up, down, calls) if each is not None]
+    has_digest = experiment.provider.driver.capabilities.digest is not None
+    compared = [each.ops for each in (down, calls if has_digest else None) if each is not None]
+    return {
+        "began_s": began_s, "writes": counts(up.ops), "reads": counts(down.ops if down else {}),
+        "calls": counts(calls.ops if calls else {}, has_digest), "files": checked(compared),
+        "hash": hash_calls(calls.ops, asked_s, payload) if calls else {},
+        "doubts": list(dict.fromkeys(doubt for each in runs for doubt in each.doubts)),
+        "ops_files": [each["ops_file"] for each in runs if "ops_file" in each.info],
+    }  # fmt: skip
+
+
+def _availability(experiment: Experiment, told: Mapping[str, Any]) -> Result:
+    """Table III's row for this provider."""
+    times = told["all_sizes"]
+    day = told["time_of_day"]
+    metrics = {name: told[name] for name in ("availability", "wrong_hash_rate")}
+    metrics |= {name: value for name, value in times.items() if name in _SPREAD}
+    facts = {name: value for name, value in told.items() if name not in {"by_size", "all_sizes", *metrics}}
+    facts |= {
+        "loop": "closed", "errors": _listed(told["write_errors"]),
+        "time_of_day": day["answer"], "time_of_day_test": day,
+        "interval": f"{told['availability_low']:.2%} to {told['availability_high']:.2%}",
+        "checked": told["files_checked"], "hash_calls": times["hash_calls"], "hash_call_s": times["hash_call_s"],
+    }  # fmt: skip
+    columns = ["rounds", "writes", "errors", "availability", "interval", "checked", "wrong_hashes", "hash_call_p50",
+               "hash_call_p99", "time_of_day", "size_matters"]  # fmt: skip
+    return experiment.conclude(
+        metrics, times["times_s"] or [told["observed_s"]], columns=columns, facts=facts, doubts=_doubts(told),
+        stats_of="time of hash calls" if times["times_s"] else "time of the whole series: no hash call was answered",
+        notes=_notes(told), published={"source": TABLE_III},
+    )  # fmt: skip
+
+
+def _by_size(experiment: Experiment, told: Mapping[str, Any]) -> list[Result]:
+    """Table I's rows for this provider: one entry per size."""
+    params, found = experiment.params, []
+    for size, times in told["by_size"].items():
+        experiment.params = {**params, "size_kb": int(size)}
+        found.append(_of_size(experiment, int(size), times, _doubts(told)))
+    experiment.params = params
+    return found
+
+
+def _of_size(experiment: Experiment, size_kb: int, times: Mapping[str, Any], doubts: Sequence[str]) -> Result:
+    algorithm = experiment.provider.driver.capabilities.digest or "sha256"
+    local_s = experiment.agent.once(f"local-hash:{size_kb}", partial(_local_hash_s, size_kb, algorithm))
+    low, high = TABLE_I_MS.get(size_kb, (None, None))
+    facts = {
+        "ops": times["hash_calls"], "hash_calls": times["hash_calls"], "hash_calls_kept": times["hash_calls_kept"],
+        "hash_call_s": times["hash_call_s"], "local_hash_s": local_s, "local_hash": algorithm,
+        "local_hash_ms": round(local_s * 1e3, 2), "loop": "closed",
+        "published_range": f"{low} to {high} ms" if low is not None else "-",
+    }  # fmt: skip
+    columns = ["hash_calls", "hash_call_p50", "hash_call_p90", "hash_call_p99", "hash_call_max", "local_hash_ms",
+               "published_range"]  # fmt: skip
+    metrics = {name: times[name] for name in _SPREAD}
+    return experiment.conclude(
+        metrics, times["times_s"], stats_of="time of hash calls", label=f"{size_kb}kB", facts=facts, columns=columns,
+        doubts=doubts, published={"source": TABLE_I},
+    )  # fmt: skip
+
+
+_SPREAD = tuple(f"hash_call_{label}" for label in ("p50", "p90", "p99", "p99.9", "max"))
+
+
+def _doubts(told: Mapping[str, Any]) -> list[str]:
+    count = told["doubtful_rounds"]
+    return [*told["doubts_of_rounds"], f"{count} of {told['rounds']} rounds are doubtful"] if count else []
+
+
+def _notes(told: Mapping[str, Any]) -> list[str]:
+    """What must be read beside the numbers."""
+    notes = []
+    earlier = told["sessions"] - 1
+    if earlier:
+        whose = "an earlier run" if earlier == 1 else f"{earlier} earlier runs"
+        rounds = f"{told['earlier_rounds']} round{'s' * (told['earlier_rounds'] != 1)}"
+        notes.append(f"resumed: {rounds} of {whose}, stopped for {_spoken(told['gap_s'])}, "
+                     "which counts neither as time nor as unavailability")  # fmt: skip
+    if told["was_torn"]:
+        notes.append("the state file's last line was torn by the stop; that round was done again")
+    times, day = told["all_sizes"], told["time_of_day"]
+    if times["hash_calls_kept"] < times["hash_calls"]:
+        notes.append(f"percentiles of {times['hash_calls_kept']:,} of {times['hash_calls']:,} hash calls; "
+                     "counts, means and largest are of all")  # fmt: skip
+    if day["answer"] == "yes":
+        test = f"Kruskal-Wallis {day['statistic']:.1f}, p {day['p_value']:.1g}, {day['days']:.1f} days"
+        notes.append(
+            f"hash calls depend on the time of day: hours differ by {day['change']:.0%} of the median ({test})"
+        )
+    if told["throttled"]:
+        others = told["availability_unthrottled"] or 0.0
+        notes.append(f"{told['throttled']} writes were throttled; without them {others:.2%} completed")
+    if told["read_errors"] or told["hash_call_errors"]:
+        notes.append(f"downloads that failed: {_listed(told['read_errors'])}; "
+                     f"hash calls that failed: {_listed(told['hash_call_errors'])}")  # fmt: skip
+    return notes
+
+
+def _listed(errors: Mapping[str, int]) -> str:
+    """ "server 12, throttled 3"."""
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items())) or "none"
+
+
+def _spoken(duration_s: float) -> str:
+    """ "3 h 2 min"."""
+    minutes, seconds = divmod(round(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s"))
+    return " ".join([f"{count} {unit}" for count, unit in parts if count][:2]) or "less than a second"
+
+
+@dataclass(frozen=True, slots=True)
+class _InMemory:
+    """A file whose bytes are made before: reading it takes no time that hashing would be blamed for."""
+
+    size_bytes: int
+    block: bytes
+
+    def read(self, offset: int, length: int) -> bytes:
+        length = min(length, self.size_bytes - offset)
+        return self.block if length >= len(self.block) else self.block[:length]
+
+
+def _local_hash_s(size_kb: int, algorithm: str) -> float:
+    """Table I's third column: what this machine takes for the same digest, the median of three."""
+    size_bytes = size_kb * KIB
+    content = _InMemory(size_bytes, RandomContent("local", min(size_bytes, 4096 * KIB)).read(0, 4096 * KIB))
+    times_s = []
+    for _ in range(3):
+        began_s = perf_counter()
+        digest(content, algorithm)
+        times_s.append(perf_counter() - began_s)
+    return median(times_s)

@@ -284,7 +284,7 @@ def blocks(document: str, kind: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("document", "tests", "time_scale"),
-    [("README.md", 1, 2), ("docs/arrivals.md", 1, 2), ("docs/experiments.md", 3, 100)],
+    [("README.md", 1, 2), ("docs/arrivals.md", 1, 2), ("docs/experiments.md", 4, 100)],
 )
 def test_the_experiments_in_a_document_run(document: str, tests: int, time_scale: int, tmp_path: Path) -> None:
     every = "\n".join(blocks(document, "python")) if tests > 1 else block(document, "python")

@@ -14,10 +14,10 @@ from pytest_cloudbench.shapes import Drift, availability, drift, fit_line
 from pytest_cloudbench.stats import PERCENTILES, percentile
 
 KEPT_PER_ROUND = 64
-"""Hash calls of one size that a round writes down: of more, those at evenly spaced ranks."""
+"""Hash calls of one size that a round writes down: of more, evenly spaced ranks."""
 
 KEPT = 10_000
-"""Hash calls of one size that the conclusion works with: where there are more, a random sample of those written down."""
+"""Hash calls of one size that the conclusion works with: of more that were written down, a random sample."""
 
 ROUNDS_STORED = 1000
 """Hash calls that become rounds of an entry."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.fleet.experiment import Experiment, Result
     from pytest_cloudbench.payload import Payloads
 
-SIZES = {"quick": {"10MB": 10 * MIB}, "paper": {"1MB": MIB, "10MB": 10 * MIB, "100MB": 100 * MIB}}
+SIZES_MB = {"quick": (10,), "paper": (1, 10, 100)}
 START = {"quick": (1, 5, 10, 20, 50), "paper": (1, *range(5, 101, 5))}
 """The search begins here; Table II has 5 to 100 segments."""
 
@@ -30,11 +30,10 @@ REPEATS = 3
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One experiment per size of the object."""
-    sizes = SIZES[metafunc.config.option.grid]
-    metafunc.parametrize("object_bytes", sizes.values(), ids=sizes)
+    metafunc.parametrize("size_mb", SIZES_MB[metafunc.config.option.grid], ids=lambda size_mb: f"{size_mb}MB")
 
 
-def test_table_2(experiment: Experiment, payloads: Payloads, object_bytes: int, grid: str) -> None:
+def test_table_2(experiment: Experiment, payloads: Payloads, size_mb: int, grid: str) -> None:
     """Table II: best segmentation level, P(F), P(F_x), improvement factor and single chunk time."""
     search = LevelSearch(1, 100, REPEATS, MOST_PROBES[grid], start=START[grid])
     refused: set[int] = set()
@@ -42,7 +41,7 @@ def test_table_2(experiment: Experiment, payloads: Payloads, object_bytes: int, 
 
     def upload(segments: int, of: int) -> Result:
         """The first ``of`` of so many segments, all at once."""
-        part = payloads.segments(object_bytes, segments)
+        part = payloads.segments(size_mb * MIB, segments)
         results.append(experiment.run(part, arrival=Threads(of), files=of, store=False, detail=True))
         return results[-1]
 
@@ -59,11 +58,11 @@ def test_table_2(experiment: Experiment, payloads: Payloads, object_bytes: int, 
     }
     if best.level:
         times_s["single_chunk"] = [taken_s for _ in range(REPEATS) for taken_s in upload(best.level, 1).ok_s]
-    _conclude(experiment, object_bytes, best, times_s, refused)
+    _conclude(experiment, size_mb, best, times_s, refused)
 
 
 def _conclude(
-    experiment: Experiment, object_bytes: int, best: BestLevel, times_s: dict[str, list[float]], refused: set[int]
+    experiment: Experiment, size_mb: int, best: BestLevel, times_s: dict[str, list[float]], refused: set[int]
 ) -> None:
     time_s = {name: median(values) if values else None for name, values in times_s.items()}
     native_s, segmented_s, level = time_s["native"], time_s["segmented"], best.level
@@ -82,7 +81,7 @@ def _conclude(
             "probes", "noise",
         ),
         facts={
-            "object_bytes": object_bytes, "segment_mb": object_bytes / level / MIB if level else None,
+            "object_bytes": size_mb * MIB, "segment_mb": size_mb / level if level else None,
             "contenders": f"{best.contenders[0]}-{best.contenders[-1]}" if best.contenders else None,
             "segments_s": {str(found): list(values) for found, values in best.measured.items()},
             "refused": sorted(refused), "probes": best.probes, "noise": best.noise, "is_complete": best.is_complete,

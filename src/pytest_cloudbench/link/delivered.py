@@ -1,0 +1,198 @@
+"""What a link was asked for, what it delivered, and whether the two agree.
+
+What may live here: values and pure functions from what the echo saw to numbers. No I/O.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pytest_cloudbench.model import UsageError
+
+__all__ = ["Delivered", "DeliveredWay", "Way", "judged", "probe_settings"]
+
+_DELAY_SHARE, _DELAY_MS = 0.10, 1.0
+_JITTER_SHARE, _JITTER_MS = 0.30, 1.0
+_LOSS_SIGMAS = 3.3
+_RATE_SHARE = 0.10
+_QUEUE_S, _QUEUE_MIN_BYTES = 0.1, 64 * 1024
+_PROBE_IP_BYTES = 48
+_PROBES_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What one direction is asked for. Delay is one way: a round trip takes the delays of both directions.
+
+    Raises UsageError for a value that no link has.
+    """
+
+    delay_ms: float = 0.0
+    jitter_ms: float = 0.0
+    """Uniform, up to this much more or less than the delay; at most the delay."""
+    loss: float = 0.0
+    """Share of packets, independent of each other."""
+    rate_bit_per_s: float | None = None
+    """Of IP packets; None for as fast as it goes."""
+    queue_bytes: int | None = None
+    """What may wait before the rate limit, as in a router; more is dropped. None: 100 ms of the rate, 64 KiB or more."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        wrong = [
+            text
+            for is_right, text in (
+                (self.delay_ms >= 0, "delay_ms is negative"),
+                (0 <= self.jitter_ms <= self.delay_ms, "jitter_ms is not between 0 and delay_ms"),
+                (0 <= self.loss < 1, "loss is a share, from 0 to below 1"),
+                (self.rate_bit_per_s is None or self.rate_bit_per_s > 0, "rate_bit_per_s is not positive"),
+                (self.queue_bytes is None or self.queue_bytes > 0, "queue_bytes is not positive"),
+            )
+            if not is_right
+        ]
+        if wrong:
+            raise UsageError(f"link: {'; '.join(wrong)}")
+
+    def settings(self) -> dict[str, Any]:
+        """As plain data, with the size of the queue that is used."""
+        queue_bytes = self.queue_bytes
+        if queue_bytes is None:
+            queue_bytes = max(_QUEUE_MIN_BYTES, int((self.rate_bit_per_s or 0) / 8 * _QUEUE_S))
+        return {**asdict(self), "queue_bytes": queue_bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredWay:
+    """What one direction delivered to the probes. None: not known, because nothing came or it was not measured."""
+
+    delay_ms: float | None
+    """Median, one way."""
+    jitter_ms: float | None
+    """Half the width of a uniform distribution with the same median absolute deviation: rare pauses do not count."""
+    delay_p99_ms: float | None
+    """99 of 100 probes were not slower: rare pauses of this machine show here."""
+    sent: int
+    arrived: int
+    loss: float | None
+    goodput_bit_per_s: float | None
+    """Payload of one TCP stream, from its first to its last byte."""
+    throughput_bit_per_s: float | None
+    """The same with IP and TCP headers."""
+    stream_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What a link delivered, and in ``off`` each figure that differs from what was asked by more than the tolerance.
+
+    Tolerances: delay and round trip 10 % + 1 ms, jitter 30 % + 1 ms, loss 3.3 standard deviations of the number of
+    probes, rate 10 % (not judged where loss is asked for: it holds a stream below the rate). Packets that the
+    forwarder was too late to take are always named.
+    """
+
+    rtt_ms: float | None
+    """Median round trip of an idle link."""
+    rtt_mad_ms: float | None
+    """Median absolute deviation of the same."""
+    up: DeliveredWay
+    down: DeliveredWay
+    off: tuple[str, ...]
+
+    @property
+    def is_as_asked(self) -> bool:
+        """Whether everything that was measured is within its tolerance."""
+        return not self.off
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def probe_settings(ways: Sequence[Way]) -> dict[str, dict[str, float]]:
+    """How many datagrams to send, how fast, and how long to wait: few and far apart for delays, many for loss."""
+    jitter_s = max(way.jitter_ms for way in ways) / 1000
+    wait_s = sum(way.delay_ms + way.jitter_ms for way in ways) / 1000 + 0.3
+    slowest = min((way.rate_bit_per_s for way in ways if way.rate_bit_per_s), default=math.inf)
+    # A quarter of the rate, so that probes do not queue; further apart than jitter, so that none waits for another.
+    spacing_s = max(0.0005, _PROBE_IP_BYTES * 8 * 4 / slowest)
+    apart_s = max(0.004, 2.5 * jitter_s, spacing_s)
+    return {
+        "delay": {"count": max(10, min(60, int(_PROBES_S / apart_s))), "spacing_s": apart_s, "wait_s": wait_s},
+        "loss": {"count": max(20, min(2000, int(_PROBES_S / spacing_s))), "spacing_s": spacing_s, "wait_s": wait_s},
+    }
+
+
+def _median_ms(values_ns: Sequence[float]) -> float | None:
+    return statistics.median(values_ns) / 1e6 if values_ns else None
+
+
+def _deviation_ms(values_ns: Sequence[float]) -> float | None:
+    """Median absolute deviation."""
+    if not values_ns:
+        return None
+    middle = statistics.median(values_ns)
+    return _median_ms([abs(value - middle) for value in values_ns])
+
+
+def _is_off(name: str, unit: str, asked: float, got: float | None, share: float, plus: float) -> list[str]:
+    if got is None:
+        return [f"{name}: {asked:g} {unit} asked, not measured"]
+    return [] if abs(got - asked) <= asked * share + plus else [f"{name}: {asked:g} {unit} asked, {got:.4g} delivered"]
+
+
+def _way(
+    name: str, way: Way, delays_ns: Sequence[int], sent: int, arrived: int, stream: Mapping[str, float] | None
+) -> tuple[DeliveredWay, list[str]]:
+    deviation_ms = _deviation_ms(delays_ns)
+    jitter_ms = None if deviation_ms is None else 2 * deviation_ms
+    goodput = throughput = None
+    if stream and stream["seconds"] > 0:
+        goodput = stream["timed_bytes"] * 8 / stream["seconds"]
+        throughput = goodput * stream["overhead"]
+    got = DeliveredWay(
+        delay_ms=_median_ms(delays_ns),
+        jitter_ms=jitter_ms,
+        delay_p99_ms=sorted(delays_ns)[math.ceil(len(delays_ns) * 0.99) - 1] / 1e6 if delays_ns else None,
+        sent=sent,
+        arrived=arrived,
+        loss=1 - arrived / sent if sent else None,
+        goodput_bit_per_s=goodput,
+        throughput_bit_per_s=throughput,
+        stream_bytes=int(stream["bytes"]) if stream else 0,
+    )
+    off = _is_off(f"{name} delay", "ms", way.delay_ms, got.delay_ms, _DELAY_SHARE, _DELAY_MS)
+    off += _is_off(f"{name} jitter", "ms", way.jitter_ms, jitter_ms, _JITTER_SHARE, _JITTER_MS)
+    bound = _LOSS_SIGMAS * math.sqrt(sent * way.loss * (1 - way.loss))
+    if abs(sent - arrived - sent * way.loss) > bound:
+        off.append(f"{name} loss: {way.loss:g} asked, {sent - arrived} of {sent} lost")
+    if way.rate_bit_per_s and stream is not None:
+        off += _is_off(f"{name} rate", "bit/s", way.rate_bit_per_s, throughput, _RATE_SHARE, 0.0)
+    return got, off
+
+
+def judged(up: Way, down: Way, seen: Mapping[str, Any]) -> Delivered:
+    """Numbers from what was seen: ``delay`` and ``loss`` of the datagrams, ``up`` and ``down`` of the streams.
+
+    ``missed`` has the packets that came too fast for the forwarder, by direction.
+    """
+    delay, loss = seen["delay"], seen["loss"]
+    round_ns = [there + back for there, back in zip(delay["up_ns"], delay["down_ns"], strict=True)]
+    rtt_ms = _median_ms(round_ns)
+    is_rate_known = not (up.loss or down.loss)
+    ways = []
+    off: list[str] = []
+    for name, way, sent, arrived in (
+        ("up", up, loss["sent"], loss["arrived"]),
+        ("down", down, loss["arrived"], loss["back"]),
+    ):
+        stream = seen.get(name)
+        got, wrong = _way(name, way, delay[f"{name}_ns"], sent, arrived, stream)
+        ways.append(got)
+        off += [text for text in wrong if is_rate_known or " rate: " not in text]
+    off += [f"{name}: the forwarder missed {count} packets" for name, count in seen["missed"].items() if count]
+    off += _is_off("round trip", "ms", up.delay_ms + down.delay_ms, rtt_ms, _DELAY_SHARE, _DELAY_MS)
+    return Delivered(rtt_ms, _deviation_ms(round_ns), ways[0], ways[1], tuple(off))

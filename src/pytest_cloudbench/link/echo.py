@@ -1,0 +1,143 @@
+"""What measures a link from inside: a server for one side and a client for the other, each a process.
+
+What may live here: sockets and clocks of the measurement. Run by its path, with nothing of the package importable:
+``echo.py serve ADDRESS`` prints its ports, ``echo.py probe ADDRESS PORTS SETTINGS`` what it saw, as JSON.
+The two processes share one monotonic clock, so delays of each direction are known, not only their sum.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import Any
+
+__all__ = ["main"]
+
+_PROBE = struct.Struct("!IQQ")
+_FILL = b"\0" * 65536
+
+
+def _serve(address: str) -> int:
+    """Echo datagrams with the time of their arrival; take or send a stream as the first byte asks. Ends with stdin."""
+    echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    echo.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    echo.bind((address, 0))
+    streams = socket.create_server((address, 0))
+    _say([echo.getsockname()[1], streams.getsockname()[1]])
+    arrived: dict[int, int] = {}
+    while True:
+        ready = select.select([echo, streams, sys.stdin], (), ())[0]
+        if echo in ready:
+            data, sender = echo.recvfrom(2048)
+            arrived[sender[1]] = arrived.get(sender[1], 0) + 1
+            number, sent_ns, _ = _PROBE.unpack_from(data)
+            echo.sendto(_PROBE.pack(number, sent_ns, time.monotonic_ns()), sender)
+        if streams in ready:
+            # a thread, because datagrams that nobody asked about must not wait for a stream
+            threading.Thread(target=_stream, args=(streams.accept()[0], arrived), daemon=True).start()
+        if sys.stdin in ready:
+            return 0
+
+
+def _stream(connection: socket.socket, arrived: dict[int, int]) -> None:
+    with connection:
+        way, number = struct.unpack("!cd", connection.recv(9, socket.MSG_WAITALL))
+        try:
+            if way == b"d":
+                _send_for(connection, number)
+            elif way == b"c":
+                connection.sendall(json.dumps(arrived.get(int(number), 0)).encode())
+            else:
+                connection.sendall(json.dumps(_take(connection)).encode())
+        except OSError:
+            return
+
+
+def _send_for(connection: socket.socket, seconds: float) -> None:
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        connection.sendall(_FILL)
+    connection.shutdown(socket.SHUT_WR)
+
+
+def _take(connection: socket.socket) -> dict[str, float]:
+    """Bytes that came, and the time between the first and the last of them."""
+    total, first_bytes, first_s, last_s = 0, 0, 0.0, 0.0
+    buffer = bytearray(1 << 20)
+    while size := connection.recv_into(buffer):
+        last_s = time.monotonic()
+        if not total:
+            first_s, first_bytes = last_s, size
+        total += size
+    return {"bytes": total, "timed_bytes": total - first_bytes, "seconds": last_s - first_s}
+
+
+def _ask(connection: socket.socket, way: bytes, number: float) -> None:
+    connection.sendall(struct.pack("!cd", way, number))
+
+
+def _answer(connection: socket.socket) -> Any:
+    return json.loads(b"".join(iter(lambda: connection.recv(4096), b"")))
+
+
+def _say(what: Any) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def _probe(address: str, ports: list[int], count: int, spacing_s: float, wait_s: float) -> dict[str, Any]:
+    """Send ``count`` numbered datagrams and collect what comes back, until ``wait_s`` after the last."""
+    delays: dict[int, tuple[int, int]] = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        probe.connect((address, ports[0]))
+        start_s, sent = time.monotonic(), 0
+        until_s = start_s + count * spacing_s + wait_s
+        while len(delays) < count:
+            now_s = time.monotonic()
+            due_s = start_s + sent * spacing_s if sent < count else until_s
+            if sent < count and now_s >= due_s:
+                probe.send(_PROBE.pack(sent, time.monotonic_ns(), 0))
+                sent += 1
+            elif now_s >= until_s:
+                break
+            elif select.select([probe], (), (), due_s - now_s)[0]:
+                number, sent_ns, there_ns = _PROBE.unpack(probe.recv(2048))
+                delays.setdefault(number, (there_ns - sent_ns, time.monotonic_ns() - there_ns))
+        own_port = probe.getsockname()[1]
+    with socket.create_connection((address, ports[1]), timeout=60) as connection:
+        _ask(connection, b"c", own_port)
+        arrived = _answer(connection)
+    up_ns, down_ns = [up for up, _ in delays.values()], [down for _, down in delays.values()]
+    return {"sent": sent, "arrived": arrived, "back": len(delays), "up_ns": up_ns, "down_ns": down_ns}
+
+
+def _bulk(address: str, port: int, way: str, seconds: float) -> dict[str, float]:
+    """One stream for ``seconds``; what its receiver saw."""
+    with socket.create_connection((address, port), timeout=seconds + 60) as connection:
+        _ask(connection, way[0].encode(), seconds)
+        if way == "down":
+            return _take(connection)
+        _send_for(connection, seconds)
+        return dict(_answer(connection))
+
+
+def main(argv: list[str]) -> int:
+    """Serve or probe; the exit status."""
+    if argv[0] == "serve":
+        return _serve(argv[1])
+    address, ports, settings = argv[1], json.loads(argv[2]), json.loads(argv[3])
+    if "way" in settings:
+        _say(_bulk(address, ports[1], **settings))
+    else:
+        _say(_probe(address, ports, **settings))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

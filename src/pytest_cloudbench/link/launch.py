@@ -1,0 +1,62 @@
+"""Run a command inside a namespace of a link: ``launch.py HOLDER FD USER IDS MARK COMMAND...``.
+
+What may live here: entering and exec. Run by its path, with nothing of the package importable; it becomes the command,
+so signals, output and the exit status are the command's own.
+
+HOLDER is the process that keeps the namespaces and FD its descriptor of the network namespace. USER is ``user`` to
+enter its user namespace too. IDS is ``UID:GID`` of who becomes the command's user (under sudo), or ``-``. MARK is put
+into the environment so that a later run finds what this one left.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+__all__ = ["main"]
+
+_NEWUSER, _NEWNET = 0x10000000, 0x40000000
+
+
+def _enter(path: str, kind: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    libc = ctypes.CDLL(None, use_errno=True)  # os.setns came with Python 3.12
+    if libc.setns(descriptor, kind):
+        raise OSError(ctypes.get_errno(), f"cannot enter {path}: {os.strerror(ctypes.get_errno())}")
+    os.close(descriptor)
+
+
+def _environment() -> dict[bytes, bytes]:
+    """What the command was to inherit. sudo empties it; sudo's own process still has it."""
+    with open(f"/proc/{os.getppid()}/environ", "rb") as file:
+        return dict(pair.split(b"=", 1) for pair in file.read().split(b"\0") if b"=" in pair)
+
+
+def main(argv: list[str]) -> int:
+    """Enter and exec; returns only when that failed, with 125 and a line on stderr."""
+    holder, descriptor, user, ids, mark, *command = argv
+    try:
+        environment = dict(os.environb) if ids == "-" else _environment()
+        network = f"/proc/{holder}/fd/{descriptor}"
+        if user == "user":  # the descriptor is opened before: from inside, the holder may not be looked into
+            fd = os.open(network, os.O_RDONLY)
+            _enter(f"/proc/{holder}/ns/user", _NEWUSER)
+            _enter(f"/proc/self/fd/{fd}", _NEWNET)
+            os.close(fd)
+        else:
+            _enter(network, _NEWNET)
+        if ids != "-":
+            uid, gid = map(int, ids.split(":"))
+            os.initgroups(os.environ["SUDO_USER"], gid)
+            os.setgid(gid)
+            os.setuid(uid)
+        environment[b"CLOUDBENCH_LINK"] = mark.encode()
+        os.execvpe(command[0], command, environment)
+    except (OSError, LookupError, ValueError) as error:
+        sys.stderr.write(f"cloudbench link: {' '.join(command[:1])}: {error}\n")
+    return 125
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,157 @@
+"""What links leave when they are killed: finding it and ending it.
+
+What may live here: marks, and looking through processes. A mark names run, owner and the owner's start; the holder and
+every command inside a link carry it in their environment. Namespaces and devices are removed by the kernel with the
+last process that is inside, so processes are all there is to end. Linux only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+__all__ = ["MARK", "Leftover", "Mark", "end_all", "end_leftovers", "inside", "leftovers", "main"]
+
+MARK = "CLOUDBENCH_LINK"
+"""The environment variable with the mark."""
+_END_S = 5.0
+
+
+def _start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 when there is none (any more)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Whose a link is."""
+
+    run: str
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    def own(cls, run: str) -> Mark:
+        """The mark of this process."""
+        return cls(run.replace(":", "-"), os.getpid(), _start_ticks(os.getpid()))
+
+    @classmethod
+    def parse(cls, text: str) -> Mark:
+        """The mark in ``str(mark)``. Raises ValueError."""
+        run, pid, start_ticks = text.rsplit(":", 2)
+        return cls(run, int(pid), int(start_ticks))
+
+    def __str__(self) -> str:
+        return f"{self.run}:{self.pid}:{self.start_ticks}"
+
+    def is_alive(self) -> bool:
+        """Whether the owner still runs: the same process, not another one with its number."""
+        return _start_ticks(self.pid) == self.start_ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A process that was found: a link's holder, or what ran inside."""
+
+    pid: int
+    command: str
+    mark: str
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:  # gone, or somebody else's
+        return b""
+
+
+def _net(pid: int | str) -> int:
+    """The number of a process's network namespace, 0 when it is not known."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino
+    except OSError:
+        return 0
+
+
+def inside(namespaces: Iterable[int]) -> list[int]:
+    """The processes in network namespaces that are given by descriptor; not the caller."""
+    numbers = {os.fstat(namespace).st_ino for namespace in namespaces}
+    return [pid for pid in _pids() if _net(pid) in numbers]
+
+
+def leftovers() -> list[Leftover]:
+    """Processes of links whose owners are gone: all that carry a mark, and all in a namespace of one that does."""
+    marks: dict[int, str] = {}
+    for pid in _pids():
+        for pair in _read(pid, "environ").split(b"\0"):
+            if pair.startswith(MARK.encode() + b"="):
+                text = pair.partition(b"=")[2].decode(errors="replace")
+                with contextlib.suppress(ValueError):
+                    if not Mark.parse(text).is_alive():
+                        marks[pid] = text
+    shared = {0, _net("self"), _net(1)}  # never a namespace that is not ours alone
+    namespaces = {_net(pid): text for pid, text in marks.items() if _net(pid) not in shared}
+    for pid in _pids():
+        number = _net(pid)
+        if number in namespaces and pid not in marks:
+            marks[pid] = namespaces[number]
+    return [
+        Leftover(pid, _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip(), text)
+        for pid, text in marks.items()
+    ]
+
+
+def end_all(pids: Iterable[int]) -> list[int]:
+    """End processes by SIGKILL and wait until they are gone; those that are."""
+    descriptors: dict[int, int] = {}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptors[os.pidfd_open(pid)] = pid
+    ended, waiting, until_s = [], dict(descriptors), time.monotonic() + _END_S
+    try:
+        for descriptor, pid in descriptors.items():
+            try:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # ended by itself
+            except PermissionError:
+                waiting.pop(descriptor)
+                continue
+            ended.append(pid)
+        while waiting and time.monotonic() < until_s:
+            for descriptor in select.select(list(waiting), (), (), until_s - time.monotonic())[0]:
+                waiting.pop(descriptor)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    return [pid for pid in ended if pid not in waiting.values()]
+
+
+def end_leftovers() -> list[Leftover]:
+    """End what ``leftovers`` finds; what could be ended."""
+    found = leftovers()
+    ended = set(end_all(one.pid for one in found))
+    return [one for one in found if one.pid in ended]
+
+
+def main() -> int:
+    """``end_leftovers`` with other rights: what was ended, as JSON on stdout."""
+    sys.stdout.write(json.dumps([asdict(one) for one in end_leftovers()]))
+    return 0

@@ -177,12 +177,13 @@ class Link:
         assert process.stdout is not None
         answer = json.loads(process.stdout.readline() or b"{}")
         if not answer.get("ok"):
-            _end(process)
             self._facts = self._facts or answer
-            return str(answer.get("error") or _last_line(log))
+            reason = str(answer.get("error") or _last_line(log))
+            _end(process, log)
+            return reason
         self._log = log
         self._process, self._facts, self.rights, self.mode = process, answer, rights, answer["mode"]
-        self._finalizer = weakref.finalize(self, _end, process)
+        self._finalizer = weakref.finalize(self, _end, process, log)
         return ""
 
     def close(self) -> None:
@@ -354,7 +355,7 @@ def _last_line(log: IO[bytes]) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
     """Let the holder clean up and end; if it does not, the kernel and the next sweep do."""
     with contextlib.suppress(OSError):
         if process.stdin is not None:
@@ -367,3 +368,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
     if process.stdout is not None:
         process.stdout.close()
+    log.close()

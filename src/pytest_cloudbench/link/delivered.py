@@ -39,7 +39,7 @@ class Way:
     rate_bit_per_s: float | None = None
     """Of IP packets; None for as fast as it goes."""
     queue_bytes: int | None = None
-    """What may wait before the rate limit, as in a router; more is dropped. None: 100 ms of the rate, 64 KiB or more."""
+    """What may wait before the rate limit, as in a router; more is dropped. None: 100 ms of the rate, or 64 KiB."""
 
     def __post_init__(self) -> None:
         """Check the values."""

@@ -180,7 +180,7 @@ class Interrupter:
     """Cuts connections at a byte or a time. Looks at every TCP packet of both directions while one is armed.
 
     Bytes are payload from client to server, of all connections together, retransmissions counted once. The packet
-    in which byte N lies is cut so that exactly N bytes pass.
+    in which byte N lies is cut so that exactly N bytes pass; fewer where one before it was lost and not yet sent again.
     """
 
     def __init__(self, up: Direction, down: Direction, link_headers: dict[int, bytes]) -> None:
@@ -261,14 +261,15 @@ class Interrupter:
         if new_bytes >= _HALF:  # behind what has been seen: sent again
             return data
         armed = self.armed
-        new_payload = min(new_bytes, found.payload_bytes)
+        # Also what was lost before it and comes later: otherwise more than N could pass.
+        new_payload = max(0, new_bytes - (found.flags >> 1 & 1) - (found.flags & 1))
         if armed is not None and armed.at_byte is not None and armed.passed_bytes + new_payload >= armed.at_byte:
             left = armed.at_byte - armed.passed_bytes
             keep_bytes = found.payload_bytes - new_payload + left
             flow.sent = (found.seq + keep_bytes) % _WRAP
             armed.passed_bytes = armed.at_byte
             header_bytes = self.up.header_bytes
-            if keep_bytes:
+            if keep_bytes > 0:
                 self.up.push(cut(data, header_bytes, found, keep_bytes), now_s)
             self._happen([flow], now_s)
             return None

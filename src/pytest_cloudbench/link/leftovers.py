@@ -90,6 +90,17 @@ def _net(pid: int | str) -> int:
         return 0
 
 
+def _kept(pid: int) -> list[int]:
+    """The numbers of network namespaces that a process keeps by descriptor, as a holder does."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{name}").startswith("net:["):
+                    found.append(os.stat(f"/proc/{pid}/fd/{name}").st_ino)
+    return found
+
+
 def inside(namespaces: Iterable[int]) -> list[int]:
     """The processes in network namespaces that are given by descriptor; not the caller."""
     numbers = {os.fstat(namespace).st_ino for namespace in namespaces}
@@ -97,7 +108,10 @@ def inside(namespaces: Iterable[int]) -> list[int]:
 
 
 def leftovers() -> list[Leftover]:
-    """Processes of links whose owners are gone: all that carry a mark, and all in a namespace of one that does."""
+    """Processes of links whose owners are gone: all that carry a mark, and all in a namespace of one that does.
+
+    A command that emptied its environment is found by its namespace, as long as the holder or another one is there.
+    """
     marks: dict[int, str] = {}
     for pid in _pids():
         for pair in _read(pid, "environ").split(b"\0"):
@@ -107,7 +121,9 @@ def leftovers() -> list[Leftover]:
                     if not Mark.parse(text).is_alive():
                         marks[pid] = text
     shared = {0, _net("self"), _net(1)}  # never a namespace that is not ours alone
-    namespaces = {_net(pid): text for pid, text in marks.items() if _net(pid) not in shared}
+    namespaces = {
+        number: text for pid, text in marks.items() for number in [_net(pid), *_kept(pid)] if number not in shared
+    }
     for pid in _pids():
         number = _net(pid)
         if number in namespaces and pid not in marks:

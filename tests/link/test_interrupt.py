@@ -1,0 +1,123 @@
+"""Interruptions of real connections: what the server got, what the client noticed, how long it took."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.link import Link, Way
+from pytest_cloudbench.model import UsageError
+from tests.link.peers import PATTERN
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="links need Linux"),
+    pytest.mark.usefixtures("can_link"),
+]
+
+PEERS = str(Path(__file__).with_name("peers.py"))
+SIZE_BYTES = 3_000_000
+
+
+class Transfer:
+    """One upload from client to server."""
+
+    def __init__(self, link: Link, *, ipv6: bool = False, patience_s: float = 20.0) -> None:
+        self.link = link
+        address, patience = link.address("server", ipv6=ipv6), str(patience_s)
+        self.server = link.popen(
+            "server", [sys.executable, PEERS, "serve", address, patience], stdout=subprocess.PIPE, text=True
+        )
+        assert self.server.stdout is not None
+        port = self.server.stdout.readline().strip()
+        self.client = link.popen(
+            "client", [sys.executable, PEERS, "send", address, port, str(SIZE_BYTES), patience], stdout=subprocess.PIPE
+        )
+
+    def end(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        sent, _ = self.client.communicate(timeout=30)
+        got, _ = self.server.communicate(timeout=30)
+        return json.loads(sent), json.loads(got)
+
+
+def pattern_digest(size_bytes: int) -> str:
+    return hashlib.sha256((PATTERN * (size_bytes // len(PATTERN) + 1))[:size_bytes]).hexdigest()
+
+
+@pytest.mark.parametrize("mode", ["tun", "packet"])
+@pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
+def test_reset_at_a_byte(mode: str, ipv6: bool) -> None:
+    with Link(Way(delay_ms=2), mode=mode) as link:
+        link.interrupt("reset", at_byte=100_000)
+        sent, got = Transfer(link, ipv6=ipv6).end()
+        (record,) = link.interruptions()
+    assert sent["error"] in ("ECONNRESET", "EPIPE")  # EPIPE: the reset came between two calls
+    assert got["error"] == "ECONNRESET"
+    assert got["bytes"] == 100_000
+    assert got["sha256"] == pattern_digest(100_000)
+    assert (record["passed_bytes"], record["flows"]) == (100_000, 1)
+
+
+def test_reset_with_loss_lets_no_more_pass_and_new_connections_live() -> None:
+    with Link(Way(delay_ms=2, loss=0.03), interruptible=True, seed=5) as link:
+        link.interrupt("reset", at_byte=100_000)
+        sent, got = Transfer(link).end()
+        assert sent["error"] in ("ECONNRESET", "EPIPE")
+        assert got["error"] == "ECONNRESET"
+        assert got["bytes"] <= 100_000
+        assert got["sha256"] == pattern_digest(got["bytes"])
+        sent, got = Transfer(link).end()
+    assert (sent["answer"], got["sha256"]) == ("done", pattern_digest(SIZE_BYTES))
+
+
+def test_drop_tells_nobody() -> None:
+    with Link(interruptible=True) as link:
+        link.interrupt("drop", at_byte=100_000)
+        sent, got = Transfer(link, patience_s=1.0).end()
+    assert (sent["error"], got["error"]) == ("TimeoutError", "TimeoutError")
+    assert (got["bytes"], got["sha256"]) == (100_000, pattern_digest(100_000))
+
+
+def test_a_black_hole_is_survived_and_takes_its_time() -> None:
+    with Link(Way(delay_ms=2), interruptible=True) as link:
+        link.interrupt("black_hole", at_byte=500_000, duration_s=1.0)
+        sent, got = Transfer(link).end()
+        (record,) = link.interruptions()
+        counts = link.stats()["directions"]["up"]
+    assert (sent["answer"], got["bytes"], got["sha256"]) == ("done", SIZE_BYTES, pattern_digest(SIZE_BYTES))
+    assert sent["seconds"] >= 1.0
+    assert record["passed_bytes"] == 500_000
+    assert counts["interrupted"] > 0
+
+
+def test_reset_at_a_time() -> None:
+    with Link(Way(delay_ms=1, rate_bit_per_s=20e6), interruptible=True) as link:  # 1.2 s for all
+        link.interrupt("reset", at_s=0.5)
+        sent, got = Transfer(link).end()
+        (record,) = link.interruptions()
+    assert sent["error"] in ("ECONNRESET", "EPIPE")
+    assert got["error"] == "ECONNRESET"
+    assert got["bytes"] < SIZE_BYTES
+    assert record["happened_ns"] - record["armed_ns"] == pytest.approx(0.5e9, abs=0.2e9)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"how": "explode", "at_byte": 1},
+        {"how": "reset"},
+        {"how": "reset", "at_byte": 1, "at_s": 1.0},
+        {"how": "reset", "at_byte": 0},
+        {"how": "reset", "at_byte": 1, "duration_s": 1.0},
+        {"how": "black_hole", "at_s": 1.0},
+    ],
+)
+def test_impossible_interruptions_are_refused(wrong: dict[str, Any]) -> None:
+    link = Link(mode="tun")
+    with pytest.raises(UsageError):
+        link.interrupt(**wrong)

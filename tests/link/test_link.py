@@ -1,0 +1,194 @@
+"""What links really deliver, by measuring it. Tolerances are in each test; skips where no link can be made."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.link import Link, LinkError, LinkUnavailable, Way
+from pytest_cloudbench.model import UsageError
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="links need Linux"),
+    pytest.mark.usefixtures("can_link"),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+MODES = ["tun", "packet"]
+AS_NOBODY: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []}
+
+
+def open_or_skip(**options: Any) -> Link:
+    """A link made in one particular way, which this machine need not have."""
+    link = Link(**options)
+    try:
+        return link.__enter__()
+    except LinkUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_forty_milliseconds_are_forty(mode: str) -> None:
+    with open_or_skip(up=Way(delay_ms=20), mode=mode) as link:
+        got = link.measure(stream_s=0)
+    assert got.rtt_ms == pytest.approx(40, rel=0.1)
+    assert got.up.delay_ms == pytest.approx(20, rel=0.1)
+    assert (got.up.arrived, got.down.arrived) == (got.up.sent, got.down.sent)
+    assert got.up.goodput_bit_per_s is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_directions_differ_in_delay_and_rate(mode: str) -> None:
+    up, down = Way(delay_ms=15, rate_bit_per_s=10e6), Way(delay_ms=5, rate_bit_per_s=40e6)
+    with open_or_skip(up=up, down=down, mode=mode) as link:
+        got = link.measure(stream_s=1.0)
+    assert got.up.delay_ms == pytest.approx(15, rel=0.1)
+    assert got.down.delay_ms == pytest.approx(5, rel=0.1, abs=0.5)
+    assert got.up.throughput_bit_per_s == pytest.approx(10e6, rel=0.1)
+    assert got.down.throughput_bit_per_s == pytest.approx(40e6, rel=0.1)
+
+
+def test_loss_and_jitter() -> None:
+    with Link(Way(delay_ms=8, jitter_ms=6, loss=0.05), Way(delay_ms=8), seed=3) as link:
+        got = link.measure(stream_s=0)
+        lost = link.stats()["directions"]
+    bound = 3.3 * math.sqrt(got.up.sent * 0.05 * 0.95)
+    assert abs(got.up.sent - got.up.arrived - got.up.sent * 0.05) <= bound
+    assert got.up.sent >= 1000
+    assert got.down.arrived == got.down.sent
+    assert got.up.jitter_ms == pytest.approx(6, rel=0.3)
+    if lost:  # with netem nobody counts
+        assert lost["up"]["lost"] >= got.up.sent - got.up.arrived
+        assert lost["down"]["lost"] == 0
+
+
+def test_the_record_says_what_was_asked_and_delivered() -> None:
+    with Link(Way(delay_ms=2), run="record") as link:
+        link.measure(stream_s=0)
+        record = json.loads(json.dumps(link.record()))
+    assert record["asked"]["up"]["delay_ms"] == 2
+    assert record["delivered"]["up"]["delay_ms"] == pytest.approx(2, abs=1)
+    assert record["mode"] in ("netem", "tun", "packet")
+    assert record["offloads"] == {
+        side: {"tx_checksum": False, "tso": False, "gso": False, "gro": False} for side in ("client", "server")
+    }
+
+
+def test_both_address_families_reach_the_other_side() -> None:
+    script = (
+        "import socket, sys\nfamily = socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET\n"
+        "one = socket.socket(family, socket.SOCK_DGRAM)\none.bind((sys.argv[1], 0))\n"
+        "print(one.getsockname()[1], flush=True)\nprint(one.recv(100).decode())"
+    )
+    for ipv6 in (False, True):
+        with Link() as link:
+            address = link.address("server", ipv6=ipv6)
+            with link.popen(
+                "server", [sys.executable, "-c", script, address], stdout=subprocess.PIPE, text=True
+            ) as server:
+                assert server.stdout is not None
+                port = server.stdout.readline().strip()
+                send = (
+                    "import socket, sys; socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, "
+                    "socket.SOCK_DGRAM).sendto(b'hello', (sys.argv[1], int(sys.argv[2])))"
+                )
+                assert link.run("client", [sys.executable, "-c", send, address, port]).returncode == 0
+                assert server.stdout.readline().strip() == "hello"
+
+
+def test_commands_keep_status_output_and_environment() -> None:
+    with Link() as link:
+        script = "import os, sys; print(os.environ['WORD']); sys.exit(7)"
+        done = link.run(
+            "client", [sys.executable, "-c", script], env={**os.environ, "WORD": "said"}, capture_output=True, text=True
+        )
+        missing = link.run("client", ["no-such-command"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (7, "said\n")
+    assert missing.returncode == 125
+    assert "no-such-command" in missing.stderr
+
+
+def test_two_links_do_not_see_each_other() -> None:
+    listen = "import socket; s = socket.create_server(('198.18.0.2', 4711)); print('up', flush=True); s.accept()"
+    connect = "import socket; socket.create_connection(('198.18.0.2', 4711), timeout=2)"
+    with Link() as one, Link() as other:
+        server = one.popen("server", [sys.executable, "-c", listen], stdout=subprocess.PIPE)
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"up\n"
+        refused = other.run("client", [sys.executable, "-c", connect], stderr=subprocess.DEVNULL).returncode
+        reached = one.run("client", [sys.executable, "-c", connect]).returncode
+        server.communicate(timeout=10)
+    assert (refused, reached) == (1, 0)
+
+
+def test_what_runs_inside_ends_with_the_link() -> None:
+    with Link() as link:
+        process = link.popen("client", [sys.executable, "-c", "print(1, flush=True); input()"], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE)  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.poll() is None
+    process.communicate(timeout=10)
+    assert process.returncode < 0
+    with pytest.raises(LinkError, match="not open"):
+        link.run("client", ["true"])
+
+
+def test_a_user_namespace_needs_no_root() -> None:
+    with open_or_skip(up=Way(delay_ms=10), rights="user") as link:
+        assert link.rights == "user"
+        assert link.measure(stream_s=0).rtt_ms == pytest.approx(20, rel=0.1)
+
+
+def nobodys_python() -> str:
+    """An interpreter that a user without rights can run, with the package; tests as root need one."""
+    look = f"import sys; sys.path.append({str(ROOT / 'src')!r}); import pytest_cloudbench.link"
+    for python in (sys.executable, shutil.which("python3", path=os.defpath)):
+        if python is None:
+            continue
+        try:
+            done = subprocess.run([python, "-c", look], **AS_NOBODY, capture_output=True, check=False)
+        except PermissionError:
+            continue
+        if done.returncode == 0:
+            return python
+    pytest.skip("no Python 3.11 that another user may run, with this checkout readable")
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="becomes another user, which needs root")
+def test_a_user_without_rights_gets_a_link_or_a_reason() -> None:
+    script = (
+        f"import sys; sys.path.append({str(ROOT / 'src')!r})\n"
+        "from pytest_cloudbench.link import Link, LinkUnavailable, Way\n"
+        "try:\n    with Link(Way(delay_ms=10)) as link: print(link.rights, link.measure(stream_s=0).rtt_ms)\n"
+        "except LinkUnavailable as error: print(error)"
+    )
+    said = subprocess.check_output([nobodys_python(), "-c", script], **AS_NOBODY, cwd="/", text=True)
+    words = said.split()
+    if words[0] == "user":
+        assert float(words[1]) == pytest.approx(20, rel=0.1)
+    else:
+        assert "sysctl" in said or "/dev/net/tun" in said
+
+
+def test_wrong_words_are_named() -> None:
+    with pytest.raises(UsageError, match="netem, tun, packet"):
+        Link(mode="fast")
+    with pytest.raises(UsageError, match="netem cannot interrupt"):
+        Link(mode="netem", interruptible=True)
+
+
+def test_a_mode_that_is_not_here_says_how() -> None:
+    try:
+        with Link(mode="netem") as link:
+            assert link.mode == "netem"
+    except LinkUnavailable as error:
+        assert "modprobe sch_netem" in str(error)  # noqa: PT017 - either it works, or it says this

@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_cloudbench.link import Link, LinkError, LinkUnavailable, Way
 from pytest_cloudbench.model import UsageError
+from tests.nobody import needs_root, said_by_nobody
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="links need Linux"),
     pytest.mark.usefixtures("can_link"),
 ]
 
-ROOT = Path(__file__).resolve().parents[2]
 MODES = ["tun", "packet"]
-AS_NOBODY: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []}
 
 
 def open_or_skip(**options: Any) -> Link:
@@ -148,30 +145,13 @@ def test_a_user_namespace_needs_no_root() -> None:
         assert link.measure(stream_s=0).rtt_ms == pytest.approx(20, rel=0.1)
 
 
-def nobodys_python() -> str:
-    """An interpreter that a user without rights can run, with the package; tests as root need one."""
-    look = f"import sys; sys.path.append({str(ROOT / 'src')!r}); import pytest_cloudbench.link"
-    for python in (sys.executable, shutil.which("python3", path=os.defpath)):
-        if python is None:
-            continue
-        try:
-            done = subprocess.run([python, "-c", look], **AS_NOBODY, capture_output=True, check=False)
-        except PermissionError:
-            continue
-        if done.returncode == 0:
-            return python
-    pytest.skip("no Python 3.11 that another user may run, with this checkout readable")
-
-
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="becomes another user, which needs root")
+@needs_root
 def test_a_user_without_rights_gets_a_link_or_a_reason() -> None:
-    script = (
-        f"import sys; sys.path.append({str(ROOT / 'src')!r})\n"
+    said = said_by_nobody(
         "from pytest_cloudbench.link import Link, LinkUnavailable, Way\n"
         "try:\n    with Link(Way(delay_ms=10)) as link: print(link.rights, link.measure(stream_s=0).rtt_ms)\n"
         "except LinkUnavailable as error: print(error)"
     )
-    said = subprocess.check_output([nobodys_python(), "-c", script], **AS_NOBODY, cwd="/", text=True)
     words = said.split()
     if words[0] == "user":
         assert float(words[1]) == pytest.approx(20, rel=0.1)

@@ -85,7 +85,7 @@ class CaptureResult:
     received: int | None
     """By the interface statistics, sentinels included; None where there are none."""
     dropped: int | None
-    """The larger of what dumpcap said and what the file says; None when neither did."""
+    """The largest count that dumpcap said or that the file says; None when neither did."""
     interface: str
     token: str
     """In the payload of every sentinel of this capture."""
@@ -261,11 +261,12 @@ class Capture:
         if self.path.stat().st_size:
             with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 found = walk(data)
-                sentinels = _count(data, self.token.encode()) - 1  # one is in the comment
+                sentinels = max(0, _count(data, self.token.encode()) - 1)  # one is in the comment
         said = _STATISTICS.findall(self._said.text())
         numbers = [] if found.dropped is None else [found.dropped]
         for _, dropped, parts in said:
-            numbers += [int(dropped), sum(int(number) for number in re.findall(r":(\d+)", parts))]
+            # The kernel may name one drop twice, as libpcap's and as the interface's: no sum.
+            numbers += [int(dropped), *(int(number) for number in re.findall(r":(\d+)", parts))]
         if not found.is_whole:
             reasons.append("the file ends in the middle of a block")
         if found.dropped is None:

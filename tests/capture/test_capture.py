@@ -131,7 +131,7 @@ def test_drops_make_it_invalid(tmp_path: Path, port: int) -> None:
     assert not result.is_valid
     assert result.dropped is not None
     assert result.dropped > 0
-    assert result.packets + result.dropped == 200
+    assert result.packets < 200 <= result.packets + result.dropped
     assert any("dropped" in reason for reason in result.reasons)
 
 

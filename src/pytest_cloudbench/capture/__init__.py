@@ -85,7 +85,8 @@ class CaptureResult:
     received: int | None
     """By the interface statistics, sentinels included; None where there are none."""
     dropped: int | None
-    """The largest count that dumpcap said or that the file says; None when neither did."""
+    """The largest count that dumpcap said or that the file says; None when neither did. On Linux's loopback each
+    packet counts twice, out and in."""
     interface: str
     token: str
     """In the payload of every sentinel of this capture."""
@@ -265,7 +266,7 @@ class Capture:
         said = _STATISTICS.findall(self._said.text())
         numbers = [] if found.dropped is None else [found.dropped]
         for _, dropped, parts in said:
-            # The kernel may name one drop twice, as libpcap's and as the interface's: no sum.
+            # The parts of the sum too, in case a version leaves one of them out of it.
             numbers += [int(dropped), *(int(number) for number in re.findall(r":(\d+)", parts))]
         if not found.is_whole:
             reasons.append("the file ends in the middle of a block")

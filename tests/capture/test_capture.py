@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,6 +157,27 @@ def test_a_dumpcap_that_does_not_last_makes_it_invalid(
     assert capture.result is not None
     assert not capture.result.is_valid
     assert any(word in reason for reason in capture.result.reasons), capture.result.reasons
+
+
+@pytest.mark.usefixtures("can_capture")
+@pytest.mark.skipif(sys.platform != "linux", reason="finds dumpcap in /proc")
+def test_dumpcap_ends_with_its_owner(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom pytest_cloudbench.capture import Capture\n"
+        "capture = Capture(sys.argv[1], sys.argv[2]).__enter__()\nguard = capture._process.pid\n"
+        "print(guard, Path(f'/proc/{guard}/task/{guard}/children').read_text(), flush=True)\ninput()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
+    words = [sys.executable, "-c", script, LOOPBACK, str(tmp_path / "left.pcapng")]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, env=environment, **pipes) as owner:
+        assert owner.stdout is not None
+        left = [os.pidfd_open(int(pid)) for pid in owner.stdout.readline().split()]
+        assert len(left) == 2
+        owner.kill()
+    for descriptor in left:
+        assert select.select([descriptor], (), (), 10.0)[0]
+        os.close(descriptor)
 
 
 def judged(tmp_path: Path, data: bytes, said: str) -> CaptureResult:

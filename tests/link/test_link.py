@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,16 +22,18 @@ pytestmark = [
     pytest.mark.usefixtures("can_link"),
 ]
 
-MODES = ["tun", "packet"]
+MODES = ["netem", "tun", "packet"]
 
 
-def open_or_skip(**options: Any) -> Link:
+@contextlib.contextmanager
+def open_or_skip(**options: Any) -> Iterator[Link]:
     """A link made in one particular way, which this machine need not have."""
-    link = Link(**options)
     try:
-        return link.__enter__()
+        link = Link(**options).__enter__()
     except LinkUnavailable as error:
         pytest.skip(str(error))
+    with contextlib.closing(link):
+        yield link
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -111,6 +115,27 @@ def test_commands_keep_status_output_and_environment() -> None:
     assert (done.returncode, done.stdout) == (7, "said\n")
     assert missing.returncode == 125
     assert "no-such-command" in missing.stderr
+
+
+TBF = (
+    "import sys; sys.path.append(sys.argv.pop(1)); from pytest_cloudbench.link import devices; "
+    "devices.make_netem = lambda name, way: devices._command('tc', 'qdisc', 'replace', 'dev', name, 'root', 'tbf', "
+    "'rate', str(int(way['rate_bit_per_s'])), 'burst', '16k', 'latency', '100ms'); "
+    "from pytest_cloudbench.link.{} import main; sys.exit(main())"
+)
+
+
+def test_the_way_netem_is_wired_with_another_qdisc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels without netem have tbf more often: devices, redirection and directions are the same."""
+    monkeypatch.setattr("pytest_cloudbench.link._BOOT", TBF)
+    up, down = Way(rate_bit_per_s=10e6), Way(rate_bit_per_s=30e6)
+    with open_or_skip(up=up, down=down, mode="netem") as link:
+        with pytest.raises(UsageError, match="interruptible"):
+            link.interrupt("reset", at_byte=1)
+        got = link.measure()
+    assert got.up.throughput_bit_per_s == pytest.approx(10e6, rel=0.15)
+    assert got.down.throughput_bit_per_s == pytest.approx(30e6, rel=0.15)
+    assert (got.up.loss, got.down.loss) == (0, 0)
 
 
 def test_two_links_do_not_see_each_other() -> None:

@@ -180,9 +180,9 @@ class Capture:
         process = self._process
         assert process is not None, "the capture was not started"
         reasons = []
-        if process.poll() is not None:
-            reasons.append(f"dumpcap ended before it was told to{self._said.last()}")
-        elif not self._sentinel("end"):
+        if not self._sentinel("end"):
+            if self._said.wait_for_end(0.0):
+                reasons.append(f"dumpcap ended before it was told to{self._said.last()}")
             reasons.append("the last sentinel is not in the file, so the capture may be incomplete")
         self._tell("stop")
         try:

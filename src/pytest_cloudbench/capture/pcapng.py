@@ -50,9 +50,10 @@ def walk(data: Any) -> Walk:
     """Go through a file (bytes, or a memory map of it) block by block. Never raises for what a file may hold."""
     result, at, size, order = Walk(), 0, len(data), "<"
     while at + 12 <= size:
-        if bytes(data[at : at + 4]) == b"\n\r\r\n":  # a section begins, the only block that reads the same both ways
-            order = ">" if bytes(data[at + 8 : at + 12]) == _BIG_ENDIAN_MAGIC else "<"
         kind, length = struct.unpack_from(order + "II", data, at)
+        if kind == _SECTION:  # the number reads the same in both byte orders, so that this can be found out here
+            order = ">" if bytes(data[at + 8 : at + 12]) == _BIG_ENDIAN_MAGIC else "<"
+            length = struct.unpack_from(order + "I", data, at + 4)[0]
         end = at + length
         if length < 12 or length % 4 or end > size or struct.unpack_from(order + "I", data, end - 4)[0] != length:
             return result

@@ -43,11 +43,11 @@ _FORWARDED = ("tun", "packet")
 _RIGHTS = ("root", "sudo", "user")
 _STOP_S = 10.0
 _DIRECT = Way()
-_HOW_DEVICES = (
-    "network namespaces work here, but no way to connect them: `tun` needs /dev/net/tun to be there and writable "
-    "(`sudo chmod 666 /dev/net/tun`; in a container `--device /dev/net/tun`), `packet` needs the program `ip` (package "
-    "iproute2) and the kernel's veth, `netem` also needs `sudo modprobe sch_netem`"
-)
+_HOW_DEVICES = {
+    "netem": "`netem` needs `ip` and `tc` (package iproute2) and `sudo modprobe -a veth sch_netem cls_u32 act_mirred`",
+    "tun": "`tun` needs /dev/net/tun (`sudo chmod 666 /dev/net/tun`; in a container `--device /dev/net/tun`)",
+    "packet": "`packet` needs `ip` (package iproute2) and `sudo modprobe veth`",
+}
 _HOW = (
     "a link needs network namespaces; any one of these will do: run as root; let `sudo -n true` work; allow "
     "unprivileged user namespaces (`sudo sysctl -w kernel.unprivileged_userns_clone=1` on Debian, `sudo sysctl -w "
@@ -134,6 +134,8 @@ class Link:
     def __enter__(self) -> Link:
         if sys.platform != "linux":
             raise LinkUnavailable(f"links need Linux; this is {sys.platform}")
+        if self._process is not None:
+            raise UsageError("link: it is open already")
         sweep()
         self._mark = str(Mark.own(self.run_name))
         reasons = []
@@ -142,7 +144,10 @@ class Link:
             if not reason:
                 return self
             reasons.append(f"{rights}: {reason}")
-        how = _HOW_DEVICES if self._facts.get("has_namespaces") else _HOW
+        how = _HOW
+        if self._facts.get("has_namespaces"):
+            ways = "; ".join(_HOW_DEVICES[mode] for mode in self._modes)
+            how = f"network namespaces work here, but nothing to connect them: {ways}"
         raise LinkUnavailable(f"{how}. Tried here: {'; '.join(reasons)}")
 
     def __exit__(

@@ -120,9 +120,10 @@ def probe_settings(ways: Sequence[Way]) -> dict[str, dict[str, float]]:
     # A quarter of the rate, so that probes do not queue; further apart than jitter, so that none waits for another.
     spacing_s = max(0.0005, _PROBE_IP_BYTES * 8 * 4 / slowest)
     apart_s = max(0.004, 2.5 * jitter_s, spacing_s)
+    most = 2000 if any(way.loss for way in ways) else 500
     return {
         "delay": {"count": max(10, min(60, int(_PROBES_S / apart_s))), "spacing_s": apart_s, "wait_s": wait_s},
-        "loss": {"count": max(20, min(2000, int(_PROBES_S / spacing_s))), "spacing_s": spacing_s, "wait_s": wait_s},
+        "loss": {"count": max(20, min(most, int(_PROBES_S / spacing_s))), "spacing_s": spacing_s, "wait_s": wait_s},
     }
 
 

@@ -30,6 +30,8 @@ __all__ = [
     "new_net",
     "open_counters",
     "read_counters",
+    "redirect",
+    "remove",
     "set_up",
     "switch_off_offloads",
 ]
@@ -167,10 +169,24 @@ def make_netem(name: str, way: dict[str, float]) -> None:
     words = ["delay", f"{way['delay_ms']}ms", f"{way['jitter_ms']}ms", "loss", f"{way['loss'] * 100}%"]
     packets = 100_000
     if way["rate_bit_per_s"]:
-        words += ["rate", f"{int(way['rate_bit_per_s'])}bit"]
+        words += ["rate", f"{int(way['rate_bit_per_s'])}bit", "-14"]  # IP packets count, not their link header
         held = way["rate_bit_per_s"] / 8 * way["delay_ms"] / 1000  # on the way, besides what queues
         packets = max(2, int((way["queue_bytes"] + held) / MTU_BYTES))
     _command("tc", "qdisc", "replace", "dev", name, "root", "netem", "limit", str(packets), *words)
+
+
+def redirect(source: str, target: str) -> None:
+    """What comes in on one device of this namespace goes out on another, by the kernel."""
+    _command("tc", "qdisc", "add", "dev", source, "ingress")
+    all_packets = ["protocol", "all", "u32", "match", "u32", "0", "0"]
+    action = ["action", "mirred", "egress", "redirect", "dev", target]
+    _command("tc", "filter", "add", "dev", source, "parent", "ffff:", *all_packets, *action)
+
+
+def remove(name: str) -> None:
+    """Remove a device of this namespace, if there is one. Raises OSError."""
+    if name in (label for _, label in socket.if_nameindex()):
+        _command("ip", "link", "delete", name)
 
 
 def switch_off_offloads(name: str) -> dict[str, bool]:

@@ -57,22 +57,33 @@ class _Ends:
 
     def _connect(self, settings: dict[str, Any]) -> str:
         for mode in settings["modes"]:
+            devices.enter_net(self.middle)
             try:
                 getattr(self, f"_{mode}")(settings)
             except OSError as error:
                 self.refusals.append(f"{mode}: {error}")
+                self._undo()
             else:
                 return str(mode)
         raise _NoDevicesError("; ".join(self.refusals))
 
-    def _netem(self, settings: dict[str, Any]) -> None:
+    def _undo(self) -> None:
+        """Remove what a mode made before it failed."""
         devices.enter_net(self.middle)
+        for side in self.namespaces:
+            with contextlib.suppress(OSError):
+                devices.remove(side)
+        for port in self.ports.values():
+            os.close(port)
+        self.ports = {}
+
+    def _netem(self, settings: dict[str, Any]) -> None:
+        """In the middle, because a capture at a sender would see packets only after its own device's netem."""
         devices.make_netem("lo", settings["up"])  # whether there is netem at all, before anything is made
-        devices.enter_net(self.namespaces["client"])
-        devices.make_veth(INTERFACE, INTERFACE, self.namespaces["server"])
-        for side, way in (("client", "up"), ("server", "down")):
-            devices.enter_net(self.namespaces[side])
-            devices.make_netem(INTERFACE, settings[way])
+        self._veths()
+        for side, other, way in (("server", "client", "up"), ("client", "server", "down")):
+            devices.redirect(other, side)
+            devices.make_netem(side, settings[way])
 
     def _tun(self, settings: dict[str, Any]) -> None:
         for side, namespace in self.namespaces.items():
@@ -80,13 +91,16 @@ class _Ends:
             self.ports[side] = devices.make_tun(INTERFACE)
 
     def _packet(self, settings: dict[str, Any]) -> None:
+        self._veths()
+        self.ports = {side: devices.forwarding_socket(side) for side in self.namespaces}
         self.header_bytes = 14
+
+    def _veths(self) -> None:
+        """A pair for each side: one end there, the other in the middle, with the side's name."""
         for side, namespace in self.namespaces.items():
-            devices.enter_net(self.middle)
             devices.make_veth(side, INTERFACE, namespace)
             devices.switch_off_offloads(side)
             devices.bring_up(side)
-            self.ports[side] = devices.forwarding_socket(side)
 
 
 class _Holder:

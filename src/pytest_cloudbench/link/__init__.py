@@ -290,7 +290,8 @@ class Link:
         address = self.address("server")
         echo = [sys.executable, "-I", "-S", _ECHO]
         seen: dict[str, Any] = {}
-        server = self.popen("server", [*echo, "serve", address], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+        server = self.popen("server", [*echo, "serve", address], **pipes)
         with server:
             assert server.stdin is not None
             assert server.stdout is not None
@@ -325,7 +326,8 @@ class Link:
     # --- inside ---
 
     def _probe(self, words: list[str], settings: dict[str, Any]) -> dict[str, Any]:
-        done = self.run("client", [*words, json.dumps(settings)], capture_output=True, timeout=120)
+        words = [*words, json.dumps(settings)]
+        done = self.run("client", words, capture_output=True, timeout=120, start_new_session=True)
         if done.returncode:
             raise LinkError(f"the link could not be measured: {done.stderr.decode(errors='replace')[-500:]}")
         return dict(json.loads(done.stdout))

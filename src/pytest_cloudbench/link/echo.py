@@ -7,7 +7,9 @@ The two processes share one monotonic clock, so delays of each direction are kno
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import select
 import socket
 import struct
@@ -127,8 +129,18 @@ def _bulk(address: str, port: int, way: str, seconds: float) -> dict[str, float]
         return dict(_answer(connection))
 
 
+def _hurry() -> None:
+    """Come before others where there is the right to: a busy machine's delays would count as the link's."""
+    with contextlib.suppress(OSError):
+        os.nice(-15)
+        if os.getsid(0) == os.getpid():  # nice counts among processes of a session; this is for the session
+            with open("/proc/self/autogroup", "w", encoding="ascii") as file:
+                file.write("-15")
+
+
 def main(argv: list[str]) -> int:
     """Serve or probe; the exit status."""
+    _hurry()
     if argv[0] == "serve":
         return _serve(argv[1])
     address, ports, settings = argv[1], json.loads(argv[2]), json.loads(argv[3])

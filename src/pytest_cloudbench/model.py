@@ -12,6 +12,7 @@ The error tree::
     |   `-- CredentialsError        credentials are missing or unusable
     |-- CloudError                  one operation on a provider did not succeed
     |-- EmulatorError               an emulator did not start, or died
+    |-- ClientError                 a sync client did not start, ended, or did not finish in time
     |-- FleetError                  an agent was lost or came too late
     |-- BudgetError                 --max-ops or --max-bytes was reached
     `-- ResultsError                results could not be written or read
@@ -30,6 +31,7 @@ __all__ = [
     "MIB",
     "BudgetError",
     "Capabilities",
+    "ClientError",
     "CloudError",
     "CloudbenchError",
     "ConfigError",
@@ -281,6 +283,10 @@ class CloudError(CloudbenchError):
 
 class EmulatorError(CloudbenchError):
     """An emulator did not start, or died while it was needed."""
+
+
+class ClientError(CloudbenchError):
+    """A sync client or its server did not start, ended, or did not finish in time; with its last words."""
 
 
 class FleetError(CloudbenchError):

@@ -1,0 +1,70 @@
+"""The registry: which client has which name.
+
+What may live here: one line per client, and what turns a spec or a TOML file into a client. Nothing is started
+and no program is looked for before ``prepare``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_cloudbench.clients.base import SyncClient
+from pytest_cloudbench.model import ProviderSpec, SpecError, UsageError
+
+__all__ = ["client", "names"]
+
+_CLIENTS: Mapping[str, tuple[str, frozenset[str]]] = {
+    "syncthing": ("pytest_cloudbench.clients.syncthing:SyncthingClient", frozenset({"compression"})),
+    "lsyncd": ("pytest_cloudbench.clients.lsyncd:LsyncdClient", frozenset({"over", "compress"})),
+    "unison": ("pytest_cloudbench.clients.unison:UnisonClient", frozenset({"over"})),
+    "rclone": ("pytest_cloudbench.clients.rclone:RcloneClient", frozenset({"remote", "chunk_size"})),
+    "restic": ("pytest_cloudbench.clients.restic:ResticClient", frozenset({"server"})),
+    "external": (
+        "pytest_cloudbench.clients.external:ExternalClient",
+        frozenset({"folder", "interface", "names", "product", "process", "quiet_s", "quiet_bytes", "verify"}),
+    ),
+}
+"""Name to its class and the options that it knows."""
+
+
+def names() -> tuple[str, ...]:
+    """The clients that there are by name, in alphabetical order."""
+    return tuple(sorted(_CLIENTS))
+
+
+def client(spec: str, **options: str) -> SyncClient:
+    """A client that is not prepared yet.
+
+    Args:
+        spec: ``NAME[?KEY=VALUE&...]``, such as ``syncthing?compression=always``; or the path of a TOML file
+            that describes a command (it has a ``/`` or ends in ``.toml``).
+        options: the same as after the ``?``; they win.
+
+    Raises UsageError (ConfigError for the TOML file) when it cannot work.
+    """
+    path = spec.partition("?")[0]
+    if path.endswith(".toml") or "/" in path:
+        from pytest_cloudbench.clients.command import CommandClient
+
+        if options or path != spec:
+            raise UsageError(f"client {spec!r}: a TOML file takes no options; change the file")
+        return CommandClient.from_file(path)
+    try:
+        parsed = ProviderSpec.parse(spec)
+    except SpecError as error:
+        raise UsageError(str(error).replace("provider", "client", 1)) from error
+    if parsed.scheme not in _CLIENTS or parsed.target:
+        known = ", ".join(names())
+        raise UsageError(f"client {spec!r}: there is none of this name; there are: {known}, or a .toml file")
+    where, known_options = _CLIENTS[parsed.scheme]
+    given = {**parsed.params, **options}
+    for name in given:
+        if name not in known_options:
+            expected = ", ".join(sorted(known_options)) or "none"
+            raise UsageError(f"client {spec!r}: unknown option {name!r}; {parsed.scheme} knows: {expected}")
+    module, _, class_name = where.partition(":")
+    made: Any = getattr(importlib.import_module(module), class_name)(given)
+    result: SyncClient = made
+    return result

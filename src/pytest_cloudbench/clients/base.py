@@ -1,0 +1,303 @@
+"""The one narrow seam between experiments and sync clients.
+
+What may live here: the protocol, the facts that a client declares, and what all clients that this package starts
+share: their life and how a verified destination is waited for.
+
+The life of a client::
+
+    prepare(workdir)  ->  start()  ->  { change files in folder; after_change(); wait_synced() } ...  ->  stop()
+
+``prepare`` finds the programs and ports, ``start`` brings up the server half and then the client half and returns
+when an idle pair is in sync. A client is used from one thread.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import ClassVar, Literal, Protocol
+
+from pytest_cloudbench.clients.processes import Loopback, Processes, Runner, Side, find_binary, program_version
+from pytest_cloudbench.clients.trees import Tree, difference
+from pytest_cloudbench.model import ClientError, UsageError
+
+__all__ = [
+    "CAPABILITIES",
+    "ClientFacts",
+    "Documented",
+    "LocalClient",
+    "MissingProgramError",
+    "Proof",
+    "SyncClient",
+    "option",
+]
+
+CAPABILITIES = ("chunking", "bundling", "deduplication", "delta", "compression")
+"""What a client may do to save traffic or time (IMC 2013, section 4)."""
+
+_START_S = 60.0
+
+
+class Proof(Enum):
+    """How ``wait_synced`` knows."""
+
+    CONTENT = "the server holds the same content"
+    CLIENT = "the client said so"
+    QUIET = "the network was quiet"
+
+
+@dataclass(frozen=True, slots=True)
+class Documented:
+    """What a client's documentation says of a capability: yes, no or unknown, and in which words."""
+
+    answer: Literal["yes", "no", "unknown"]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFacts:
+    """What is known of a client without running it.
+
+    Attributes:
+        name: as the registry has it, or as its TOML file says.
+        watches_folder: whether it sees changes by itself; if not, ``after_change`` runs it.
+        binaries: programs that must be installed, of both sides.
+        testbed: the name that ``tools/testbed install`` knows it by; empty where it does not.
+        documented: answers to CAPABILITIES, per its documentation, with the options it was given. They are what
+            detectors are checked against, and are never an input of one.
+    """
+
+    name: str
+    watches_folder: bool
+    binaries: tuple[str, ...] = ()
+    testbed: str = ""
+    documented: Mapping[str, Documented] = field(default_factory=dict)
+
+
+class MissingProgramError(UsageError):
+    """A program of the client is not installed; the message says which command brings it."""
+
+
+class SyncClient(Protocol):
+    """A sync client and its server, as an experiment uses them."""
+
+    @property
+    def facts(self) -> ClientFacts:
+        """What is known of it without running it."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where files are changed; exists after ``prepare``."""
+        ...
+
+    def prepare(
+        self,
+        workdir: Path,
+        *,
+        server_address: str = "127.0.0.1",
+        client_address: str = "127.0.0.1",
+        runner: Runner | None = None,
+    ) -> None:
+        """Find programs and ports, and write configuration below ``workdir``.
+
+        Raises MissingProgramError, or UsageError when it cannot run here.
+        """
+        ...
+
+    def start(self) -> None:
+        """Bring both halves up; returns when they are connected and in sync. Raises ClientError."""
+        ...
+
+    def after_change(self) -> None:
+        """Make a client run that does not watch the folder; nothing for one that does. Raises ClientError."""
+        ...
+
+    def wait_synced(self, timeout_s: float) -> Proof:
+        """Return when the server has what the folder holds now, and how that is known.
+
+        Raises ClientError, with the last lines of the logs, when a process ends or the time is over.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End every process of both halves; safe to call again."""
+        ...
+
+    def versions(self) -> Mapping[str, str]:
+        """Names and versions of the programs, for the results."""
+        ...
+
+    def pids(self, side: Side) -> tuple[int, ...]:
+        """The processes of one side that run now."""
+        ...
+
+    def cpu_s(self, side: Side) -> float | None:
+        """CPU seconds of one side since the start, also of commands that have ended; None: unknown."""
+        ...
+
+
+class LocalClient(ABC):
+    """What the clients that this package starts share. One implements the abstract methods, in this order."""
+
+    facts: ClientFacts
+    own_names: frozenset[str] = frozenset()
+    """Files and folders in ``folder`` or in the stored one that the client keeps for itself."""
+    start_s: float = _START_S
+    """Seconds a half may take to come up."""
+
+    # --- what a client implements -----------------------------------------------------------------
+
+    @abstractmethod
+    def _configure(self) -> None:
+        """Choose ports and write configuration files."""
+
+    @abstractmethod
+    def _start_server(self) -> None:
+        """Start the server half; return when it can be connected to."""
+
+    @abstractmethod
+    def _start_client(self) -> None:
+        """Start the client half; return when it watches, or is ready to be run."""
+
+    version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """How a program is asked for its version, where that is not ``--version``; without arguments: not at all."""
+
+    def after_change(self) -> None:  # noqa: B027  # most clients watch, and need not say so
+        """Nothing: it watches the folder."""
+
+    def _is_settled(self) -> bool:
+        """Asked when the content is equal: whether the client, too, has nothing left to do."""
+        return True
+
+    def _stored(self) -> Path:
+        """A folder with what the server would give back. No byte goes over the link for it."""
+        return self.stored
+
+    # --- what they share --------------------------------------------------------------------------
+
+    @property
+    def folder(self) -> Path:
+        """Where files are changed."""
+        return self.workdir / "folder"
+
+    @property
+    def stored(self) -> Path:
+        """The server's own folder."""
+        return self.workdir / "stored"
+
+    def prepare(
+        self,
+        workdir: Path,
+        *,
+        server_address: str = "127.0.0.1",
+        client_address: str = "127.0.0.1",
+        runner: Runner | None = None,
+    ) -> None:
+        """Find programs and ports, and write configuration below ``workdir``; raises MissingProgramError."""
+        self.programs = self._find_programs()
+        self.workdir = workdir.resolve()
+        self.server_address, self.client_address = server_address, client_address
+        for folder in (self.workdir, self.folder, self.stored):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.processes = Processes(self.workdir, runner or Loopback())
+        self._folder_tree = Tree(self.folder, self.own_names)
+        self._stored_trees: dict[Path, Tree] = {}
+        try:
+            self._configure()
+        except BaseException:
+            self.stop()
+            raise
+
+    def start(self) -> None:
+        """Bring both halves up; raises ClientError, and then nothing is left running."""
+        try:
+            self._start_server()
+            self._start_client()
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait_synced(self, timeout_s: float) -> Proof:
+        """Return when the server would give back exactly what the folder holds now."""
+        self.processes.check()
+        wanted = self._folder_tree.digests()
+        if not self.facts.watches_folder:
+            # Its run has ended: what the server lacks now will not come.
+            self._must_hold(wanted, self.held(), "")
+            return Proof.CONTENT
+        sizes_bytes = self._folder_tree.sizes_bytes()
+        stored = self._stored_tree()
+
+        def equal() -> bool:
+            # Sizes cost no reading, so they are asked first.
+            return stored.sizes_bytes() == sizes_bytes and stored.digests() == wanted and self._is_settled()
+
+        try:
+            self.processes.wait_until(equal, timeout_s, "the server did not have the folder's content")
+        except ClientError as error:
+            self._must_hold(wanted, stored.digests(), f"; {error}")
+            raise
+        return Proof.CONTENT
+
+    def _must_hold(self, wanted: Mapping[str, str], held: Mapping[str, str], more: str) -> None:
+        if lacks := difference(wanted, held):
+            raise ClientError(f"{self.facts.name}: the server differs from the folder: {lacks}{more}")
+
+    def held(self) -> dict[str, str]:
+        """What the server would give back: relative path to SHA-256."""
+        return self._stored_tree().digests()
+
+    def stop(self) -> None:
+        """End every process of both halves; safe to call again, and before ``prepare``."""
+        if hasattr(self, "processes"):
+            self.processes.stop()
+
+    def versions(self) -> Mapping[str, str]:
+        """Programs and what they say of their versions; what is not installed is left out."""
+        asked = {name: self.version_arguments.get(name, ("--version",)) for name in self.facts.binaries}
+        return {
+            name: program_version(path, *arguments)
+            for name, arguments in asked.items()
+            if arguments and (path := find_binary(name)) is not None
+        }
+
+    def pids(self, side: Side) -> tuple[int, ...]:
+        """The processes of one side that run now, with their descendants."""
+        return self.processes.pids(side)
+
+    def cpu_s(self, side: Side) -> float | None:
+        """CPU seconds of one side since the start, also of commands that have ended."""
+        return self.processes.cpu_s(side)
+
+    def missing(self) -> str:
+        """Why it cannot run here, with the command that mends it; empty when all programs are there."""
+        try:
+            self._find_programs()
+        except MissingProgramError as error:
+            return str(error)
+        return ""
+
+    def _find_programs(self) -> dict[str, str]:
+        found = {name: find_binary(name) for name in self.facts.binaries}
+        lacking = [name for name, path in found.items() if path is None]
+        if lacking:
+            verb = "is" if len(lacking) == 1 else "are"
+            mend = f": tools/testbed install {self.facts.testbed}" if self.facts.testbed else ""
+            raise MissingProgramError(f"{' and '.join(lacking)} {verb} not installed{mend}")
+        return {name: path for name, path in found.items() if path is not None}
+
+    def _stored_tree(self) -> Tree:
+        root = self._stored()
+        return self._stored_trees.setdefault(root, Tree(root, self.own_names))
+
+
+def option(client: str, options: Mapping[str, str], name: str, allowed: Collection[str], default: str) -> str:
+    """The value of one option; UsageError names the values that there are."""
+    value = options.get(name, default)
+    if value not in allowed:
+        raise UsageError(f"client {client!r}: {name} is one of {', '.join(sorted(allowed))}; not {value!r}")
+    return value

@@ -1,0 +1,180 @@
+"""The user's own desktop client, which is already running: its folder, its interface, the names of its servers.
+
+What may live here: what can be known of a client that this package neither starts nor configures. Nothing but one
+new folder below the given one is written, and ``stop`` removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_cloudbench.clients.base import ClientFacts, Proof, option
+from pytest_cloudbench.clients.processes import Runner, Side
+from pytest_cloudbench.clients.watchdog import read_stat
+from pytest_cloudbench.model import ClientError, UsageError
+
+__all__ = ["PRODUCTS", "ExternalClient"]
+
+PRODUCTS: Mapping[str, tuple[str, ...]] = {
+    "dropbox": ("*.dropbox.com", "*.dropboxapi.com", "*.dropboxusercontent.com", "*.dropbox-dns.com"),
+    "googledrive": ("drive.google.com", "*.googleapis.com", "*.googleusercontent.com", "clients*.google.com"),
+    "onedrive": ("*.onedrive.com", "*.live.com", "*.sharepoint.com", "*.svc.ms", "*.1drv.com"),
+}
+"""Where to start with the names of a product's servers; not measured here: look at one capture of your own."""
+
+_COUNTERS = Path("/sys/class/net")
+_LOOK_S = 0.2
+_VERIFY_LOOK_S = 1.0
+
+
+class ExternalClient:
+    """A client that somebody else runs.
+
+    Options: ``folder`` that it mirrors (required); ``interface`` it uses; ``names``: patterns of its servers' names,
+    separated by commas, or ``product``, one of PRODUCTS; ``process``: its name, for CPU time (Linux);
+    ``verify``: a command that ends with 0 when the cloud has what ``{folder}`` holds; or ``quiet_s``: in sync when
+    the interface, after some traffic, carried less than ``quiet_bytes`` (20,000) in so many seconds.
+    Without ``verify`` and ``quiet_s`` nothing tells when it is in sync, and ``wait_synced`` says so.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        if not options.get("folder"):
+            raise UsageError("client 'external': folder is missing, such as external?folder=/home/me/Dropbox")
+        self._mirrored = Path(options["folder"]).expanduser()
+        if not self._mirrored.is_dir():
+            raise UsageError(f"client 'external': {options['folder']} is not a folder")
+        self.interface = options.get("interface", "")
+        product = option("external", options, "product", ("", *PRODUCTS), "")
+        names = tuple(name.strip() for name in options.get("names", "").split(",") if name.strip())
+        self.name_patterns = names or PRODUCTS.get(product, ())
+        self._process = options.get("process", "")
+        self._verify = shlex.split(options.get("verify", ""))
+        self._quiet_s = _number(options, "quiet_s", 0.0)
+        self._quiet_bytes = _number(options, "quiet_bytes", 20_000.0)
+        if self._verify and self._quiet_s:
+            raise UsageError("client 'external': verify and quiet_s exclude each other")
+        if self._quiet_s and not (_COUNTERS / self.interface / "statistics").is_dir():
+            raise UsageError(f"client 'external': quiet_s needs an interface below {_COUNTERS}, not {self.interface!r}")
+        self.facts = ClientFacts("external", watches_folder=True)
+        self._run_folder = self._mirrored / f"cloudbench-{secrets.token_hex(4)}"
+        self._changed_bytes = 0
+
+    @property
+    def folder(self) -> Path:
+        """A new folder below the mirrored one."""
+        return self._run_folder
+
+    def prepare(
+        self,
+        workdir: Path,
+        *,
+        server_address: str = "",
+        client_address: str = "",
+        runner: Runner | None = None,
+    ) -> None:
+        """Make the new folder. It runs where it runs: addresses and a runner have no effect on it."""
+        del workdir, server_address, client_address, runner
+        self._run_folder.mkdir()
+
+    def start(self) -> None:
+        """Nothing: it runs already."""
+        self.after_change()
+
+    def after_change(self) -> None:
+        """Remember how much the interface had carried when files were changed."""
+        self._changed_bytes = self._carried_bytes() if self._quiet_s else 0
+
+    def wait_synced(self, timeout_s: float) -> Proof:
+        """By the ``verify`` command or the quiet rule; UsageError when neither was given: it is unknown."""
+        if self._verify:
+            self._wait_verified(timeout_s)
+            return Proof.CONTENT
+        if self._quiet_s:
+            self._wait_quiet(timeout_s)
+            return Proof.QUIET
+        raise UsageError("client 'external': unknown whether it is in sync; give verify=COMMAND or quiet_s=SECONDS")
+
+    def stop(self) -> None:
+        """Remove the new folder; the client goes on running."""
+        shutil.rmtree(self._run_folder, ignore_errors=True)
+
+    def versions(self) -> Mapping[str, str]:
+        """Unknown: nobody asks another's program for its version."""
+        return {}
+
+    def pids(self, side: Side) -> tuple[int, ...]:
+        """Processes with the given name on this machine; none where no name was given, or not on Linux."""
+        if side == "server" or not self._process or not Path("/proc/self/comm").exists():
+            return ()
+        return tuple(int(name) for name in os.listdir("/proc") if name.isdecimal() and _comm(name) == self._process)
+
+    def cpu_s(self, side: Side) -> float | None:
+        """CPU seconds of these processes since they began; None: unknown."""
+        stats = [stat for pid in self.pids(side) if (stat := read_stat(pid))]
+        return sum(stat.cpu_s for stat in stats) if stats else None
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _wait_verified(self, timeout_s: float) -> None:
+        argv = [word.replace("{folder}", str(self.folder)) for word in self._verify]
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            rest_s = deadline_s - time.monotonic()
+            try:
+                done = subprocess.run(argv, capture_output=True, timeout=max(rest_s, 0.001), check=False)
+            except subprocess.TimeoutExpired as error:
+                raise ClientError(f"external: not verified within {timeout_s:g} s") from error
+            except OSError as error:
+                raise ClientError(f"external: the verify command cannot be run: {error}") from error
+            if done.returncode == 0:
+                return
+            if time.monotonic() + _VERIFY_LOOK_S >= deadline_s:
+                said = done.stderr.decode(errors="replace").strip()
+                raise ClientError(f"external: not verified within {timeout_s:g} s: {said or done.returncode}")
+            threading.Event().wait(_VERIFY_LOOK_S)
+
+    def _wait_quiet(self, timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        last_bytes, since_s = self._changed_bytes, time.monotonic()
+        was_busy = False
+        while time.monotonic() < deadline_s:
+            now_bytes = self._carried_bytes()
+            if now_bytes - last_bytes > self._quiet_bytes:
+                last_bytes, since_s, was_busy = now_bytes, time.monotonic(), True
+            elif time.monotonic() - since_s >= self._quiet_s:
+                if was_busy:
+                    return
+                # Nothing yet: a client that has not noticed the change is quiet as well.
+                last_bytes, since_s = now_bytes, time.monotonic()
+            threading.Event().wait(min(_LOOK_S, self._quiet_s / 4))
+        seen = "it stayed busy" if was_busy else "the change caused no traffic that stands out"
+        raise ClientError(f"external: not known to be in sync within {timeout_s:g} s: {seen}")
+
+    def _carried_bytes(self) -> int:
+        folder = _COUNTERS / self.interface / "statistics"
+        return sum(int((folder / name).read_text("ascii")) for name in ("rx_bytes", "tx_bytes"))
+
+
+def _comm(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(options: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        value = float(options.get(name, default))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"client 'external': {name} is a number from 0, not {options[name]!r}")
+    return value

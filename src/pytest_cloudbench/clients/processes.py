@@ -1,0 +1,372 @@
+"""The processes of one sync client: started through a runner, watched, measured and ended.
+
+What may live here: starting and ending processes of both sides, their logs, their clean environment, waiting
+for one to end or to listen. Linux only: it stands on pidfd and /proc, so nothing is polled where the kernel
+has a signal, and no probe packet shows up in a capture.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Literal, Protocol
+
+from pytest_cloudbench.clients import watchdog
+from pytest_cloudbench.model import ClientError, UsageError
+
+__all__ = ["Loopback", "Process", "Processes", "Runner", "Side", "find_binary", "free_port", "program_version", "tail"]
+
+Side = Literal["client", "server"]
+
+_STOP_S = 5.0
+_VERSION_S = 10.0
+_LOOK_S = 0.02
+_TAIL_LINES = 8
+_LISTEN = "0A"
+
+
+class Runner(Protocol):
+    """Where processes run: one method, which a link between two network namespaces has as well."""
+
+    def popen(self, side: Side, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        """Start ``argv`` on one side as ``subprocess.Popen(argv, **kwargs)`` would; the pid is that of ``argv``."""
+        ...
+
+
+class Loopback:
+    """Both sides on this machine, told apart by their ports."""
+
+    def popen(self, side: Side, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        """Start a process here."""
+        del side
+        return subprocess.Popen(list(argv), **kwargs)
+
+
+class Process:
+    """One process that was started, its log and, once it has ended, the CPU time it had used."""
+
+    def __init__(self, side: Side, name: str, popen: subprocess.Popen[bytes], log_path: Path) -> None:
+        self.side, self.name, self.log_path = side, name, log_path
+        self._popen = popen
+        self._pidfd = os.pidfd_open(popen.pid)
+        self._final_cpu_s: float | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id, also that of its session."""
+        return self._popen.pid
+
+    def fileno(self) -> int:
+        """Becomes readable when the process ends."""
+        return self._pidfd
+
+    def ended(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        if self._final_cpu_s is None:
+            if not select.select([self._pidfd], [], [], 0)[0]:
+                return None
+            # It is a zombie until waited for, and /proc still knows its times.
+            stat = watchdog.read_stat(self.pid)
+            self._final_cpu_s = stat.cpu_s if stat else 0.0
+            self._popen.wait()
+        return self._popen.returncode
+
+    def cpu_s(self) -> float:
+        """CPU seconds of its tree up to now; of a process that has ended, what it and its children had used."""
+        if self.ended() is not None:
+            assert self._final_cpu_s is not None
+            return self._final_cpu_s
+        return sum(stat.cpu_s for stat in watchdog.tree(self.pid))
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.ended() is None:
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def close(self) -> None:
+        """Forget it; only ``cpu_s`` and ``ended`` of one that has ended can be asked afterwards."""
+        os.close(self._pidfd)
+
+    def ending(self) -> str:
+        """How it ended, in words, with the last lines of its log."""
+        status = self.ended()
+        how = "runs" if status is None else f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+        return f"{self.name} ({self.side}): {how}{tail(self.log_path)}"
+
+
+class Processes:
+    """All processes of one client, on both sides.
+
+    Args:
+        workdir: an existing folder; home, temporary files and logs of all processes go below it.
+        runner: where they run.
+    """
+
+    def __init__(self, workdir: Path, runner: Runner) -> None:
+        if sys.platform != "linux":
+            raise UsageError("sync clients are started on Linux only; the `external` client works elsewhere")
+        self._workdir, self._runner = workdir, runner
+        self._running: list[Process] = []
+        self._finished_cpu_s: dict[Side, float] = {"client": 0.0, "server": 0.0}
+        for folder in ("home", "tmp", "logs"):
+            (workdir / folder).mkdir(exist_ok=True)
+        self._watchdog = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(watchdog.__file__)], stdin=subprocess.PIPE, start_new_session=True
+        )
+
+    def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """A clean environment: the search path, and folders below the workdir; nothing else of the user's.
+
+        A leftover such as AWS_CA_BUNDLE breaks some clients, and a proxy would send them elsewhere.
+        """
+        home = self._workdir / "home"
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(home),
+            "XDG_CONFIG_HOME": str(home / ".config"),
+            "XDG_CACHE_HOME": str(home / ".cache"),
+            "XDG_DATA_HOME": str(home / ".local"),
+            "TMPDIR": str(self._workdir / "tmp"),
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            **extra,
+        }
+
+    def start(
+        self,
+        side: Side,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> Process:
+        """Start a process that stays; it gets a session of its own. Raises ClientError when it cannot start."""
+        log_path = self._workdir / "logs" / f"{name}.log"
+        with log_path.open("ab") as log:
+            process = self._popen(side, name, argv, log_path, env or {}, cwd, log, log)
+        self._running.append(process)
+        return process
+
+    def run(
+        self,
+        side: Side,
+        name: str,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        counted: bool = True,
+    ) -> str:
+        """Run a command to its end; what it printed. Raises ClientError when it fails, or a process that stays ends.
+
+        ``counted``: whether it is work of the client, whose CPU time counts, and not of this package.
+        """
+        log_path, out_path = (self._workdir / "logs" / f"{name}.{kind}" for kind in ("log", "out"))
+        with log_path.open("ab") as log, out_path.open("w+b") as out:
+            process = self._popen(side, name, argv, log_path, env or {}, cwd, out, log)
+            self._running.append(process)
+            try:
+                deadline_s = time.monotonic() + timeout_s
+                while process.ended() is None:
+                    self._wait_for_an_end(deadline_s, f"{name} took longer than {timeout_s:g} s", besides=process)
+                if process.ended() != 0:
+                    shown = process.ending()
+                    raise ClientError(shown if tail(log_path) else f"{shown}{tail(out_path)}")
+            finally:
+                self._finish(process, counted=counted)
+            out.seek(0)
+            return out.read().decode(errors="replace")
+
+    def check(self) -> None:
+        """Raise ClientError when one of the processes has ended."""
+        for process in self._running:
+            if process.ended() is not None:
+                raise ClientError(f"ended while it was needed: {process.ending()}")
+
+    def wait_until(self, is_so: Callable[[], bool], timeout_s: float, what: str, *, look_s: float = _LOOK_S) -> None:
+        """Return when ``is_so()``. Raises ClientError at once when a process ends, and after ``timeout_s``.
+
+        ``is_so`` is asked every ``look_s`` seconds; with 0 as often as it returns, for one that waits itself.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not is_so():
+            self.check()
+            if time.monotonic() >= deadline_s:
+                raise ClientError(f"{what} within {timeout_s:g} s{self.last_words()}")
+            # What ends wakes this up before the next look.
+            select.select(self._running, [], [], look_s)
+
+    def wait_listening(self, process: Process, port: int, timeout_s: float) -> None:
+        """Return when something in the process's network namespace listens on the TCP port."""
+        self.wait_until(
+            lambda: port in _listening(process.pid), timeout_s, f"{process.name} did not listen on port {port}"
+        )
+
+    def wait_logged(self, process: Process, words: str, timeout_s: float) -> None:
+        """Return when the words occur in the process's log."""
+        self.wait_until(
+            lambda: words.encode() in process.log_path.read_bytes(), timeout_s, f"{process.name} did not say {words!r}"
+        )
+
+    def last_words(self) -> str:
+        """The last lines of all logs of processes that run, for an error's text."""
+        return "".join(f"\n{process.name}:{tail(process.log_path)}" for process in self._running)
+
+    def pids(self, side: Side) -> tuple[int, ...]:
+        """The processes of one side that run now, with their descendants."""
+        leaders = [process.pid for process in self._running if process.side == side and process.ended() is None]
+        return tuple(sorted({stat.pid for leader in leaders for stat in watchdog.tree(leader) if stat.state != "Z"}))
+
+    def cpu_s(self, side: Side) -> float:
+        """CPU seconds of one side since the start, with the commands that have ended.
+
+        A lower bound: what a process leaves uncounted that ended between two looks and nobody waited for.
+        """
+        running = sum(process.cpu_s() for process in self._running if process.side == side)
+        return self._finished_cpu_s[side] + running
+
+    def stop(self) -> None:
+        """End everything, the last started first; safe to call again."""
+        while self._running:
+            self._finish(self._running[-1])
+        if self._watchdog.poll() is None:
+            self._watchdog.communicate()  # closes its input, and it has nothing left to end
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _popen(
+        self,
+        side: Side,
+        name: str,
+        argv: Sequence[str],
+        log_path: Path,
+        env: Mapping[str, str],
+        cwd: Path | None,
+        out: IO[bytes],
+        log: IO[bytes],
+    ) -> Process:
+        try:
+            popen = self._runner.popen(
+                side,
+                argv,
+                env=self.environment(env),
+                cwd=str(cwd or self._workdir),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ClientError(f"{name} cannot be started: {error}") from error
+        process = Process(side, name, popen, log_path)
+        try:
+            self._tell_watchdog(f"{popen.pid}\n")
+        except BaseException:
+            self._running.append(process)
+            self._finish(process)
+            raise
+        return process
+
+    def _tell_watchdog(self, line: str) -> None:
+        if self._watchdog.poll() is not None:
+            raise ClientError("the watchdog was ended: what is started now might be left running")
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.write(line.encode())
+        self._watchdog.stdin.flush()
+
+    def _wait_for_an_end(self, deadline_s: float, late: str, *, besides: Process) -> None:
+        """Return when ``besides`` ends; raise when another one does, or it is too late."""
+        rest_s = deadline_s - time.monotonic()
+        ready = select.select(self._running, [], [], max(rest_s, 0))[0]
+        if besides in ready:
+            return
+        self.check()
+        raise ClientError(f"{late}{self.last_words()}")
+
+    def _finish(self, process: Process, *, counted: bool = True) -> None:
+        """End one process and all that it started, and count its CPU time."""
+        family = watchdog.tree(process.pid)
+        process.signal(signal.SIGTERM)
+        select.select([process], [], [], _STOP_S)
+        # Once more, for what it started meanwhile; before that, for what then has no parent any more.
+        family += watchdog.tree(process.pid)
+        watchdog.kill(tuple(stat for stat in family if stat.pid != process.pid))
+        process.signal(signal.SIGKILL)
+        select.select([process], [], [])
+        process.ended()
+        process.close()
+        self._running.remove(process)
+        self._finished_cpu_s[process.side] += process.cpu_s() if counted else 0.0
+        with suppress(OSError, ClientError):  # the watchdog itself may have been killed
+            self._tell_watchdog(f"-{process.pid}\n")
+
+
+def find_binary(name: str) -> str | None:
+    """Where a program is: beside this interpreter (a wheel may bring it), on the path, or where servers are."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    return shutil.which(name, path=path)
+
+
+def free_port(address: str) -> int:
+    """A TCP port that nothing uses now. Of an address in another namespace, one that is free here."""
+    with _bound(address) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+@contextmanager
+def _bound(address: str) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as server:
+        try:
+            server.bind((address, 0))
+        except OSError:
+            server.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", 0))
+        yield server
+
+
+def program_version(path: str, *arguments: str) -> str:
+    """The first line that a program prints about its version; empty where it says nothing in ten seconds."""
+    try:
+        done = subprocess.run(
+            [path, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.environ.get("PATH", os.defpath), "HOME": os.devnull, "LANG": "C.UTF-8"},
+            timeout=_VERSION_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace").strip().partition("\n")[0].strip()
+
+
+def tail(path: Path, lines: int = _TAIL_LINES) -> str:
+    """The last lines of a log, each indented on a line of its own; empty where there are none."""
+    try:
+        text = path.read_bytes()[-16_384:].decode(errors="replace")
+    except OSError:
+        return ""
+    return "".join(f"\n  {line}" for line in text.strip().splitlines()[-lines:])
+
+
+def _listening(pid: int) -> set[int]:
+    """TCP ports that are listened on in the network namespace of a process; no packet is sent to find out."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            rows = [line.split() for line in Path(f"/proc/{pid}/net/{table}").read_text("ascii").splitlines()[1:]]
+            found |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == _LISTEN}
+    return found

@@ -1,0 +1,84 @@
+"""What a folder holds, by content, and whether two folders hold the same.
+
+What may live here: digests of the files below a folder, computed again only where a file may have changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+__all__ = ["Tree", "difference"]
+
+# Time stamps move in steps of some milliseconds: a file that was changed just now may change again unseen.
+_SETTLED_NS = 50_000_000
+
+
+class Tree:
+    """The regular files below a folder.
+
+    Args:
+        root: the folder; it may be missing, which is as if it were empty.
+        ignored: names of files and folders, at any depth, that the sync client keeps for itself.
+    """
+
+    def __init__(self, root: Path, ignored: frozenset[str] = frozenset()) -> None:
+        self.root, self._ignored = root, ignored
+        self._known: dict[str, tuple[tuple[int, ...], str]] = {}
+
+    def sizes_bytes(self) -> dict[str, int]:
+        """Relative path to size, without reading any file."""
+        return {name: status.st_size for name, status in self._files(self.root)}
+
+    def digests(self) -> dict[str, str]:
+        """Relative path to SHA-256. What disappears meanwhile is left out."""
+        known, self._known = self._known, {}
+        found = {}
+        for name, status in self._files(self.root):
+            mark = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            before = known.get(name)
+            try:
+                digest = before[1] if before and before[0] == mark else self._digest(name)
+            except OSError:
+                continue
+            found[name] = digest
+            if time.time_ns() - status.st_ctime_ns > _SETTLED_NS:
+                self._known[name] = (mark, digest)
+        return found
+
+    def _digest(self, name: str) -> str:
+        with (self.root / name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def _files(self, folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            return
+        for entry in entries:
+            if entry.name in self._ignored:
+                continue
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from self._files(Path(entry.path))
+                elif entry.is_file(follow_symlinks=False):
+                    yield Path(entry.path).relative_to(self.root).as_posix(), entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+
+
+def difference(wanted: Mapping[str, str], held: Mapping[str, str]) -> str:
+    """In one line, what ``held`` lacks, has too much or has otherwise; empty where there is none."""
+    kinds = {
+        "missing": sorted(wanted.keys() - held.keys()),
+        "too many": sorted(held.keys() - wanted.keys()),
+        "different": sorted(name for name in wanted.keys() & held.keys() if wanted[name] != held[name]),
+    }
+    return "; ".join(
+        f"{len(names)} {kind} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+        for kind, names in kinds.items()
+        if names
+    )

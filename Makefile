@@ -22,16 +22,20 @@ $(STAMP): pyproject.toml constraints.txt tools/setup.sh
 	@sh tools/setup.sh $(VENV) $(STAMP)
 endif
 
-.PHONY: iot test test-all bench lint types clean help
+.PHONY: iot test test-all testbed-quick testbed-all bench lint types clean help
 
 iot: $(STAMP) ## measure an embedded provider with 50 agents: pytest suites/iot -n 50
 	$(PY) -m pytest suites/iot -n 50 $(ARGS)
 
-test: lint types ## lint, types and the tests that are not slow (under 12 minutes on two cores)
+test: lint types testbed-quick ## lint, types and the tests that are not slow (under 12 minutes on two cores)
 	$(PY) -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
 
-test-all: lint types ## lint, types and every test
+test-all: lint types testbed-all ## lint, types and every test
 	$(PY) -m pytest -n $(WORKERS) $(ARGS)
+
+# Sync clients that can be installed here; where they cannot, their tests skip and say why.
+testbed-quick testbed-all: $(STAMP)
+	@PY=$(PY) tools/testbed install --$(@:testbed-%=%) --may-fail
 
 bench: $(STAMP) ## measure the project itself, into benchmarks/results.json
 	$(PY) benchmarks/run.py $(ARGS)

@@ -63,7 +63,9 @@ def only_help(command: Words) -> Words:
         return [command[0], "--help"] if len(command) < 4 else [*command[:1], command[3], "--help"]
     if "pytest" in command[:3]:
         return ["pytest", "--help"]
-    has_second = command[0] in {"cloudbench", "towncrier", "pytest-benchmark"} or "python" in command[0]
+    has_second = (
+        command[0] in {"cloudbench", "towncrier", "pytest-benchmark", "tools/testbed"} or "python" in command[0]
+    )
     return [*command[: 1 + has_second], "--help"]
 
 
@@ -139,6 +141,8 @@ RULES = [
     Rule(r"(python3? -m )?tox\b", "installs for minutes; its options are tox's own", not_run),
     Rule(r"(python3? -m )?pip install\b", "needs the index; tests/test_packaging.py installs the wheel", not_run),
     Rule(r"python3? -m venv\b|source |\. |cd |export |git clone\b", "prepares the reader's machine", not_run),
+    Rule(r"tools/testbed list\b", "as written", as_written),
+    Rule(r"tools/testbed (install|up|down) ", "changes the reader's machine: options are parsed", only_help),
     Rule(r"(sudo )?apt(-get)? install\b", "prepares the reader's machine", not_run),
     Rule(r"(\.venv/bin/)?python3? (tools|benchmarks|docs)/\S+\.py\b", "takes long: options are parsed", only_help),
 ]

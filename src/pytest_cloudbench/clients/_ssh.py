@@ -9,8 +9,8 @@ import getpass
 import os
 from pathlib import Path
 
-from pytest_cloudbench.clients.processes import Process, Processes, free_port
-from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.clients.base import LocalClient, MissingProgramError
+from pytest_cloudbench.clients.processes import Process
 
 __all__ = ["BINARIES", "VERSION_ARGUMENTS", "Ssh"]
 
@@ -55,40 +55,30 @@ Host *
 
 
 class Ssh:
-    """One sshd and the configuration of its only user.
+    """One sshd on the server's port, and the configuration of its only user.
 
     Args:
-        processes: of the client it serves.
-        programs: paths of BINARIES.
-        folder: for keys and configuration.
-        address: where sshd listens.
+        client: whose server half it is; it is being configured and has the programs of BINARIES.
     """
 
-    def __init__(self, processes: Processes, programs: dict[str, str], folder: Path, address: str) -> None:
+    def __init__(self, client: LocalClient) -> None:
         if os.geteuid() == 0 and not _PRIVILEGE_FOLDER.is_dir():
-            raise UsageError(f"sshd as root needs the folder {_PRIVILEGE_FOLDER}: tools/testbed install openssh")
-        self._processes, self._programs, self._folder = processes, programs, folder
-        self.port = free_port(address)
+            raise MissingProgramError(f"sshd as root needs {_PRIVILEGE_FOLDER}: tools/testbed install openssh")
+        self._client = client
+        self._folder = folder = client.workdir / "ssh"
         folder.mkdir(mode=0o700, exist_ok=True)
         for name in ("host_key", "client_key"):
-            keygen = [
-                programs["ssh-keygen"],
-                "-q",
-                "-t",
-                "ed25519",
-                "-N",
-                "",
-                "-C",
-                "cloudbench",
-                "-f",
-                str(folder / name),
-            ]
-            processes.run("server", "ssh-keygen", keygen, timeout_s=30)
-        user = getpass.getuser()
-        listen = f"[{address}]:{self.port}" if ":" in address else f"{address}:{self.port}"
-        home = processes.environment({})["HOME"]
-        (folder / "sshd_config").write_text(_SSHD.format(listen=listen, folder=folder, user=user, home=home), "utf-8")
-        (folder / "ssh_config").write_text(_SSH.format(folder=folder, user=user, port=self.port), "utf-8")
+            argv = [client.programs["ssh-keygen"], "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+            client.processes.run("server", "ssh-keygen", argv, timeout_s=client.start_s, counted=False)
+        values = {
+            "folder": folder,
+            "user": getpass.getuser(),
+            "listen": f"{client.server_host}:{client.server_port}",
+            "port": client.server_port,
+            "home": client.workdir / "home",
+        }
+        (folder / "sshd_config").write_text(_SSHD.format_map(values), "utf-8")
+        (folder / "ssh_config").write_text(_SSH.format_map(values), "utf-8")
         (folder / "authorized_keys").write_text((folder / "client_key.pub").read_text("utf-8"), "utf-8")
         (folder / "known_hosts").write_text(f"cloudbench {(folder / 'host_key.pub').read_text('utf-8')}", "utf-8")
 
@@ -97,9 +87,10 @@ class Ssh:
         """What ``ssh`` is called with besides the host."""
         return ["-F", str(self._folder / "ssh_config")]
 
-    def start(self, timeout_s: float) -> Process:
+    def start(self) -> Process:
         """Start sshd and wait until it listens."""
-        argv = [self._programs["sshd"], "-D", "-e", "-f", str(self._folder / "sshd_config")]
-        process = self._processes.start("server", "sshd", argv)
-        self._processes.wait_listening(process, self.port, timeout_s)
+        client = self._client
+        argv = [client.programs["sshd"], "-D", "-e", "-f", str(self._folder / "sshd_config")]
+        process = client.processes.start("server", "sshd", argv)
+        client.processes.wait_listening(process, client.server_port, client.start_s)
         return process

@@ -20,7 +20,15 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
-from pytest_cloudbench.clients.processes import Loopback, Processes, Runner, Side, find_binary, program_version
+from pytest_cloudbench.clients.processes import (
+    Loopback,
+    Processes,
+    Runner,
+    Side,
+    find_binary,
+    free_port,
+    program_version,
+)
 from pytest_cloudbench.clients.trees import Tree, difference
 from pytest_cloudbench.model import ClientError, UsageError
 
@@ -153,7 +161,7 @@ class LocalClient(ABC):
 
     @abstractmethod
     def _configure(self) -> None:
-        """Choose ports and write configuration files."""
+        """Write configuration files; ``server_port`` is free."""
 
     @abstractmethod
     def _start_server(self) -> None:
@@ -185,6 +193,11 @@ class LocalClient(ABC):
         return self.workdir / "folder"
 
     @property
+    def server_host(self) -> str:
+        """The server's address as a URL has it."""
+        return f"[{self.server_address}]" if ":" in self.server_address else self.server_address
+
+    @property
     def stored(self) -> Path:
         """The server's own folder."""
         return self.workdir / "stored"
@@ -201,6 +214,7 @@ class LocalClient(ABC):
         self.programs = self._find_programs()
         self.workdir = workdir.resolve()
         self.server_address, self.client_address = server_address, client_address
+        self.server_port = free_port(server_address)
         for folder in (self.workdir, self.folder, self.stored):
             folder.mkdir(parents=True, exist_ok=True)
         self.processes = Processes(self.workdir, runner or Loopback())

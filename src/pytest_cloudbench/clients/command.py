@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_cloudbench.clients.base import ClientFacts, LocalClient, Proof
 from pytest_cloudbench.clients.command_file import CommandFile, fill, load_command_file
-from pytest_cloudbench.clients.processes import Side, find_binary, free_port, program_version
+from pytest_cloudbench.clients.processes import Side, find_binary, program_version
 from pytest_cloudbench.model import ClientError
 
 __all__ = ["CommandClient"]
@@ -46,7 +46,7 @@ class CommandClient(LocalClient):
             "workdir": str(self.workdir),
             "server": self.server_address,
             "client": self.client_address,
-            "port": str(free_port(self.server_address)),
+            "port": str(self.server_port),
             "stored": str(self.stored),
             "restored": str(self.workdir / "restored"),
         }
@@ -69,7 +69,7 @@ class CommandClient(LocalClient):
             process = self.processes.start(
                 "server", "server", self._argv(self._described.server), env=self._environment
             )
-            self.processes.wait_listening(process, int(self._values["port"]), self.start_s)
+            self.processes.wait_listening(process, self.server_port, self.start_s)
 
     def _start_client(self) -> None:
         for index, command in enumerate(self._described.setup):

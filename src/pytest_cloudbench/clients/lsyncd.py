@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from pytest_cloudbench.clients._ssh import BINARIES, VERSION_ARGUMENTS, Ssh
 from pytest_cloudbench.clients.base import ClientFacts, Documented, LocalClient, option
-from pytest_cloudbench.clients.processes import free_port
 
 __all__ = ["LsyncdClient"]
 
@@ -67,15 +66,13 @@ class LsyncdClient(LocalClient):
 
     def _configure(self) -> None:
         rsync = self.programs["rsync"]
-        host = f"[{self.server_address}]" if ":" in self.server_address else self.server_address
         if self._over_ssh:
-            self._ssh = Ssh(self.processes, self.programs, self.workdir / "ssh", self.server_address)
-            target = f"{host}:{self.stored}/"
+            self._ssh = Ssh(self)
+            target = f"{self.server_host}:{self.stored}/"
             shell = " ".join([self.programs["ssh"], *self._ssh.arguments])
             rsh = f", rsh = {_lua(shell)}"
         else:
-            self._port = free_port(self.server_address)
-            target = f"rsync://{host}:{self._port}/stored/"
+            target = f"rsync://{self.server_host}:{self.server_port}/stored/"
             rsh = ""
             (self.workdir / "rsyncd.conf").write_text(
                 _RSYNCD.format(uid=os.getuid(), gid=os.getgid(), stored=self.stored), "utf-8"
@@ -93,12 +90,12 @@ class LsyncdClient(LocalClient):
 
     def _start_server(self) -> None:
         if self._over_ssh:
-            self._ssh.start(self.start_s)
+            self._ssh.start()
             return
         argv = [self.programs["rsync"], "--daemon", "--no-detach", f"--config={self.workdir / 'rsyncd.conf'}"]
-        argv += [f"--address={self.server_address}", f"--port={self._port}", "--log-file=/dev/stderr"]
+        argv += [f"--address={self.server_address}", f"--port={self.server_port}", "--log-file=/dev/stderr"]
         process = self.processes.start("server", "rsyncd", argv)
-        self.processes.wait_listening(process, self._port, self.start_s)
+        self.processes.wait_listening(process, self.server_port, self.start_s)
 
     def _start_client(self) -> None:
         argv = [self.programs["lsyncd"], "-log", "Normal", str(self.workdir / "lsyncd.lua")]

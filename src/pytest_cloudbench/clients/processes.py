@@ -74,10 +74,14 @@ class Process:
         if self._final_cpu_s is None:
             if not select.select([self._pidfd], [], [], 0)[0]:
                 return None
-            # It is a zombie until waited for, and /proc still knows its times.
-            stat = watchdog.read_stat(self.pid)
-            self._final_cpu_s = stat.cpu_s if stat else 0.0
-            self._popen.wait()
+            try:
+                # To the microsecond, with the children that it waited for; /proc would give hundredths of a second.
+                _, status, usage = os.wait4(self.pid, 0)
+                self._popen.returncode = os.waitstatus_to_exitcode(status)
+                self._final_cpu_s = usage.ru_utime + usage.ru_stime
+            except ChildProcessError:  # whoever ran it has waited for it
+                self._popen.wait()
+                self._final_cpu_s = 0.0
         return self._popen.returncode
 
     def cpu_s(self) -> float:
@@ -240,8 +244,10 @@ class Processes:
         """End everything, the last started first; safe to call again."""
         while self._running:
             self._finish(self._running[-1])
-        if self._watchdog.poll() is None:
-            self._watchdog.communicate()  # closes its input, and it has nothing left to end
+        assert self._watchdog.stdin is not None
+        with suppress(OSError):
+            self._watchdog.stdin.close()
+        self._watchdog.wait()
 
     # --- inside -----------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from pytest_cloudbench.clients.base import ClientFacts, Documented, LocalClient, option
-from pytest_cloudbench.clients.processes import free_port
 
 __all__ = ["RcloneClient"]
 
@@ -57,11 +56,11 @@ class RcloneClient(LocalClient):
         )
 
     def _configure(self) -> None:
-        self._port = free_port(self.server_address)
         overlay = _OVERLAYS[self._remote].format(chunk_size=self._chunk_size)
-        host = f"[{self.server_address}]" if ":" in self.server_address else self.server_address
         vendor = "rclone" if self._knows_own_server() else "other"
-        self._write("client", f"type = webdav\nurl = http://{host}:{self._port}\nvendor = {vendor}\n", overlay)
+        self._write(
+            "client", f"type = webdav\nurl = http://{self.server_host}:{self.server_port}\nvendor = {vendor}\n", overlay
+        )
         # The server reads what it stores through the same overlay, over its own disk.
         self._write("server", f"type = alias\nremote = {self.stored}\n", overlay)
 
@@ -79,10 +78,9 @@ class RcloneClient(LocalClient):
         return [self.programs["rclone"], f"--config={self.workdir / f'rclone-{side}.conf'}", *arguments]
 
     def _start_server(self) -> None:
-        host = f"[{self.server_address}]" if ":" in self.server_address else self.server_address
-        argv = self._rclone("server", "serve", "webdav", f"--addr={host}:{self._port}", "base:")
+        argv = self._rclone("server", "serve", "webdav", f"--addr={self.server_host}:{self.server_port}", "base:")
         process = self.processes.start("server", "rclone-serve", argv)
-        self.processes.wait_listening(process, self._port, self.start_s)
+        self.processes.wait_listening(process, self.server_port, self.start_s)
 
     def _start_client(self) -> None:
         self.after_change()

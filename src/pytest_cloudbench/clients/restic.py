@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pytest_cloudbench.clients.base import ClientFacts, Documented, LocalClient, option
-from pytest_cloudbench.clients.processes import Side, free_port
+from pytest_cloudbench.clients.processes import Side
 
 __all__ = ["ResticClient"]
 
@@ -42,9 +42,7 @@ class ResticClient(LocalClient):
         )
 
     def _configure(self) -> None:
-        self._port = free_port(self.server_address)
-        host = f"[{self.server_address}]" if ":" in self.server_address else self.server_address
-        self._address = f"{host}:{self._port}"
+        self._address = f"{self.server_host}:{self.server_port}"
         url = f"http://{self._address}"
         self._repository = f"rest:{url}/" if self._server == "rest" else f"s3:{url}/bucket"
 
@@ -53,7 +51,7 @@ class ResticClient(LocalClient):
         key = ["--auth-key=cloudbench,cloudbench"] if self._server == "s3" else []
         argv = [self.programs["rclone"], "serve", kind, f"--addr={self._address}", *key, str(self.stored)]
         process = self.processes.start("server", "rclone-serve", argv)
-        self.processes.wait_listening(process, self._port, self.start_s)
+        self.processes.wait_listening(process, self.server_port, self.start_s)
 
     def _start_client(self) -> None:
         self._restic("client", "restic-init", "-r", self._repository, "init")

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape, quoteattr
 
 from pytest_cloudbench.clients.base import ClientFacts, Documented, LocalClient, option
-from pytest_cloudbench.clients.processes import Process, Side, free_port
+from pytest_cloudbench.clients.processes import Process, Side
 from pytest_cloudbench.model import ClientError
 
 __all__ = ["SyncthingClient"]
@@ -121,11 +121,9 @@ class SyncthingClient(LocalClient):
         self._key = secrets.token_hex(16)
         self._homes: dict[Side, Path] = {side: self.workdir / f"device-{side}" for side in ("server", "client")}
         ids = {side: self._make_device(side) for side in self._homes}
-        port = free_port(self.server_address)
-        self._port = port
         for side, home in self._homes.items():
             is_server = side == "server"
-            listen = _tcp(self.server_address, port) if is_server else _tcp(self.client_address, 0)
+            listen = _tcp(self.server_address, self.server_port) if is_server else _tcp(self.client_address, 0)
             (home / "config.xml").write_text(
                 _CONFIG.format(
                     folder_id=_FOLDER_ID,
@@ -134,7 +132,7 @@ class SyncthingClient(LocalClient):
                     other_id=ids["client" if is_server else "server"],
                     compression=self._compression,
                     # "dynamic" asks discovery, which is off: the server never dials.
-                    dial="dynamic" if is_server else escape(_tcp(self.server_address, port)),
+                    dial="dynamic" if is_server else escape(_tcp(self.server_address, self.server_port)),
                     socket=_SOCKET,
                     key=self._key,
                     listen=escape(listen),
@@ -156,7 +154,7 @@ class SyncthingClient(LocalClient):
         return device.attrib["id"]
 
     def _start_server(self) -> None:
-        self.processes.wait_listening(self._start("server"), self._port, self.start_s)
+        self.processes.wait_listening(self._start("server"), self.server_port, self.start_s)
 
     def _start_client(self) -> None:
         self._start("client")

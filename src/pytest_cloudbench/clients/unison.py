@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pytest_cloudbench.clients._ssh import BINARIES, VERSION_ARGUMENTS, Ssh
 from pytest_cloudbench.clients.base import ClientFacts, Documented, LocalClient, option
-from pytest_cloudbench.clients.processes import free_port, tail
+from pytest_cloudbench.clients.processes import tail
 
 __all__ = ["UnisonClient"]
 
@@ -45,28 +45,25 @@ class UnisonClient(LocalClient):
         for side in ("client", "server"):
             (self.workdir / f"unison-{side}").mkdir(exist_ok=True)
         if self._over_ssh:
-            self._ssh = Ssh(self.processes, self.programs, self.workdir / "ssh", self.server_address)
-        else:
-            self._port = free_port(self.server_address)
+            self._ssh = Ssh(self)
 
     def _start_server(self) -> None:
         if self._over_ssh:
-            self._ssh.start(self.start_s)
+            self._ssh.start()
             return
-        argv = [self.programs["unison"], "-socket", str(self._port), "-listen", self.server_address]
+        argv = [self.programs["unison"], "-socket", str(self.server_port), "-listen", self.server_address]
         env = {"UNISON": str(self.workdir / "unison-server")}
         process = self.processes.start("server", "unison-server", argv, env=env)
-        self.processes.wait_listening(process, self._port, self.start_s)
+        self.processes.wait_listening(process, self.server_port, self.start_s)
 
     def _start_client(self) -> None:
-        host = f"[{self.server_address}]" if ":" in self.server_address else self.server_address
         # An absolute path follows the slash that ends the host.
         if self._over_ssh:
-            root = f"ssh://{host}/{self.stored}"
+            root = f"ssh://{self.server_host}/{self.stored}"
             options = ["-sshcmd", self.programs["ssh"], "-sshargs", " ".join(self._ssh.arguments)]
             options += ["-servercmd", self.programs["unison"]]
         else:
-            root = f"socket://{host}:{self._port}/{self.stored}"
+            root = f"socket://{self.server_host}:{self.server_port}/{self.stored}"
             options = []
         argv = [self.programs["unison"], str(self.folder), root, "-repeat", str(_REPEAT_S), "-batch", "-auto"]
         argv += ["-ui", "text", "-times", "-confirmbigdel=false", "-log=false", *options]

@@ -29,7 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog.d/README.md")])
 BIN = Path(sys.executable).parent
 # Left out of the copy that commands run in: results of this checkout, caches, environments.
-NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".tox", ".*_cache", "__pycache__", "dist", "build", ".hypothesis")
+NOT_COPIED = shutil.ignore_patterns(
+    ".git", ".venv", ".tox", ".testbed", ".*_cache", "__pycache__", "dist", "build", ".hypothesis"
+)
 TIMEOUT_S = 300
 # Commands for a real account are collected only; this lets them get as far as that.
 NO_ACCOUNT = {"CLOUDBENCH_DROPBOX_ACCESS_TOKEN": "none"}

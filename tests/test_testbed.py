@@ -12,7 +12,7 @@ import pytest
 from pytest_cloudbench import clients
 from pytest_cloudbench.clients.base import LocalClient
 from pytest_cloudbench.clients.processes import find_binary
-from tests.clients.conftest import documented_toml
+from tests.clients.conftest import documented_toml, is_gone
 from tests.tool import TOOLS, load_tool
 
 testbed: Any = load_tool("testbed")
@@ -129,7 +129,7 @@ def test_up_and_down() -> None:
     finally:
         done = run("down", spec)
     assert "is down" in done.stdout
-    assert not any(Path(f"/proc/{pid}").exists() for pid in state["client_pids"] + state["server_pids"])
+    assert all(is_gone(pid) for pid in state["client_pids"] + state["server_pids"])
     assert not Path(state["folder"]).exists()
     assert "was not up" in run("down", spec).stdout
 

@@ -15,6 +15,7 @@ import pytest
 from pytest_cloudbench import clients
 from pytest_cloudbench.clients.base import LocalClient, MissingProgramError
 from pytest_cloudbench.clients.processes import Runner
+from pytest_cloudbench.clients.watchdog import read_stat
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/clients.md"
 
@@ -38,6 +39,12 @@ def leftovers(workdir: Path) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; who has lost its parent may wait for init to notice."""
+    stat = read_stat(pid)
+    return stat is None or stat.state in "ZX"
 
 
 @pytest.fixture

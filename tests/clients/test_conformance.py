@@ -17,7 +17,7 @@ from pytest_cloudbench.clients.base import CAPABILITIES, Proof
 from pytest_cloudbench.clients.processes import find_binary
 from pytest_cloudbench.clients.watchdog import read_stat
 from pytest_cloudbench.model import ClientError
-from tests.clients.conftest import Prepare, leftovers
+from tests.clients.conftest import Prepare, is_gone, leftovers
 
 TIMEOUT_S = 60
 BASIC = ["syncthing", "lsyncd", "unison", "rclone", "restic", "rsync.toml"]
@@ -83,7 +83,7 @@ def test_every_change_arrives(spec: str, prepare: Prepare) -> None:
     pids = [*pair.pids("client"), *pair.pids("server")]
     assert bool(pair.pids("client")) == pair.facts.watches_folder
     pair.stop()
-    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    assert [pid for pid in pids if not is_gone(pid)] == []
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -115,6 +115,22 @@ def test_one_that_is_killed_is_an_error_and_no_wait(spec: str, side: str, prepar
     with pytest.raises(ClientError, match=r"killed by signal 9|exit status"):
         sync()
     assert time.monotonic() - started_s < TIMEOUT_S / 2
+
+
+def test_compress_compresses_words(prepare: Prepare) -> None:
+    pair = prepare("rclone?remote=compress")
+    pair.start()
+    random = Random(7)
+    words = ["".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=random.randint(2, 10))) for _ in range(4000)]
+    text = " ".join(random.choices(words, k=200_000)).encode()
+    noise = random.randbytes(len(text))
+    (pair.folder / "text.txt").write_bytes(text)
+    (pair.folder / "noise.bin").write_bytes(noise)
+    pair.after_change()
+    pair.wait_synced(TIMEOUT_S)
+    stored_bytes = {path.name[:4]: path.stat().st_size for path in pair.stored.iterdir() if path.suffix != ".json"}
+    assert stored_bytes["text"] < 0.6 * len(text)
+    assert stored_bytes["nois"] == len(noise)
 
 
 def test_an_edit_that_the_client_does_not_see_is_no_success(prepare: Prepare) -> None:

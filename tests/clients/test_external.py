@@ -12,13 +12,10 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench import clients
+from pytest_cloudbench.clients import external
 from pytest_cloudbench.clients.base import Proof
 from pytest_cloudbench.clients.external import PRODUCTS, ExternalClient
 from pytest_cloudbench.model import ClientError, UsageError
-
-needs_counters = pytest.mark.skipif(
-    not Path("/sys/class/net/lo/statistics").is_dir(), reason="there are no counters below /sys/class/net"
-)
 
 
 def made(folder: Path, **options: str) -> ExternalClient:
@@ -63,47 +60,64 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
         made(tmp_path, verify="no-such-command").wait_synced(10)
 
 
-def send(size_bytes: int) -> None:
-    """Traffic on loopback."""
-    receiver, sender = (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
-    )
-    with receiver, sender:
-        receiver.bind(("127.0.0.1", 0))
-        for _ in range(size_bytes // 10_000):
-            sender.sendto(bytes(10_000), receiver.getsockname())
+class Interface:
+    """The kernel's counters of an interface, as files that a test writes: on a real one others are busy, too."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "if0" / "statistics"
+        self._folder.mkdir(parents=True)
+        self._carried_bytes = 0
+        self.carry(0)
+
+    def carry(self, size_bytes: int) -> None:
+        self._carried_bytes += size_bytes
+        for name in ("rx_bytes", "tx_bytes"):
+            (self._folder / "new").write_text(f"{self._carried_bytes}\n")
+            (self._folder / "new").rename(self._folder / name)
 
 
-@needs_counters
-def test_quiet_after_traffic(tmp_path: Path) -> None:
-    # Others may use loopback meanwhile, so "quiet" leaves room for them, and the change is much more.
-    client = made(tmp_path, interface="lo", quiet_s="0.5", quiet_bytes="20e6")
+@pytest.fixture
+def interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interface:
+    monkeypatch.setattr(external, "_COUNTERS", tmp_path / "net")
+    return Interface(tmp_path / "net")
+
+
+def test_quiet_after_traffic(tmp_path: Path, interface: Interface) -> None:
+    client = made(tmp_path, interface="if0", quiet_s="0.3")
     client.after_change()
-    later = threading.Timer(0.7, send, [200_000_000])
+    later = threading.Timer(0.5, interface.carry, [1_000_000])
     later.start()
     assert client.wait_synced(60) is Proof.QUIET
-    assert later.finished.is_set()
+    assert later.finished.is_set(), "a client that has not begun is quiet as well"
     later.join()
 
 
-@needs_counters
-def test_quiet_without_traffic_is_unknown(tmp_path: Path) -> None:
-    client = made(tmp_path, interface="lo", quiet_s="0.1", quiet_bytes="100e9")
+def test_traffic_between_the_change_and_the_question_counts(tmp_path: Path, interface: Interface) -> None:
+    client = made(tmp_path, interface="if0", quiet_s="0.1")
     client.after_change()
+    interface.carry(1_000_000)
+    assert client.wait_synced(60) is Proof.QUIET
+    client.after_change()
+    with pytest.raises(ClientError, match="no traffic that stands out"):
+        client.wait_synced(0.4)
+
+
+def test_chatter_is_no_sign(tmp_path: Path, interface: Interface) -> None:
+    client = made(tmp_path, interface="if0", quiet_s="0.1")
+    client.after_change()
+    interface.carry(5_000)
     with pytest.raises(ClientError, match="no traffic that stands out"):
         client.wait_synced(0.5)
 
 
-@needs_counters
-def test_a_network_that_stays_busy_is_unknown(tmp_path: Path) -> None:
-    client = made(tmp_path, interface="lo", quiet_s="0.4", quiet_bytes="0")
+def test_a_network_that_stays_busy_is_unknown(tmp_path: Path, interface: Interface) -> None:
+    client = made(tmp_path, interface="if0", quiet_s="0.5")
     client.after_change()
     stop = threading.Event()
 
     def chatter() -> None:
         while not stop.wait(0.01):
-            send(20_000)
+            interface.carry(100_000)
 
     thread = threading.Thread(target=chatter)
     thread.start()
@@ -113,6 +127,15 @@ def test_a_network_that_stays_busy_is_unknown(tmp_path: Path) -> None:
     finally:
         stop.set()
         thread.join()
+
+
+@pytest.mark.skipif(not Path("/sys/class/net/lo").is_dir(), reason="there are no counters below /sys/class/net")
+def test_the_counters_are_the_kernels(tmp_path: Path) -> None:
+    client = made(tmp_path, interface="lo", quiet_s="1")
+    before_bytes = client._carried_bytes()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(bytes(60_000), ("127.0.0.1", 9))
+    assert client._carried_bytes() >= before_bytes + 120_000
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")

@@ -18,7 +18,7 @@ from pytest_cloudbench.clients import processes as module
 from pytest_cloudbench.clients import watchdog
 from pytest_cloudbench.clients.processes import Loopback, Processes, Side, find_binary, free_port, tail
 from pytest_cloudbench.model import ClientError
-from tests.clients.conftest import leftovers
+from tests.clients.conftest import is_gone, leftovers
 
 BUSY = "import time\nwhile time.process_time() < 0.2: pass"
 
@@ -94,11 +94,6 @@ def test_a_child_with_a_session_of_its_own_ends_too(processes: Processes) -> Non
     assert process.pid in pids
     processes.stop()
     assert [pid for pid in pids if not is_gone(pid)] == []
-
-
-def is_gone(pid: int) -> bool:
-    stat = watchdog.read_stat(pid)
-    return stat is None or stat.state in "ZX"
 
 
 def test_one_that_does_not_listen_to_sigterm_ends_too(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:

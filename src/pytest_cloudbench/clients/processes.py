@@ -8,7 +8,6 @@ has a signal, and no probe packet shows up in a capture.
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import socket
@@ -72,7 +71,7 @@ class Process:
     def ended(self) -> int | None:
         """The exit status, negative for a signal; None while it runs."""
         if self._final_cpu_s is None:
-            if not select.select([self._pidfd], [], [], 0)[0]:
+            if not watchdog.wait_any([self._pidfd], 0):
                 return None
             try:
                 # To the microsecond, with the children that it waited for; /proc would give hundredths of a second.
@@ -209,7 +208,7 @@ class Processes:
             if time.monotonic() >= deadline_s:
                 raise ClientError(f"{what} within {timeout_s:g} s{self.last_words()}")
             # What ends wakes this up before the next look.
-            select.select(self._running, [], [], look_s)
+            self._wait_any(look_s)
 
     def wait_listening(self, process: Process, port: int, timeout_s: float) -> None:
         """Return when something in the process's network namespace listens on the TCP port."""
@@ -291,11 +290,12 @@ class Processes:
         self._watchdog.stdin.write(line.encode())
         self._watchdog.stdin.flush()
 
+    def _wait_any(self, timeout_s: float) -> list[int]:
+        return watchdog.wait_any([process.fileno() for process in self._running], timeout_s)
+
     def _wait_for_an_end(self, deadline_s: float, late: str, *, besides: Process) -> None:
         """Return when ``besides`` ends; raise when another one does, or it is too late."""
-        rest_s = deadline_s - time.monotonic()
-        ready = select.select(self._running, [], [], max(rest_s, 0))[0]
-        if besides in ready:
+        if besides.fileno() in self._wait_any(deadline_s - time.monotonic()):
             return
         self.check()
         raise ClientError(f"{late}{self.last_words()}")
@@ -304,12 +304,12 @@ class Processes:
         """End one process and all that it started, and count its CPU time."""
         family = watchdog.tree(process.pid)
         process.signal(signal.SIGTERM)
-        select.select([process], [], [], _STOP_S)
+        watchdog.wait_any([process.fileno()], _STOP_S)
         # Once more, for what it started meanwhile; before that, for what then has no parent any more.
         family += watchdog.tree(process.pid)
         watchdog.kill(tuple(stat for stat in family if stat.pid != process.pid))
         process.signal(signal.SIGKILL)
-        select.select([process], [], [])
+        watchdog.wait_any([process.fileno()], None)
         process.ended()
         process.close()
         self._running.remove(process)

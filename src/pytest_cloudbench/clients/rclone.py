@@ -17,6 +17,8 @@ __all__ = ["RcloneClient"]
 _RUN_S = 600.0
 
 # Overlays by name, as lines of rclone's configuration. Without level and mode, compress stored text as it was.
+# Even so it decides by its first read whether a file is worth it, and read-ahead hands it 4 KiB where it asks for
+# 1 MiB: of those, plain words are not. So read-ahead is off.
 _OVERLAYS: Mapping[str, str] = {
     "plain": "",
     "chunker": "type = chunker\nchunk_size = {chunk_size}\n",
@@ -87,7 +89,10 @@ class RcloneClient(LocalClient):
 
     def after_change(self) -> None:
         """Run ``rclone sync``; a file that failed is tried again by nobody."""
-        argv = self._rclone("client", "sync", "--retries=1", "--low-level-retries=1", str(self.folder), "top:")
+        options = ["--retries=1", "--low-level-retries=1"]
+        if self._remote == "compress":
+            options.append("--buffer-size=0")
+        argv = self._rclone("client", "sync", *options, str(self.folder), "top:")
         self.processes.run("client", "rclone-sync", argv, timeout_s=_RUN_S)
 
     def _stored(self) -> Path:

@@ -10,13 +10,16 @@ kills the trees of those that are left.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-__all__ = ["ProcessStat", "kill", "main", "read_stat", "tree"]
+__all__ = ["ProcessStat", "kill", "main", "read_stat", "tree", "wait_any"]
 
+_KILL_S = 5.0
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
@@ -62,12 +65,28 @@ def tree(leader: int) -> tuple[ProcessStat, ...]:
 
 
 def kill(processes: tuple[ProcessStat, ...]) -> None:
-    """SIGKILL to those that still are the same processes."""
+    """SIGKILL to those that still are the same processes; return when they have ended."""
+    killed = []
     for process in processes:
-        now = read_stat(process.pid)
-        if now is not None and now.start == process.start:
-            with suppress(OSError):
-                os.kill(process.pid, signal.SIGKILL)
+        with suppress(OSError):  # gone already
+            pidfd = os.pidfd_open(process.pid)
+            now = read_stat(process.pid)
+            if now is not None and now.start == process.start:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                killed.append(pidfd)
+            else:
+                os.close(pidfd)
+    for pidfd in killed:
+        wait_any([pidfd], _KILL_S)
+        os.close(pidfd)
+
+
+def wait_any(fds: Iterable[int], timeout_s: float | None) -> list[int]:
+    """Those that became readable; a pidfd does when its process ends. Without a time: wait for ever."""
+    poll = select.poll()  # select.select refuses descriptors above 1023
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll(None if timeout_s is None else max(timeout_s, 0) * 1000)]
 
 
 def main() -> None:

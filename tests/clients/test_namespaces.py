@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.clients.base import Proof
-from pytest_cloudbench.clients.processes import Side
+from pytest_cloudbench.clients.processes import Loopback, Side
 from tests.clients.conftest import Prepare
 
 ADDRESSES: dict[Side, str] = {"client": "10.77.0.1", "server": "10.77.0.2"}
@@ -78,6 +78,24 @@ def test_a_pair_over_a_cable(spec: str, prepare: Prepare, namespaces: Namespaces
     sent_bytes = namespaces.sent_bytes() - before_bytes
     # All of it went over the cable, once; checking cost nothing.
     assert 1_000_000 < sent_bytes < 1_200_000
+
+
+class UserNamespace(Loopback):
+    """Where this user seems to be root and has none of its rights, as on a link that is made without rights."""
+
+    def popen(self, side: Side, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        return super().popen(side, ["unshare", "--user", "--map-root-user", *argv], **kwargs)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() == 0, reason="root has its rights in there as well")
+@pytest.mark.parametrize("spec", ["lsyncd", pytest.param("lsyncd?over=ssh", marks=pytest.mark.slow)])
+def test_servers_that_root_starts_run_without_rights(spec: str, prepare: Prepare) -> None:
+    if subprocess.run(["unshare", "--user", "--map-root-user", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this kernel allows no user namespaces")
+    pair = prepare(spec, runner=UserNamespace())
+    pair.start()
+    (pair.folder / "a.bin").write_bytes(b"1")
+    assert pair.wait_synced(60) is Proof.CONTENT
 
 
 def test_the_pid_of_a_runner_is_that_of_the_program(namespaces: Namespaces) -> None:

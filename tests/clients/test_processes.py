@@ -38,7 +38,7 @@ def py(code: str) -> list[str]:
 
 def test_cpu_time_of_commands_that_have_ended_counts(processes: Processes) -> None:
     assert processes.run("client", "busy", py(BUSY), timeout_s=60) == ""
-    assert 0.2 <= processes.cpu_s("client") < 5
+    assert 0.15 <= processes.cpu_s("client") < 5
     assert processes.cpu_s("server") == 0
 
 
@@ -52,7 +52,7 @@ def test_cpu_time_of_children_counts(processes: Processes) -> None:
     code += "print('done', flush=True)\n"
     process = processes.start("server", "parent", py(code + "import signal\nsignal.pause()"))
     processes.wait_logged(process, "done", 60)
-    assert processes.cpu_s("server") >= 0.2
+    assert processes.cpu_s("server") >= 0.15  # /proc counts hundredths of a second
 
 
 def test_a_command_that_ends_with_a_process_that_is_needed_gone(processes: Processes) -> None:

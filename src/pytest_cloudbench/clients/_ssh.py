@@ -90,7 +90,7 @@ class Ssh:
     def start(self) -> Process:
         """Start sshd and wait until it listens."""
         client = self._client
-        argv = [client.programs["sshd"], "-D", "-e", "-f", str(self._folder / "sshd_config")]
+        argv = [*client.as_plain_user(), client.programs["sshd"], "-D", "-e", "-f", str(self._folder / "sshd_config")]
         process = client.processes.start("server", "sshd", argv)
         client.processes.wait_listening(process, client.server_port, client.start_s)
         return process

@@ -13,6 +13,7 @@ when an idle pair is in sync. A client is used from one thread.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -303,6 +304,18 @@ class LocalClient(ABC):
             mend = f": tools/testbed install {self.facts.testbed}" if self.facts.testbed else ""
             raise MissingProgramError(f"{' and '.join(lacking)} {verb} not installed{mend}")
         return {name: path for name, path in found.items() if path is not None}
+
+    def as_plain_user(self) -> list[str]:
+        """Words before a server's command, so that it does not take this user for root.
+
+        In a user namespace without rights outside, this user is number 0 and yet may not become another one, which
+        servers that root starts want to.
+        """
+        argv = ["id", "-u"]
+        inside = self.processes.run("server", "id", argv, timeout_s=self.start_s, counted=False).strip()
+        if inside != "0" or os.geteuid() == 0:
+            return []
+        return ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
 
     def _stored_tree(self) -> Tree:
         root = self._stored()

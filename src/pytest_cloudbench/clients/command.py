@@ -5,6 +5,7 @@ What may live here: the life of such a tool. Its description is read by ``comman
 
 from __future__ import annotations
 
+import getpass
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +43,7 @@ class CommandClient(LocalClient):
 
     def _configure(self) -> None:
         self._values = {
+            "user": getpass.getuser(),
             "folder": str(self.folder),
             "workdir": str(self.workdir),
             "server": self.server_address,

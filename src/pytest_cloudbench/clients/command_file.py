@@ -18,6 +18,7 @@ from pytest_cloudbench.model import ConfigError
 __all__ = ["PLACEHOLDERS", "CommandFile", "fill", "load_command_file", "parse_command_file"]
 
 PLACEHOLDERS: Mapping[str, str] = {
+    "user": "the name of the user that runs it",
     "folder": "where files are changed",
     "workdir": "for configuration and everything else that the tool writes",
     "server": "the server's address",

@@ -17,7 +17,7 @@ __all__ = ["LsyncdClient"]
 
 # lsyncd collects changes for `delay` seconds; its own default of 15 would only make experiments longer.
 _LSYNCD = """\
-settings {{ nodaemon = true, insist = true, maxProcesses = 1 }}
+settings {{ nodaemon = true, maxProcesses = 1 }}
 sync {{
   default.rsync,
   source = {source},
@@ -28,10 +28,10 @@ sync {{
 }}
 """
 
+# A daemon that root starts would become "nobody". A group must not be given: it is root's to set.
 _RSYNCD = """\
 use chroot = no
-uid = {uid}
-gid = {gid}
+uid = {user}
 [stored]
 path = {stored}
 read only = no
@@ -74,9 +74,7 @@ class LsyncdClient(LocalClient):
         else:
             target = f"rsync://{self.server_host}:{self.server_port}/stored/"
             rsh = ""
-            (self.workdir / "rsyncd.conf").write_text(
-                _RSYNCD.format(uid=os.getuid(), gid=os.getgid(), stored=self.stored), "utf-8"
-            )
+            (self.workdir / "rsyncd.conf").write_text(_RSYNCD.format(user=os.geteuid(), stored=self.stored), "utf-8")
         (self.workdir / "lsyncd.lua").write_text(
             _LSYNCD.format(
                 source=_lua(str(self.folder)),
@@ -92,8 +90,13 @@ class LsyncdClient(LocalClient):
         if self._over_ssh:
             self._ssh.start()
             return
-        argv = [self.programs["rsync"], "--daemon", "--no-detach", f"--config={self.workdir / 'rsyncd.conf'}"]
-        argv += [f"--address={self.server_address}", f"--port={self.server_port}", "--log-file=/dev/stderr"]
+        argv = [*self.as_plain_user(), self.programs["rsync"], "--daemon", "--no-detach"]
+        argv += [
+            f"--config={self.workdir / 'rsyncd.conf'}",
+            f"--address={self.server_address}",
+            f"--port={self.server_port}",
+            "--log-file=/dev/stderr",
+        ]
         process = self.processes.start("server", "rsyncd", argv)
         self.processes.wait_listening(process, self.server_port, self.start_s)
 

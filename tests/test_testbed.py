@@ -123,7 +123,10 @@ def test_up_and_down() -> None:
         state = json.loads(first.stdout)
         assert first.stdout.count("\n") == 1
         assert state["server"].startswith("127.0.0.1:")
-        assert all(Path(f"/proc/{pid}").exists() for pid in state["client_pids"] + state["server_pids"])
+        assert not is_gone(state["pid"])
+        # A server's process for the first pass may have ended meanwhile.
+        assert not is_gone(min(state["client_pids"]))
+        assert not is_gone(min(state["server_pids"]))
         assert Path(state["folder"]).is_dir()
         assert json.loads(run("up", spec).stdout) == state, "up again starts nothing new"
     finally:

@@ -53,7 +53,10 @@ def test_the_documents_explain_every_key_and_placeholder() -> None:
         ('name = "x"\n[sync]\ncommand = []', "sync.command: expected a list of texts"),
         ('name = "x"\n[sync]\ncommand = ["true", 3]', "sync.command: expected a text"),
         ('name = "x"\n[sync]\ncommand = ["{folder}"]', "sync.command: expected the name of a program first"),
-        ('name = "x"\n[sync]\ncommand = ["a", "{home}"]', "sync.command: placeholders are {folder}, .*{home} is none"),
+        (
+            'name = "x"\n[sync]\ncommand = ["a", "{home}"]',
+            "sync.command: placeholders are {user}, {folder}, .*{home} is none",
+        ),
         ('name = "x"\n[sync]\ncommand = ["a", "{"]', "sync.command: .*a single brace is none"),
         (f"{LEAST}timeout_s = 0", "sync.timeout_s: expected seconds, more than 0"),
         (f"{LEAST}timeout_s = true", "sync.timeout_s: expected seconds"),

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from random import Random
@@ -146,6 +147,19 @@ def test_an_edit_that_the_client_does_not_see_is_no_success(prepare: Prepare) ->
     pair.after_change()
     with pytest.raises(ClientError, match=r"1 different \(same.bin\)"):
         pair.wait_synced(TIMEOUT_S)
+
+
+def test_idle_lasts_and_ends_early_with_an_error(prepare: Prepare) -> None:
+    pair = prepare("lsyncd")
+    pair.start()
+    started_s = time.monotonic()
+    pair.idle(0.3)
+    assert 0.3 <= time.monotonic() - started_s < 10
+    killer = threading.Timer(0.3, os.kill, [min(pair.pids("client")), signal.SIGKILL])
+    killer.start()
+    with pytest.raises(ClientError, match=r"lsyncd \(client\): killed by signal 9"):
+        pair.idle(600)
+    killer.join()
 
 
 def test_too_late_is_an_error_with_what_differs_and_the_log(prepare: Prepare) -> None:

@@ -132,6 +132,10 @@ class SyncClient(Protocol):
         """
         ...
 
+    def idle(self, duration_s: float) -> None:
+        """Leave it alone for so long, to see what it does by itself. Raises ClientError when a process ends."""
+        ...
+
     def stop(self) -> None:
         """End every process of both halves; safe to call again."""
         ...
@@ -212,6 +216,7 @@ class LocalClient(ABC):
         runner: Runner | None = None,
     ) -> None:
         """Find programs and ports, and write configuration below ``workdir``; raises MissingProgramError."""
+        self.stop()
         self.programs = self._find_programs()
         self.workdir = workdir.resolve()
         self.server_address, self.client_address = server_address, client_address
@@ -261,6 +266,10 @@ class LocalClient(ABC):
     def _must_hold(self, wanted: Mapping[str, str], held: Mapping[str, str], more: str) -> None:
         if lacks := difference(wanted, held):
             raise ClientError(f"{self.facts.name}: the server differs from the folder: {lacks}{more}")
+
+    def idle(self, duration_s: float) -> None:
+        """Leave it alone for so long. Raises ClientError as soon as a process ends."""
+        self.processes.idle(duration_s)
 
     def held(self) -> dict[str, str]:
         """What the server would give back: relative path to SHA-256."""

@@ -102,6 +102,10 @@ class ExternalClient:
             return Proof.QUIET
         raise UsageError("client 'external': unknown whether it is in sync; give verify=COMMAND or quiet_s=SECONDS")
 
+    def idle(self, duration_s: float) -> None:
+        """Leave it alone for so long; whether it runs is not known."""
+        threading.Event().wait(duration_s)
+
     def stop(self) -> None:
         """Remove the new folder; the client goes on running."""
         shutil.rmtree(self._run_folder, ignore_errors=True)

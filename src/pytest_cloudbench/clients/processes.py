@@ -197,10 +197,16 @@ class Processes:
             if process.ended() is not None:
                 raise ClientError(f"ended while it was needed: {process.ending()}")
 
-    def wait_until(self, is_so: Callable[[], bool], timeout_s: float, what: str, *, look_s: float = _LOOK_S) -> None:
+    def idle(self, duration_s: float) -> None:
+        """Return after so long. Raises ClientError at once when a process ends."""
+        if not self._wait_any(duration_s):
+            return
+        self.check()
+
+    def wait_until(self, is_so: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Return when ``is_so()``. Raises ClientError at once when a process ends, and after ``timeout_s``.
 
-        ``is_so`` is asked every ``look_s`` seconds; with 0 as often as it returns, for one that waits itself.
+        For what no signal tells: ``is_so`` is asked fifty times a second.
         """
         deadline_s = time.monotonic() + timeout_s
         while not is_so():
@@ -208,7 +214,7 @@ class Processes:
             if time.monotonic() >= deadline_s:
                 raise ClientError(f"{what} within {timeout_s:g} s{self.last_words()}")
             # What ends wakes this up before the next look.
-            self._wait_any(look_s)
+            self._wait_any(_LOOK_S)
 
     def wait_listening(self, process: Process, port: int, timeout_s: float) -> None:
         """Return when something in the process's network namespace listens on the TCP port."""

@@ -57,6 +57,7 @@ LAYERS = {
 SIDEWAYS = {
     ("plugin", "fleet"): "the plugin wires the fleet in",
     ("plugin", "collect"): "the plugin wires the collectors in",
+    ("collect", "fleet"): "the tests of a file are experiments",
     ("engine", "drivers.base"): "the engine calls the seam, never a driver",
     ("credentials", "drivers"): "which credentials a provider needs is data of its driver",
     ("arrival", "trace"): "a replayed trace is one of the arrival processes",

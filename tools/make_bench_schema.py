@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.configs import bench_keys as keys
-from pytest_cloudbench.expect import METRICS
 from pytest_cloudbench.payload.registry import Param
 
 FILE = Path(__file__).resolve().parent.parent / "src" / "pytest_cloudbench" / "configs" / "bench.schema.json"
@@ -190,7 +189,7 @@ def _closed(properties: Schema, about: str) -> Schema:
 
 def expectation() -> Schema:
     """One claim."""
-    rates = [name for name, metric in METRICS.items() if metric.unit == "fraction"]
+    rates = [name for name, metric in keys.METRICS.items() if metric.unit == "fraction"]
     share = {"maximum": 1}
     return {
         "type": "object",

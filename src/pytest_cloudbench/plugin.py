@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_cloudbench.collect import collector_of, only_config_files
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -120,12 +122,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_configure."""
     config.addinivalue_line("markers", "fleet: runs on all agents (pytest-xdist workers) at the same time")
-    if config.option.pyargs:
+    named_files = only_config_files(config.args)
+    if config.option.pyargs or named_files:
         from pytest_cloudbench.fleet import policy
 
         suites = policy.shipped_suites(config)
         if suites is not None:
             policy.adopt(config, suites)
+        elif named_files:
+            policy.adopt_files(config)
     option = config.option
     used = option.provider or option.cloudbench_fail or option.cloudbench_expectations or option.time_scale != 1.0
     if used and not hasattr(config, "workerinput"):
@@ -134,8 +139,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collect_file."""
-    from pytest_cloudbench.collect import collector_of
-
     return collector_of(file_path, parent)
 
 
@@ -143,7 +146,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_generate_tests."""
     found = getattr(metafunc, "_arg2fixturedefs", {}).get("provider", ())  # a user's own fixture is left alone
     if "provider" in metafunc.fixturenames and all(each.func.__module__ == __name__ for each in found):
-        specs = metafunc.config.option.provider or [_DEFAULT_PROVIDER]
+        of_file = getattr(metafunc.function, "cloudbench_providers", ())
+        specs = metafunc.config.option.provider or of_file or [_DEFAULT_PROVIDER]
         metafunc.parametrize("provider", list(dict.fromkeys(specs)), indirect=True, scope="session")
 
 

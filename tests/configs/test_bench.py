@@ -108,9 +108,9 @@ def test_a_trace_says_how_many_sensors_and_which_operations_there_are() -> None:
 def test_a_grid_is_every_combination_in_order() -> None:
     cases = one(GRID).cases
     assert [case.id for case in cases][:3] == [
-        "sensors=10-size_bytes=1-percent=0.5-interval_s=1",
-        "sensors=10-size_bytes=1-percent=0.5-interval_s=0.5",
-        "sensors=10-size_bytes=2-percent=0.5-interval_s=1",
+        "sensors:10-size_bytes:1-percent:0.5-interval_s:1",
+        "sensors:10-size_bytes:1-percent:0.5-interval_s:0.5",
+        "sensors:10-size_bytes:2-percent:0.5-interval_s:1",
     ]
     assert len({case.id for case in cases}) == len(cases) == 12
     last = cases[-1]
@@ -122,7 +122,7 @@ def test_a_grid_is_every_combination_in_order() -> None:
 def test_values_that_do_not_read_well_in_a_name_are_numbered() -> None:
     payload = {"generator": "sparse", "size_bytes": 1}
     read = one({**BASE, "payload": payload, "grid": {"payload": {"text": ["a b", "ok", "x" * 31]}}})
-    assert [case.id for case in read.cases] == ["text0", "text=ok", "text2"]
+    assert [case.id for case in read.cases] == ["text0", "text:ok", "text2"]
 
 
 def test_a_grid_may_be_of_generators() -> None:
@@ -159,7 +159,7 @@ def test_the_example_is_read() -> None:
 
 def test_the_example_of_the_document_is_read() -> None:
     [read] = parse(re.findall(r"^```toml\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)[0]).experiments
-    assert [case.id for case in read.cases] == ["sensors=10", "sensors=20"]
+    assert [case.id for case in read.cases] == ["sensors:10", "sensors:20"]
     assert [len(read.claims(case, Verb.PUT, ["folder:x"], TODAY)) for case in read.cases] == [2, 1]
 
 
@@ -396,7 +396,7 @@ def test_a_file_is_read_once() -> None:
 
     traced = {**TRACE, "arrival": {"process": "trace"}, "grid": {"arrival": {"file": ["load.csv"], "scale": [1, 2]}}}
     cases = parse_bench(document({**traced, "payload": {"generator": "text"}}), "x", read).experiments[0].cases
-    assert [case.id for case in cases] == ["file=load.csv-scale=1", "file=load.csv-scale=2"]
+    assert [case.id for case in cases] == ["file:load.csv-scale:1", "file:load.csv-scale:2"]
     assert seen == ["load.csv"]
 
 

@@ -6,13 +6,14 @@ names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["collector_of"]
+__all__ = ["collector_of", "only_config_files"]
 
 _BENCH_ENDING = ".bench.toml"
 _INI_ENDINGS = frozenset({".ini", ".conf", ".cfg"})
@@ -25,3 +26,8 @@ def collector_of(path: Path, parent: pytest.Collector) -> pytest.Collector | Non
 
         return BenchFileModule.from_parent(parent, path=path)
     return None
+
+
+def only_config_files(args: Sequence[str]) -> bool:
+    """Whether a command line names such files and nothing else; told by their names."""
+    return bool(args) and all(arg.partition("::")[0].endswith(_BENCH_ENDING) for arg in args)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 from pytest_cloudbench.arrival import Arrival, ThinkTime, arrival
 from pytest_cloudbench.configs.bench_keys import (
@@ -22,6 +22,7 @@ from pytest_cloudbench.configs.bench_keys import (
     EXPECT,
     EXPERIMENT,
     GRID,
+    METRICS,
     MIXED,
     ONLY_OF,
     OPERATIONS,
@@ -31,7 +32,7 @@ from pytest_cloudbench.configs.bench_keys import (
     fits,
 )
 from pytest_cloudbench.configs.bench_place import Files, Place, check_values, hint, named, shown
-from pytest_cloudbench.expect import METRICS, Expectation
+from pytest_cloudbench.expect import Expectation
 from pytest_cloudbench.model import ConfigError, ProviderSpec, SpecError, UsageError, Verb
 from pytest_cloudbench.payload import Generator, generator
 from pytest_cloudbench.payload.registry import Param
@@ -100,7 +101,7 @@ class BenchExpectation:
     """A claim of an experiment, for those of its tests that it is limited to.
 
     Attributes:
-        metric: a key of ``expect.METRICS``.
+        metric: a key of ``bench_keys.METRICS``.
         at_least, at_most: the bounds; one of them may be None.
         operations: what it is about; empty for a trace, which is judged as a whole.
         provider: a provider's spec or profile it is limited to, None for any.
@@ -304,9 +305,9 @@ def _cases(table: Mapping[str, Any], grid: _Grid, place: Place, files: Files) ->
 
 
 def _word(key: str, value: Any, at: int) -> str:
-    """A value's part of a test's name; its number in the list where it does not read well there."""
+    """A value's part of a test's name, as ``-k`` takes it; its number in the list where it does not read well there."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return f"{key}={text}" if re.fullmatch(r"[A-Za-z0-9_.+-]{1,30}", text) else f"{key}{at}"
+    return f"{key}:{text}" if re.fullmatch(r"[A-Za-z0-9_.+-]{1,30}", text) else f"{key}{at}"
 
 
 # --- who does how much, and when ---
@@ -345,6 +346,9 @@ def _needs(table: Mapping[str, Any], keys: Sequence[str], place: Place) -> None:
 
 
 def _arrival(table: Mapping[str, Any], place: Place, files: Files) -> Arrival | ThinkTime:
+    if table.get("process") == "threads":
+        wanted = "expected no table arrival with threads; write threads = 4 and files = 20 below [[experiment]]"
+        raise place.error("arrival.process", wanted)
     process = place.one_of("arrival.process", table, ARRIVALS)
     params = {key: value for key, value in table.items() if key != "process"}
     place.known(params, ARRIVALS[process], "arrival")
@@ -352,7 +356,7 @@ def _arrival(table: Mapping[str, Any], place: Place, files: Files) -> Arrival | 
         if key.is_required and name not in params:
             raise place.error(f"arrival.{name}", f"is missing; expected {key.expected}")
     try:
-        return arrival(process, params, files.text)
+        return cast("Arrival | ThinkTime", arrival(process, params, files.text))  # threads are not in ARRIVALS
     except ConfigError as error:
         if error.source == f"arrival {process}":
             meant = hint(error.key, params.get(error.key))

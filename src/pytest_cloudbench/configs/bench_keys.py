@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from pytest_cloudbench.expect import METRICS
+from pytest_cloudbench import expect
 from pytest_cloudbench.model import Verb
 from pytest_cloudbench.payload.registry import GENERATORS, SIZES, Param
 
@@ -23,6 +23,7 @@ __all__ = [
     "EXPECT",
     "EXPERIMENT",
     "GRID",
+    "METRICS",
     "MIXED",
     "ONLY_OF",
     "OPERATIONS",
@@ -118,7 +119,8 @@ OPERATIONS: Mapping[str, Verb] = MappingProxyType(
 
 EXPERIMENT: Mapping[str, Key] = MappingProxyType({
     "name": Key(
-        "a-z, 0-9, _ and -, at most 60 of them", {"type": "string", "pattern": "^[a-z0-9_-]{1,60}$"},
+        "a-z, 0-9, _ and -, at most 60 of them, the first a letter or digit",
+        {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,59}$"},
         "Name of the test; each experiment of a file has another.", True,
     ),
     "description": Key("a text", _TEXT, "For the reader."),
@@ -153,6 +155,11 @@ THREAD_KEYS = ("threads", "files", "pause_s")
 
 GRID = ("sensors", "ops_per_sensor", "threads", "files", "pause_s")
 """Keys of an experiment that a grid can vary, besides those of payload and arrival."""
+
+METRICS: Mapping[str, expect.Metric] = MappingProxyType(
+    {name: metric for name, metric in expect.METRICS.items() if name not in expect.CONCLUSIONS}
+)
+"""What can be expected: the metrics of one run. Conclusions from several runs are drawn in Python."""
 
 _BOUND: _Schema = {"type": "number", "minimum": 0}
 EXPECT: Mapping[str, Key] = MappingProxyType(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["adopt", "adopted", "lean_workers", "shipped_suites"]
+__all__ = ["adopt", "adopt_files", "adopted", "lean_workers", "shipped_suites"]
 
 _ADOPTED = pytest.StashKey[Path]()
 _NOT_IN_WORKERS = {"hypothesispytest": "--hypothesis", "platformdirs": "", "xdist.looponfail": ""}
@@ -28,10 +28,19 @@ def adopt(config: pytest.Config, folder: Path) -> None:
 
     pytest-benchmark's own table is left to ``--benchmark-compare`` and ``--benchmark-verbose``.
     """
+    if config.option.cloudbench_expectations is None and (folder / "expectations.toml").is_file():
+        config.option.cloudbench_expectations = str(folder / "expectations.toml")
+    _store(config, folder)
+
+
+def adopt_files(config: pytest.Config) -> None:
+    """The same for a run of nothing but configuration files, which say themselves what they expect."""
+    _store(config, config.invocation_params.dir / Path(config.args[0].partition("::")[0]).parent)
+
+
+def _store(config: pytest.Config, folder: Path) -> None:
     option: Any = config.option
     config.stash[_ADOPTED] = folder
-    if option.cloudbench_expectations is None and (folder / "expectations.toml").is_file():
-        option.cloudbench_expectations = str(folder / "expectations.toml")
     if not hasattr(option, "benchmark_storage") or option.collectonly:
         return
     if hasattr(config, "workerinput"):  # the controller compares; each worker would say that it does, too

@@ -128,6 +128,6 @@ def plain_report(report: pytest.TestReport, error: BaseException) -> None:
     if isinstance(error, ExpectationUnknown):
         path, line, _ = report.location
         report.outcome = "skipped"
-        report.longrepr = (path, line or 0, f"inconclusive: {error}")
+        report.longrepr = (path, (line or 0) + 1, f"inconclusive: {error}")
     elif isinstance(error, (CloudbenchError, ExpectationBroken)):
         report.longrepr = str(error)

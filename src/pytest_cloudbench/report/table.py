@@ -6,7 +6,7 @@ known is a dash, never a zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from pytest_cloudbench.expect import METRICS
@@ -128,7 +128,20 @@ def _columns(members: Sequence[_Finding]) -> list[_Column]:
         hidden ^= {"threads", "sensors", "interval_s"} if "threads" in hidden else {"sensors", "interval_s"}
     if not any(finding.info["published"] for finding in members):
         hidden.add("published_loss_rate")
-    return [column for column in _COLUMNS if column[1] not in hidden]
+    if not any("interval_s" in finding.params or "interval_s" in finding.info for finding in members):
+        hidden.add("interval_s")
+    shown = [column for column in _COLUMNS if column[1] not in hidden]
+    return [*_varied(members, {key for _, key, _ in shown}), *shown]
+
+
+def _varied(members: Sequence[_Finding], shown: Set[str]) -> list[_Column]:
+    """Parameters that tell the rows apart and have no column yet."""
+    params = [key for key in members[0].params if key not in shown]
+    return [
+        (key.replace("_", " "), key, _plain)
+        for key in params
+        if any(finding.params.get(key) != members[0].params[key] for finding in members)
+    ]
 
 
 def _named(key: str) -> _Column:
@@ -160,7 +173,7 @@ def _remarks(members: Sequence[_Finding]) -> list[str]:
     remarks: dict[str, None] = {}
     met = 0
     for finding in members:
-        info, label = finding.info, finding.nodeid.partition("[")[2].removesuffix("]")
+        info, label = finding.info, finding.nodeid.partition("[")[2].replace("]#", " ").removesuffix("]")
         told = [line for line in info["expectations"] if line in info["expectations_unmet"] or line.startswith("gate ")]
         met += len(info["expectations"]) - len(told) if info["expectations"] != _NONE else 0
         remarks |= dict.fromkeys(f"! {label}: {doubt}" for doubt in info["doubts"])

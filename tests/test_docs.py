@@ -110,6 +110,16 @@ def on_folder(command: Words) -> Words:
     return [*command, *few, "--provider", "folder:objects"]
 
 
+def example(command: Words) -> Words:
+    """A part of what ``cloudbench new`` writes, on two agents at most and without a service far away."""
+    here = {"experiment.bench.toml": "src/pytest_cloudbench/data/example.bench.toml", "folder:/mnt/nas": "folder:nas"}
+    words = [here.get(word, word).replace("10%", "100000%") for word in command]
+    if "-n" in words:
+        words[words.index("-n") + 1] = "2"
+    words += [] if "--provider" in words else ["--provider", "emulated:ideal"]
+    return words if "-k" in words else [*words, "-k", "batch"]
+
+
 def small_make(command: Words) -> Words:
     """The recipe with this environment in place of .venv and no set-up, and few experiments."""
     given = [word.removeprefix("ARGS=") for word in command if word.startswith("ARGS=")]
@@ -133,6 +143,7 @@ RULES = [
     Rule(r"(python3? -m )?pytest\b.*\bsuites/iot\b", "one experiment, two agents", small),
     Rule(r"pytest suites/availability\b", "one series of seconds", as_written),
     Rule(r"(python3? -m )?pytest\b.*\bsuites/\w+\b", "on a folder, in seconds", on_folder),
+    Rule(r"pytest experiment\.bench\.toml", "the example, on what is at hand", example),
     Rule(r"(python3? -m )?pytest\b", "a file of the reader's: options are parsed", only_help),
     Rule(r"(pytest-benchmark|py\.test-benchmark) ", "needs earlier results: options are parsed", only_help),
     Rule(r"cloudbench\b.*--(help|version)\b|cloudbench$", "as written", as_written),
@@ -380,6 +391,10 @@ def test_make_iot_is_run_without_set_up(checkout: Path) -> None:
         ("pytest suites/iot --provider dropbox", "pytest suites/iot --provider dropbox --collect-only"),
         ("pytest suites/iot --provider=box: -n 8", "pytest suites/iot --provider=box: -n 8 --collect-only"),
         ("pytest test_mine.py --max-ops 9", "pytest --help"),
+        (
+            "pytest experiment.bench.toml -n 10",
+            "pytest src/pytest_cloudbench/data/example.bench.toml -n 2 --provider emulated:ideal -k batch",
+        ),
         ("cloudbench new mine.bench.toml", "cloudbench new -"),
         ("cloudbench emulate dropbox --port 0", "cloudbench emulate --help"),
         ("python tools/fit.py --x", "python tools/fit.py --help"),

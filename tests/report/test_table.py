@@ -54,7 +54,7 @@ def test_what_is_not_known_is_a_dash_and_what_is_zero_is_zero() -> None:
     times = ["response_p50", "response_p99", "lateness_p99"]
     nothing = Finding(info(**dict.fromkeys([*names, *times], None)), params={})
     zero = Finding(info(**dict.fromkeys([*names, *times], 0)), params={"interval_s": 0})
-    assert lines(nothing)[4].split() == ["-"] * 12
+    assert lines(nothing)[4].split() == ["-"] * 11, "an interval that no row has is no column"
     assert lines(zero)[4].replace("0.00 %", "0").replace("0.0", "0").split() == ["0"] * 12
 
 
@@ -87,6 +87,22 @@ def test_published_figures_stand_beside_the_measured_ones_where_there_are_any() 
     without = Finding(info(), nodeid=f"{TEST}[9-1s]")
     assert "published" not in "".join(lines(without))
     assert [row["published"] for row in columns(with_figure, without)] == ["37.50 %", "-"]
+
+
+def test_parameters_that_tell_rows_apart_are_columns() -> None:
+    both = [
+        Finding(info(), f"{TEST}[{size}-1s]", params={"sensors": 50, "size_bytes": size, "same": 1, "interval_s": 1})
+        for size in (10, 2000)
+    ]
+    title, _, *rows = lines(*both)[2:6]
+    assert title.split()[:4] == ["size", "bytes", "files", "sensors"]
+    assert [row.split()[:3] for row in rows] == [["10", "1,500", "50"], ["2000", "1,500", "50"]]
+    assert "same" not in title
+
+
+def test_remarks_name_parameters_and_label() -> None:
+    found = Finding(info(doubts=["gw1 was lost"]), f"{TEST}[50-1s]#upload-2")
+    assert "! 50-1s upload-2: gw1 was lost" in lines(found)
 
 
 def test_an_emulated_result_says_what_it_measures_and_a_real_one_does_not() -> None:

@@ -21,6 +21,7 @@ from pytest_cloudbench.configs.bench import BenchCase, BenchExperiment, SensorLo
 from pytest_cloudbench.configs.bench_keys import OPERATIONS
 from pytest_cloudbench.data import read_trace
 from pytest_cloudbench.model import ConfigError, ProviderSpec, UsageError, Verb
+from pytest_cloudbench.trace import Replay
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.experiment import Experiment, Result
@@ -31,6 +32,9 @@ __all__ = ["BenchFileModule"]
 _WORDS: Mapping[Verb, str] = {verb: word for word, verb in OPERATIONS.items()}
 _TRACE = "trace"
 """The label of the one entry that a trace makes."""
+
+_LONGEST_WAIT_S = 86400.0
+"""Nobody waits for the first operation so long; a trace whose times are a calendar's says so with ``from_first``."""
 
 _BEGIN = re.compile(r"[ \t]*\[\[[ \t]*experiment[ \t]*\]\]")
 
@@ -100,15 +104,21 @@ def _check_provider(text: str, source: str, key: str) -> None:
 
 
 def _check_traces(bench: BenchExperiment, source: str, place: str) -> None:
-    """Whether all rows that will be used can be replayed."""
+    """Whether all rows that will be used can be replayed, and soon."""
     from pytest_cloudbench.fleet.operations import load_of
 
     for case in bench.cases:
-        if isinstance(case.load, SensorLoad):
-            try:
-                load_of(case.load.arrival, range(case.load.sensors), case.load.ops_per_sensor)
-            except UsageError as error:
-                raise ConfigError(source, f"{place}.arrival.file", str(error)) from None
+        load = case.load
+        if not isinstance(load, SensorLoad) or not isinstance(load.arrival, Replay):
+            continue
+        try:
+            load_of(load.arrival, range(load.sensors), load.ops_per_sensor)
+        except UsageError as error:
+            raise ConfigError(source, f"{place}.arrival.file", str(error)) from None
+        begin_s = load.arrival.trace.begin_s / load.arrival.scale
+        if begin_s > _LONGEST_WAIT_S and not load.arrival.from_first:  # most likely seconds since 1970
+            expected = f"expected true: the first operation would be due after {begin_s / 86400:.0f} days"
+            raise ConfigError(source, f"{place}.arrival.from_first", expected)
 
 
 def _check_operations(experiment: Experiment, bench: BenchExperiment, source: str, place: str) -> None:

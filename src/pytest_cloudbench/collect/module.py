@@ -15,7 +15,7 @@ import pytest
 
 from pytest_cloudbench.model import ConfigError, UsageError
 
-__all__ = ["ConfigModule", "text_of"]
+__all__ = ["ConfigFunction", "ConfigModule", "text_of"]
 
 _MARKS_OF_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -64,12 +64,13 @@ class ConfigModule(pytest.Module):
     def _genfunctions(self, name: str, funcobj: Any) -> Any:
         """Each test says that it stands in the file, not in the code that made it."""
         for item in super()._genfunctions(name, funcobj):
-            item.__class__ = _ConfigFunction
+            item.__class__ = ConfigFunction
             yield item
 
 
-class _ConfigFunction(pytest.Function):
+class ConfigFunction(pytest.Function):
     """A test whose place is the configuration file."""
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.Item.reportinfo."""
         return self.path, getattr(self.function, "line", 0), self.name

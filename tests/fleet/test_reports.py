@@ -101,7 +101,7 @@ def section(run: Ended, test: str) -> str:
     parts = re.split(r"^_{4,} (?:ERROR at \w+ of )?(\S+?)(?:\[\S*\])? _{4,}$", run.text, flags=re.M)
     shown = [text for name, text in zip(parts[1::2], parts[2::2], strict=True) if name == test]
     assert len(shown) == 1, f"{test} is shown {len(shown)} times"
-    return shown[0]
+    return shown[0].partition("\n====")[0]
 
 
 def test_failures_are_merged_into_one_report(lab: Lab) -> None:

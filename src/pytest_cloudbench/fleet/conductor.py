@@ -45,6 +45,7 @@ _ENTRY_SCHEMA = 1
 _OF_UPLOADS = frozenset({"loss_rate", "silent_loss_rate"})
 
 _LEAST_TICKS, _BUSY = 20, 0.95
+_MOVES_FILES = frozenset({Verb.PUT.value, Verb.GET.value})
 
 _START_MARGIN_S = 0.05
 _START_MARGIN_PER_AGENT_S = 0.002
@@ -249,8 +250,10 @@ class Conductor:
             emulator.control(refill=True)
         elif about["is_kept"]:
             more = f" ({about['prepared']} uploads before)" if about["prepared"] else ""
-            moved = "down" if about["operation"] == Verb.GET.value else "up"
-            self._say(f"{about['provider']}: about {about['ops']} operations, {about['bytes']:,} bytes {moved}{more}")
+            moved = f", {about['bytes']:,} bytes {'down' if about['operation'] == Verb.GET.value else 'up'}"
+            if about["operation"] not in _MOVES_FILES and not more:
+                moved = f" ({about['operation']})"
+            self._say(f"{about['provider']}: about {about['ops']} operations{moved}{more}")
         run = self._runs[about["run"]] = _Run(Path(self.facts.results) / about["folder"], item, about)
         run.folder.mkdir(parents=True, exist_ok=True)
         run.cpu_ticks = _cpu_ticks()

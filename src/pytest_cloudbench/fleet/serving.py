@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,13 @@ class Serving:
         return local_agent(self.coordinator)
 
     def _say(self, line: str) -> None:
-        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        plugins = self.config.pluginmanager
+        reporter: Any = plugins.getplugin("terminalreporter")
+        capture: Any = None if self._distributed else plugins.getplugin("capturemanager")
         if reporter is not None:
-            reporter.ensure_newline()
-            reporter.write_line(line)
+            with nullcontext() if capture is None else capture.global_and_fixture_disabled():  # a test is running here
+                reporter.ensure_newline()
+                reporter.write_line(line)
 
     def _stop_reason(self) -> str:
         session: Any = self.config.pluginmanager.getplugin("dsession")

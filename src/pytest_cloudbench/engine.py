@@ -16,7 +16,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -169,12 +170,16 @@ class Engine:
             time_scale: divides all times.
         """
         works = [self.task.prepare(*file) for file in files]
-        queue, common_ns = iter(range(len(files))), start_ns()
+        queue, common_ns = deque(range(len(files))), start_ns()
         pause_ns = round(arrival.pause_s * 1e9 / time_scale)
 
         def thread_loop(thread: int) -> None:
             due = common_ns + round(arrival.first_s(seed, thread) * 1e9 / time_scale)
-            while self._wait(due) and (ticket := next(queue, None)) is not None:
+            while self._wait(due, queue):
+                try:
+                    ticket = queue.popleft()
+                except IndexError:
+                    return
                 due = self._do(self.task, *files[ticket], works[ticket], due) + pause_ns
 
         self._run_all(
@@ -222,11 +227,11 @@ class Engine:
             self.error = self.error or error
             self._halted = True
 
-    def _wait(self, due_ns: int) -> bool:
-        """Wait for ``due_ns``. False when the run is to stop."""
+    def _wait(self, due_ns: int, queue: Sized | None = None) -> bool:
+        """Wait for ``due_ns``. False when the run is to stop, or as soon as nothing is left in ``queue``."""
         stopped = self.stop.is_set
         while (left_ns := due_ns - now_ns()) > 0:
-            if self._halted or stopped():
+            if self._halted or stopped() or (queue is not None and not queue):
                 return False
             time.sleep(min(left_ns / 1e9, _NAP_S))
         return not (self._halted or stopped())

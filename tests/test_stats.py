@@ -260,3 +260,49 @@ def test_losses_made_on_purpose_are_found_again(fates: list[str]) -> None:
         assert metrics["silent_loss_rate"] == silent / len(fates)
         assert metrics["throttled_rate"] == fates.count("throttled") / len(fates)
         assert metrics["failed_rate"] == fates.count("failed, there") / len(fates)
+
+
+# --- uploads to one name ---
+
+
+def same_name(sensor: int, seq: int) -> str:
+    return "one"
+
+
+def upload(number: int, start: int, end: int, outcome: Outcome = Outcome.OK) -> Op:
+    return op(number, start_ns=start, end_ns=end, outcome=outcome, digest=bytes([number]) * 32)
+
+
+def listed(number: int) -> dict[str, tuple[int, str | None]]:
+    return {"one": (5, (bytes([number]) * 32).hex())}
+
+
+@pytest.mark.parametrize(
+    ("uploads", "there", "lost"),
+    [
+        ([(0, 1), (2, 3), (4, 5)], 2, []),
+        ([(0, 1), (2, 3), (4, 5)], 1, [2]),  # the last one did not come to stay
+        ([(0, 1), (2, 3), (4, 5)], None, [2]),
+        ([(0, 9), (2, 8), (4, 7)], 0, []),  # at the same time: any of them may be the last
+        ([(0, 9), (2, 8), (4, 7)], 2, []),
+        ([(0, 9), (2, 8), (4, 7)], 3, [0]),
+        ([(0, 3), (2, 4), (5, 6)], 0, [2]),
+    ],
+)
+def test_of_uploads_to_one_name_only_the_last_one_must_be_there(
+    uploads: list[tuple[int, int]], there: int | None, lost: list[int]
+) -> None:
+    table = table_of(*(upload(number, *times) for number, times in enumerate(uploads)))
+    found = verify(table, listed(there) if there is not None else {}, same_name)
+    assert (found.checked, found.lost, found.silent) == (3, len(lost), len(lost))
+    assert [number for number in table.sensor if table.outcome[number] is not Outcome.OK] == lost
+    assert {table.outcome[number] for number in lost} <= {Outcome.LOST if there is None else Outcome.CORRUPT}
+
+
+def test_a_refused_upload_to_one_name_is_lost_unless_it_has_arrived_all_the_same() -> None:
+    ops = [upload(0, 0, 1), upload(1, 2, 3), upload(2, 4, 5, Outcome.FAILED)]
+    assert verify(table_of(*ops), listed(1), same_name) == Verification(3, 1, 0, 1, True)
+    assert verify(table_of(*ops), listed(2), same_name) == Verification(3, 0, 0, 0, True)
+    assert verify(table_of(*ops), listed(0), same_name).silent == 1
+    first = [upload(0, 0, 1, Outcome.THROTTLED), upload(1, 2, 3), upload(2, 4, 5)]
+    assert verify(table_of(*first), listed(2), same_name) == Verification(3, 1, 0, 1, True)

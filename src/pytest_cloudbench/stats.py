@@ -92,7 +92,8 @@ def verify(
 ) -> Verification:
     """Compare every file that was written with the listing, and set the outcomes of lost and corrupt files.
 
-    A deletion that was answered with success has failed if the file is still listed.
+    A deletion that was answered with success has failed if the file is still listed. Of uploads to one name, only the
+    last one must be listed: which one that is, is not known of uploads at the same time.
 
     Args:
         table: all records; outcomes of operations that were answered with success are corrected in place.
@@ -101,6 +102,7 @@ def verify(
     """
     checked = lost = silent = wrong = 0
     digest_checked = True
+    overwritten = _overwritten(table, listing, name_of)
     for row, verb in enumerate(table.verb):
         if verb not in _VERIFIED:
             continue
@@ -111,10 +113,11 @@ def verify(
                 table.outcome[row], table.kind[row] = Outcome.FAILED, ErrorKind.SERVER
             continue
         checked += 1
+        if row in overwritten:
+            continue
         if found is not None:
-            size_bytes, digest = found
-            digest_checked = digest_checked and digest is not None
-            if size_bytes == table.size_bytes[row] and (digest is None or digest == table.digest[row].hex()):
+            digest_checked = digest_checked and found[1] is not None
+            if _is_listed(table, row, found):
                 continue
             wrong += 1
         lost += 1
@@ -123,6 +126,32 @@ def verify(
             table.outcome[row] = Outcome.LOST if found is None else Outcome.CORRUPT
             table.kind[row] = None if found is None else ErrorKind.CORRUPT
     return Verification(checked, lost, silent, wrong, digest_checked)
+
+
+def _is_listed(table: OpTable, row: int, found: tuple[int, str | None]) -> bool:
+    size_bytes, digest = found
+    return size_bytes == table.size_bytes[row] and (digest is None or digest == table.digest[row].hex())
+
+
+def _overwritten(
+    table: OpTable, listing: Mapping[str, tuple[int, str | None]], name_of: Callable[[int, int], str]
+) -> set[int]:
+    """Uploads that were answered with success, and of which nothing need be listed any more."""
+    uploads: dict[str, list[int]] = {}
+    for row, verb in enumerate(table.verb):
+        if verb is Verb.PUT:
+            uploads.setdefault(name_of(table.sensor[row], table.seq[row]), []).append(row)
+    found: set[int] = set()
+    for name, rows in uploads.items():
+        answered = sorted((row for row in rows if table.outcome[row] is Outcome.OK), key=table.end_ns.__getitem__)
+        if len(rows) == 1 or not answered:
+            continue
+        began_ns, listed = max(table.start_ns[row] for row in answered), listing.get(name)
+        # May be there: what was written last, or meanwhile, and what was refused since and has arrived all the same.
+        late = [row for row in rows if table.end_ns[row] >= began_ns]
+        is_there = listed is not None and any(_is_listed(table, row, listed) for row in late)
+        found.update(answered if is_there else answered[:-1])
+    return found
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -189,10 +218,12 @@ def summarize(table: OpTable, verification: Verification | None) -> Summary:
     return Summary(len(table), outcomes, kinds, metrics, array("d", (response_ns(row) / 1e9 for row in ok)))
 
 
-def columns(table: OpTable) -> dict[str, list[int | float | str | None]]:
-    """All records in the order of their start, as plain columns with times in seconds (``Result.ops``)."""
+def columns(table: OpTable, began_ns: int) -> dict[str, list[int | float | str | None]]:
+    """All records in the order of their start, as plain columns with times in seconds (``Result.ops``).
+
+    ``began_ns`` is the run's start, from which ``start_s`` counts.
+    """
     rows = sorted(range(len(table)), key=table.start_ns.__getitem__)
-    began_ns = min(table.scheduled_ns, default=0)
     first_byte_ns = table.first_byte_ns
 
     def seconds(later: Sequence[int], earlier: Sequence[int]) -> list[int | float | str | None]:

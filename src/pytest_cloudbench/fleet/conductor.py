@@ -11,9 +11,9 @@ import datetime
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import pytest
 from pytest_cloudbench import __version__, expect, stats
 from pytest_cloudbench.engine import now_ns
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
-from pytest_cloudbench.fleet.facts import RunFacts, object_name, slug
+from pytest_cloudbench.fleet.facts import Names, RunFacts, slug
 from pytest_cloudbench.fleet.series import SeriesKeeper
 from pytest_cloudbench.live import Progress
 from pytest_cloudbench.model import (
@@ -64,11 +64,13 @@ class Finding:
 
 @dataclass(slots=True)
 class _Run:
-    """One ``experiment.run`` while it lasts. ``folder`` holds the agents' logs."""
+    """One ``experiment.run`` while it lasts. ``folder`` holds the agents' logs; ``start_ns`` is the common start."""
 
     folder: Path
     item: Item
     about: Mapping[str, Any]
+    start_ns: int
+    start_wall_ms: int
     listing: dict[str, tuple[int, str | None]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     logs: dict[str, Path] = field(default_factory=dict)
@@ -132,6 +134,7 @@ class Conductor:
         self._runs: dict[str, _Run] = {}
         self._baseline: benchmarks.Baseline | None = None
         self.findings: list[Finding] = []
+        self.reports: list[tuple[str, Path | None]] = []
         self._judged: set[expect.Gate] = set()
         self.is_incomplete = False
         self._done: dict[str, tuple[int, int]] = {}
@@ -163,6 +166,7 @@ class Conductor:
                 "fresh": self._fresh,
                 "died": self._died,
                 "listing": self._listing,
+                "report": self._report,
                 "progress": self._progress,
                 "series": lambda agent, payload: self._series.answer(payload),
             },
@@ -240,6 +244,14 @@ class Conductor:
         run.listing.update({name: (size, digest) for name, size, digest in payload["rows"]})
         return len(run.listing)
 
+    def _report(self, agent: str, payload: Mapping[str, str]) -> None:
+        """Keep a text for the end, and its file beside the records."""
+        path = Path(payload["path"]) if payload["path"] else None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(payload["content"], encoding="utf-8", errors="backslashreplace", newline="\n")
+        self.reports.append((payload["text"], path))
+
     # -- handlers ---------------------------------------------------------------------------------
 
     def _start(self, item: Item, payloads: dict[str, Any]) -> dict[str, Any]:
@@ -254,12 +266,15 @@ class Conductor:
             if about["operation"] not in _MOVES_FILES and not more:
                 moved = f" ({about['operation']})"
             self._say(f"{about['provider']}: about {about['ops']} operations{moved}{more}")
-        run = self._runs[about["run"]] = _Run(Path(self.facts.results) / about["folder"], item, about)
-        run.folder.mkdir(parents=True, exist_ok=True)
-        run.cpu_ticks = _cpu_ticks()
+        folder = Path(self.facts.results) / about["folder"]
+        folder.mkdir(parents=True, exist_ok=True)
         margin_s = _START_MARGIN_S + _START_MARGIN_PER_AGENT_S * len(payloads)
         item.facts["busy_until_s"] = now_ns() / 1e9 + margin_s + max(each["planned_s"] for each in payloads.values())
         start_ns = now_ns() + round(margin_s * 1e9)
+        wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000
+        self._runs[about["run"]] = _Run(
+            folder, item, about, start_ns, wall_ms, notes=list(about["notes"]), cpu_ticks=_cpu_ticks()
+        )
         self._done = {}
         self._current = (item.nodeid, about["ops"], start_ns)
         self.on_start()
@@ -307,8 +322,8 @@ class Conductor:
             part = oplog.read_log(path)
             part.shift(offsets.get(agent, 0))
             table.extend(part)
-        name_of = partial(object_name, suffix=about["suffix"])
-        verification = stats.verify(table, run.listing, name_of) if run.verified else None
+        names = Names(**about["names"])
+        verification = stats.verify(table, run.listing, names.name) if run.verified else None
         summary = stats.summarize(table, verification)
         metrics = summary.metrics
         if about["operation"] != Verb.PUT.value:  # nothing was uploaded that could be lost
@@ -316,7 +331,9 @@ class Conductor:
             verification = None
         doubts = [*self._missing(run.item), *stopped, *self._doubts(about, summary)]
         judgements = self._judge(about, metrics, doubts) if about["stores"] else []
-        info = {**self._info(run.item, about), **self._run_info(run, summary, verification), **metrics}
+        info = {
+            **self._info(run.item, about), **about["facts"], **self._run_info(run, summary, verification), **metrics,
+        }  # fmt: skip
         try:
             parquet = run.folder.parent / f"{run.folder.name}.parquet"
             oplog.write_parquet(table, parquet, {"nodeid": about["nodeid"], "run_id": self.facts.run_id})
@@ -336,7 +353,7 @@ class Conductor:
                 info["stats_of"] = "elapsed time: no operation succeeded"
                 data_s = [info["elapsed"] or 0.0]
             self._store(about, info, data_s, judgements, doubts, run.notes)
-        ops = stats.columns(table) if about["detail"] else {}
+        ops = stats.columns(table, run.start_ns) if about["detail"] else {}
         return _answer(info, judgements, doubts, run.notes, ops)
 
     def _conclusion(self, item: Item, payloads: dict[str, Any]) -> dict[str, Any]:
@@ -416,6 +433,7 @@ class Conductor:
         """What the extra_info of one run's entry says besides: all counts, and what the load was."""
         load = ("operation", "sensors", "threads", "arrival", "loop", "size_bytes")
         return {
+            "start_wall_ms": run.start_wall_ms,
             "ops": summary.ops,
             "files": verification.checked if verification else None,
             "lost": verification.lost if verification else None,

@@ -19,7 +19,7 @@ from pytest_cloudbench.arrival import Arrival, Closed, ThinkTime, Threads, plan
 from pytest_cloudbench.engine import Budget, Engine
 from pytest_cloudbench.expect import Expectation
 from pytest_cloudbench.fleet.agent import Agent
-from pytest_cloudbench.fleet.facts import RunFacts, slug
+from pytest_cloudbench.fleet.facts import Names, RunFacts, slug
 from pytest_cloudbench.fleet.operations import Deal, Files, OnFile, Upload, task_of
 from pytest_cloudbench.fleet.provider import Provider
 from pytest_cloudbench.model import BudgetError, CloudError, EmulatorError, ErrorKind, FleetError, UsageError, Verb
@@ -143,6 +143,7 @@ class Experiment:
         files: int = 0, operation: Verb = Verb.PUT, on: Files | None = None, sample: float = 1.0, keep: bool = False,
         verify: bool = True, mkdir: bool = True, store: bool = True, detail: bool = False, label: str = "",
         published: Mapping[str, Any] | None = None, expect: Sequence[Expectation] = (),
+        names: Names | None = None, facts: Mapping[str, Any] | None = None, notes: Sequence[str] = (),
     ) -> Result:  # fmt: skip
         """Upload new files, or do something else with files that are there: one file per operation.
 
@@ -166,6 +167,9 @@ class Experiment:
             label: names the entry where a test makes several.
             published: figures by metric that are to stand beside the measured ones, with their ``source``.
             expect: expectations besides those that are recorded in a file.
+            names: what new files are called, where that matters.
+            facts: what else the entry should hold (plain data).
+            notes: what is to be read beside the numbers.
 
         Raises UsageError for arguments that do not fit together or an operation that the provider does not offer,
         FleetError when the controller is gone, CloudError when the folder cannot be made, filled or listed, and
@@ -178,7 +182,7 @@ class Experiment:
             if payload is None:
                 raise UsageError("experiment.run: expected a payload, or on=files of a former run")
             payload = fresh(payload, self._runs) if self._runs > 1 else payload
-            on = Files(f"/cloudbench-{self.facts.run_id}/{slug(name)}", payload)
+            on = Files(f"/cloudbench-{self.facts.run_id}/{slug(name)}", payload, named=names)
             deal = self._deal(arrival, sensors, ops_per_sensor, files, None)
         else:
             deal = self._deal(arrival, sensors, ops_per_sensor, files, self._chosen(on, sample, name))
@@ -188,6 +192,7 @@ class Experiment:
             **self._about(name, label), **self._load_facts(deal, on, prepares), "operation": operation.value,
             "stores": store, "detail": detail, "published": dict(published or {}),
             "expect": [asdict(claim) | {"date": claim.date.isoformat()} for claim in expect],
+            "facts": dict(facts or {}), "notes": list(notes),
         }  # fmt: skip
         task = task_of(self.provider.driver, operation, on, load.targets if load else {})
         run = _Run(name, task, on, deal, about, self._budget(deal, on.payload, prepares), prepares, verify)
@@ -266,7 +271,7 @@ class Experiment:
         """
         about = {
             **self._about(run, ""), "stores": False, "detail": False, "published": {}, "expect": [], "prepared": 0,
-            "operation": Verb.PUT.value, "suffix": "", "planned_s": 0.0,
+            "operation": Verb.PUT.value, "names": {}, "facts": {}, "notes": [], "planned_s": 0.0,
             **dict.fromkeys(("sensors", "threads", "arrival", "loop", "size_bytes")), **about,
         }  # fmt: skip
         agent = self.agent
@@ -289,6 +294,24 @@ class Experiment:
         if gone := bool(self.agent.once(f"remove:{files.folder}", partial(self._removed, files.folder))):
             self._kept.remove(files.folder)
         return gone
+
+    def report(self, text: str, file: str = "", content: str = "") -> None:
+        """Show a text below the tables at the end. All agents call this with the same arguments.
+
+        Args:
+            text: some lines.
+            file: the name of a file to keep in ``folder``; the end of the text says where it is.
+            content: what is in it.
+
+        Raises FleetError when the file cannot be written.
+        """
+        told = {"text": text, "path": str(self.folder / file) if file else "", "content": content}
+        self.agent.once(f"report:{self.nodeid}#{self._runs}", lambda: self.agent.ask("report", told))
+
+    @property
+    def folder(self) -> Path:
+        """Where files about this test belong: on the controller, beside its records. It may not exist yet."""
+        return Path(self.facts.results) / slug(self.nodeid)
 
     def close(self) -> None:
         """Remove the files that runs have kept. The fixture does it."""
@@ -414,7 +437,7 @@ class Experiment:
             "ops": ops, "bytes": load.size_bytes if load else ops * payload.size_bytes,
             "prepared": ops if prepares else 0,
             "size_bytes": None if load else payload.size_bytes, "arrival": repr(deal.arrival),
-            "loop": "closed" if isinstance(deal.arrival, Closed) else "open", "suffix": files.suffix,
+            "loop": "closed" if isinstance(deal.arrival, Closed) else "open", "names": asdict(files.names),
         }  # fmt: skip
 
     def _budget(self, deal: Deal, payload: Generator, prepares: bool) -> Budget:

@@ -6,9 +6,10 @@ What may live here: the run's facts and names derived from them. Imported by fif
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from typing import Any
 
-__all__ = ["RunFacts", "object_name", "slug"]
+__all__ = ["Names", "RunFacts", "slug"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,35 @@ def slug(text: str) -> str:
     return "".join(character if character.isalnum() or character in "-._" else "_" for character in text)[-150:]
 
 
-def object_name(sensor: int, seq: int, suffix: str = "") -> str:
-    """The name of the file that a sensor writes at a sequence number."""
-    return f"s{sensor:05d}-{seq:06d}{suffix or '.bin'}"
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the files of a run are called: the only place that names them (plain data, so a channel can carry it).
+
+    Attributes:
+        suffix: what a name ends with.
+        prefix: what it begins with.
+        key: what the random letters between the two are made from; without, sensor and sequence number stand there.
+        only: the one name of all files, where each upload overwrites the one before.
+        folder: where they are, below the run's own folder; empty for that folder itself.
+    """
+
+    suffix: str = ".bin"
+    prefix: str = ""
+    key: str = ""
+    only: str = ""
+    folder: str = ""
+
+    def new(self, sensor: int, seq: int) -> str:
+        """The name of what a sensor makes at a sequence number, whatever it overwrites; no other one has it."""
+        middle = f"s{sensor:05d}-{seq:06d}"
+        if self.key:
+            middle = blake2b(f"{self.key}/{sensor}/{seq}".encode(), digest_size=8).hexdigest()
+        return f"{self.prefix}{middle}{self.suffix}"
+
+    def name(self, sensor: int, seq: int) -> str:
+        """The name of the file that a sensor writes at a sequence number."""
+        return self.only or self.new(sensor, seq)
+
+    def path(self, sensor: int, seq: int) -> str:
+        """Where that file is, below the run's folder."""
+        return f"{self.folder}/{self.name(sensor, seq)}" if self.folder else self.name(sensor, seq)

@@ -13,7 +13,7 @@ from typing import Any
 from pytest_cloudbench.arrival import Arrival, Closed, ThinkTime, Threads
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.engine import Task, now_ns
-from pytest_cloudbench.fleet.facts import object_name
+from pytest_cloudbench.fleet.facts import Names
 from pytest_cloudbench.model import CloudError, Content, Entry, ErrorKind, UsageError, Verb
 from pytest_cloudbench.payload import Generator, digest
 
@@ -119,20 +119,22 @@ class Files:
         folder: absolute path.
         payload: what is in them.
         members: (sensor, sequence number) of each.
+        named: what they are called; None for sensor and sequence number, with the suffix that the payload may have.
     """
 
     folder: str
     payload: Generator
     members: Sequence[tuple[int, int]] = ()
+    named: Names | None = None
 
     @property
-    def suffix(self) -> str:
-        """What their names end with."""
-        return str(getattr(self.payload, "suffix", ""))
+    def names(self) -> Names:
+        """What they are called."""
+        return self.named or Names(getattr(self.payload, "suffix", "") or Names().suffix)
 
     def path(self, sensor: int, seq: int) -> str:
         """Where the file of a sensor and sequence number is."""
-        return f"{self.folder}/{object_name(sensor, seq, self.suffix)}"
+        return f"{self.folder}/{self.names.path(sensor, seq)}"
 
     def file(self, sensor: int, seq: int) -> tuple[str, Content]:
         """Its path and what is in it."""

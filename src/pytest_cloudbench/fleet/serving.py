@@ -93,6 +93,10 @@ class Serving:
         reporter.section("cloudbench")
         for line in render(findings, reporter._tw.fullwidth):
             reporter.write_line(line)
+        for text, path in self.conductor.reports:
+            where = [f"log: {_relative(path)}"] if path else []
+            for line in [*text.splitlines(), *where, ""]:
+                reporter.write_line(line)
         folder = benchmarks.storage(self.config)
         records = _relative(Path(self.facts.results))
         reporter.write_line(f"records: {records}" + (f"   entries: {_relative(folder)}" if folder else ""))

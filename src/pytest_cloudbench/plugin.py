@@ -104,6 +104,13 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "type": float, "metavar": "SECONDS", "default": 120.0,
         "help": "end an agent that gives no sign of life for so long while others wait (default: %(default)s)",
     }),
+    ("--benchcloud-fill", {
+        "metavar": "FILES:BYTES", "default": "50:102400",
+        "help": "what the folder of a BenchCloud download holds: so many files of so many bytes (default: %(default)s)",
+    }),
+    ("--benchcloud-capture", {
+        "metavar": "FILE", "help": "capture settings for BenchCloud's files, as BenchCloud took them with -c",
+    }),
     ("--cloudbench-max-lateness", {
         "type": float, "metavar": "SECONDS", "default": 0.2,
         "help": "lateness p99 above which the engine counts as saturated (default: %(default)s)",

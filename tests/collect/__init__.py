@@ -1,0 +1,1 @@
+"""Configuration files as tests, as a user meets them: real pytest processes."""

@@ -17,6 +17,7 @@ __all__ = ["collector_of", "only_config_files"]
 
 _BENCH_ENDING = ".bench.toml"
 _INI_ENDINGS = frozenset({".ini", ".conf", ".cfg"})
+_INI_MOST_BYTES = 1 << 20
 
 
 def collector_of(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -25,9 +26,28 @@ def collector_of(path: Path, parent: pytest.Collector) -> pytest.Collector | Non
         from pytest_cloudbench.collect.bench_file import BenchFileModule
 
         return BenchFileModule.from_parent(parent, path=path)
+    if path.suffix.lower() in _INI_ENDINGS and _has(path, b"[test]", b"[driver]"):
+        from pytest_cloudbench.collect.benchcloud_file import BenchCloudModule, read_text
+        from pytest_cloudbench.configs.benchcloud import is_benchcloud
+
+        return BenchCloudModule.from_parent(parent, path=path) if is_benchcloud(read_text(path)) else None
     return None
 
 
 def only_config_files(args: Sequence[str]) -> bool:
     """Whether a command line names such files and nothing else; told by their names."""
-    return bool(args) and all(arg.partition("::")[0].endswith(_BENCH_ENDING) for arg in args)
+    names = [Path(arg.partition("::")[0]) for arg in args]
+    return bool(names) and all(
+        path.name.endswith(_BENCH_ENDING) or path.suffix.lower() in _INI_ENDINGS for path in names
+    )
+
+
+def _has(path: Path, *words: bytes) -> bool:
+    """Whether the file has all these words. One that cannot be read, or is no configuration by its size, has none."""
+    try:
+        if path.stat().st_size > _INI_MOST_BYTES:
+            return False
+        data = path.read_bytes()
+    except OSError:
+        return False
+    return all(word in data for word in words)

@@ -298,9 +298,14 @@ def test_other_ini_files_are_left_alone(lab: Lab) -> None:
     assert lab.run("--collect-only", "-q").lines_with("::") == ["test_it.py::test_mine"]
     (lab.folder / "pytest.ini").write_text("[pytest]\npython_functions = check_*\n")
     (lab.folder / "old.INI").write_bytes(b"\xef\xbb\xbf" + changed(("test", "description", "b")).encode())
+    for name in ("setup_module.conf", "pytestmark.conf"):
+        put(lab, changed(), name)
     (lab.folder / "latin.cfg").write_bytes(changed(("test", "description", "caf\xe9")).encode("latin-1"))
     assert lab.run("--collect-only", "-q").lines_with("::") == [
-        "latin.cfg::latin[emulated:dropbox]", "old.INI::old[emulated:dropbox]"
+        f"{file}::{name}[emulated:dropbox]" for file, name in (
+            ("latin.cfg", "latin"), ("old.INI", "old"), ("pytestmark.conf", "benchcloud_pytestmark"),
+            ("setup_module.conf", "benchcloud_setup_module"),
+        )
     ]  # fmt: skip
 
 

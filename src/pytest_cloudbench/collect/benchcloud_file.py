@@ -60,7 +60,7 @@ class BenchCloudModule(ConfigModule):
 
     def tests(self, path: Path) -> Mapping[str, Callable[..., Any]]:
         """One test. Raises ConfigError for a file that means nothing, naming its key."""
-        option, name = self.config.option, re.sub(r"[^\w.-]+", "_", path.stem)
+        option, name = self.config.option, _test_name(path)
         text = read_text(path)
         shipped = resources.files("pytest_cloudbench.data") / "benchcloud.toml"
         classes = parse_classes(shipped.read_text("utf-8"), shipped.name)
@@ -76,6 +76,12 @@ class BenchCloudModule(ConfigModule):
             _Running(test, experiment, payloads.seed, fill, captured, bool(option.provider)).run()
 
         return {name: benchcloud}
+
+
+def _test_name(path: Path) -> str:
+    """The file's name, unless pytest looks for such a name in a module."""
+    name = re.sub(r"[^\w.-]+", "_", path.stem)
+    return f"benchcloud_{name}" if name.lower().startswith(("pytest", "setup", "teardown", "_")) else name
 
 
 def _refusing(test: BenchCloudTest) -> Callable[..., None]:

@@ -239,7 +239,7 @@ def test_threads_pause_and_take_the_next_file_as_soon_as_they_are_free(lab: Lab)
             slow = experiment.run(payloads.random(30), arrival=Threads(2, pause_s=0.1), files=6, detail=True)
             assert 0.2 <= slow["elapsed"] < 1
             late = experiment.run(payloads.random(9), arrival=Threads(2, 0, 0.3, 0.2), files=2, detail=True)
-            assert all(0.2 <= start_s <= 1 for start_s in late.ops["start_s"]) or late["elapsed"] < 0.2
+            assert all(0.2 <= start_s <= 1 for start_s in late.ops["start_s"])  # from the start of the run
             assert late["lateness_max"] < 0.2
     """)
     run = lab.run(*FOLDER)

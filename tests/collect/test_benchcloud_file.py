@@ -168,7 +168,7 @@ def test_the_drivers_that_need_no_option_say_where_they_run_and_a_folder_is_aske
 def test_the_example_of_the_document_runs(lab: Lab) -> None:
     document = (Path(__file__).parents[2] / "docs" / "benchcloud.md").read_text("utf-8")
     put(lab, re.findall(r"^```ini\n(.*?)^```", document, re.M | re.S)[0], "upload.conf")
-    run = lab.run()
+    run = lab.run("upload.conf")
     assert run.counts() == {"passed": 1}, run.text
     assert list(run.entries) == ["upload[emulated:dropbox]"]
     assert len(re.findall(r"^\| +#\d +\| +(\d+ms|failed) +\|$", run.text, re.M)) == 10

@@ -40,6 +40,7 @@ LAYERS = {
     "clients": 2,
     "engine": 2,
     "capture": 2,
+    "dissect": 2,
     "link": 2,
     "results": 2,
     "credentials": 2,
@@ -95,7 +96,11 @@ PURE = frozenset(
     "warnings zlib".split()
 )
 # (top module, library) that a pure layer may use all the same.
-PURE_TOO = {("payload", "cryptography"): "AES as a fast generator of bytes: a pure function of key and counter"}
+PURE_TOO = {
+    ("payload", "cryptography"): "AES as a fast generator of bytes: a pure function of key and counter",
+    ("traffic", "numpy"): "columns of packets: a pure function of a capture's bytes",
+    ("traffic", "mmap"): "the type of a buffer that is handed in, for annotations only",
+}
 IMPURE_CALLS = frozenset({"open", "input", "print", "breakpoint", "exec", "eval", "__import__"})
 CLOCKS = frozenset({"now", "utcnow", "today"})  # of datetime and date
 

@@ -6,6 +6,7 @@ What may live here: argument parsing and one call per command.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,7 +74,51 @@ def _parser() -> argparse.ArgumentParser:
     )
     schema.add_argument("--path", action="store_true", help="print where it is installed instead")
     schema.set_defaults(run=_schema)
+    _add_analyze(commands)
     return parser
+
+
+def _add_analyze(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    analyze = commands.add_parser(
+        "analyze",
+        help="say what is in a capture file",
+        description="Flows, their names and roles, payload, unique and wire bytes, retransmissions, and whether the "
+        "numbers can be trusted, of a pcap or pcapng file.",
+    )
+    analyze.add_argument("file", metavar="FILE", type=Path)
+    analyze.add_argument("--client", metavar="IP", help="the client's address (default: who opened a connection)")
+    analyze.add_argument("--json", action="store_true", help="print JSON")
+    analyze.add_argument("--canary", metavar="TEXT", help="look for this text in what was sent without encryption")
+    analyze.add_argument("--rules", metavar="FILE", type=Path, help="rules that tell control from storage flows")
+    analyze.add_argument("--changed-bytes", metavar="N", type=int, help="what the user changed: gives TUE and overhead")
+    analyze.add_argument("--changed-at", metavar="S", type=float, help="when, in seconds since 1970: gives the start-up")
+    analyze.add_argument("--dissect", action="store_true", help="ask tshark for the names in QUIC hellos too")
+    analyze.set_defaults(run=_analyze)
+
+
+def _analyze(options: argparse.Namespace) -> int:
+    from pytest_cloudbench import data, dissect
+    from pytest_cloudbench.report import capture
+    from pytest_cloudbench.traffic import analyze, parse_rules
+
+    rules = parse_rules(data.read_flow_rules(options.rules), str(options.rules or "flow-rules.toml"))
+    canary = None if options.canary is None else options.canary.encode("utf-8", "surrogateescape")
+    if options.changed_bytes is not None and options.changed_bytes < 1:
+        raise UsageError(f"--changed-bytes {options.changed_bytes}: expected 1 or more")
+    with dissect.opened(options.file) as (buffer, release):
+        found = analyze(
+            buffer, source=str(options.file), client=options.client, rules=rules, canary=canary, release=release
+        )
+        notes = dissect.name_quic_flows(found, options.file, rules) if options.dissect else []
+        changed_ns = None if options.changed_at is None else round(options.changed_at * 1e9)
+        facts = found.as_dict(changed_bytes=options.changed_bytes, changed_ns=changed_ns)
+        del found, buffer
+    if options.json:
+        json.dump({**facts, "notes": notes}, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        capture.show(facts, notes)
+    return 0
 
 
 def _new(options: argparse.Namespace) -> int:

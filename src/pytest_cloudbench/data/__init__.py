@@ -1,6 +1,7 @@
-"""Files that ship with the package, and the user's own in their place: traces.
+"""Files that ship with the package, and the user's own in their place: traces, rules for flows.
 
-What may live here: data files, and opening them. What they mean is another module's: ``trace`` parses a trace's text.
+What may live here: data files, and opening them. What they mean is another module's: ``trace`` parses a trace's text,
+``traffic`` that of rules.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from pytest_cloudbench.model import ConfigError
 
-__all__ = ["SHIPPED", "read_trace"]
+__all__ = ["SHIPPED", "read_flow_rules", "read_trace"]
 
 SHIPPED = ("iot-hour",)
 """Traces that ship, in the folder ``traces``."""
@@ -31,3 +32,16 @@ def read_trace(file: str, folder: Path | None = None) -> str:
         return ((folder or Path()) / file).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a name that no file can have
         raise ConfigError(file, "", f"cannot be read ({error}): expected a CSV file or {', '.join(SHIPPED)}") from error
+
+
+def read_flow_rules(file: Path | None = None) -> str:
+    """The text of the rules that tell control from storage flows: those that ship, or a file.
+
+    Raises ConfigError when the file cannot be read.
+    """
+    try:
+        if file is not None:
+            return file.read_text(encoding="utf-8")
+        return (resources.files(__package__) / "flow-rules.toml").read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(file), "", f"cannot be read ({error}): expected a TOML file with rules") from error

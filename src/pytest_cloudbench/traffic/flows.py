@@ -306,9 +306,12 @@ def _count(table: FlowTable, flows: list[Flow], begin: int, end: int) -> None:
         start[mine] = sequence.unwrap(seq[mine], first)
         next_seq[mine] = start[mine] + payload[mine] + marks[mine]
         sums = _Sums(own, begins, payload[mine], wire[mine], flags[mine], time_ns[mine])
-        # SYN takes a number before the payload; a flow whose first packet lies behind begins earlier.
         union, holes = sequence.covered(*_ranges(own, start[mine] + (flags[mine] >> 1 & 1), payload[mine]))
         sums.write(flows, tcp, begin, union, holes, is_down=which)
+        reach = dict(zip(own[begins].tolist(), np.maximum.reduceat(next_seq[mine], begins).tolist(), strict=True))
+        heard = np.flatnonzero((side != which) & ((flags & (ACK | RST)) == ACK))
+        for flow, acked in _acknowledged(group[heard], ack[heard], own[begins], seq[mine][begins]):
+            (flows[flow].down if which else flows[flow].up).unseen_bytes = max(0, acked - reach[flow])
     if not tcp.any():
         return
     doubtful = sequence.suspicious(group, side, start, next_seq, payload, seq, ack, data=data)
@@ -316,6 +319,23 @@ def _count(table: FlowTable, flows: list[Flow], begin: int, end: int) -> None:
         if flows[flow].is_tcp:
             _judge(table, flows[flow])
     _handshakes(table, flows[begin:end])
+
+
+def _acknowledged(own: Ints, ack: Any, flows: Ints, base: Any) -> Iterator[tuple[int, int]]:
+    """(flow, how far acknowledgements reach from its base) of each flow that has some, and a base."""
+    import numpy as np
+
+    if not len(own):
+        return
+    first = np.ones(len(own), bool)
+    first[1:] = own[1:] != own[:-1]
+    begins = np.flatnonzero(first)
+    furthest = np.maximum.reduceat(sequence.unwrap(ack, first), begins)
+    place = np.searchsorted(flows, own[begins])
+    place = np.minimum(place, len(flows) - 1)
+    known = flows[place] == own[begins]
+    ahead = (ack[begins] - base[place]).view(np.int32).astype(np.int64) + furthest
+    yield from zip(own[begins][known].tolist(), ahead[known].tolist(), strict=True)
 
 
 def _ranges(own: Ints, start: Ints, payload: Ints) -> tuple[Any, Any, Any, Any]:

@@ -56,6 +56,7 @@ class Packets:
         payload: bytes of TCP or UDP payload on the wire.
         offset: where the payload begins in the file.
         kept: how many bytes of the payload are in the file.
+        header: bytes of the TCP or UDP header, which ends at ``offset``.
         flags, seq, ack, window: of TCP; 0 for UDP.
     """
 
@@ -67,6 +68,7 @@ class Packets:
     payload: NDArray[np.uint32]
     offset: Ints
     kept: NDArray[np.uint32]
+    header: NDArray[np.uint8]
     flags: NDArray[np.uint8]
     seq: NDArray[np.uint32]
     ack: NDArray[np.uint32]
@@ -155,7 +157,7 @@ class Collector:
 
 _KINDS = {
     "number": "u4", "time_ns": "i8", "pair": "i4", "from_high": "?", "wire": "u4", "payload": "u4", "offset": "i8",
-    "kept": "u4", "flags": "u1", "seq": "u4", "ack": "u4", "window": "u2",
+    "kept": "u4", "header": "u1", "flags": "u1", "seq": "u4", "ack": "u4", "window": "u2",
 }  # fmt: skip
 
 
@@ -382,6 +384,7 @@ class _Headers:
         numbers = (rows + batch.first).astype(np.uint32)
         result |= {"number": numbers, "time_ns": batch.time_ns[rows], "wire": batch.wire[rows].astype(np.uint32)}
         result |= {"payload": payload.astype(np.uint32), "offset": offset, "kept": kept.astype(np.uint32)}
+        result["header"] = header.astype(np.uint8)
         if wrong.any():
             self._put_aside("malformed", rows[wrong])
             result = {name: column[~wrong] for name, column in result.items()}

@@ -1,0 +1,106 @@
+"""Capture files on disk, and the few packets that tshark looks into.
+
+What may live here: opening a capture for ``traffic``, and pyshark behind a display filter. Bulk numbers are never taken from
+there: it is a thousand times slower, and its summaries have returned one packet of three thousand without an error.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.traffic import Analysis, Rule
+from pytest_cloudbench.traffic.roles import role
+
+__all__ = ["Hello", "hellos", "name_quic_flows", "opened"]
+
+_QUIC = "quic && tls.handshake.type == 1"
+_TLS = "tls.handshake.type == 1"
+
+Hello = tuple[str, int, str]
+"""(client's address, its port, the server's name) of a TLS hello, also of one within QUIC."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[bytes | mmap.mmap, Callable[[int], None]]]:
+    """A capture's bytes, mapped, and a function that gives memory back. Raises UsageError when it cannot be read.
+
+    The function's argument is the place before which nothing is needed for now.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+    def release(place: int) -> None:
+        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            length = min(place, size) // mmap.PAGESIZE * mmap.PAGESIZE
+            if length:
+                mapped.madvise(mmap.MADV_DONTNEED, 0, length)
+
+    yield mapped, release
+    # Not closed here: columns may still point into it. It is unmapped with the last of them.
+
+
+def hellos(path: Path, *, quic: bool) -> list[Hello]:
+    """The names in all TLS hellos of a capture, as tshark sees them; QUIC's Initial packets are decrypted by it.
+
+    Raises UsageError when tshark is missing or fails.
+    """
+    if shutil.which("tshark") is None:
+        raise UsageError("tshark is not installed: names in QUIC hellos are unknown (Debian: apt-get install tshark)")
+    import pyshark
+
+    found = []
+    capture = pyshark.FileCapture(str(path), display_filter=_QUIC if quic else _TLS, keep_packets=False)
+    try:
+        for packet in capture:
+            hello = _hello(packet)
+            if hello is not None:
+                found.append(hello)
+    except Exception as error:  # pyshark passes on what its process, parser or event loop raises
+        raise UsageError(f"{path}: tshark could not look into it ({error})") from error
+    finally:
+        capture.close()
+    return found
+
+
+def _hello(packet: Any) -> Hello | None:
+    """The name in one packet. pyshark's objects have a field only where the packet has it."""
+    network = getattr(packet, "ip", None) or getattr(packet, "ipv6", None)
+    transport = getattr(packet, "tcp", None) or getattr(packet, "udp", None)
+    if network is None or transport is None:
+        return None
+    for layer in packet.layers:
+        if layer.layer_name in ("tls", "quic"):
+            name = layer.get_field("tls_handshake_extensions_server_name") or layer.get_field(
+                "handshake_extensions_server_name"
+            )
+            if name is not None:
+                return str(network.src), int(transport.srcport), str(name).lower()
+    return None
+
+
+def name_quic_flows(found: Analysis, path: Path, rules: Sequence[Rule]) -> list[str]:
+    """Give QUIC flows the names in their encrypted hellos, and their roles anew. Returns notes about what is missing."""
+    flows = [facts for facts in found.facts if facts.quic_version is not None]
+    if not flows:
+        return []
+    try:
+        names = {(ip_address(address), port): name for address, port, name in hellos(path, quic=True)}
+    except UsageError as error:
+        return [str(error)]
+    for facts in flows:
+        facts.sni = names.get((facts.flow.client, facts.flow.client_port), facts.sni)
+        facts.role = role(facts.flow, facts.names, rules, is_quic=True)
+    nameless = sum(facts.sni is None for facts in flows)
+    return [f"{nameless} QUIC flows have no readable hello"] if nameless else []

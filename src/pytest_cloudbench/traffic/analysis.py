@@ -1,0 +1,440 @@
+"""One capture, understood: flows with names and roles, totals, and whether the numbers can be trusted.
+
+What may live here: putting the other modules' answers together, and saying which numbers are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.traffic import handshake, metrics, sequence, streams
+from pytest_cloudbench.traffic.flows import Flow, FlowTable, group
+from pytest_cloudbench.traffic.packets import SYN, Address, Aside, Collector
+from pytest_cloudbench.traffic.records import Reader
+from pytest_cloudbench.traffic.roles import Rule, role
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.traffic.records import Buffer
+
+__all__ = ["Analysis", "Canary", "FlowFacts", "Validity", "analyze"]
+
+SCHEMA = 1
+"""Of ``Analysis.as_dict``. 1: the first."""
+
+_USUAL_MSS_BYTES = 1460
+_MANY_NAMES = 8
+
+
+@dataclass(slots=True)
+class FlowFacts:
+    """What is known of a flow beside its counts. None and empty mean "not known".
+
+    Attributes:
+        flow: its counts.
+        sni: the name in the TLS hello; ``has_ech`` says that another may be hidden in it.
+        alpn: protocols that the client offered.
+        tls_version: what the server chose.
+        quic_version: ``1``, ``2`` or ``draft-N``.
+        dns_names: names that DNS answers in the same capture gave the server's address.
+        role: one of ``roles.ROLES``.
+    """
+
+    flow: Flow
+    sni: str | None = None
+    has_ech: bool = False
+    alpn: tuple[str, ...] = ()
+    tls_version: str | None = None
+    quic_version: str | None = None
+    dns_names: tuple[str, ...] = ()
+    role: str = "other"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the server is called, best first: by SNI, by DNS, its address."""
+        return (*([self.sni] if self.sni else []), *self.dns_names, str(self.flow.server))
+
+    @property
+    def protocol(self) -> str:
+        """``tls``, ``tcp``, ``quic`` or ``udp``."""
+        if self.flow.is_tcp:
+            return "tls" if self.sni or self.tls_version or self.alpn else "tcp"
+        return "quic" if self.quic_version else "udp"
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """Whether the numbers can be trusted.
+
+    Attributes:
+        verdict: ``valid``; ``invalid``: the capture is known to lack something; ``unknown``: it does not say.
+        reasons: why it is not valid.
+        sizes_known: packet counts, wire bytes and retransmissions are those of the wire; False where segments above
+            the MSS show that the capture saw packets before they were cut (segmentation offload).
+        size_reasons: why not.
+        drops: packets that the capture lost; None when nothing says so.
+    """
+
+    verdict: str
+    reasons: tuple[str, ...]
+    sizes_known: bool
+    size_reasons: tuple[str, ...]
+    drops: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """Whether a text was sent unencrypted: ``yes``, ``no``, or ``unknown`` where not all payload is in the file."""
+
+    verdict: str
+    found: tuple[streams.Found, ...]
+
+
+@dataclass(slots=True)
+class Analysis:
+    """A capture's answers.
+
+    Attributes:
+        source: what the capture is called.
+        reader: facts of the file: format, interfaces, comments, whether it is complete.
+        table: packets and flows; functions of ``metrics`` take it.
+        facts: one for each flow, in the order of ``table.flows``.
+        aside: packets that are in no flow.
+        records, wire_bytes: of everything in the file.
+        cut: packets of which the snap length kept only a part.
+        first_ns, last_ns: when the first and the last packet was seen.
+        validity: whether the numbers can be trusted.
+        canary: the answer to ``canary``, where it was asked.
+    """
+
+    source: str
+    reader: Reader
+    table: FlowTable
+    facts: list[FlowFacts]
+    aside: Aside
+    records: int
+    wire_bytes: int
+    cut: int
+    first_ns: int | None
+    last_ns: int | None
+    validity: Validity
+    canary: Canary | None = None
+    dns_queries: dict[str, int] = field(default_factory=dict)
+
+    def of(self, *roles: str) -> list[Flow]:
+        """The flows with one of these roles."""
+        return [each.flow for each in self.facts if each.role in roles]
+
+    def as_dict(self, *, changed_bytes: int | None = None, changed_ns: int | None = None) -> dict[str, Any]:
+        """Everything as JSON types.
+
+        Args:
+            changed_bytes: what the user changed; gives TUE and overhead.
+            changed_ns: when; gives the start-up time.
+        """
+        storage, cloud = self.of("storage"), self.of("storage", "control", "notification")
+        sized = changed_bytes is not None and self.validity.sizes_known
+        return {
+            "schema": SCHEMA,
+            "file": self.source,
+            "format": self.reader.format,
+            "packets": self.records,
+            **_totals(self.table.flows, "flow_packets"),
+            "wire_bytes": self.wire_bytes,
+            "first_s": _seconds(self.first_ns),
+            "duration_s": (self.last_ns - self.first_ns) / 1e9 if self.last_ns is not None and self.first_ns else None,
+            "validity": {
+                "verdict": self.validity.verdict,
+                "reasons": list(self.validity.reasons),
+                "is_complete": self.reader.is_complete,
+                "drops": self.validity.drops,
+                "sizes_known": self.validity.sizes_known,
+                "size_reasons": list(self.validity.size_reasons),
+            },
+            "not_in_flows": {name: getattr(self.aside, name) for name in Aside.__dataclass_fields__},
+            "foreign_flows": len(self.table.foreign),
+            "cut_packets": self.cut,
+            "header_bytes": _header_bytes(self.table.flows) if self.validity.sizes_known else None,
+            "start_up_s": metrics.start_up_s(self.table, storage, changed_ns) if changed_ns is not None else None,
+            "completion_s": metrics.completion_s(self.table, storage, changed_ns),
+            "changed_bytes": changed_bytes,
+            "tue": metrics.tue(cloud, changed_bytes or 0) if sized else None,
+            "overhead": metrics.overhead(cloud, changed_bytes or 0) if sized else None,
+            "roles": {name: {"flows": len(self.of(name)), **_totals(self.of(name))} for name in dict.fromkeys(each.role for each in self.facts)},
+            "dns_queries": self.dns_queries,
+            "canary": self._canary(),
+            "interfaces": [
+                {
+                    "name": each.name, "link_type": each.link_type, "snaplen": each.snaplen,
+                    "received": each.received, "dropped": each.dropped, "os_dropped": each.os_dropped,
+                }
+                for each in self.reader.interfaces
+            ],
+            "comments": list(self.reader.comments),
+            "flows": [self._flow(each) for each in self.facts],
+        }  # fmt: skip
+
+    def _canary(self) -> dict[str, Any] | None:
+        if self.canary is None:
+            return None
+        places = [
+            {"flow": each.flow, "up": each.up, "offset_bytes": each.offset_bytes} for each in self.canary.found
+        ]
+        return {"verdict": self.canary.verdict, "found": places}
+
+    def _flow(self, facts: FlowFacts) -> dict[str, Any]:
+        flow = facts.flow
+        return {
+            "number": flow.number,
+            "protocol": facts.protocol,
+            "client": str(flow.client),
+            "client_port": flow.client_port,
+            "server": str(flow.server),
+            "server_port": flow.server_port,
+            "client_by": flow.client_by,
+            "name": facts.names[0],
+            "sni": facts.sni,
+            "has_ech": facts.has_ech,
+            "dns_names": list(facts.dns_names),
+            "alpn_offered": list(facts.alpn),
+            "tls_version": facts.tls_version,
+            "quic_version": facts.quic_version,
+            "role": facts.role,
+            "first_s": _seconds(flow.first_ns),
+            "duration_s": (flow.last_ns - flow.first_ns) / 1e9,
+            **_totals([flow]),
+            "first_payload_up_s": _seconds(flow.up.first_payload_ns),
+            "last_payload_up_s": _seconds(flow.up.last_payload_ns),
+            "first_payload_down_s": _seconds(flow.down.first_payload_ns),
+            "last_payload_down_s": _seconds(flow.down.last_payload_ns),
+            "initial_rtt_s": flow.initial_rtt_ns / 1e9 if flow.initial_rtt_ns is not None else None,
+            "rtt_up_s": self.round_trips(flow, up=True),
+            "rtt_down_s": self.round_trips(flow, up=False),
+            "turns": metrics.turns(self.table, flow),
+            "chunks_bytes": metrics.chunks(self.table, flow) if facts.role == "storage" else None,
+        }
+
+    def round_trips(self, flow: Flow, *, up: bool) -> dict[str, float] | None:
+        """Count, least, median and greatest round trip in seconds, seen from where the capture was made."""
+        import numpy as np
+
+        if not flow.is_tcp:
+            return None
+        packets, rows = self.table.packets, self.table.rows(flow)
+        times = sequence.round_trips_ns(
+            packets.time_ns[rows], self.table.up[rows], packets.seq[rows], packets.ack[rows], packets.flags[rows],
+            packets.payload[rows].astype(np.int64), of=up,
+        )  # fmt: skip
+        if not len(times):
+            return None
+        found = {"min": times.min(), "median": np.median(times), "max": times.max()}
+        return {"count": len(times)} | {name: float(value) / 1e9 for name, value in found.items()}
+
+
+_SUMS = ("payload_bytes", "unique_bytes", "wire_bytes", "missing_bytes", "unseen_bytes", "retransmissions")
+
+
+def _totals(flows: Sequence[Flow], packets: str = "packets") -> dict[str, int]:
+    """Sums over flows, by direction and together. ``packets``: the key of their number."""
+
+    def both(name: str) -> int:
+        return sum(getattr(flow.up, name) + getattr(flow.down, name) for flow in flows)
+
+    sums = {packets: both("packets")}
+    for name in _SUMS:
+        stem, _, unit = name.partition("_")
+        for way in ("up", "down"):
+            key = f"{stem}_{way}_{unit}" if unit else f"{stem}_{way}"
+            sums[key] = sum(getattr(getattr(flow, way), name) for flow in flows)
+    for name in ("syns", "syn_acks", "fins", "resets", "retransmissions", "fast", "spurious", "out_of_order"):
+        key = {"fast": "fast_retransmissions", "spurious": "spurious_retransmissions"}.get(name, name)
+        sums[key] = both(name)
+    sums["keep_alives"] = both("keep_alives")
+    return sums
+
+
+def _header_bytes(flows: Iterable[Flow]) -> int:
+    """What went over the wire beside payload: headers, acknowledgements, padding."""
+    sides = [side for flow in flows for side in (flow.up, flow.down)]
+    return sum(side.wire_bytes - side.payload_bytes for side in sides)
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns / 1e9
+
+
+def analyze(
+    buffer: Buffer,
+    *,
+    source: str = "capture",
+    client: str | None = None,
+    rules: Sequence[Rule] = (),
+    canary: bytes | None = None,
+    drops: int | None = None,
+    release: Callable[[int], None] = lambda place: None,
+) -> Analysis:
+    """Understand a capture. Raises UsageError when it is no capture, or the client has no part in it; nothing else.
+
+    Args:
+        buffer: the whole file: bytes, or a memory map.
+        source: what errors and results call it.
+        client: address of the client; without it, who opened a connection is its client.
+        rules: what tells roles; see ``roles.parse_rules``.
+        canary: a text whose plain occurrence is looked for.
+        drops: packets that the capturing program said it lost, where the file does not say so itself.
+        release: called with a place in the file before which nothing is needed for now.
+    """
+    address = _address(client)
+    reader, collector = Reader(buffer, source, release), Collector(buffer)
+    for batch in reader:
+        collector.add(batch)
+    packets = collector.packets()
+    table = group(packets, collector.pairs(), address)
+    if address is not None and not table.flows and table.foreign:
+        seen = sorted({str(flow.client) for flow in table.foreign})
+        some = ", ".join(seen[:_MANY_NAMES]) + (", ..." if len(seen) > _MANY_NAMES else "")
+        raise UsageError(f"{source}: no packet is from or to {address}; clients in it are: {some}")
+    facts, queries = _facts(table, buffer, rules)
+    found = Analysis(
+        source, reader, table, facts, collector.aside, collector.records, collector.wire_bytes, collector.cut,
+        collector.first_ns, collector.last_ns, _validity(reader, collector, table, buffer, drops), None, queries,
+    )  # fmt: skip
+    if canary is not None:
+        places = streams.find(table, buffer, canary, release)
+        is_whole = found.validity.verdict != "invalid" and not collector.cut and not collector.aside.fragments
+        found.canary = Canary("yes" if places else "no" if is_whole else "unknown", tuple(places))
+    release(len(buffer))
+    return found
+
+
+def _address(client: str | None) -> Address | None:
+    if client is None:
+        return None
+    try:
+        return ip_address(client)
+    except ValueError as error:
+        raise UsageError(f"client {client!r}: expected an IPv4 or IPv6 address") from error
+
+
+# --- names and roles ---
+
+
+def _facts(table: FlowTable, buffer: Buffer, rules: Sequence[Rule]) -> tuple[list[FlowFacts], dict[str, int]]:
+    """What hellos and DNS say of each flow, and how often each name was asked for."""
+    names: dict[Address, dict[str, None]] = {}
+    queries: dict[str, int] = {}
+    for flow in table.flows:
+        if not flow.is_tcp and flow.server_port == 53:
+            for way in (True, False):
+                for datagram in streams.datagrams(table, buffer, flow, up=way):
+                    message = handshake.dns_message(datagram)
+                    if message is None:
+                        continue
+                    if not message.is_answer:
+                        queries[message.name] = queries.get(message.name, 0) + 1
+                    for address in message.addresses:
+                        names.setdefault(address, {})[message.name] = None
+    found = []
+    for flow in table.flows:
+        facts = FlowFacts(flow, dns_names=tuple(names.get(flow.server, ())))
+        if flow.is_tcp and flow.up.payload_bytes:
+            _hellos(facts, table, buffer)
+        elif not flow.is_tcp:
+            first = next(streams.datagrams(table, buffer, flow, up=True, most=1), b"")
+            facts.quic_version = handshake.quic_version(first)
+        facts.role = role(flow, facts.names, rules, is_quic=facts.quic_version is not None)
+        found.append(facts)
+    return found, queries
+
+
+def _hellos(facts: FlowFacts, table: FlowTable, buffer: Buffer) -> None:
+    flow = facts.flow
+    stream = streams.beginning(table, buffer, flow, up=True)
+    if stream[:1] != b"\x16":
+        return
+    hello = handshake.client_hello(stream)
+    if hello is not None:
+        facts.sni, facts.alpn, facts.has_ech = hello.sni, hello.alpn, hello.has_ech
+    facts.tls_version = handshake.server_version(streams.beginning(table, buffer, flow, up=False))
+
+
+# --- whether the numbers can be trusted ---
+
+
+def _validity(reader: Reader, collector: Collector, table: FlowTable, buffer: Buffer, drops: int | None) -> Validity:
+    wrong, unsure = [], []
+    if reader.reason:
+        wrong.append(reader.reason)
+    said = [each.drops for each in reader.interfaces]
+    known = [each for each in said if each is not None]
+    if drops is None and known and len(known) == len(said):
+        drops = sum(known)
+    if reader.packet_drops or sum(known):
+        drops = max(drops or 0, reader.packet_drops, sum(known))
+    if drops:
+        wrong.append(f"the capture lost {drops:,} packets")
+    elif drops is None:
+        unsure.append("the file does not say how many packets the capture lost")
+    lacking = sum(side.missing_bytes + side.unseen_bytes for flow in table.flows for side in (flow.up, flow.down))
+    if lacking:
+        wrong.append(f"{lacking:,} bytes that were sent are not in the capture")
+    aside = collector.aside
+    for count, what in (
+        (aside.fragments, "fragments of IP packets, whose payload is not counted"),
+        (aside.not_understood, "packets of an unknown link type"),
+        (aside.short, "packets were cut within their headers"),
+        (reader.untimed, "packets have no time"),
+    ):
+        if count:
+            unsure.append(f"{count:,} {what}")
+    verdict = "invalid" if wrong else "unknown" if unsure else "valid"
+    reasons = _offload(table, buffer)
+    return Validity(verdict, (*wrong, *unsure), not reasons, reasons, drops)
+
+
+def _offload(table: FlowTable, buffer: Buffer) -> tuple[str, ...]:
+    """Why sizes are not those of the wire, if so. Also fills in each side's ``mss_bytes``."""
+    import numpy as np
+
+    packets = table.packets
+    opening = np.flatnonzero((packets.flags[table.order] & SYN) > 0)  # places in the order of flows
+    owners = np.searchsorted(table.starts, opening, "right") - 1
+    for place, number in zip(opening.tolist(), owners.tolist(), strict=True):
+        row = int(table.order[place])
+        mss = _mss(buffer, packets.offset[row], packets.header[row])
+        if mss is not None and number < len(table.flows):  # it says what its sender accepts: it bounds the other way
+            side = table.flows[number].down if table.up[row] else table.flows[number].up
+            side.mss_bytes = mss
+    above = unknown = 0
+    for flow in table.flows:
+        for side in (flow.up, flow.down):
+            if not flow.is_tcp:
+                continue
+            above += side.mss_bytes is not None and side.largest_payload_bytes > side.mss_bytes
+            unknown += side.mss_bytes is None and side.largest_payload_bytes > _USUAL_MSS_BYTES
+    reasons = []
+    if above:
+        reasons.append(f"segments above the MSS in {above} directions of flows: segmentation offload was on")
+    if unknown:
+        reasons.append(f"segments above {_USUAL_MSS_BYTES} bytes in {unknown} directions of flows whose MSS is not known")
+    return tuple(reasons)
+
+
+def _mss(buffer: Buffer, offset: int, header: int) -> int | None:
+    """The option of a SYN."""
+    options = bytes(buffer[int(offset) - int(header) + 20 : int(offset)])
+    place = 0
+    while place + 1 < len(options) and options[place]:
+        if options[place] == 1:
+            place += 1
+            continue
+        length = options[place + 1]
+        if length < 2:
+            return None
+        if options[place] == 2 and length == 4 and place + 4 <= len(options):
+            return int.from_bytes(options[place + 2 : place + 4], "big")
+        place += length
+    return None

@@ -91,7 +91,9 @@ def _add_analyze(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     analyze.add_argument("--canary", metavar="TEXT", help="look for this text in what was sent without encryption")
     analyze.add_argument("--rules", metavar="FILE", type=Path, help="rules that tell control from storage flows")
     analyze.add_argument("--changed-bytes", metavar="N", type=int, help="what the user changed: gives TUE and overhead")
-    analyze.add_argument("--changed-at", metavar="S", type=float, help="when, in seconds since 1970: gives the start-up")
+    analyze.add_argument(
+        "--changed-at", metavar="S", type=float, help="when, in seconds since 1970: gives the start-up"
+    )
     analyze.add_argument("--dissect", action="store_true", help="ask tshark for the names in QUIC hellos too")
     analyze.set_defaults(run=_analyze)
 

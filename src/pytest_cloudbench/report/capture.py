@@ -24,7 +24,13 @@ def size(count: float | None) -> str:
         return "-"
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 999.5 or unit == "GB":
-            return f"{count:,.0f} B" if unit == "B" else f"{count:.3g} {unit}" if abs(count) < 100 else f"{count:,.0f} {unit}"
+            return (
+                f"{count:,.0f} B"
+                if unit == "B"
+                else f"{count:.3g} {unit}"
+                if abs(count) < 100
+                else f"{count:,.0f} {unit}"
+            )
         count /= 1000
     raise AssertionError("not reached")
 
@@ -66,9 +72,11 @@ def _table(*columns: str, left: Sequence[str]) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for column in columns:
-        table.add_column(column, justify="left" if column in left else "right", no_wrap=column not in left, overflow="fold")
+        table.add_column(
+            column, justify="left" if column in left else "right", no_wrap=column != "server", overflow="fold"
+        )
     return table
 
 
@@ -77,7 +85,7 @@ _COUNTS = ("payload_up_bytes", "payload_down_bytes", "unique_up_bytes", "wire_up
 
 def _totals(facts: Mapping[str, Any]) -> Table:
     table = _table(
-        "role", "flows", "packets", "payload up", "payload down", "unique up", "wire up", "wire down", "SYN", "retrans",
+        "role", "flows", "packets", "up", "down", "unique", "wire up", "wire down", "SYNs", "resent",
         left=("role",),
     )  # fmt: skip
     for name, sums in sorted(facts["roles"].items(), key=lambda each: -each[1]["wire_up_bytes"]):
@@ -98,7 +106,7 @@ def _flows(flows: Sequence[Mapping[str, Any]]) -> Table:
     from rich.markup import escape
 
     table = _table(
-        "#", "role", "server", "kind", "start", "lasts", "up", "down", "retrans", "RTT", left=("role", "server", "kind")
+        "#", "role", "server", "kind", "start", "lasts", "up", "down", "resent", "RTT", left=("role", "server", "kind")
     )
     begin = min(flow["first_s"] for flow in flows)
     largest = sorted(flows, key=lambda flow: -(flow["wire_up_bytes"] + flow["wire_down_bytes"]))[:_MOST_FLOWS]

@@ -180,9 +180,7 @@ class Analysis:
     def _canary(self) -> dict[str, Any] | None:
         if self.canary is None:
             return None
-        places = [
-            {"flow": each.flow, "up": each.up, "offset_bytes": each.offset_bytes} for each in self.canary.found
-        ]
+        places = [{"flow": each.flow, "up": each.up, "offset_bytes": each.offset_bytes} for each in self.canary.found]
         return {"verdict": self.canary.verdict, "found": places}
 
     def _flow(self, facts: FlowFacts) -> dict[str, Any]:
@@ -419,7 +417,9 @@ def _offload(table: FlowTable, buffer: Buffer) -> tuple[str, ...]:
     if above:
         reasons.append(f"segments above the MSS in {above} directions of flows: segmentation offload was on")
     if unknown:
-        reasons.append(f"segments above {_USUAL_MSS_BYTES} bytes in {unknown} directions of flows whose MSS is not known")
+        reasons.append(
+            f"segments above {_USUAL_MSS_BYTES} bytes in {unknown} directions of flows whose MSS is not known"
+        )
     return tuple(reasons)
 
 

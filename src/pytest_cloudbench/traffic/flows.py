@@ -135,7 +135,7 @@ def group(packets: Packets, pairs: list[Pair], client: Address | None = None) ->
     """
     import numpy as np
 
-    number = _incarnations(packets)
+    number: Any = _incarnations(packets)
     count = int(number.max()) + 1 if len(number) else 0
     pair_of = np.zeros(count, np.int64)
     pair_of[number] = packets.pair
@@ -144,9 +144,9 @@ def group(packets: Packets, pairs: list[Pair], client: Address | None = None) ->
     own = np.array([client is None or client in (pairs[p].low, pairs[p].high) for p in pair_of], bool)
     first_row = order[starts[:-1]] if count else np.zeros(0, np.int64)
     place = np.lexsort((first_row, ~own))  # own flows first, each kind in the order of its first packet
-    renumbered = np.empty(count, np.int32)
+    renumbered: Any = np.empty(count, np.int32)
     renumbered[place] = np.arange(count)
-    number = renumbered[number] if count else number
+    number = renumbered[number] if count else np.asarray(number)
     up = packets.from_high == high_is_client[place][number] if count else np.zeros(0, bool)
     order, starts = _sorted(number, count)
     flows = []
@@ -193,19 +193,19 @@ def _incarnations(packets: Packets) -> Any:
     first = np.full(int(number.max()) + 1, -1, np.int64)
     first[number[::-1]] = np.arange(len(number))[::-1]
     again = np.unique(number[syns[syns != first[number[syns]]]])
-    following = int(number.max()) + 1
+    if not len(again):
+        return number
+    following = len(first)
+    order, starts = _sorted(number, following)
     for pair in again.tolist():
-        rows = np.flatnonzero(packets.pair == pair)
-        begins = _begins(
-            packets.flags[rows].tolist(), packets.seq[rows].tolist(), packets.ack[rows].tolist(),
-            packets.from_high[rows].tolist(),
-        )  # fmt: skip
-        for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
-            number[rows[begin:end]] = following
+        rows = order[starts[pair] : starts[pair + 1]]
+        columns = (packets.flags, packets.seq, packets.ack, packets.from_high)
+        for begin in _begins(*(column[rows].tolist() for column in columns)):
+            number[rows[begin:]] = following
             following += 1
-        number[rows[: begins[0] if begins else 0]] = pair
-    _, number = np.unique(number, return_inverse=True)
-    return number.astype(np.int32)
+    used = np.zeros(following, np.int64)
+    used[number] = 1
+    return (np.cumsum(used) - 1)[number].astype(np.int32)
 
 
 def _begins(flags: list[int], seq: list[int], ack: list[int], side: list[bool]) -> list[int]:

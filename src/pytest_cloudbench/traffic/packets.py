@@ -268,7 +268,9 @@ class _Headers:
         header = (raw[:, 0] & 15).astype(np.int64) * 4
         on_wire = self.batch.wire[rows] - (at - self.batch.offset[rows])
         total = halves[:, 1].astype(np.int64)
-        total = np.where(total == 0, on_wire, np.minimum(total, on_wire))  # 0: longer than 64 kB, by segmentation offload
+        total = np.where(
+            total == 0, on_wire, np.minimum(total, on_wire)
+        )  # 0: longer than 64 kB, by segmentation offload
         sane = (raw[:, 0] >> 4 == 4) & (header >= 20) & (total >= header)
         whole = halves[:, 3] & 0x3FFF == 0
         if not (sane & whole).all():
@@ -305,9 +307,7 @@ class _Headers:
             self._put_aside("fragments", rows[fragment])
             self._put_aside("short", rows[short])
             keep = ~(fragment | short)
-            rows, raw, protocol, inner, room, more = (
-                part[keep] for part in (rows, raw, protocol, inner, room, more)
-            )
+            rows, raw, protocol, inner, room, more = (part[keep] for part in (rows, raw, protocol, inner, room, more))
             pair = self._bytes(inner[more], 2).astype(np.int64)
             ahead = np.where(protocol[more] == _AUTHENTICATION, (pair[:, 1] + 2) * 4, (pair[:, 1] + 1) * 8)
             protocol[more] = pair[:, 0]
@@ -437,7 +437,7 @@ class _Numbers:
                 found[index] = number
             numbers[rows] = found[inverse]
             self._slot_key[slot[rows]], self._slot_number[slot[rows]] = keys[rows], numbers[rows]
-        return numbers
+        return np.asarray(numbers)
 
 
 class _Names:

@@ -8,7 +8,7 @@ for hundreds of places of the file side by side (see ``_walk``).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -193,7 +193,7 @@ class Reader:
         while place < size and self.reason is None:
             place = yield from self._section(place)
 
-    def _section(self, start: int) -> Iterator[Batch]:
+    def _section(self, start: int) -> Generator[Batch, None, int]:
         """One section. Returns where the next one begins."""
         import numpy as np
 
@@ -215,8 +215,8 @@ class Reader:
             count = _good(fits)
             trailer = words[inside[:count] + lengths[:count] - 4]
             count = _good(trailer == lengths[:count])
-            following = np.flatnonzero(types[:count] == _SECTION)
-            following = following[inside[following] > start]
+            # A section's length is in its own byte order, so it may look wrong; its type reads the same in both.
+            following = np.flatnonzero((types[: count + 1] == _SECTION) & (inside[: count + 1] > start))
             if len(following):
                 count = int(following[0])
                 place = int(inside[count])
@@ -255,9 +255,7 @@ class Reader:
                 if number < len(self.interfaces):
                     _statistics(self.interfaces[number], body[12:], order)
 
-    def _packets(
-        self, blocks: Ints, types: Ints, lengths: Ints, words: Any, order: str, base: int
-    ) -> Iterator[Batch]:
+    def _packets(self, blocks: Ints, types: Ints, lengths: Ints, words: Any, order: str, base: int) -> Iterator[Batch]:
         import numpy as np
 
         rows = np.flatnonzero((types == _PACKET) | (types == _OLD_PACKET) | (types == _SIMPLE))
@@ -265,7 +263,9 @@ class Reader:
             row = rows[begin : begin + BATCH_RECORDS]
             at, kind, length = blocks[row], types[row], lengths[row]
             simple = kind == _SIMPLE
-            head = _take(self.buffer, np.minimum(at, max(0, len(self.buffer) - 28)), 28).view(order + "u4").reshape(-1, 7)
+            head = (
+                _take(self.buffer, np.minimum(at, max(0, len(self.buffer) - 28)), 28).view(order + "u4").reshape(-1, 7)
+            )
             number = head[:, 2].astype(np.int64)
             old = kind == _OLD_PACKET
             if old.any():

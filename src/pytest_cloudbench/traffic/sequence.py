@@ -157,9 +157,7 @@ def judge(
     syn_ns: int | None = None
     round_trip_ns = 0
     result = []
-    for now, which, here, acked, flag, room, size in zip(
-        time_ns, side, seq, ack, flags, window, payload, strict=True
-    ):
+    for now, which, here, acked, flag, room, size in zip(time_ns, side, seq, ack, flags, window, payload, strict=True):
         own, other = (sides[1], sides[0]) if which else sides
         marks = flag & (SYN | FIN)
         bare = not flag & (SYN | FIN | RST)

@@ -1,0 +1,199 @@
+"""Real captures: equal to tshark frame by frame, and to what is known of how they were made (tools/make_captures.py)."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_cloudbench.data import read_flow_rules
+from pytest_cloudbench.traffic import Analysis, analyze, metrics, parse_rules
+from pytest_cloudbench.traffic.sequence import FAST, KEEP_ALIVE, OUT_OF_ORDER, RETRANSMITTED, SPURIOUS
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "fixtures" / "captures"
+STORED: dict[str, dict[str, Any]] = json.loads((FOLDER / "tshark.json").read_text("utf-8"))["captures"]
+CAPTURES = sorted(path.name for path in FOLDER.glob("*.pcap*"))
+MARKS = {
+    "retransmission": (RETRANSMITTED, FAST, SPURIOUS), "fast_retransmission": (FAST,),
+    "spurious_retransmission": (SPURIOUS,), "out_of_order": (OUT_OF_ORDER,),
+}  # fmt: skip
+RULES = parse_rules(read_flow_rules())
+
+
+@cache
+def analysed(name: str, canary: bytes | None = None) -> Analysis:
+    return analyze((FOLDER / name).read_bytes(), source=name, rules=RULES, canary=canary)
+
+
+def summary(name: str) -> dict[str, Any]:
+    return analysed(name).as_dict()
+
+
+def assert_equal(found: Analysis, truth: dict[str, Any]) -> None:
+    """Ours and tshark's, frame by frame."""
+    facts = found.as_dict()
+    tcp = [flow for flow in found.table.flows if flow.is_tcp]
+    assert found.records == truth["packets"]
+    assert len(tcp) == truth["streams"]
+    sent: dict[str, int] = {}
+    for flow in tcp:
+        for address, side in ((flow.client, flow.up), (flow.server, flow.down)):
+            sent[str(address)] = sent.get(str(address), 0) + side.payload_bytes
+    assert sent == truth["payload_bytes"]
+    assert (facts["syns"], facts["syn_acks"]) == (truth["syns"], truth["syn_acks"])
+    for mark, kinds in MARKS.items():
+        rows = np.isin(found.table.verdicts, kinds)
+        assert found.table.packets.number[rows].tolist() == truth[mark], mark
+    assert facts["retransmissions"] == len(truth["retransmission"])
+    stored = [flow.initial_rtt_ns / 1e9 for flow in tcp if flow.initial_rtt_ns is not None]
+    assert sorted(set(stored)) == pytest.approx(truth["initial_rtt_s"])
+
+
+def test_every_capture_has_an_answer() -> None:
+    assert sorted(STORED) == CAPTURES
+    assert sum(len(truth["retransmission"]) for truth in STORED.values()) > 20, "there is something to find"
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_equal_to_what_tshark_said(name: str) -> None:
+    assert_equal(analysed(name), STORED[name])
+
+
+def make_captures() -> Any:
+    specification = importlib.util.spec_from_file_location("make_captures", ROOT / "tools" / "make_captures.py")
+    assert specification
+    assert specification.loader
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+def test_equal_to_tshark_as_it_is_here() -> None:
+    tool = make_captures()
+    for name in CAPTURES:
+        assert_equal(analysed(name), tool.answers(FOLDER / name))
+
+
+@pytest.mark.parametrize(
+    ("name", "up", "down"),
+    [
+        ("upload-ipv4.pcapng", 100_000, 2), ("upload-ipv6.pcapng", 60_000, 2), ("download.pcap", 0, 60_002),
+        ("vlan.pcap", 40_000, 2), ("offload.pcap", 200_000, 2), ("cooked.pcap", 20_000, 2), ("cooked2.pcap", 20_000, 2),
+        ("nanoseconds.pcap", 20_000, 2), ("chunks.pcapng", 65_000, 10), ("reuse.pcapng", 7_000, 0),
+        ("loss-up.pcapng", 150_000, 2), ("loss-heavy.pcapng", 60_000, 2), ("loss-down.pcapng", 0, 60_002),
+        ("loss-syn.pcapng", 9_000, 2), ("loss-ack.pcapng", 90_000, 2),
+    ],
+)  # fmt: skip
+def test_unique_bytes_are_what_was_sent(name: str, up: int, down: int) -> None:
+    facts = summary(name)
+    assert (facts["unique_up_bytes"], facts["unique_down_bytes"]) == (up, down)
+    assert facts["payload_up_bytes"] >= up
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_verdicts(name: str) -> None:
+    facts = summary(name)
+    # Only dumpcap writes how many packets it lost; these captures lost none.
+    assert facts["validity"]["verdict"] == ("valid" if name.endswith("ng") else "unknown"), facts["validity"]
+    assert facts["validity"]["drops"] == (0 if name.endswith("ng") else None)
+    assert facts["validity"]["sizes_known"] == (name != "offload.pcap")
+    assert (facts["header_bytes"] is None) == (name == "offload.pcap")
+
+
+@pytest.mark.parametrize(("name", "version"), [("tls13.pcapng", "TLSv1.3"), ("tls12.pcapng", "TLSv1.2")])
+def test_tls(name: str, version: str) -> None:
+    (flow,) = summary(name)["flows"]
+    assert (flow["sni"], flow["tls_version"], flow["alpn_offered"]) == (
+        "storage.example.com", version, ["h2", "http/1.1"],
+    )  # fmt: skip
+    assert flow["protocol"] == "tls"
+    assert STORED[name]["names"] == [flow["sni"]]
+
+
+def test_a_hello_that_was_cut_is_unknown() -> None:
+    facts = summary("snaplen.pcap")
+    (flow,) = facts["flows"]
+    assert (flow["sni"], flow["tls_version"], flow["alpn_offered"]) == (None, None, [])
+    assert facts["cut_packets"] > 0
+    assert facts["payload_up_bytes"] > 20_000, "sizes are those of the wire"
+
+
+def test_dns_names_a_flow_without_a_hello() -> None:
+    facts = summary("names.pcapng")
+    named = {flow["protocol"]: flow for flow in facts["flows"]}
+    assert named["tcp"]["name"] == "upload.example.com"
+    assert facts["dns_queries"] == {"upload.example.com": 1}
+    assert named["udp"]["role"] == "dns"
+    assert named["quic"]["quic_version"] == "1"
+    assert named["quic"]["sni"] is None, "it is encrypted"
+    assert named["quic"]["dns_names"] == ["upload.example.com"]
+
+
+def test_a_reset_and_a_new_syn_are_two_flows() -> None:
+    flows = summary("reuse.pcapng")["flows"]
+    assert [flow["payload_up_bytes"] for flow in flows] == [2_000, 5_000]
+    assert {flow["client_port"] for flow in flows} == {45_000}
+    assert [flow["resets"] > 0 for flow in flows] == [True, True]
+
+
+def test_keep_alives_are_no_retransmissions() -> None:
+    found = analysed("keep-alive.pcapng")
+    (flow,) = found.table.flows
+    marked = found.table.packets.number[found.table.verdicts == KEEP_ALIVE].tolist()
+    assert flow.up.retransmissions == 0
+    assert set(marked) <= set(STORED["keep-alive.pcapng"]["keep_alive"])
+    assert len(STORED["keep-alive.pcapng"]["keep_alive"]) == 3
+
+
+def test_chunk_boundaries() -> None:
+    table = analysed("chunks.pcapng").table
+    assert metrics.chunks(table, table.flows[0]) == [20_000, 20_000, 20_000, 5_000]
+    assert metrics.turns(table, table.flows[0]) == 4
+    (flow,) = summary("upload-ipv4.pcapng")["flows"]
+    assert flow["chunks_bytes"] == [100_000], "one object has no boundary"
+
+
+def test_canary_across_packets() -> None:
+    text = b"CANARY-IN-PLAIN-TEXT"
+    data = (FOLDER / "canary.pcapng").read_bytes()
+    assert text not in data, "no packet holds all of it"
+    found = analysed("canary.pcapng", text).canary
+    assert found is not None
+    assert found.verdict == "yes"
+    assert [(each.flow, each.up, each.offset_bytes) for each in found.found] == [(0, True, 1000)]
+    encrypted = analysed("tls13.pcapng", text).canary
+    assert encrypted is not None
+    assert (encrypted.verdict, encrypted.found) == ("no", ())
+    cut = analysed("snaplen.pcap", text).canary
+    assert cut is not None
+    assert cut.verdict == "unknown", "most of the payload is not in the file"
+
+
+def test_a_chosen_client_sends_up() -> None:
+    data = (FOLDER / "upload-ipv4.pcapng").read_bytes()
+    assert analyze(data, client="10.9.0.1").as_dict()["payload_up_bytes"] == 100_000
+    assert analyze(data, client="10.9.0.2").as_dict()["payload_down_bytes"] == 100_000
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_the_command(name: str) -> None:
+    if name not in {"loss-up.pcapng", "offload.pcap"}:
+        pytest.skip("two are enough for a process of their own")
+    command = [sys.executable, "-m", "pytest_cloudbench.cli", "analyze", str(FOLDER / name), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    facts = json.loads(done.stdout)
+    wanted = set("payload_up_bytes payload_down_bytes unique_up_bytes wire_up_bytes wire_down_bytes syns".split())
+    for each in (facts, *facts["flows"]):
+        assert wanted | {"packets", "retransmissions"} <= each.keys()
+    assert facts["retransmissions"] == len(STORED[name]["retransmission"])

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_cloudbench.data import read_flow_rules
 from pytest_cloudbench.traffic import Analysis, analyze, metrics, parse_rules
-from pytest_cloudbench.traffic.sequence import FAST, KEEP_ALIVE, OUT_OF_ORDER, RETRANSMITTED, SPURIOUS
+from pytest_cloudbench.traffic.resent import FAST, KEEP_ALIVE, OUT_OF_ORDER, RETRANSMITTED, SPURIOUS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "fixtures" / "captures"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.traffic import sequence
+from pytest_cloudbench.traffic import resent, sequence
 from pytest_cloudbench.traffic.packets import ACK, FIN, RST, SYN, TCP, Address, Packets, Pair
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class FlowTable:
         order: rows of ``packets``, grouped by flow number, in the order of the file.
         starts: where in ``order`` each flow begins, and at the end the number of packets.
         up: for each row of ``packets``, whether the client sent it.
-        verdicts: for each row what ``sequence.judge`` says.
+        verdicts: for each row what ``resent.judge`` says.
     """
 
     packets: Packets
@@ -397,7 +397,7 @@ def _judge(table: FlowTable, flow: Flow) -> None:
 
     packets, rows = table.packets, table.rows(flow)
     columns = (packets.time_ns, ~table.up, packets.seq, packets.ack, packets.flags, packets.window, packets.payload)
-    verdicts = np.array(sequence.judge(*(column[rows].tolist() for column in columns)), np.uint8)
+    verdicts = resent.judge(resent.Segments(*(column[rows] for column in columns)))
     table.verdicts[rows] = verdicts
     up = table.up[rows]
     for side, mine in ((flow.up, up), (flow.down, ~up)):

@@ -1,0 +1,299 @@
+"""Retransmissions, by the rules of tshark 4.0 (``tcp.analysis.*``; docs/traffic.md has them in words).
+
+What may live here: these rules. They depend on what came before, packet by packet. But as long as a connection goes on in
+order, its state can be read off whole columns; so only the packets around something unusual are stepped through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench.traffic import sequence
+from pytest_cloudbench.traffic.packets import ACK, FIN, RST, SYN
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pytest_cloudbench.traffic.records import Ints
+    from pytest_cloudbench.traffic.sequence import Mask
+
+__all__ = ["FAST", "KEEP_ALIVE", "OUT_OF_ORDER", "RETRANSMITTED", "SPURIOUS", "Segments", "judge"]
+
+RETRANSMITTED, FAST, SPURIOUS, OUT_OF_ORDER, KEEP_ALIVE = 1, 2, 3, 4, 5
+"""What a packet was judged to be; 0 is an ordinary one. 1 to 3 are retransmissions."""
+
+_FAST_WITHIN_NS = 20_000_000
+_OUT_OF_ORDER_WITHIN_NS = 3_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """The packets of one connection, as columns in the order of the capture. ``side`` says which end sent each."""
+
+    time_ns: Ints
+    side: Mask
+    seq: Any
+    ack: Any
+    flags: Any
+    window: Any
+    payload: Any
+
+
+def judge(segments: Segments, *, stepwise: bool = False) -> NDArray[np.uint8]:
+    """What each packet of one connection is.
+
+    Equal to ``tcp.analysis.retransmission`` (1 to 3), ``fast_retransmission`` (2), ``spurious_retransmission`` (3),
+    ``out_of_order`` (4) and ``keep_alive`` (5) of tshark 4.0.
+
+    Args:
+        segments: the connection.
+        stepwise: take no short cut; the answer is the same.
+    """
+    import numpy as np
+
+    found = np.zeros(len(segments.seq), np.uint8)
+    if not len(found):
+        return found
+    course = _Course(segments)
+    unusual = np.arange(len(found)) if stepwise else np.flatnonzero(course.unusual)
+    machine = _Machine()
+    done = 0
+    rows = unusual.tolist()
+    following = 0
+    while following < len(rows):
+        begin = rows[following]
+        if begin > done:
+            course.restore(machine, begin)
+        for row, line in course.lines(begin):
+            found[row] = machine.step(*line)
+            done = row + 1
+            while following < len(rows) and rows[following] <= row:
+                following += 1
+            if following == len(rows) or (rows[following] > done and course.agrees(machine, done)):
+                break
+    return found
+
+
+class _Side:
+    """What has been seen of one direction; names as in tshark's analysis."""
+
+    __slots__ = (
+        "duplicate_acks", "is_keep_alive", "last_ack", "last_ack_ns", "last_length", "next_seq", "next_seq_ns",
+        "to_be_acked", "window",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.next_seq = self.next_seq_ns = self.last_ack = self.last_ack_ns = 0
+        self.duplicate_acks = self.window = self.to_be_acked = self.last_length = 0
+        self.is_keep_alive = False
+
+    def state(self) -> tuple[int, ...]:
+        return (
+            self.next_seq, self.next_seq_ns, self.last_ack, self.last_ack_ns, self.duplicate_acks, self.window,
+            self.to_be_acked, self.last_length, self.is_keep_alive,
+        )  # fmt: skip
+
+
+def _before(left: int, right: int) -> bool:
+    """left < right on the circle of 32-bit numbers."""
+    return ((left - right) & 0xFFFFFFFF) >= 0x80000000
+
+
+class _Machine:
+    """tshark's ``tcp_analyze_sequence_number``, for one connection."""
+
+    def __init__(self) -> None:
+        self.sides = (_Side(), _Side())
+        self.syn_ns: int | None = None
+        self.round_trip_ns = 0
+
+    def step(self, now: int, which: bool, here: int, acked: int, flag: int, room: int, size: int) -> int:  # noqa: FBT001 - called for each packet, so by position
+        """What the next packet is."""
+        own, other = self.sides[which], self.sides[not which]
+        marks = flag & (SYN | FIN)
+        bare = not flag & (SYN | FIN | RST)
+        if flag & (SYN | ACK) == SYN and own.next_seq:
+            own.next_seq = own.to_be_acked  # the same SYN again
+        probe = size == 1 and here == own.next_seq and other.window == 0
+        keep_alive = not probe and size <= 1 and bare and here == (own.next_seq - 1) & 0xFFFFFFFF
+        if not probe and not size and bare and room and room == own.window:
+            # An answer to a keep-alive is no duplicate acknowledgement.
+            if here == own.next_seq and acked == own.last_ack and not other.is_keep_alive:
+                own.duplicate_acks = 1 if own.duplicate_acks == -1 else own.duplicate_acks + 1
+        if acked != own.last_ack:
+            own.duplicate_acks = 0
+        if other.to_be_acked and flag & ACK and _before(other.to_be_acked, acked):  # of what was not captured
+            if _before(other.to_be_acked, other.next_seq):
+                other.to_be_acked = other.next_seq
+            else:
+                other.duplicate_acks = -1
+        kind = KEEP_ALIVE if keep_alive else self._kind(own, other, now, here, size, marks) if size or marks else 0
+        self._advance(own, now, here, size, marks, probe)
+        own.window, own.last_ack, own.last_ack_ns, own.is_keep_alive = room, acked, now, keep_alive
+        if flag & (SYN | ACK) == SYN:
+            self.syn_ns = now
+        elif flag & (SYN | ACK) == ACK and self.syn_ns is not None and not self.round_trip_ns:
+            self.round_trip_ns = now - self.syn_ns
+        return kind
+
+    def _kind(self, own: _Side, other: _Side, now: int, here: int, size: int, marks: int) -> int:
+        """What a segment with payload, SYN or FIN is."""
+        is_behind = bool(own.next_seq) and _before(here, own.next_seq)
+        if size > 1 and (own.next_seq - 1) & 0xFFFFFFFF == here:
+            is_behind = False  # after a zero-window probe of one byte
+        if size and other.last_ack and not _before(other.last_ack, (here + size) & 0xFFFFFFFF):
+            return SPURIOUS
+        if not is_behind:
+            return 0
+        if other.duplicate_acks >= 2 and other.last_ack == here and now - other.last_ack_ns < _FAST_WITHIN_NS:
+            return FAST
+        if now - own.next_seq_ns < (self.round_trip_ns or _OUT_OF_ORDER_WITHIN_NS):
+            end = (here + size + (1 if marks else 0)) & 0xFFFFFFFF
+            if end != own.next_seq or own.last_length == 0:
+                return OUT_OF_ORDER
+        return RETRANSMITTED
+
+    @staticmethod
+    def _advance(own: _Side, now: int, here: int, size: int, marks: int, probe: bool) -> None:  # noqa: FBT001 - as above
+        """Move the highest sequence number on."""
+        following = (here + size + (1 if marks else 0)) & 0xFFFFFFFF
+        if not own.next_seq or _before((own.next_seq + (1 if marks else 0)) & 0xFFFFFFFF, following):
+            own.last_length = size
+        if probe:
+            return
+        if not own.next_seq or _before(own.next_seq, following):
+            own.next_seq, own.next_seq_ns = following, now
+        if not own.to_be_acked or here == own.to_be_acked:
+            own.to_be_acked = own.next_seq
+
+
+class _Course:
+    """How a connection goes while nothing unusual happens: the machine's state before each packet, from columns."""
+
+    def __init__(self, segments: Segments) -> None:
+        import numpy as np
+
+        self.segments = segments
+        count = len(segments.seq)
+        self.latest = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
+        for which in (0, 1):
+            mine = np.where(segments.side == bool(which), np.arange(count), -1)
+            self.latest[which] = np.maximum.accumulate(mine)
+        self.next_seq = np.zeros(count, np.uint32)
+        self.next_seq_ns = np.zeros(count, np.int64)
+        self.duplicate_acks = np.zeros(count, np.int64)
+        self.last_length = np.zeros(count, np.int64)
+        self.unusual = np.zeros(count, bool)
+        for which in (0, 1):
+            rows = np.flatnonzero(segments.side == bool(which))
+            if len(rows):
+                self._side(which, rows)
+        for which in (0, 1):
+            self._against_the_other(which)
+        self._round_trip()
+
+    def _side(self, which: int, rows: Ints) -> None:
+        """What depends on one direction alone."""
+        import numpy as np
+
+        segments = self.segments
+        seq, flags, room, acked = (column[rows] for column in (segments.seq, segments.flags, segments.window, segments.ack))
+        size, time_ns = segments.payload[rows].astype(np.int64), segments.time_ns[rows]
+        marks = (((flags >> 1) | flags) & 1).astype(np.int64)
+        bare = flags & (SYN | FIN | RST) == 0
+        first = np.zeros(len(rows), bool)
+        first[0] = True
+        start = sequence.unwrap(seq, first)
+        end = start + size + marks
+        reach = np.maximum.accumulate(end)
+        before = np.empty_like(reach)
+        before[0], before[1:] = start[0], reach[:-1]
+        advanced = first | (end > before)
+        place = np.arange(len(rows))
+        self.next_seq[rows] = (reach + int(seq[0])).astype(np.uint64).astype(np.uint32)
+        self.next_seq_ns[rows] = time_ns[np.maximum.accumulate(np.where(advanced, place, 0))]
+        longer = first | (end > before + marks)
+        self.last_length[rows] = size[np.maximum.accumulate(np.where(longer, place, 0))]
+        again = np.zeros(len(rows), bool)
+        again[1:] = (
+            (size[1:] == 0) & bare[1:] & (room[1:] != 0) & (room[1:] == room[:-1]) & (acked[1:] == acked[:-1])
+            & (start[1:] == before[1:])
+        )  # fmt: skip
+        total = np.cumsum(again)
+        reset = first.copy()
+        reset[1:] |= acked[1:] != acked[:-1]
+        self.duplicate_acks[rows] = total - np.maximum.accumulate(np.where(reset, total, 0))
+        odd = ((size > 0) | (marks > 0)) & (start < before)
+        odd |= start > before
+        odd |= (size <= 1) & bare & (start == before - 1)
+        odd |= flags & (SYN | ACK) == SYN
+        odd |= self.next_seq[rows] == 0
+        odd[1:] |= self.next_seq[rows[:-1]] == 0
+        self.unusual[rows] |= odd
+
+    def _against_the_other(self, which: int) -> None:
+        """What depends on the other direction's last packet."""
+        import numpy as np
+
+        segments = self.segments
+        rows = np.flatnonzero(segments.side == bool(which))
+        latest = self.latest[1 - which][rows]
+        known = latest >= 0
+        rows, latest = rows[known], latest[known]
+        acked, size = segments.ack[latest], segments.payload[rows].astype(np.uint32)
+        covered = (acked - (segments.seq[rows] + size)).view(np.int32) >= 0
+        odd = (size > 0) & (acked != 0) & covered
+        odd |= (size == 1) & (segments.window[latest] == 0)
+        beyond = (segments.ack[rows] - self.next_seq[latest]).view(np.int32) > 0
+        odd |= (segments.flags[rows] & ACK > 0) & beyond
+        self.unusual[rows] |= odd
+
+    def _round_trip(self) -> None:
+        """The packets that the length of the handshake depends on."""
+        import numpy as np
+
+        opening = self.segments.flags & (SYN | ACK)
+        syns = np.flatnonzero(opening == SYN)
+        if not len(syns):
+            return
+        for row in np.flatnonzero(opening == ACK):
+            if row > syns[0]:
+                self.unusual[row] = True
+                last = syns[syns < row][-1]
+                if self.segments.time_ns[row] != self.segments.time_ns[last]:
+                    return
+
+    def lines(self, begin: int) -> Any:
+        """(row, the packet) from a row on; few at first, since most often few are needed."""
+        size = 64
+        while begin < len(self.segments.seq):
+            columns = [getattr(self.segments, each.name)[begin : begin + size].tolist() for each in fields(Segments)]
+            yield from enumerate(zip(*columns, strict=True), begin)
+            begin += size
+            size = min(size * 2, 8192)
+
+    def _state(self, row: int, which: int) -> tuple[int, ...]:
+        """One side's state before a packet."""
+        last = int(self.latest[which][row - 1]) if row else -1
+        if last < 0:
+            return _Side().state()
+        next_seq, segments = int(self.next_seq[last]), self.segments
+        return (
+            next_seq, int(self.next_seq_ns[last]), int(segments.ack[last]), int(segments.time_ns[last]),
+            int(self.duplicate_acks[last]), int(segments.window[last]), next_seq, int(self.last_length[last]), False,
+        )  # fmt: skip
+
+    def agrees(self, machine: _Machine, row: int) -> bool:
+        """Whether the machine is where the course is before a packet, so that it may be taken further by it."""
+        return all(machine.sides[which].state() == self._state(row, which) for which in (0, 1))
+
+    def restore(self, machine: _Machine, row: int) -> None:
+        """Take the machine to before a packet."""
+        for which, side in enumerate(machine.sides):
+            (
+                side.next_seq, side.next_seq_ns, side.last_ack, side.last_ack_ns, side.duplicate_acks, side.window,
+                side.to_be_acked, side.last_length, _,
+            ) = self._state(row, which)  # fmt: skip
+            side.is_keep_alive = False

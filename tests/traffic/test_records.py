@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.model import UsageError
@@ -172,11 +172,13 @@ def survives(data: bytes) -> None:
         assert facts["flow_packets"] <= facts["packets"]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.sampled_from([b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\x3c\x4d", craft.section() + craft.interface(), b""]))
 def test_random_bytes(data: bytes, head: bytes) -> None:
     survives(head + data)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(REAL), st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 255)), max_size=40), st.integers(0, 30_000))
 def test_damaged_captures(data: bytes, changes: list[tuple[int, int]], cut: int) -> None:
     broken = bytearray(data[: len(data) - cut % len(data)])
@@ -186,6 +188,7 @@ def test_damaged_captures(data: bytes, changes: list[tuple[int, int]], cut: int)
     survives(bytes(broken))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_damage_everywhere(seed: int) -> None:
     draw = random.Random(seed)

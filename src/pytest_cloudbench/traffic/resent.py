@@ -80,19 +80,20 @@ class _Side:
     """What has been seen of one direction; names as in tshark's analysis."""
 
     __slots__ = (
-        "duplicate_acks", "is_keep_alive", "last_ack", "last_ack_ns", "last_length", "next_seq", "next_seq_ns",
+        "duplicate_acks", "is_keep_alive", "last_ack", "last_ack_ns", "next_seq", "next_seq_ns",
         "to_be_acked", "window",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.next_seq = self.next_seq_ns = self.last_ack = self.last_ack_ns = 0
-        self.duplicate_acks = self.window = self.to_be_acked = self.last_length = 0
+        self.duplicate_acks = self.to_be_acked = 0
+        self.window = 0xFFFFFFFF  # not known
         self.is_keep_alive = False
 
     def state(self) -> tuple[int, ...]:
         return (
             self.next_seq, self.next_seq_ns, self.last_ack, self.last_ack_ns, self.duplicate_acks, self.window,
-            self.to_be_acked, self.last_length, self.is_keep_alive,
+            self.to_be_acked, self.is_keep_alive,
         )  # fmt: skip
 
 
@@ -147,11 +148,13 @@ class _Machine:
             return SPURIOUS
         if not is_behind:
             return 0
-        if other.duplicate_acks >= 2 and other.last_ack == here and now - other.last_ack_ns < _FAST_WITHIN_NS:
+        # -1 counts as many, and a time that runs backwards as long: both are unsigned in tshark.
+        repeated = other.duplicate_acks >= 2 or other.duplicate_acks == -1
+        if repeated and other.last_ack == here and 0 <= now - other.last_ack_ns < _FAST_WITHIN_NS:
             return FAST
-        if now - own.next_seq_ns < (self.round_trip_ns or _OUT_OF_ORDER_WITHIN_NS):
+        if 0 <= now - own.next_seq_ns < (self.round_trip_ns or _OUT_OF_ORDER_WITHIN_NS):
             end = (here + size + (1 if marks else 0)) & 0xFFFFFFFF
-            if end != own.next_seq or own.last_length == 0:
+            if end != own.next_seq:
                 return OUT_OF_ORDER
         return RETRANSMITTED
 
@@ -159,8 +162,6 @@ class _Machine:
     def _advance(own: _Side, now: int, here: int, size: int, marks: int, probe: bool) -> None:  # noqa: FBT001 - as above
         """Move the highest sequence number on."""
         following = (here + size + (1 if marks else 0)) & 0xFFFFFFFF
-        if not own.next_seq or _before((own.next_seq + (1 if marks else 0)) & 0xFFFFFFFF, following):
-            own.last_length = size
         if probe:
             return
         if not own.next_seq or _before(own.next_seq, following):
@@ -184,7 +185,6 @@ class _Course:
         self.next_seq = np.zeros(count, np.uint32)
         self.next_seq_ns = np.zeros(count, np.int64)
         self.duplicate_acks = np.zeros(count, np.int64)
-        self.last_length = np.zeros(count, np.int64)
         self.unusual = np.zeros(count, bool)
         for which in (0, 1):
             rows = np.flatnonzero(segments.side == bool(which))
@@ -214,8 +214,6 @@ class _Course:
         place = np.arange(len(rows))
         self.next_seq[rows] = (reach + int(seq[0])).astype(np.uint64).astype(np.uint32)
         self.next_seq_ns[rows] = time_ns[np.maximum.accumulate(np.where(advanced, place, 0))]
-        longer = first | (end > before + marks)
-        self.last_length[rows] = size[np.maximum.accumulate(np.where(longer, place, 0))]
         again = np.zeros(len(rows), bool)
         again[1:] = (
             (size[1:] == 0) & bare[1:] & (room[1:] != 0) & (room[1:] == room[:-1]) & (acked[1:] == acked[:-1])
@@ -231,6 +229,7 @@ class _Course:
         odd |= flags & (SYN | ACK) == SYN
         odd |= self.next_seq[rows] == 0
         odd[1:] |= self.next_seq[rows[:-1]] == 0
+        odd[0] |= int(seq[0]) in (0, 0xFFFFFFFF)  # tshark takes a number of 0 for one that is not known
         self.unusual[rows] |= odd
 
     def _against_the_other(self, which: int) -> None:
@@ -282,7 +281,7 @@ class _Course:
         next_seq, segments = int(self.next_seq[last]), self.segments
         return (
             next_seq, int(self.next_seq_ns[last]), int(segments.ack[last]), int(segments.time_ns[last]),
-            int(self.duplicate_acks[last]), int(segments.window[last]), next_seq, int(self.last_length[last]), False,
+            int(self.duplicate_acks[last]), int(segments.window[last]), next_seq, False,
         )  # fmt: skip
 
     def agrees(self, machine: _Machine, row: int) -> bool:
@@ -294,6 +293,6 @@ class _Course:
         for which, side in enumerate(machine.sides):
             (
                 side.next_seq, side.next_seq_ns, side.last_ack, side.last_ack_ns, side.duplicate_acks, side.window,
-                side.to_be_acked, side.last_length, _,
+                side.to_be_acked, _,
             ) = self._state(row, which)  # fmt: skip
             side.is_keep_alive = False

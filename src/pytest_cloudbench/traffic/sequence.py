@@ -97,14 +97,15 @@ def suspicious(
             continue
         base = group[rows] * _FAR
         reach = np.maximum.accumulate(base + next_seq[rows])
-        found[rows[1:]] = data[rows[1:]] & (base[1:] + start[rows[1:]] < reach[:-1])
+        behind = base[1:] + start[rows[1:]] - reach[:-1]
+        found[rows[1:]] = (data[rows[1:]] & (behind < 0)) | ((behind == -1) & (payload[rows[1:]] <= 1))
         # The other side's latest acknowledgement already covers it.
         others = np.where(side == which, -1, np.arange(len(group)))
         latest = np.maximum.accumulate(others)[rows]
         known = (latest >= 0) & (group[latest] == group[rows]) & (payload[rows] > 0)
         acked = ack[latest]
-        behind = (acked - (seq[rows] + payload[rows].astype(np.uint32))).view(np.int32) >= 0
-        found[rows] |= known & (acked != 0) & behind
+        covers = (acked - (seq[rows] + payload[rows].astype(np.uint32))).view(np.int32) >= 0
+        found[rows] |= known & (acked != 0) & covers
     return found
 
 

@@ -152,7 +152,8 @@ class _Machine:
         repeated = other.duplicate_acks >= 2 or other.duplicate_acks == -1
         if repeated and other.last_ack == here and 0 <= now - other.last_ack_ns < _FAST_WITHIN_NS:
             return FAST
-        if 0 <= now - own.next_seq_ns < (self.round_trip_ns or _OUT_OF_ORDER_WITHIN_NS):
+        within_ns = self.round_trip_ns or _OUT_OF_ORDER_WITHIN_NS
+        if 0 <= now - own.next_seq_ns < (within_ns if within_ns > 0 else 1 << 62):
             end = (here + size + (1 if marks else 0)) & 0xFFFFFFFF
             if end != own.next_seq:
                 return OUT_OF_ORDER

@@ -36,6 +36,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "benchmarks.bench_fleet": ("fleet50_start_ratio", "iot50_ready_ratio"),
     "benchmarks.bench_payload": ("payload_random_gb_per_s",),
     "benchmarks.bench_freeze": ("freeze_p99_error",),
+    "benchmarks.bench_traffic": ("traffic_packets_per_cpu_s",),
 }
 """Module to the figures it measures; a figure may bring others with it (its memory)."""
 

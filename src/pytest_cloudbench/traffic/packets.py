@@ -426,7 +426,9 @@ class _Numbers:
         missed = (self._slot_key[slot] != keys) | (numbers < 0)
         if missed.any():
             rows = np.flatnonzero(missed)
-            values, first, inverse = np.unique(keys[rows], return_index=True, return_inverse=True)
+            wanted = keys[rows]
+            runs = np.concatenate(([0], np.flatnonzero(wanted[1:] != wanted[:-1]) + 1))  # packets come in runs
+            values, first = np.unique(wanted[runs], return_index=True)
             found = np.empty(len(values), np.int64)
             for index in np.argsort(first):
                 value = int(values[index])
@@ -435,7 +437,7 @@ class _Numbers:
                     number = self._known[value] = len(self.keys)
                     self.keys.append(value)
                 found[index] = number
-            numbers[rows] = found[inverse]
+            numbers[rows] = found[np.searchsorted(values, wanted)]
             self._slot_key[slot[rows]], self._slot_number[slot[rows]] = keys[rows], numbers[rows]
         return np.asarray(numbers)
 

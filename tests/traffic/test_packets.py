@@ -1,0 +1,208 @@
+"""Headers into columns: addresses, tags, extension headers, fragments, offloaded lengths."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.traffic import Analysis, analyze
+from tests.traffic import craft
+from tests.traffic.craft import CLIENT, SERVER, START_NS, Segment
+
+SIX = {"client": "2001:db8::1", "server": "2001:db8::2"}
+DATA = Segment(START_NS, True, 1, data=b"x" * 100)
+
+
+def read(*frames: bytes, link: int = 1, snaplen: int = 262144) -> Analysis:
+    records = [(START_NS + number * 1000, frame) for number, frame in enumerate(frames)]
+    return analyze(craft.pcap(records, link=link, snaplen=snaplen))
+
+
+def payload(found: Analysis) -> list[int]:
+    return found.table.packets.payload.tolist()
+
+
+def tcp_bytes() -> bytes:
+    return DATA.frame()[34:]
+
+
+@pytest.mark.parametrize(
+    ("link", "head"),
+    [
+        (0, b"\x02\0\0\0"), (0, b"\0\0\0\x02"), (108, b"\0\0\0\x02"), (101, b""), (12, b""), (14, b""), (228, b""),
+        (113, bytes(14) + b"\x08\x00"), (276, b"\x08\x00" + bytes(18)), (1, bytes(12) + b"\x08\x00"),
+        (1, bytes(12) + b"\x81\x00\x00\x07\x08\x00"), (1, bytes(12) + b"\x88\xa8\x00\x09\x81\x00\x00\x07\x08\x00"),
+        (1, bytes(12) + b"\x91\x00\x00\x09\x81\x00\x00\x07\x08\x00"),
+    ],
+)  # fmt: skip
+def test_link_types(link: int, head: bytes) -> None:
+    found = read(head + DATA.frame()[14:], link=link)
+    assert payload(found) == [100]
+    (flow,) = found.table.flows
+    assert (str(flow.client), flow.client_port, str(flow.server), flow.server_port) == (CLIENT, 40_000, SERVER, 443)
+    assert flow.up.wire_bytes == len(head) + len(DATA.frame()) - 14
+
+
+def test_a_link_type_that_is_not_known_is_counted() -> None:
+    found = read(DATA.frame(), link=147)
+    assert (found.aside.not_understood, found.table.flows) == (1, [])
+    assert "unknown link type" in found.validity.reasons[-1]
+
+
+def six(extensions: bytes, first: int, body: bytes | None = None) -> bytes:
+    frame = Segment(START_NS, True, 1, data=b"x" * 100, **SIX).frame()
+    body = frame[54:] if body is None else body
+    return bytes(12) + b"\x86\xdd" + craft.ip(SIX["client"], SIX["server"], 6, body, extensions=extensions, first=first)
+
+
+@pytest.mark.parametrize(
+    ("extensions", "first"),
+    [
+        (b"", 6),
+        (b"\x06\x00" + bytes(6), 0),
+        (b"\x2b\x00" + bytes(6) + b"\x3c\x01" + bytes(14) + b"\x06\x00" + bytes(6), 0),
+        (b"\x06\x04" + bytes(22), 51),
+    ],
+)
+def test_ipv6_extension_headers(extensions: bytes, first: int) -> None:
+    found = read(six(extensions, first))
+    assert payload(found) == [100]
+    assert str(found.table.flows[0].client) == SIX["client"]
+
+
+def test_fragments_are_counted_aside() -> None:
+    fragment = bytearray(DATA.frame())
+    fragment[20:22] = struct.pack(">H", 0x2000)
+    later = bytearray(DATA.frame())
+    later[20:22] = struct.pack(">H", 64)
+    found = read(bytes(fragment), bytes(later), six(b"\x06\x00\x00\x01" + bytes(4), 44), DATA.frame())
+    assert (found.aside.fragments, payload(found)) == (3, [100])
+    assert found.validity.verdict == "unknown"
+
+
+def test_padding_is_no_payload() -> None:
+    bare = Segment(START_NS, True, 1)
+    assert payload(read(bare.frame() + bytes(6), DATA.frame())) == [0, 100]
+
+
+def test_a_short_snap_length_changes_no_size() -> None:
+    whole, cut = read(DATA.frame()), read(DATA.frame(), snaplen=60)
+    assert payload(whole) == payload(cut) == [100]
+    assert cut.table.packets.kept.tolist() == [6]
+    assert whole.table.flows[0].up.wire_bytes == cut.table.flows[0].up.wire_bytes
+    assert (whole.cut, cut.cut) == (0, 1)
+    assert read(DATA.frame(), snaplen=50).aside.short == 1
+
+
+def test_a_length_of_zero_is_segmentation_offload() -> None:
+    frame = bytearray(Segment(START_NS, True, 1, data=bytes(70_000 - 54)).frame()[:34] if False else DATA.frame())
+    frame[16:18] = bytes(2)
+    assert payload(read(bytes(frame))) == [100]
+    long = six(b"", 6)
+    assert payload(read(long[:18] + bytes(2) + long[20:])) == [100]
+
+
+def test_udp() -> None:
+    frame = craft.udp(CLIENT, 5000, SERVER, 6000, b"y" * 30)
+    offloaded = frame[:38] + bytes(2) + frame[40:]
+    found = read(frame, offloaded, craft.udp(SERVER, 6000, CLIENT, 5000, b"z"))
+    (flow,) = found.table.flows
+    assert (flow.up.payload_bytes, flow.down.payload_bytes, flow.up.unique_bytes) == (60, 1, 60)
+    assert flow.client_by == "first packet"
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "counter"),
+    [(14, 0x42, "malformed"), (14, 0x65, "malformed"), (16, 0x00, None), (46, 0x10, "malformed"), (23, 1, "other_ip")],
+)
+def test_headers_that_contradict_themselves(place: int, value: int, counter: str | None) -> None:
+    frame = bytearray(DATA.frame())
+    frame[place] = value
+    found = read(bytes(frame))
+    assert counter is None or getattr(found.aside, counter) == 1
+    assert len(found.table.packets) + found.aside.malformed + found.aside.other_ip + found.aside.short == 1
+
+
+def test_every_packet_is_in_a_flow_or_aside() -> None:
+    arp = bytes(12) + b"\x08\x06" + bytes(28)
+    icmp = craft.ethernet(CLIENT, SERVER, 1, bytes(8))
+    found = read(arp, icmp, DATA.frame(), DATA.frame()[:20])
+    aside = found.aside
+    assert (aside.not_ip, aside.other_ip, aside.short, len(found.table.packets), found.records) == (1, 1, 1, 1, 4)
+    assert aside.wire_bytes + sum(flow.up.wire_bytes for flow in found.table.flows) == found.wire_bytes
+
+
+# --- flows ---
+
+
+def test_the_client_is_who_sent_the_syn_whatever_the_ports() -> None:
+    syn = Segment(START_NS, False, 1, flags=2)
+    (flow,) = read(syn.frame(), DATA.frame()).table.flows
+    assert (str(flow.client), flow.client_by) == (SERVER, "syn")
+    (flow,) = read(Segment(START_NS, False, 1, flags=18).frame()).table.flows
+    assert (str(flow.client), flow.client_by) == (CLIENT, "syn")
+    (flow,) = read(Segment(START_NS, False, 1).frame()).table.flows
+    assert (str(flow.client), flow.client_by) == (CLIENT, "port")
+
+
+def test_flows_of_others_are_foreign() -> None:
+    other = Segment(START_NS, True, 1, data=b"z" * 7, client="10.0.0.9")
+    data = craft.pcap(craft.records([other, DATA]))
+    found = analyze(data, client=CLIENT)
+    assert [flow.up.payload_bytes for flow in found.table.flows] == [100]
+    assert [flow.up.payload_bytes for flow in found.table.foreign] == [7]
+    assert found.as_dict()["payload_up_bytes"] == 100
+    with pytest.raises(UsageError, match=r"10\.0\.0\.77.*clients in it are: 10\.0\.0\.1, 10\.0\.0\.9"):
+        analyze(data, client="10.0.0.77")
+    with pytest.raises(UsageError, match="expected an IPv4 or IPv6 address"):
+        analyze(data, client="me")
+
+
+def test_many_flows_keep_apart() -> None:
+    segments = [
+        Segment(START_NS + row, True, 1 + row, data=b"x" * (port % 50), client_port=port)
+        for row in range(3) for port in range(1024, 5000)
+    ]  # fmt: skip
+    found = analyze(craft.pcap(craft.records(segments)))
+    assert [flow.client_port for flow in found.table.flows] == list(range(1024, 5000))
+    assert all(flow.up.payload_bytes == 3 * (flow.client_port % 50) for flow in found.table.flows)
+
+
+def test_unique_bytes_across_the_end_of_sequence_numbers() -> None:
+    base = 2**32 - 1500
+    segments = [Segment(START_NS + n, True, base + n * 1000, data=bytes(1000)) for n in (0, 2, 1, 3, 1)]
+    (flow,) = analyze(craft.pcap(craft.records(segments))).table.flows
+    assert (flow.up.payload_bytes, flow.up.unique_bytes, flow.up.missing_bytes) == (5000, 4000, 0)
+
+
+def test_what_was_acknowledged_and_not_captured_makes_invalid() -> None:
+    whole = craft.connection(b"x" * 5000)
+    assert analyze(craft.pcapng(craft.records(whole))).validity.verdict == "valid"
+    hole = analyze(craft.pcapng(craft.records([each for number, each in enumerate(whole) if number != 5])))
+    assert (hole.table.flows[0].up.missing_bytes, hole.validity.verdict) == (1000, "invalid")
+    tail = analyze(craft.pcapng(craft.records([each for each in whole if not (each.up and each.seq >= 5001)])))
+    assert tail.table.flows[0].up.unseen_bytes > 0
+    assert tail.validity.verdict == "invalid"
+
+
+def test_drops_make_invalid_and_silence_unknown() -> None:
+    records = craft.records(craft.connection(b"x" * 5000))
+    assert analyze(craft.pcapng(records, dropped=2)).validity.verdict == "invalid"
+    assert "lost 2 packets" in analyze(craft.pcapng(records, dropped=2)).validity.reasons[0]
+    assert analyze(craft.pcap(records)).validity.verdict == "unknown"
+    assert analyze(craft.pcap(records), drops=0).validity.verdict == "valid"
+    assert analyze(craft.pcap(records), drops=1).validity.verdict == "invalid"
+
+
+def test_segments_above_the_mss_make_the_overhead_unknown() -> None:
+    offloaded = craft.connection(b"x" * 5000)
+    offloaded[3:5] = [Segment(offloaded[3].at_ns, True, 1001, 5001, data=b"x" * 5000)]
+    found = analyze(craft.pcapng(craft.records(offloaded[:4])))
+    facts = found.as_dict(changed_bytes=5000)
+    assert (facts["tue"], facts["overhead"], facts["header_bytes"]) == (None, None, None)
+    assert "above the MSS" in facts["validity"]["size_reasons"][0]
+    normal = analyze(craft.pcapng(craft.records(craft.connection(b"x" * 5000)))).as_dict(changed_bytes=5000)
+    assert normal["validity"]["sizes_known"]
+    assert normal["header_bytes"] == normal["wire_bytes"] - 5000

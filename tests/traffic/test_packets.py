@@ -97,7 +97,7 @@ def test_a_short_snap_length_changes_no_size() -> None:
 
 
 def test_a_length_of_zero_is_segmentation_offload() -> None:
-    frame = bytearray(Segment(START_NS, True, 1, data=bytes(70_000 - 54)).frame()[:34] if False else DATA.frame())
+    frame = bytearray(DATA.frame())
     frame[16:18] = bytes(2)
     assert payload(read(bytes(frame))) == [100]
     long = six(b"", 6)

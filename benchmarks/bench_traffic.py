@@ -45,7 +45,11 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
             raise RuntimeError(f"wrong answer: {facts['payload_up_bytes']} of {payload}, {facts['validity']}")
     details: dict[str, Any] = {how: [round(rate) for rate in each] for how, each in found.items()}
     details |= {"packets": _PACKETS, "cloudbench analyze with its start": round(whole)}
-    big = {"file_gb": round(size / 1e9, 2), "packets": _MANY_PACKETS, "packets_per_cpu_s": round(_MANY_PACKETS / used.cpu_s)}
+    big = {
+        "file_gb": round(size / 1e9, 2),
+        "packets": _MANY_PACKETS,
+        "packets_per_cpu_s": round(_MANY_PACKETS / used.cpu_s),
+    }
     figures = [
         Figure("traffic_packets_per_cpu_s", round(rates["ours"]), "packets / CPU-second", 350_000, "at least", details),
         _ratio("traffic_over_dpkt", rates, "dpkt", 1),
@@ -59,7 +63,9 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
 
 def _ratio(name: str, rates: dict[str, float], other: str, bound: float) -> Figure:
     details = {"ours": round(rates["ours"]), other: round(rates[other])}
-    return Figure(name, round(rates["ours"] / rates[other], 1), "times as many packets / CPU-second", bound, "at least", details)
+    return Figure(
+        name, round(rates["ours"] / rates[other], 1), "times as many packets / CPU-second", bound, "at least", details
+    )
 
 
 def _run(command: list[str], folder: Path, *, sampled: bool = False) -> Usage:
@@ -103,13 +109,13 @@ def _packets(first: int, count: int, flows: int, sent: Any) -> tuple[bytes, int]
     flow = number // 300 % flows
     is_ack = number % 3 == 2
     size = np.where(is_ack, 0, 1448)
-    begin = np.zeros(count, np.int64)
+    again = (number % 5000 == 4999) & ~is_ack & (np.roll(flow, 1) == flow) & (np.roll(size, 1) > 0)
+    begin, fresh = np.zeros(count, np.int64), np.where(again, 0, size)
     for each in range(flows):
         mine = flow == each
-        advance = np.cumsum(size[mine])
-        begin[mine] = sent[each] + advance - size[mine]
+        advance = np.cumsum(fresh[mine])
+        begin[mine] = sent[each] + advance - fresh[mine]
         sent[each] += int(advance[-1]) if len(advance) else 0
-    again = (number % 5000 == 4999) & ~is_ack & (np.roll(flow, 1) == flow) & (np.roll(size, 1) > 0)
     begin -= np.where(again, 1448, 0)
     head = np.zeros((count, 16 + 14 + 20 + 32), np.uint8)
 

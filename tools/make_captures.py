@@ -1,8 +1,8 @@
 """Makes the small real captures in fixtures/captures, and writes down what tshark says of them.
 
-Linux, as root, with tcpdump, tshark, ethtool, ip and nft. Each capture is made between two network namespaces, so nothing else
-is in it. A capture made again has other times and ports, and the same truths: sizes, names, what was dropped. ``--answers``
-only asks tshark again.
+Linux, as root, with tcpdump, tshark, ethtool, ip and nft. Each capture is made between two network namespaces, so
+nothing else is in it. A capture made again has other times and ports, and the same truths: sizes, names, what was
+dropped. ``--answers`` only asks tshark again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ A, B = "cloudbench-a", "cloudbench-b"
 FIELDS = (
     "frame.number", "ip.src", "ipv6.src", "tcp.stream", "tcp.len", "tcp.flags.syn", "tcp.flags.ack",
     "tcp.analysis.retransmission", "tcp.analysis.fast_retransmission", "tcp.analysis.spurious_retransmission",
-    "tcp.analysis.out_of_order", "tcp.analysis.keep_alive", "tls.handshake.extensions_server_name", "tcp.analysis.initial_rtt",
+    "tcp.analysis.out_of_order", "tcp.analysis.keep_alive", "tls.handshake.extensions_server_name",
+    "tcp.analysis.initial_rtt",
 )  # fmt: skip
 
 
@@ -148,7 +149,9 @@ def talk(address: str, what: str, port: int) -> None:
     if what == "dns":
         query = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         name = b"".join(bytes([len(part)]) + part for part in b"upload.example.com".split(b"."))
-        query.sendto(b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + name + b"\x00\x00\x01\x00\x01", (address, 53))
+        query.sendto(
+            b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + name + b"\x00\x00\x01\x00\x01", (address, 53)
+        )
         query.recv(512)
         what = "send:3000"
     if what == "quic":
@@ -229,10 +232,14 @@ def quic_initial(name: str) -> bytes:
     extract = HMAC(bytes.fromhex("38762cf7f55934b34d179ae6a4c80cadccbb7f0a"), hashes.SHA256())
     extract.update(target)
     secret = expand(extract.finalize(), b"client in", 32)
-    key, vector, mask_key = (expand(secret, label, size) for label, size in ((b"quic key", 16), (b"quic iv", 12), (b"quic hp", 16)))
+    key, vector, mask_key = (
+        expand(secret, label, size) for label, size in ((b"quic key", 16), (b"quic iv", 12), (b"quic hp", 16))
+    )
     frames = b"\x06\x00" + (0x4000 | len(hello)).to_bytes(2, "big") + hello
     frames = frames.ljust(1162, b"\0")
-    head = b"\xc3\x00\x00\x00\x01\x08" + target + b"\x00\x00" + (0x4000 | len(frames) + 20).to_bytes(2, "big") + bytes(4)
+    head = (
+        b"\xc3\x00\x00\x00\x01\x08" + target + b"\x00\x00" + (0x4000 | len(frames) + 20).to_bytes(2, "big") + bytes(4)
+    )
     sealed = AESGCM(key).encrypt(vector, frames, head)
     mask = Cipher(algorithms.AES(mask_key), modes.ECB()).encryptor().update(sealed[:16])
     number = bytes(value ^ cover for value, cover in zip(head[-4:], mask[1:5], strict=True))
@@ -268,7 +275,14 @@ def client(*words: object) -> None:
 
 def drop(name: str, rule: str) -> None:
     """Lose packets that come into a namespace, by a rule of nft; without chance."""
-    run("ip", "netns", "exec", name, "nft", "add table inet t; add chain inet t c { type filter hook input priority 0; }")
+    run(
+        "ip",
+        "netns",
+        "exec",
+        name,
+        "nft",
+        "add table inet t; add chain inet t c { type filter hook input priority 0; }",
+    )
     run("ip", "netns", "exec", name, "nft", f"add rule inet t c {rule} drop")
 
 

@@ -1,7 +1,7 @@
 """Capture files on disk, and the few packets that tshark looks into.
 
-What may live here: opening a capture for ``traffic``, and pyshark behind a display filter. Bulk numbers are never taken from
-there: it is a thousand times slower, and its summaries have returned one packet of three thousand without an error.
+What may live here: opening a capture for ``traffic``, and pyshark behind a display filter. Bulk numbers are never taken
+from there: it is hundreds of times slower, and its summaries have returned one packet of 3,000 without an error.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _hello(packet: Any) -> Hello | None:
 
 
 def name_quic_flows(found: Analysis, path: Path, rules: Sequence[Rule]) -> list[str]:
-    """Give QUIC flows the names in their encrypted hellos, and their roles anew. Returns notes about what is missing."""
+    """Give QUIC flows the names in their encrypted hellos, and their roles anew. Returns notes of what is missing."""
     flows = [facts for facts in found.facts if facts.quic_version is not None]
     if not flows:
         return []

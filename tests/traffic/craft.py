@@ -40,7 +40,9 @@ class Segment:
         return ethernet(*(ends if self.up else ends[::-1]), 6, head + options + self.data)
 
 
-def ip(source: str, target: str, protocol: int, body: bytes, *, extensions: bytes = b"", first: int | None = None) -> bytes:
+def ip(
+    source: str, target: str, protocol: int, body: bytes, *, extensions: bytes = b"", first: int | None = None
+) -> bytes:
     a, b = ip_address(source), ip_address(target)
     if isinstance(a, IPv6Address):
         head = struct.pack(">IHBB", 0x60000000, len(extensions) + len(body), protocol if first is None else first, 64)
@@ -93,13 +95,17 @@ def section(order: str = "<", *, comment: str = "") -> bytes:
     return block(0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1) + options, order)
 
 
-def interface(order: str = "<", *, link: int = 1, snaplen: int = 0, resolution: int | None = None, offset: int = 0) -> bytes:
+def interface(
+    order: str = "<", *, link: int = 1, snaplen: int = 0, resolution: int | None = None, offset: int = 0
+) -> bytes:
     options = b"" if resolution is None else option(9, bytes([resolution]), order)
     options += option(14, struct.pack(order + "q", offset), order) if offset else b""
     return block(1, struct.pack(order + "HHI", link, 0, snaplen) + options, order)
 
 
-def packet(at: int, frame: bytes, order: str = "<", *, number: int = 0, wire: int | None = None, options: bytes = b"") -> bytes:
+def packet(
+    at: int, frame: bytes, order: str = "<", *, number: int = 0, wire: int | None = None, options: bytes = b""
+) -> bytes:
     """An enhanced packet block; ``at`` in ticks of the interface."""
     head = struct.pack(order + "IIIII", number, at >> 32, at & 0xFFFFFFFF, len(frame), wire or len(frame))
     return block(6, head + frame + bytes(-len(frame) % 4) + options, order)
@@ -126,7 +132,9 @@ def pcapng(packets: Sequence[Record], *, dropped: int = 0) -> bytes:
     return section() + interface(resolution=9) + body + statistics(received=len(packets), dropped=dropped)
 
 
-def connection(data: bytes = b"", *, mss: int = 1000, port: int = 40_000, start_ns: int = START_NS, isn: int = 1000) -> list[Segment]:
+def connection(
+    data: bytes = b"", *, mss: int = 1000, port: int = 40_000, start_ns: int = START_NS, isn: int = 1000
+) -> list[Segment]:
     """A whole TCP connection that sends ``data`` up in segments of at most ``mss``; a millisecond between packets."""
     now = start_ns
     found: list[Segment] = []

@@ -1,4 +1,4 @@
-"""Real captures: equal to tshark frame by frame, and to what is known of how they were made (tools/make_captures.py)."""
+"""Real captures: equal to tshark frame by frame, and to what tools/make_captures.py put into them."""
 
 from __future__ import annotations
 

@@ -91,7 +91,9 @@ def test_dns() -> None:
     alias = b"\xc0\x0c\0\5\0\1\0\0\0\1\0\7\4node\xc0\x0e"
     four = b"\xc0\x0c\0\1\0\1\0\0\0\1\0\4" + bytes([10, 1, 2, 3])
     six = b"\xc0\x0c\0\x1c\0\1\0\0\0\1\0\x10" + ip_address("2001:db8::5").packed
-    answer = b"\x12\x34\x81\x80\x00\x01\x00\x03" + bytes(4) + question("a.Example.com") + b"\0\1\0\1" + alias + four + six
+    answer = (
+        b"\x12\x34\x81\x80\x00\x01\x00\x03" + bytes(4) + question("a.Example.com") + b"\0\1\0\1" + alias + four + six
+    )
     found = dns_message(answer)
     assert found is not None
     assert (found.is_answer, [str(each) for each in found.addresses]) == (True, ["10.1.2.3", "2001:db8::5"])

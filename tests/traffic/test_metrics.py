@@ -58,7 +58,9 @@ def test_start_up_and_completion() -> None:
     assert metrics.tue(found.table.flows, 0) is None
 
 
-@pytest.mark.parametrize(("sizes", "expected"), [([4000] * 5, [4000] * 5), ([4000, 100, 9999], [4000, 100, 9999]), ([20_000], [20_000])])
+@pytest.mark.parametrize(
+    ("sizes", "expected"), [([4000] * 5, [4000] * 5), ([4000, 100, 9999], [4000, 100, 9999]), ([20_000], [20_000])]
+)
 def test_chunks_bursts_pauses_and_turns(sizes: list[int], expected: list[int]) -> None:
     found = read(uploads(sizes, 0.2))
     (flow,) = found.table.flows

@@ -11,7 +11,7 @@ from pytest_cloudbench.traffic import Analysis, analyze
 from tests.traffic import craft
 from tests.traffic.craft import CLIENT, SERVER, START_NS, Segment
 
-SIX = {"client": "2001:db8::1", "server": "2001:db8::2"}
+SIX = ("2001:db8::1", "2001:db8::2")
 DATA = Segment(START_NS, True, 1, data=b"x" * 100)
 
 
@@ -21,7 +21,7 @@ def read(*frames: bytes, link: int = 1, snaplen: int = 262144) -> Analysis:
 
 
 def payload(found: Analysis) -> list[int]:
-    return found.table.packets.payload.tolist()
+    return [int(size) for size in found.table.packets.payload]
 
 
 def tcp_bytes() -> bytes:
@@ -52,9 +52,9 @@ def test_a_link_type_that_is_not_known_is_counted() -> None:
 
 
 def six(extensions: bytes, first: int, body: bytes | None = None) -> bytes:
-    frame = Segment(START_NS, True, 1, data=b"x" * 100, **SIX).frame()
+    frame = Segment(START_NS, True, 1, data=b"x" * 100, client=SIX[0], server=SIX[1]).frame()
     body = frame[54:] if body is None else body
-    return bytes(12) + b"\x86\xdd" + craft.ip(SIX["client"], SIX["server"], 6, body, extensions=extensions, first=first)
+    return bytes(12) + b"\x86\xdd" + craft.ip(SIX[0], SIX[1], 6, body, extensions=extensions, first=first)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def six(extensions: bytes, first: int, body: bytes | None = None) -> bytes:
 def test_ipv6_extension_headers(extensions: bytes, first: int) -> None:
     found = read(six(extensions, first))
     assert payload(found) == [100]
-    assert str(found.table.flows[0].client) == SIX["client"]
+    assert str(found.table.flows[0].client) == SIX[0]
 
 
 def test_fragments_are_counted_aside() -> None:

@@ -128,7 +128,8 @@ def _rest(facts: Mapping[str, Any]) -> list[str]:
         lines.append(f"{hidden:,} smaller flows are not shown; --json has them all")
     for label, value in (
         ("start-up", _seconds(facts["start_up_s"])), ("completion", _seconds(facts["completion_s"])),
-        ("headers", size(facts["header_bytes"])), ("TUE", _ratio(facts["tue"])), ("overhead", _ratio(facts["overhead"])),
+        ("headers", size(facts["header_bytes"])), ("TUE", _ratio(facts["tue"])),
+        ("overhead", _ratio(facts["overhead"])),
     ):  # fmt: skip
         if value != "-":
             lines.append(f"{label}: {value}")

@@ -20,7 +20,7 @@ from pytest_cloudbench.traffic.roles import Rule, role
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Buffer
 
-__all__ = ["Analysis", "Canary", "FlowFacts", "Validity", "analyze"]
+__all__ = ["SCHEMA", "Analysis", "Canary", "FlowFacts", "Validity", "analyze"]
 
 SCHEMA = 1
 """Of ``Analysis.as_dict``. 1: the first."""
@@ -128,6 +128,13 @@ class Analysis:
         """The flows with one of these roles."""
         return [each.flow for each in self.facts if each.role in roles]
 
+    @property
+    def duration_s(self) -> float | None:
+        """From the first to the last packet; None without packets."""
+        if self.first_ns is None or self.last_ns is None:
+            return None
+        return (self.last_ns - self.first_ns) / 1e9
+
     def as_dict(self, *, changed_bytes: int | None = None, changed_ns: int | None = None) -> dict[str, Any]:
         """Everything as JSON types.
 
@@ -145,7 +152,7 @@ class Analysis:
             **_totals(self.table.flows, "flow_packets"),
             "wire_bytes": self.wire_bytes,
             "first_s": _seconds(self.first_ns),
-            "duration_s": (self.last_ns - self.first_ns) / 1e9 if self.last_ns is not None and self.first_ns else None,
+            "duration_s": self.duration_s,
             "validity": {
                 "verdict": self.validity.verdict,
                 "reasons": list(self.validity.reasons),
@@ -163,7 +170,7 @@ class Analysis:
             "changed_bytes": changed_bytes,
             "tue": metrics.tue(cloud, changed_bytes or 0) if sized else None,
             "overhead": metrics.overhead(cloud, changed_bytes or 0) if sized else None,
-            "roles": {name: {"flows": len(self.of(name)), **_totals(self.of(name))} for name in dict.fromkeys(each.role for each in self.facts)},
+            "roles": self._roles(),
             "dns_queries": self.dns_queries,
             "canary": self._canary(),
             "interfaces": [
@@ -176,6 +183,10 @@ class Analysis:
             "comments": list(self.reader.comments),
             "flows": [self._flow(each) for each in self.facts],
         }  # fmt: skip
+
+    def _roles(self) -> dict[str, dict[str, int]]:
+        roles = {name: self.of(name) for name in dict.fromkeys(each.role for each in self.facts)}
+        return {name: {"flows": len(flows), **_totals(flows)} for name, flows in roles.items()}
 
     def _canary(self) -> dict[str, Any] | None:
         if self.canary is None:

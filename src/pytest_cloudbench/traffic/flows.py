@@ -396,8 +396,12 @@ def _judge(table: FlowTable, flow: Flow) -> None:
     import numpy as np
 
     packets, rows = table.packets, table.rows(flow)
-    columns = (packets.time_ns, ~table.up, packets.seq, packets.ack, packets.flags, packets.window, packets.payload)
-    verdicts = resent.judge(resent.Segments(*(column[rows] for column in columns)))
+    verdicts = resent.judge(
+        resent.Segments(
+            packets.time_ns[rows], ~table.up[rows], packets.seq[rows], packets.ack[rows], packets.flags[rows],
+            packets.window[rows], packets.payload[rows],
+        )
+    )  # fmt: skip
     table.verdicts[rows] = verdicts
     up = table.up[rows]
     for side, mine in ((flow.up, up), (flow.down, ~up)):

@@ -13,8 +13,8 @@ from pytest_cloudbench.traffic.packets import Address
 
 __all__ = ["ClientHello", "DnsMessage", "client_hello", "dns_message", "quic_version", "server_version"]
 
-TLS_VERSIONS = {0x0300: "SSLv3", 0x0301: "TLSv1.0", 0x0302: "TLSv1.1", 0x0303: "TLSv1.2", 0x0304: "TLSv1.3"}
-QUIC_VERSIONS = {1: "1", 0x6B3343CF: "2"}
+_TLS_VERSIONS = {0x0300: "SSLv3", 0x0301: "TLSv1.0", 0x0302: "TLSv1.1", 0x0303: "TLSv1.2", 0x0304: "TLSv1.3"}
+_QUIC_VERSIONS = {1: "1", 0x6B3343CF: "2"}
 
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_HELLO = 22, 1, 2
 _SERVER_NAME, _ALPN, _SUPPORTED_VERSIONS = 0, 16, 43
@@ -124,7 +124,7 @@ def client_hello(stream: bytes) -> ClientHello | None:
             versions = [offered.number(2) for _ in range(offered.left // 2)]
     except _Short:
         return None
-    known = tuple(TLS_VERSIONS[version] for version in versions if version in TLS_VERSIONS)
+    known = tuple(_TLS_VERSIONS[version] for version in versions if version in _TLS_VERSIONS)
     return ClientHello(sni, tuple(alpn), known, _ENCRYPTED_CLIENT_HELLO in found)
 
 
@@ -146,7 +146,7 @@ def server_version(stream: bytes) -> str | None:
             version = found[_SUPPORTED_VERSIONS].number(2)
     except _Short:
         return None
-    return TLS_VERSIONS.get(version)
+    return _TLS_VERSIONS.get(version)
 
 
 def quic_version(datagram: bytes) -> str | None:
@@ -155,12 +155,12 @@ def quic_version(datagram: bytes) -> str | None:
         return None
     version = int.from_bytes(datagram[1:5], "big")
     is_draft = version >> 8 == 0xFF0000
-    if version not in QUIC_VERSIONS and not is_draft:
+    if version not in _QUIC_VERSIONS and not is_draft:
         return None
     kind = datagram[0] >> 4 & 3
-    if kind != (1 if QUIC_VERSIONS.get(version) == "2" else 0) or datagram[5] > 20:
+    if kind != (1 if _QUIC_VERSIONS.get(version) == "2" else 0) or datagram[5] > 20:
         return None
-    return f"draft-{version & 0xFF}" if is_draft else QUIC_VERSIONS[version]
+    return f"draft-{version & 0xFF}" if is_draft else _QUIC_VERSIONS[version]
 
 
 def dns_message(datagram: bytes) -> DnsMessage | None:

@@ -1,7 +1,7 @@
 """Flows and packets into the quantities of the papers: start-up, completion, overhead, idle traffic, bursts, chunks.
 
-What may live here: pure functions, one for each quantity, with its definition and source. None means "not known". Times are
-nanoseconds since 1970, as in the capture.
+What may live here: pure functions, one for each quantity, with its definition and source. None means "not known". Times
+are nanoseconds since 1970, as in the capture.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _payload(table: FlowTable, flows: Sequence[Flow], *, up: bool | None) -> Any
 def start_up_s(table: FlowTable, storage: Sequence[Flow], changed_ns: int) -> float | None:
     """From the change of the files to the first payload that the client sends in a storage flow.
 
-    Paper 001, section 5.1: "from the moment files start being modified until the first storage flow is observed". The first
-    payload and not the SYN, since connections are kept open, and QUIC has no SYN.
+    Paper 001, section 5.1: "from the moment files start being modified until the first storage flow is observed". The
+    first payload and not the SYN, since connections are kept open, and QUIC has no SYN.
     """
     times = table.packets.time_ns[_payload(table, storage, up=True)]
     times = times[times >= changed_ns]
@@ -124,7 +124,7 @@ def overhead(flows: Sequence[Flow], benchmark_bytes: int) -> float | None:
 def idle_traffic(
     table: FlowTable, flows: Sequence[Flow], interval_s: float, first_ns: int, last_ns: int
 ) -> list[Interval]:
-    """Wire bytes in each interval from ``first_ns`` to ``last_ns`` (paper 001, figure 1). The last one may be shorter."""
+    """Wire bytes in each interval from ``first_ns`` to ``last_ns`` (paper 001, figure 1); the last may be shorter."""
     import numpy as np
 
     step = max(1, round(interval_s * 1e9))
@@ -159,7 +159,7 @@ def bursts(table: FlowTable, flows: Sequence[Flow], gap_s: float, *, up: bool = 
 
 
 def pauses(table: FlowTable, flows: Sequence[Flow], least_s: float, *, up: bool = True) -> list[Pause]:
-    """Times of at least ``least_s`` between two packets with payload (paper 001, section 4.1: "delimited by a pause")."""
+    """Times of at least ``least_s`` between packets with payload (paper 001, section 4.1: "delimited by a pause")."""
     import numpy as np
 
     times = table.packets.time_ns[_payload(table, flows, up=up)]

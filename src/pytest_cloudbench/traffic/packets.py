@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_cloudbench.traffic.records import Batch, Buffer, Ints
 
-__all__ = ["ACK", "FIN", "RST", "SYN", "TCP", "UDP", "Aside", "Collector", "Packets", "Pair"]
+__all__ = ["ACK", "FIN", "RST", "SYN", "TCP", "UDP", "Address", "Aside", "Collector", "Packets", "Pair"]
 
 TCP, UDP = 6, 17
 FIN, SYN, RST, ACK = 1, 2, 4, 16

@@ -1,8 +1,8 @@
 """Capture files into records: where each packet lies in the file, when it was seen and how long it was.
 
-What may live here: the formats pcap and pcapng. What is inside a packet is ``packets``' business. Pure: bytes are handed
-in, and may be a memory-mapped file. Finding the records is the one step that must go from each to the next, so it is done
-for hundreds of places of the file side by side (see ``_walk``).
+What may live here: the formats pcap and pcapng. What is inside a packet is ``packets``' business. Pure: bytes are
+handed in, and may be a memory-mapped file. Finding the records is the one step that must go from each to the next, so
+it is done for hundreds of places of the file side by side (see ``_walk``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Buffer = bytes | mmap
 
-__all__ = ["Batch", "Interface", "Reader"]
+__all__ = ["BATCH_RECORDS", "WINDOW_BYTES", "Batch", "Buffer", "Interface", "Ints", "Reader"]
 
 WINDOW_BYTES = 64 * MIB
 """The file is read in windows of this size, so that a reader of a mapped file can give back what lies behind."""

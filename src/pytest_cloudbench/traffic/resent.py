@@ -1,7 +1,7 @@
 """Retransmissions, by the rules of tshark 4.0 (``tcp.analysis.*``; docs/traffic.md has them in words).
 
-What may live here: these rules. They depend on what came before, packet by packet. But as long as a connection goes on in
-order, its state can be read off whole columns; so only the packets around something unusual are stepped through.
+What may live here: these rules. They depend on what came before, packet by packet. But as long as a connection goes on
+in order, its state can be read off whole columns; so only the packets around something unusual are stepped through.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Machine:
         self.syn_ns: int | None = None
         self.round_trip_ns = 0
 
-    def step(self, now: int, which: bool, here: int, acked: int, flag: int, room: int, size: int) -> int:  # noqa: FBT001 - called for each packet, so by position
+    def step(self, now: int, which: bool, here: int, acked: int, flag: int, room: int, size: int) -> int:
         """What the next packet is."""
         own, other = self.sides[which], self.sides[not which]
         marks = flag & (SYN | FIN)
@@ -119,10 +119,10 @@ class _Machine:
             own.next_seq = own.to_be_acked  # the same SYN again
         probe = size == 1 and here == own.next_seq and other.window == 0
         keep_alive = not probe and size <= 1 and bare and here == (own.next_seq - 1) & 0xFFFFFFFF
-        if not probe and not size and bare and room and room == own.window:
-            # An answer to a keep-alive is no duplicate acknowledgement.
-            if here == own.next_seq and acked == own.last_ack and not other.is_keep_alive:
-                own.duplicate_acks = 1 if own.duplicate_acks == -1 else own.duplicate_acks + 1
+        # The same acknowledgement again; an answer to a keep-alive is none.
+        same = not probe and not size and bare and room and room == own.window and not other.is_keep_alive
+        if same and here == own.next_seq and acked == own.last_ack:
+            own.duplicate_acks = 1 if own.duplicate_acks == -1 else own.duplicate_acks + 1
         if acked != own.last_ack:
             own.duplicate_acks = 0
         if other.to_be_acked and flag & ACK and _before(other.to_be_acked, acked):  # of what was not captured
@@ -160,7 +160,7 @@ class _Machine:
         return RETRANSMITTED
 
     @staticmethod
-    def _advance(own: _Side, now: int, here: int, size: int, marks: int, probe: bool) -> None:  # noqa: FBT001 - as above
+    def _advance(own: _Side, now: int, here: int, size: int, marks: int, probe: bool) -> None:
         """Move the highest sequence number on."""
         following = (here + size + (1 if marks else 0)) & 0xFFFFFFFF
         if probe:
@@ -200,7 +200,9 @@ class _Course:
         import numpy as np
 
         segments = self.segments
-        seq, flags, room, acked = (column[rows] for column in (segments.seq, segments.flags, segments.window, segments.ack))
+        seq, flags, room, acked = (
+            column[rows] for column in (segments.seq, segments.flags, segments.window, segments.ack)
+        )
         size, time_ns = segments.payload[rows].astype(np.int64), segments.time_ns[rows]
         marks = (((flags >> 1) | flags) & 1).astype(np.int64)
         bare = flags & (SYN | FIN | RST) == 0

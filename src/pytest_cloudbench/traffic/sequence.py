@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 __all__ = [
+    "Mask",
     "covered",
     "initial_round_trip_ns",
     "round_trips_ns",
@@ -53,7 +54,8 @@ def covered(group: Ints, first: Mask, start: Ints, size: Ints) -> tuple[Ints, In
     Args:
         group: a number for each range, ascending.
         first: where a group begins.
-        start, size: the ranges; those of size 0 do not count.
+        start: where each range begins.
+        size: how long it is; one of size 0 does not count.
     """
     import numpy as np
 
@@ -84,8 +86,11 @@ def suspicious(
     Args:
         group: number of the connection of each packet, ascending.
         side: which end sent it.
-        start, next_seq: its range of sequence numbers, unwrapped for its side.
-        payload, seq, ack: of the packet.
+        start: its sequence number, unwrapped for its side.
+        next_seq: the one that follows, SYN and FIN counted.
+        payload: its bytes.
+        seq: its sequence number as it stands there.
+        ack: its acknowledgement number.
         data: packets with payload, SYN or FIN.
     """
     import numpy as np
@@ -130,7 +135,12 @@ def round_trips_ns(time_ns: Ints, side: Mask, seq: Any, ack: Any, flags: Any, pa
     acknowledgement may answer either. At the capture point: seen from the sender it is the whole round trip.
 
     Args:
-        time_ns, side, seq, ack, flags, payload: the packets of one connection.
+        time_ns: when each packet of one connection was seen.
+        side: which end sent it.
+        seq: its sequence number.
+        ack: its acknowledgement number.
+        flags: its TCP flags.
+        payload: its bytes.
         of: the side whose segments are timed.
     """
     import numpy as np

@@ -81,7 +81,7 @@ def test_a_syn_again() -> None:
 
 
 def story(draw: random.Random, base: int | None = None) -> list[Row]:
-    """A connection that mostly goes on in order, and sometimes jumps, repeats, closes a window, resets or begins anew."""
+    """A connection that mostly goes on in order, and sometimes jumps, repeats, closes a window, resets, begins anew."""
     bases = [draw.choice([0, 1, 5, 0xFFFFFFD0]) if base is None else base for _ in range(2)]
     following, now = [*bases], 3 * MS
     rows: list[Row] = []

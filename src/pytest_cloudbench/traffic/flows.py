@@ -391,17 +391,23 @@ class _Sums:
             side.missing_bytes = int(holes[place]) if is_tcp else 0
 
 
+def _segments(table: FlowTable, rows: Any) -> Iterator[resent.Segments]:
+    """These packets, in parts."""
+    packets = table.packets
+    for begin in range(0, len(rows), _CHUNK_ROWS):
+        part = rows[begin : begin + _CHUNK_ROWS]
+        yield resent.Segments(
+            packets.time_ns[part], ~table.up[part], packets.seq[part], packets.ack[part], packets.flags[part],
+            packets.window[part], packets.payload[part],
+        )  # fmt: skip
+
+
 def _judge(table: FlowTable, flow: Flow) -> None:
     """Step through a flow in which something may have been sent twice."""
     import numpy as np
 
     packets, rows = table.packets, table.rows(flow)
-    verdicts = resent.judge(
-        resent.Segments(
-            packets.time_ns[rows], ~table.up[rows], packets.seq[rows], packets.ack[rows], packets.flags[rows],
-            packets.window[rows], packets.payload[rows],
-        )
-    )  # fmt: skip
+    verdicts = resent.judge(_segments(table, rows))
     table.verdicts[rows] = verdicts
     up = table.up[rows]
     for side, mine in ((flow.up, up), (flow.down, ~up)):

@@ -6,6 +6,7 @@ in order, its state can be read off whole columns; so only the packets around so
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -41,27 +42,32 @@ class Segments:
     payload: Any
 
 
-def judge(segments: Segments, *, stepwise: bool = False) -> NDArray[np.uint8]:
+def judge(blocks: Iterable[Segments], *, stepwise: bool = False) -> NDArray[np.uint8]:
     """What each packet of one connection is.
 
     Equal to ``tcp.analysis.retransmission`` (1 to 3), ``fast_retransmission`` (2), ``spurious_retransmission`` (3),
     ``out_of_order`` (4) and ``keep_alive`` (5) of tshark 4.0.
 
     Args:
-        segments: the connection.
+        blocks: the connection, in one or more parts: a long one need not be in memory at once.
         stepwise: take no short cut; the answer is the same.
     """
     import numpy as np
 
-    found = np.zeros(len(segments.seq), np.uint8)
-    if not len(found):
-        return found
-    course = _Course(segments)
-    unusual = np.arange(len(found)) if stepwise else np.flatnonzero(course.unusual)
     machine = _Machine()
-    done = 0
-    rows = unusual.tolist()
-    following = 0
+    found = [_judge_block(segments, machine, stepwise=stepwise) for segments in blocks if len(segments.seq)]
+    return np.concatenate(found) if found else np.zeros(0, np.uint8)
+
+
+def _judge_block(segments: Segments, machine: _Machine, *, stepwise: bool) -> NDArray[np.uint8]:
+    """The next packets. Leaves the machine behind the last of them."""
+    import numpy as np
+
+    found = np.zeros(len(segments.seq), np.uint8)
+    course = _Course(segments, machine)
+    course.unusual[0] |= not machine.is_calm
+    rows = list(range(len(found))) if stepwise else np.flatnonzero(course.unusual).tolist()
+    following = done = 0
     while following < len(rows):
         begin = rows[following]
         if begin > done:
@@ -71,8 +77,10 @@ def judge(segments: Segments, *, stepwise: bool = False) -> NDArray[np.uint8]:
             done = row + 1
             while following < len(rows) and rows[following] <= row:
                 following += 1
-            if following == len(rows) or (rows[following] > done and course.agrees(machine, done)):
+            if (following == len(rows) or rows[following] > done) and course.agrees(machine, done):
                 break
+    if done < len(found):
+        course.restore(machine, len(found))
     return found
 
 
@@ -104,6 +112,14 @@ def _before(left: int, right: int) -> bool:
 
 class _Machine:
     """tshark's ``tcp_analyze_sequence_number``, for one connection."""
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether the course of ordinary packets tells how its state goes on."""
+        return all(
+            side.to_be_acked == side.next_seq and not side.is_keep_alive and side.duplicate_acks >= 0
+            for side in self.sides
+        )
 
     def __init__(self) -> None:
         self.sides = (_Side(), _Side())
@@ -172,99 +188,103 @@ class _Machine:
 
 
 class _Course:
-    """How a connection goes while nothing unusual happens: the machine's state before each packet, from columns."""
+    """How a connection goes while nothing unusual happens: the machine's state before each packet, from columns.
 
-    def __init__(self, segments: Segments) -> None:
+    For each side there is a column of states: first the one that the machine is in now, then the one after each of
+    its packets.
+    """
+
+    def __init__(self, segments: Segments, machine: _Machine) -> None:
         import numpy as np
 
         self.segments = segments
-        count = len(segments.seq)
-        self.latest = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
-        for which in (0, 1):
-            mine = np.where(segments.side == bool(which), np.arange(count), -1)
-            self.latest[which] = np.maximum.accumulate(mine)
-        self.next_seq = np.zeros(count, np.uint32)
-        self.next_seq_ns = np.zeros(count, np.int64)
-        self.duplicate_acks = np.zeros(count, np.int64)
-        self.unusual = np.zeros(count, bool)
-        for which in (0, 1):
-            rows = np.flatnonzero(segments.side == bool(which))
-            if len(rows):
-                self._side(which, rows)
+        self.unusual = np.zeros(len(segments.seq), bool)
+        self.sent, self.states = list[Any](), list[Any]()
+        for side, which in zip(machine.sides, (False, True), strict=True):
+            mine = segments.side == which
+            self.sent.append(np.concatenate(([0], np.cumsum(mine, dtype=np.int32))))  # packets of this side before each
+            self.states.append(self._side(np.flatnonzero(mine), side))
         for which in (0, 1):
             self._against_the_other(which)
-        self._round_trip()
+        self._round_trip(machine)
 
-    def _side(self, which: int, rows: Ints) -> None:
+    def _side(self, rows: Ints, now: _Side) -> dict[str, Any]:
         """What depends on one direction alone."""
         import numpy as np
 
-        segments = self.segments
+        segments, is_new = self.segments, not now.next_seq
         seq, flags, room, acked = (
             column[rows] for column in (segments.seq, segments.flags, segments.window, segments.ack)
         )
         size, time_ns = segments.payload[rows].astype(np.int64), segments.time_ns[rows]
+        state = {
+            "window": np.concatenate(([now.window], room)).astype(np.uint32),
+            "last_ack": np.concatenate(([now.last_ack], acked)).astype(np.uint32),
+            "last_ack_ns": np.concatenate(([now.last_ack_ns], time_ns)),
+        }
         marks = (((flags >> 1) | flags) & 1).astype(np.int64)
         bare = flags & (SYN | FIN | RST) == 0
-        first = np.zeros(len(rows), bool)
-        first[0] = True
-        start = sequence.unwrap(seq, first)
+        # Sequence numbers as distances from the next one as it is known now, or from the first.
+        origin = int(seq[0]) if is_new and len(seq) else now.next_seq
+        chained = np.concatenate(([origin], seq)).astype(np.uint32)
+        start = sequence.unwrap(chained, np.arange(len(chained)) == 0)[1:]
         end = start + size + marks
-        reach = np.maximum.accumulate(end)
-        before = np.empty_like(reach)
-        before[0], before[1:] = start[0], reach[:-1]
-        advanced = first | (end > before)
-        place = np.arange(len(rows))
-        self.next_seq[rows] = (reach + int(seq[0])).astype(np.uint64).astype(np.uint32)
-        self.next_seq_ns[rows] = time_ns[np.maximum.accumulate(np.where(advanced, place, 0))]
-        again = np.zeros(len(rows), bool)
-        again[1:] = (
-            (size[1:] == 0) & bare[1:] & (room[1:] != 0) & (room[1:] == room[:-1]) & (acked[1:] == acked[:-1])
-            & (start[1:] == before[1:])
-        )  # fmt: skip
-        total = np.cumsum(again)
-        reset = first.copy()
-        reset[1:] |= acked[1:] != acked[:-1]
-        self.duplicate_acks[rows] = total - np.maximum.accumulate(np.where(reset, total, 0))
+        reach = np.maximum.accumulate(np.concatenate(([0], end)))
+        before = reach[:-1]
+        advanced = end > before
+        if is_new:
+            advanced[:1] = True
+            reach[1:] = np.maximum.accumulate(end)
+        state["next_seq"] = (reach + origin).astype(np.uint64).astype(np.uint32)
+        if is_new:
+            state["next_seq"][0] = 0
+        place = np.maximum.accumulate(np.concatenate(([0], np.where(advanced, np.arange(1, len(seq) + 1), 0))))
+        state["next_seq_ns"] = np.concatenate(([now.next_seq_ns], time_ns))[place]
+        again = (size == 0) & bare & (room != 0) & (start == before)
+        again &= (room == state["window"][:-1]) & (acked == state["last_ack"][:-1])
+        if is_new:
+            again[:1] = False
+        total = np.concatenate(([now.duplicate_acks], now.duplicate_acks + np.cumsum(again)))
+        reset = np.concatenate(([False], acked != state["last_ack"][:-1]))
+        state["duplicate_acks"] = total - np.maximum.accumulate(np.where(reset, total, 0))
         odd = ((size > 0) | (marks > 0)) & (start < before)
         odd |= start > before
         odd |= (size <= 1) & bare & (start == before - 1)
         odd |= flags & (SYN | ACK) == SYN
-        odd |= self.next_seq[rows] == 0
-        odd[1:] |= self.next_seq[rows[:-1]] == 0
-        odd[0] |= int(seq[0]) in (0, 0xFFFFFFFF)  # tshark takes a number of 0 for one that is not known
+        # tshark takes a number of 0 for one that is not known.
+        odd |= (state["next_seq"][1:] == 0) | (state["next_seq"][:-1] == 0)
         self.unusual[rows] |= odd
+        return state
 
     def _against_the_other(self, which: int) -> None:
         """What depends on the other direction's last packet."""
         import numpy as np
 
-        segments = self.segments
+        segments, other = self.segments, self.states[1 - which]
         rows = np.flatnonzero(segments.side == bool(which))
-        latest = self.latest[1 - which][rows]
-        known = latest >= 0
-        rows, latest = rows[known], latest[known]
-        acked, size = segments.ack[latest], segments.payload[rows].astype(np.uint32)
-        covered = (acked - (segments.seq[rows] + size)).view(np.int32) >= 0
-        odd = (size > 0) & (acked != 0) & covered
-        odd |= (size == 1) & (segments.window[latest] == 0)
-        beyond = (segments.ack[rows] - self.next_seq[latest]).view(np.int32) > 0
+        latest = self.sent[1 - which][rows]
+        acked, size = other["last_ack"][latest], segments.payload[rows].astype(np.uint32)
+        odd = (size > 0) & (acked != 0) & ((acked - (segments.seq[rows] + size)).view(np.int32) >= 0)
+        odd |= (size == 1) & (other["window"][latest] == 0)
+        next_seq = other["next_seq"][latest]
+        beyond = (next_seq != 0) & ((segments.ack[rows] - next_seq).view(np.int32) > 0)
         odd |= (segments.flags[rows] & ACK > 0) & beyond
         self.unusual[rows] |= odd
 
-    def _round_trip(self) -> None:
+    def _round_trip(self, machine: _Machine) -> None:
         """The packets that the length of the handshake depends on."""
         import numpy as np
 
         opening = self.segments.flags & (SYN | ACK)
         syns = np.flatnonzero(opening == SYN)
-        if not len(syns):
+        if machine.round_trip_ns or (machine.syn_ns is None and not len(syns)):
             return
         for row in np.flatnonzero(opening == ACK):
-            if row > syns[0]:
+            earlier = syns[syns < row]
+            syn_ns = self.segments.time_ns[earlier[-1]] if len(earlier) else machine.syn_ns
+            if syn_ns is not None:
                 self.unusual[row] = True
-                last = syns[syns < row][-1]
-                if self.segments.time_ns[row] != self.segments.time_ns[last]:
+                if self.segments.time_ns[row] != syn_ns:
                     return
 
     def lines(self, begin: int) -> Any:
@@ -278,14 +298,9 @@ class _Course:
 
     def _state(self, row: int, which: int) -> tuple[int, ...]:
         """One side's state before a packet."""
-        last = int(self.latest[which][row - 1]) if row else -1
-        if last < 0:
-            return _Side().state()
-        next_seq, segments = int(self.next_seq[last]), self.segments
-        return (
-            next_seq, int(self.next_seq_ns[last]), int(segments.ack[last]), int(segments.time_ns[last]),
-            int(self.duplicate_acks[last]), int(segments.window[last]), next_seq, False,
-        )  # fmt: skip
+        place, state = self.sent[which][row], self.states[which]
+        names = ("next_seq", "next_seq_ns", "last_ack", "last_ack_ns", "duplicate_acks", "window", "next_seq")
+        return (*(int(state[name][place]) for name in names), False)
 
     def agrees(self, machine: _Machine, row: int) -> bool:
         """Whether the machine is where the course is before a packet, so that it may be taken further by it."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.traffic import Analysis, analyze
+from pytest_cloudbench.traffic import Analysis, analyze, flows
 from tests.traffic import craft
 from tests.traffic.craft import CLIENT, SERVER, START_NS, Segment
 
+FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "captures"
 SIX = ("2001:db8::1", "2001:db8::2")
 DATA = Segment(START_NS, True, 1, data=b"x" * 100)
 
@@ -206,3 +210,27 @@ def test_segments_above_the_mss_make_the_overhead_unknown() -> None:
     normal = analyze(craft.pcapng(craft.records(craft.connection(b"x" * 5000)))).as_dict(changed_bytes=5000)
     assert normal["validity"]["sizes_known"]
     assert normal["header_bytes"] == normal["wire_bytes"] - 5000
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in FOLDER.glob("*.pcap*")))
+def test_long_flows_are_counted_in_parts(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = (FOLDER / file).read_bytes()
+    at_once = analyze(data).as_dict()
+    monkeypatch.setattr(flows, "_CHUNK_ROWS", 7)
+    assert analyze(data).as_dict() == at_once
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(-300, 3000), st.integers(0, 200)), min_size=1, max_size=40), st.sampled_from([0, 2**32 - 900]))
+def test_unique_bytes_are_the_union(ranges: list[tuple[int, int]], base: int) -> None:
+    segments = [
+        Segment(START_NS + n, True, base + begin, data=bytes(size)) for n, (begin, size) in enumerate(ranges)
+    ]  # fmt: skip
+    union = {byte for begin, size in ranges for byte in range(begin, begin + size)}
+    data = craft.pcap(craft.records(segments))
+    for rows in (1 << 17, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(flows, "_CHUNK_ROWS", rows)
+            side = analyze(data).table.flows[0].up
+        assert side.unique_bytes == len(union)
+        assert side.missing_bytes == (max(union) - min(union) + 1 - len(union) if union else 0)

@@ -160,7 +160,11 @@ def group(packets: Packets, pairs: list[Pair], client: Address | None = None) ->
     verdicts = np.zeros(len(packets), np.uint8)
     table = FlowTable(packets, flows[:owned], flows[owned:], order, starts.tolist(), up, verdicts)
     for begin, end in _chunks(table.starts):
-        _count(table, flows, begin, end)
+        if table.starts[end] - table.starts[begin] > 2 * _CHUNK_ROWS:
+            for flow in flows[begin:end]:
+                _count_long(table, flow)
+        else:
+            _count(table, flows, begin, end)
     return table
 
 
@@ -319,6 +323,50 @@ def _count(table: FlowTable, flows: list[Flow], begin: int, end: int) -> None:
         if flows[flow].is_tcp:
             _judge(table, flows[flow])
     _handshakes(table, flows[begin:end])
+
+
+def _count_long(table: FlowTable, flow: Flow) -> None:
+    """The same for one flow with many packets, part after part: columns of all of them would take too much memory."""
+    packets, rows = table.packets, table.rows(flow)
+    reaches = {True: sequence.Reach(), False: sequence.Reach()}
+    for begin in range(0, len(rows), _CHUNK_ROWS):
+        part = rows[begin : begin + _CHUNK_ROWS]
+        for way, side in ((True, flow.up), (False, flow.down)):
+            mine = part[table.up[part] == way]
+            flags, payload = packets.flags[mine], packets.payload[mine].astype("int64")
+            _add(side, flags, payload, packets.wire[mine], packets.time_ns[mine])
+            if flow.is_tcp:
+                reaches[way].add(packets.seq[mine], flags, payload)
+        for way in (True, False) if flow.is_tcp else ():
+            theirs = part[(table.up[part] != way) & ((packets.flags[part] & (ACK | RST)) == ACK)]
+            reaches[way].acknowledged(packets.ack[theirs])
+    for way, side in ((True, flow.up), (False, flow.down)):
+        reach = reaches[way]
+        side.unique_bytes = reach.unique_bytes if flow.is_tcp else side.payload_bytes
+        side.missing_bytes, side.unseen_bytes = reach.missing_bytes, reach.unseen_bytes
+    if flow.is_tcp:
+        _judge(table, flow)
+        _handshakes(table, [flow])
+
+
+def _add(side: Side, flags: Any, payload: Ints, wire: Any, time_ns: Ints) -> None:
+    """Some more packets of one direction."""
+    import numpy as np
+
+    side.packets += len(flags)
+    side.wire_bytes += int(wire.sum(dtype=np.int64))
+    side.payload_bytes += int(payload.sum())
+    opening = flags & (SYN | ACK)
+    side.syns += int((opening == SYN).sum())
+    side.syn_acks += int((opening == SYN | ACK).sum())
+    side.fins += int((flags & FIN > 0).sum())
+    side.resets += int((flags & RST > 0).sum())
+    times = time_ns[payload > 0]
+    if len(times):
+        first, last = int(times.min()), int(times.max())
+        side.largest_payload_bytes = max(side.largest_payload_bytes, int(payload.max()))
+        side.first_payload_ns = first if side.first_payload_ns is None else min(side.first_payload_ns, first)
+        side.last_payload_ns = last if side.last_payload_ns is None else max(side.last_payload_ns, last)
 
 
 def _acknowledged(own: Ints, ack: Any, flows: Ints, base: Any) -> Iterator[tuple[int, int]]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 __all__ = [
+    "Reach",
     "Mask",
     "covered",
     "initial_round_trip_ns",
@@ -76,6 +77,83 @@ def covered(group: Ints, first: Mask, start: Ints, size: Ints) -> tuple[Ints, In
     union = np.add.reduceat(fresh, begins)
     last = np.append(begins[1:], len(base)) - 1
     return union, reach[last] - base[begins] - union
+
+
+class Reach:
+    """What ``covered`` says, for one direction of a connection that comes in parts; and how far it was acknowledged.
+
+    Attributes:
+        unique_bytes: bytes in the union of all ranges so far.
+        missing_bytes: bytes in holes between them.
+        unseen_bytes: bytes behind the last of them that were acknowledged all the same.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int] | None = None  # (sequence number, distance from the first)
+        self._heard: tuple[int, int] | None = None
+        self._furthest = self._next = 0
+        self._begin: int | None = None
+        self._end = 0
+        self._holes: list[tuple[int, int]] = []
+
+    def _distance(self, seq: Any, last: tuple[int, int]) -> Ints:
+        import numpy as np
+
+        chained = np.concatenate(([last[0]], seq)).astype(np.uint32)
+        return unwrap(chained, np.arange(len(chained)) == 0)[1:] + last[1]
+
+    def add(self, seq: Any, flags: Any, payload: Ints) -> None:
+        """The next packets of this direction."""
+        import numpy as np
+
+        if not len(seq):
+            return
+        first = (int(seq[0]), 0)
+        at = self._distance(seq, self._last or first)
+        self._last, self._heard = (int(seq[-1]), int(at[-1])), self._heard or first
+        marks = ((flags >> 1) | flags) & 1
+        self._next = max(self._next, int((at + payload + marks).max()))
+        has = payload > 0
+        start = at[has] + (flags[has] >> 1 & 1)
+        end = start + payload[has]
+        if not len(start):
+            return
+        if self._begin is None:
+            self._begin = self._end = int(start[0])
+        reach = np.maximum.accumulate(np.concatenate(([self._end], end)))
+        odd = np.flatnonzero(start != reach[:-1])
+        for begin, until, so_far in zip(start[odd].tolist(), end[odd].tolist(), reach[odd].tolist(), strict=True):
+            if begin > so_far:
+                self._holes.append((so_far, begin))
+            else:
+                self._fill(begin, until)
+        self._end = int(reach[-1])
+
+    def _fill(self, begin: int, end: int) -> None:
+        if self._begin is not None and begin < self._begin:
+            self._holes.insert(0, (begin, self._begin))
+            self._begin = begin
+        kept = [part for a, b in self._holes for part in ((a, min(b, begin)), (max(a, end), b)) if part[0] < part[1]]
+        self._holes = kept
+
+    def acknowledged(self, ack: Any) -> None:
+        """The next acknowledgements by the other side."""
+        if self._heard is not None and len(ack):
+            at = self._distance(ack, self._heard)
+            self._heard = (int(ack[-1]), int(at[-1]))
+            self._furthest = max(self._furthest, int(at.max()))
+
+    @property
+    def missing_bytes(self) -> int:
+        return sum(b - a for a, b in self._holes)
+
+    @property
+    def unique_bytes(self) -> int:
+        return self._end - (self._begin or 0) - self.missing_bytes if self._begin is not None else 0
+
+    @property
+    def unseen_bytes(self) -> int:
+        return max(0, self._furthest - self._next)
 
 
 def suspicious(

@@ -27,6 +27,9 @@ SCHEMA = 1
 
 _USUAL_MSS_BYTES = 1460
 _MANY_NAMES = 8
+_PART_ROWS = 1 << 17
+_AROUND_ROWS = 1 << 14
+"""Packets before and after a part in which the acknowledgement, or the same bytes again, are looked for."""
 
 
 @dataclass(slots=True)
@@ -233,10 +236,18 @@ class Analysis:
         if not flow.is_tcp:
             return None
         packets, rows = self.table.packets, self.table.rows(flow)
-        times = sequence.round_trips_ns(
-            packets.time_ns[rows], self.table.up[rows], packets.seq[rows], packets.ack[rows], packets.flags[rows],
-            packets.payload[rows].astype(np.int64), of=up,
-        )  # fmt: skip
+        parts = []
+        for begin in range(0, len(rows), _PART_ROWS):  # a long flow takes too much memory at once
+            first = max(0, begin - _AROUND_ROWS)
+            part = rows[first : begin + _PART_ROWS + _AROUND_ROWS]
+            only = slice(begin - first, begin - first + _PART_ROWS)
+            parts.append(
+                sequence.round_trips_ns(
+                    packets.time_ns[part], self.table.up[part], packets.seq[part], packets.ack[part],
+                    packets.flags[part], packets.payload[part].astype(np.int64), of=up, only=only,
+                )
+            )  # fmt: skip
+        times = np.concatenate(parts)
         if not len(times):
             return None
         found = {"min": times.min(), "median": np.median(times), "max": times.max()}

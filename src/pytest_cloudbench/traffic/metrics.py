@@ -171,7 +171,8 @@ def turns(table: FlowTable, flow: Flow) -> int:
     """How often the client spoke and the server then answered, in payload: round trips of the application."""
     import numpy as np
 
-    speaker = table.up[_payload(table, [flow], up=None)]
+    rows = table.rows(flow)
+    speaker = table.up[rows[table.packets.payload[rows] > 0]]
     return int(np.count_nonzero(speaker[:-1] & ~speaker[1:]))
 
 
@@ -202,6 +203,7 @@ def chunks(table: FlowTable, flow: Flow) -> list[int]:
     answers = np.flatnonzero(~up & (payload > 0))
     acks = np.flatnonzero(~up & ((packets.flags[rows] & ACK) > 0))
     reach = np.maximum.accumulate(_distance(packets.seq[rows[sent]]) + payload[sent])
+    del payload, up
     heard = np.concatenate(([packets.seq[rows[sent[0]]]], packets.ack[rows[acks]])).astype(np.uint32)
     acked = np.maximum.accumulate(_distance(heard))
     seen = np.searchsorted(acks, sent)  # acknowledgements before each packet; acked[0] is before the first

@@ -206,7 +206,9 @@ def initial_round_trip_ns(time_ns: Sequence[int], flags: Sequence[int]) -> int |
     return None
 
 
-def round_trips_ns(time_ns: Ints, side: Mask, seq: Any, ack: Any, flags: Any, payload: Ints, *, of: bool) -> Ints:
+def round_trips_ns(
+    time_ns: Ints, side: Mask, seq: Any, ack: Any, flags: Any, payload: Ints, *, of: bool, only: slice = slice(None)
+) -> Ints:
     """How long after each segment of one side the other side acknowledged exactly its end.
 
     Segments of which any byte was sent more than once are left out (Karn's algorithm, RFC 6298 section 3): their
@@ -220,6 +222,7 @@ def round_trips_ns(time_ns: Ints, side: Mask, seq: Any, ack: Any, flags: Any, pa
         flags: its TCP flags.
         payload: its bytes.
         of: the side whose segments are timed.
+        only: time the segments among these packets; the others only say what was sent twice, or acknowledged.
     """
     import numpy as np
 
@@ -245,7 +248,9 @@ def round_trips_ns(time_ns: Ints, side: Mask, seq: Any, ack: Any, flags: Any, pa
     begin = np.zeros(len(chained), bool)
     begin[0] = True
     heard = np.maximum.accumulate(unwrap(chained, begin)[1:])
-    clean = np.flatnonzero(~again)
+    timed = np.zeros(len(seq), bool)
+    timed[only] = True
+    clean = np.flatnonzero(~again & timed[sent])
     place = np.searchsorted(heard, end[clean])
     inside = place < len(heard)
     clean, place = clean[inside], place[inside]

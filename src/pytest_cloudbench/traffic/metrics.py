@@ -196,14 +196,14 @@ def chunks(table: FlowTable, flow: Flow) -> list[int]:
     if not flow.is_tcp:
         return []
     packets, rows = table.packets, table.rows(flow)
-    up, payload = table.up[rows], packets.payload[rows].astype(np.int64)
-    sent = np.flatnonzero(up & (payload > 0))
+    up, has = table.up[rows], packets.payload[rows] > 0
+    sent = np.flatnonzero(up & has).astype(np.int32)
     if not len(sent):
         return []
-    answers = np.flatnonzero(~up & (payload > 0))
-    acks = np.flatnonzero(~up & ((packets.flags[rows] & ACK) > 0))
-    reach = np.maximum.accumulate(_distance(packets.seq[rows[sent]]) + payload[sent])
-    del payload, up
+    answers = np.flatnonzero(~up & has).astype(np.int32)
+    acks = np.flatnonzero(~up & ((packets.flags[rows] & ACK) > 0)).astype(np.int32)
+    reach = _distance(packets.seq[rows[sent]]) + packets.payload[rows[sent]]
+    np.maximum.accumulate(reach, out=reach)
     heard = np.concatenate(([packets.seq[rows[sent[0]]]], packets.ack[rows[acks]])).astype(np.uint32)
     acked = np.maximum.accumulate(_distance(heard))
     seen = np.searchsorted(acks, sent)  # acknowledgements before each packet; acked[0] is before the first

@@ -9,7 +9,9 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -58,20 +60,24 @@ def hellos(path: Path, *, quic: bool) -> list[Hello]:
     """
     if shutil.which("tshark") is None:
         raise UsageError("tshark is not installed: names in QUIC hellos are unknown (Debian: apt-get install tshark)")
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
+        warnings.simplefilter("ignore", DeprecationWarning)  # pyshark's use of asyncio
+        try:
+            # In the main thread pyshark sets a child watcher, which Python 3.14 no longer has.
+            return pool.submit(_hellos, path, _QUIC if quic else _TLS).result()
+        except Exception as error:  # pyshark passes on what its process, parser or event loop raises
+            raise UsageError(f"{path}: tshark could not look into it ({error})") from error
+
+
+def _hellos(path: Path, display_filter: str) -> list[Hello]:
     import pyshark
 
-    found = []
-    capture = pyshark.FileCapture(str(path), display_filter=_QUIC if quic else _TLS, keep_packets=False)
+    capture = pyshark.FileCapture(str(path), display_filter=display_filter, keep_packets=False)
     try:
-        for packet in capture:
-            hello = _hello(packet)
-            if hello is not None:
-                found.append(hello)
-    except Exception as error:  # pyshark passes on what its process, parser or event loop raises
-        raise UsageError(f"{path}: tshark could not look into it ({error})") from error
+        return [hello for packet in capture if (hello := _hello(packet)) is not None]
     finally:
         capture.close()
-    return found
+        capture.eventloop.close()
 
 
 def _hello(packet: Any) -> Hello | None:

@@ -221,7 +221,10 @@ def test_long_flows_are_counted_in_parts(file: str, monkeypatch: pytest.MonkeyPa
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(st.integers(-300, 3000), st.integers(0, 200)), min_size=1, max_size=40), st.sampled_from([0, 2**32 - 900]))
+@given(
+    st.lists(st.tuples(st.integers(-300, 3000), st.integers(0, 200)), min_size=1, max_size=40),
+    st.sampled_from([0, 2**32 - 900]),
+)
 def test_unique_bytes_are_the_union(ranges: list[tuple[int, int]], base: int) -> None:
     segments = [
         Segment(START_NS + n, True, base + begin, data=bytes(size)) for n, (begin, size) in enumerate(ranges)

@@ -454,7 +454,7 @@ def _judge(table: FlowTable, flow: Flow) -> None:
     """Step through a flow in which something may have been sent twice."""
     import numpy as np
 
-    packets, rows = table.packets, table.rows(flow)
+    rows = table.rows(flow)
     verdicts = resent.judge(_segments(table, rows))
     table.verdicts[rows] = verdicts
     up = table.up[rows]

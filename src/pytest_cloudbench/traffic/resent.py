@@ -200,8 +200,8 @@ class _Course:
         self.segments = segments
         self.unusual = np.zeros(len(segments.seq), bool)
         self.sent, self.states = list[Any](), list[Any]()
-        for side, which in zip(machine.sides, (False, True), strict=True):
-            mine = segments.side == which
+        for number, side in enumerate(machine.sides):
+            mine = segments.side == bool(number)
             self.sent.append(np.concatenate(([0], np.cumsum(mine, dtype=np.int32))))  # packets of this side before each
             self.states.append(self._side(np.flatnonzero(mine), side))
         for which in (0, 1):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 __all__ = [
-    "Reach",
     "Mask",
+    "Reach",
     "covered",
     "initial_round_trip_ns",
     "round_trips_ns",

@@ -244,7 +244,7 @@ class _Course:
         again &= (room == state["window"][:-1]) & (acked == state["last_ack"][:-1])
         if is_new:
             again[:1] = False
-        total = np.concatenate(([now.duplicate_acks], now.duplicate_acks + np.cumsum(again)))
+        total = max(0, now.duplicate_acks) + np.concatenate(([0], np.cumsum(again)))
         reset = np.concatenate(([False], acked != state["last_ack"][:-1]))
         state["duplicate_acks"] = total - np.maximum.accumulate(np.where(reset, total, 0))
         odd = ((size > 0) | (marks > 0)) & (start < before)

@@ -14,7 +14,7 @@ STARTED = [name for name in clients.names() if name != "external"]
 
 
 def test_names() -> None:
-    assert clients.names() == ("external", "lsyncd", "rclone", "restic", "syncthing", "unison")
+    assert clients.names() == ("external", "lsyncd", "rclone", "reference", "restic", "syncthing", "unison")
 
 
 @pytest.mark.parametrize("name", STARTED)

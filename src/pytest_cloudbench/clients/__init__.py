@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_cloudbench.clients.base import SyncClient
+from pytest_cloudbench.clients.reference.settings import OPTIONS
 from pytest_cloudbench.model import ProviderSpec, SpecError, UsageError
 
 __all__ = ["client", "names"]
@@ -21,6 +22,7 @@ _CLIENTS: Mapping[str, tuple[str, frozenset[str]]] = {
     "unison": ("pytest_cloudbench.clients.unison:UnisonClient", frozenset({"over"})),
     "rclone": ("pytest_cloudbench.clients.rclone:RcloneClient", frozenset({"remote", "chunk_size"})),
     "restic": ("pytest_cloudbench.clients.restic:ResticClient", frozenset({"server"})),
+    "reference": ("pytest_cloudbench.clients.reference.adapter:ReferenceClient", OPTIONS),
     "external": (
         "pytest_cloudbench.clients.external:ExternalClient",
         frozenset({"folder", "interface", "names", "product", "process", "quiet_s", "quiet_bytes", "verify"}),

@@ -1,0 +1,9 @@
+"""The reference client: a small sync client of our own whose capabilities are switched on and off one by one.
+
+What may live here: nothing. ``settings`` says what each switch means, ``adapter`` is the client that the registry
+knows, and ``__main__`` is what both of its processes run.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,164 @@
+"""What the reference client is told to do, and what is therefore true of it.
+
+What may live here: the options, their values, and the answers that detectors are checked against. Nothing is
+measured: the answers follow from the options alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_cloudbench.model import UsageError
+
+__all__ = ["OPTIONS", "Settings"]
+
+_SWITCHES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    # option: (what 1 means, all values beside "no")
+    "chunking": ("yes", ("yes",)),
+    "bundling": ("request", ("request", "pipelined")),
+    "deduplication": ("file", ("file", "block")),
+    "delta": ("rolling", ("fixed", "rolling")),
+    "compression": ("always", ("always", "smart", "by-name")),
+}
+_NUMBERS: Mapping[str, tuple[float, float, float]] = {
+    # option: (default, least, most); whole numbers unless the name ends in _s or is a period
+    "chunk_bytes": (1 << 20, 1 << 10, 1 << 28),
+    "delta_bytes": (1 << 12, 1 << 6, 1 << 20),
+    "polling": (0, 0, 86_400),
+    "retry": (0, 0, 100),
+    "settle_s": (0.1, 0.01, 60),
+}
+OPTIONS = frozenset({*_SWITCHES, *_NUMBERS, "deduplicate_deleted", "connections"})
+"""Names of all options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All options with their values; what they do on the wire is in docs/reference-client.md.
+
+    Attributes:
+        chunking: content goes in pieces of ``chunk_bytes``, each acknowledged before the next one begins.
+        bundling: files of one batch in one request, or one request each without waiting for answers; or ``no``.
+        deduplication: what the server has is not sent again: whole files, or blocks of ``chunk_bytes``; or ``no``.
+        delta: only what differs from the server's version of the same file is sent, in blocks of ``delta_bytes`` at
+            their old places (``fixed``) or anywhere (``rolling``); or ``no``.
+        compression: what is sent is deflated: never, always, unless the content is known as compressed
+            (``smart``), or unless the name says so (``by-name``).
+        chunk_bytes: bytes of content per chunk, and per block of deduplication.
+        delta_bytes: bytes of content per block of delta.
+        deduplicate_deleted: whether content that no file has any more counts as known to the server.
+        polling_s: seconds between two questions whether the server has news; 0: it never asks.
+        connections: ``one`` that stays, or one ``per-file``.
+        retries: how often a request is repeated on a new connection after an error.
+        settle_s: seconds without a change after which changes are sent as one batch.
+    """
+
+    chunking: bool = False
+    bundling: str = "no"
+    deduplication: str = "no"
+    delta: str = "no"
+    compression: str = "no"
+    chunk_bytes: int = 1 << 20
+    delta_bytes: int = 1 << 12
+    deduplicate_deleted: bool = True
+    polling_s: float = 0
+    connections: str = "one"
+    retries: int = 0
+    settle_s: float = 0.1
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Settings:
+        """Read options as a spec has them. Raises UsageError that names the option and what was expected."""
+        if unknown := sorted(options.keys() - OPTIONS):
+            raise _wrong(unknown[0], f"one of {', '.join(sorted(OPTIONS))}", "")
+        numbers = {name: _number(options, name) for name in _NUMBERS}
+        made = cls(
+            chunking=_switch(options, "chunking") == "yes",
+            bundling=_switch(options, "bundling"),
+            deduplication=_switch(options, "deduplication"),
+            delta=_switch(options, "delta"),
+            compression=_switch(options, "compression"),
+            chunk_bytes=int(numbers["chunk_bytes"]),
+            delta_bytes=int(numbers["delta_bytes"]),
+            deduplicate_deleted=_one_of(options, "deduplicate_deleted", ("1", "0")) == "1",
+            polling_s=numbers["polling"],
+            connections=_one_of(options, "connections", ("one", "per-file")),
+            retries=int(numbers["retry"]),
+            settle_s=numbers["settle_s"],
+        )
+        if made.connections == "per-file" and made.bundling != "no":
+            raise _wrong("connections", "one, because bundling puts many files on one connection", "per-file")
+        return made
+
+    @property
+    def block_bytes(self) -> int | None:
+        """Bytes of a block that deduplication knows: None without it, 0 where a block is a whole file."""
+        return {"no": None, "file": 0}.get(self.deduplication, self.chunk_bytes)
+
+    def truth(self) -> dict[str, tuple[bool, str]]:
+        """For each of the five capabilities whether the client has it, and in which way."""
+        deleted = "also" if self.deduplicate_deleted else "not"
+        return {
+            "chunking": (self.chunking, f"{self.chunk_bytes} bytes" if self.chunking else "one body per file"),
+            "bundling": (self.bundling != "no", _BUNDLING[self.bundling]),
+            "deduplication": (
+                self.deduplication != "no",
+                f"by {self.deduplication}, {deleted} of deleted content" if self.deduplication != "no" else "none",
+            ),
+            "delta": (
+                self.delta != "no",
+                f"{self.delta} blocks of {self.delta_bytes} bytes" if self.delta != "no" else "none",
+            ),
+            "compression": (self.compression != "no", _COMPRESSION[self.compression]),
+        }
+
+
+_BUNDLING = {
+    "no": "one request per file, each acknowledged before the next one",
+    "request": "files of one batch in one request",
+    "pipelined": "one request per file, sent without waiting for answers",
+}
+_COMPRESSION = {
+    "no": "none",
+    "always": "deflate, whatever the content",
+    "smart": "deflate, unless the content is of a compressed format",
+    "by-name": "deflate, unless the extension is of a compressed format",
+}
+
+
+def _switch(options: Mapping[str, str], name: str) -> str:
+    """The value of a switch, with 0 and 1 replaced by what they mean."""
+    means_one, values = _SWITCHES[name]
+    value = options.get(name, "0")
+    value = {"0": "no", "1": means_one}.get(value, value)
+    if value != "no" and value not in values:
+        raise _wrong(name, f"0, 1, no or {', '.join(values)}", value)
+    return value
+
+
+def _one_of(options: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
+    value = options.get(name, values[0])
+    if value not in values:
+        raise _wrong(name, " or ".join(values), value)
+    return value
+
+
+def _number(options: Mapping[str, str], name: str) -> float:
+    default, least, most = _NUMBERS[name]
+    text = options.get(name, str(default))
+    is_whole = name not in {"polling", "settle_s"}
+    expected = f"a {'whole ' if is_whole else ''}number from {least:g} to {most:g}"
+    try:
+        value: Any = int(text) if is_whole else float(text)
+    except ValueError as error:
+        raise _wrong(name, expected, text) from error
+    if not least <= value <= most:
+        raise _wrong(name, expected, text)
+    return float(value)
+
+
+def _wrong(name: str, expected: str, value: str) -> UsageError:
+    given = f"; not {value!r}" if value else ""
+    return UsageError(f"client 'reference': {name} is {expected}{given}")

@@ -1,0 +1,98 @@
+"""What is in the client's folder, and a sign that it may have changed.
+
+What may live here: walking the folder, and inotify through ctypes, since the standard library has none. Linux only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+__all__ = ["Mark", "Watch", "mark_of"]
+
+_IN_MODIFY, _IN_ATTRIB, _IN_CLOSE_WRITE = 0x2, 0x4, 0x8
+_IN_MOVED, _IN_CREATE, _IN_DELETE = 0xC0, 0x100, 0x200
+_EVENTS = _IN_MODIFY | _IN_ATTRIB | _IN_CLOSE_WRITE | _IN_MOVED | _IN_CREATE | _IN_DELETE
+_IN_ONLYDIR = 0x0100_0000
+_READ_BYTES = 1 << 16
+# A folder that never rests is looked at all the same after so many times the time to rest.
+_RESTLESS = 10
+# Time stamps move in steps of some milliseconds: a file that was changed just now may change again unseen.
+_STEP_NS = 50_000_000
+
+
+class Mark(NamedTuple):
+    """What changes when a file does."""
+
+    inode: int
+    size_bytes: int
+    modified_ns: int
+    changed_ns: int
+
+    def is_reliable(self) -> bool:
+        """Whether a change from now on will show."""
+        return time.time_ns() - self.changed_ns > _STEP_NS
+
+
+def mark_of(status: os.stat_result) -> Mark:
+    """The mark of a file."""
+    return Mark(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+class Watch:
+    """A folder with all folders in it. Raises OSError when the kernel cannot watch them."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1 failed")
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+
+    def files(self) -> dict[str, Mark]:
+        """Relative path to mark of all regular files. From now on what changes in any folder is noticed."""
+        return dict(self._walk(self._root, ""))
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Return True when something has changed, False when the time is over first. None: no limit."""
+        if not self._poll.poll(None if timeout_s is None else max(timeout_s, 0) * 1000):
+            return False
+        try:
+            while os.read(self._fd, _READ_BYTES):
+                pass
+        except BlockingIOError:
+            pass
+        return True
+
+    def settle(self, rest_s: float) -> None:
+        """Return when nothing has changed for ``rest_s`` seconds, or after ten times that."""
+        latest_s = time.monotonic() + _RESTLESS * rest_s
+        while time.monotonic() < latest_s and self.wait(rest_s):
+            pass
+
+    def _walk(self, folder: str, prefix: str) -> Iterator[tuple[str, Mark]]:
+        # Watched first and listed then, so that nothing can come in between unseen.
+        if self._libc.inotify_add_watch(self._fd, os.fsencode(folder), _EVENTS | _IN_ONLYDIR) < 0:
+            number = ctypes.get_errno()
+            error = OSError(number, f"{os.strerror(number)}: watching {folder}")
+            if isinstance(error, (FileNotFoundError, NotADirectoryError)) and prefix:
+                return
+            raise error
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from self._walk(entry.path, f"{prefix}{entry.name}/")
+                elif entry.is_file(follow_symlinks=False):
+                    yield prefix + entry.name, mark_of(entry.stat(follow_symlinks=False))
+            except FileNotFoundError:
+                continue

@@ -269,6 +269,19 @@ def test_a_touch_costs_nothing(start: Callable[[str], Pair]) -> None:
     assert cost.received_bytes < 500
 
 
+def test_an_edit_with_the_same_size_and_time_is_seen(start: Callable[[str], Pair]) -> None:
+    pair = start("")
+    path = pair.folder / "a.bin"
+    pair.write("a.bin", b"a" * 1000)
+    status = path.stat()
+
+    def edit() -> None:
+        path.write_bytes(b"b" * 1000)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    assert pair.cost(edit).requests["/files"] >= 1
+
+
 # --- on the wire itself ---
 
 

@@ -2,9 +2,9 @@
 
 What may live here: signatures of a version, and the two ways to match a file with one. No network, no folder.
 
-A signature has, for each block of the older version, its first eight bytes (the anchor) and a strong digest.
-``fixed`` compares blocks at their own places. ``rolling`` finds them at any place, as rsync does; its weak checksum
-is the anchor, which, unlike a sum, can be looked up at every place of a file without a step of Python for each.
+A signature has, for each block of the older version, its first and last eight bytes and a strong digest. ``fixed``
+compares blocks at their own places. ``rolling`` finds them at any place, as rsync does; its weak checksum is these
+bytes, which, unlike a sum, can be looked up at every place of a file without a step of Python for each.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import IO, NamedTuple
 
 __all__ = ["Segment", "Signature", "join", "make_signature", "match"]
 
-_ANCHOR_BYTES = 8
+_WORD_BYTES = 8
 _STRONG_BYTES = 16
 _HEAD = struct.Struct("!QI32s")
 _WINDOW_BYTES = 1 << 20
 _STEP_BYTES = 1 << 13
 
-Read = Callable[[int, int], bytes]
+_Read = Callable[[int, int], bytes]
 """(offset, length) to bytes of the new file; fewer only where it ends."""
 
 
@@ -42,13 +42,16 @@ class Segment(NamedTuple):
 class Signature:
     """What a client learns of the server's version of a file."""
 
-    def __init__(self, size_bytes: int, block_bytes: int, sha256: bytes, blocks: list[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self, size_bytes: int, block_bytes: int, sha256: bytes, blocks: list[tuple[bytes, bytes, bytes]]
+    ) -> None:
         self.size_bytes, self.block_bytes, self.sha256 = size_bytes, block_bytes, sha256
         self._blocks = blocks
-        self.strong = [strong for _, strong in blocks]
+        self.strong = [strong for *_, strong in blocks]
         whole = size_bytes // block_bytes
         self.tail_bytes = size_bytes % block_bytes
-        self.anchors = {int.from_bytes(anchor, sys.byteorder) for anchor, _ in blocks[:whole]}
+        self.begins = {int.from_bytes(begin, sys.byteorder) for begin, *_ in blocks[:whole]}
+        self.ends = {end for _, end, _ in blocks[:whole]}
         # A block that occurs more than once is found at its first place, unless its neighbour was found before.
         self._index = {strong: index for index, strong in reversed(list(enumerate(self.strong[:whole])))}
 
@@ -64,9 +67,9 @@ class Signature:
         return bool(self.tail_bytes) and len(data) == self.tail_bytes and _strong(data) == self.strong[-1]
 
     def pack(self) -> bytes:
-        """As it goes over the wire: 24 bytes for each block."""
+        """As it goes over the wire: 32 bytes for each block."""
         head = _HEAD.pack(self.size_bytes, self.block_bytes, self.sha256)
-        return head + b"".join(anchor + strong for anchor, strong in self._blocks)
+        return head + b"".join(b"".join(block) for block in self._blocks)
 
     @classmethod
     def unpack(cls, packed: memoryview) -> tuple[Signature, memoryview]:
@@ -76,11 +79,11 @@ class Signature:
         except struct.error as error:
             raise ValueError("a signature is cut short") from error
         count, packed = -(-size_bytes // block_bytes), packed[_HEAD.size :]
-        length = _ANCHOR_BYTES + _STRONG_BYTES
+        length = 2 * _WORD_BYTES + _STRONG_BYTES
         if len(packed) < count * length:
             raise ValueError("a signature is cut short")
         rows = [bytes(packed[index * length : (index + 1) * length]) for index in range(count)]
-        blocks = [(row[:_ANCHOR_BYTES], row[_ANCHOR_BYTES:]) for row in rows]
+        blocks = [(row[:_WORD_BYTES], row[_WORD_BYTES : 2 * _WORD_BYTES], row[2 * _WORD_BYTES :]) for row in rows]
         return cls(size_bytes, block_bytes, sha256, blocks), packed[count * length :]
 
 
@@ -89,12 +92,13 @@ def make_signature(file: IO[bytes], block_bytes: int, sha256: str) -> Signature:
     blocks = []
     size_bytes = 0
     while data := file.read(block_bytes):
-        blocks.append((data[:_ANCHOR_BYTES].ljust(_ANCHOR_BYTES, b"\0"), _strong(data)))
+        begin, end = data[:_WORD_BYTES].ljust(_WORD_BYTES, b"\0"), data[-_WORD_BYTES:].ljust(_WORD_BYTES, b"\0")
+        blocks.append((begin, end, _strong(data)))
         size_bytes += len(data)
     return Signature(size_bytes, block_bytes, bytes.fromhex(sha256), blocks)
 
 
-def match(method: str, read: Read, start: int, stop: int, end: int, signature: Signature) -> Iterator[Segment]:
+def match(method: str, read: _Read, start: int, stop: int, end: int, signature: Signature) -> Iterator[Segment]:
     """The new file's bytes from ``start`` to ``stop`` as segments of kind ``data`` and ``base``.
 
     Args:
@@ -135,7 +139,7 @@ def _strong(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_STRONG_BYTES).digest()
 
 
-def _fixed(read: Read, start: int, stop: int, signature: Signature) -> Iterator[Segment]:
+def _fixed(read: _Read, start: int, stop: int, signature: Signature) -> Iterator[Segment]:
     at = start
     while at < stop:
         index, inside = divmod(at, signature.block_bytes)
@@ -147,10 +151,10 @@ def _fixed(read: Read, start: int, stop: int, signature: Signature) -> Iterator[
         at = until
 
 
-def _rolling(read: Read, start: int, stop: int, end: int, signature: Signature) -> Iterator[Segment]:
+def _rolling(read: _Read, start: int, stop: int, end: int, signature: Signature) -> Iterator[Segment]:
     size = signature.block_bytes
     at, likely = start, 0
-    while signature.anchors and stop - at >= size:
+    while signature.begins and stop - at >= size:
         window = read(at, min(_WINDOW_BYTES + size, stop - at))
         done = 0
         while (found := _next_match(window, done, signature, likely)) is not None:
@@ -180,7 +184,9 @@ def _next_match(window: bytes, first: int, signature: Signature, likely: int) ->
     while begin < places:
         # After a block most often comes its neighbour: one place is looked at before many.
         until = min(begin + (_STEP_BYTES if begin > first else 1), places)
-        for place in _anchored(window, begin, until, signature.anchors):
+        for place in _begun(window, begin, until, signature.begins):
+            if window[place + size - _WORD_BYTES : place + size] not in signature.ends:
+                continue
             index = signature.index_of(window[place : place + size], likely)
             if index is not None:
                 return place, index
@@ -188,14 +194,14 @@ def _next_match(window: bytes, first: int, signature: Signature, likely: int) ->
     return None
 
 
-def _anchored(window: bytes, begin: int, until: int, anchors: set[int]) -> list[int]:
+def _begun(window: bytes, begin: int, until: int, begins: set[int]) -> list[int]:
     """Places from ``begin`` to before ``until`` where eight bytes stand that a block begins with."""
     view = memoryview(window)
     found = []
-    for shift in range(min(_ANCHOR_BYTES, until - begin)):
+    for shift in range(min(_WORD_BYTES, until - begin)):
         first = begin + shift
-        count = -(-(until - first) // _ANCHOR_BYTES)
-        words = view[first : first + count * _ANCHOR_BYTES].cast("Q")
-        if not anchors.isdisjoint(words):
-            found += [first + _ANCHOR_BYTES * i for i, word in enumerate(words) if word in anchors]
+        count = -(-(until - first) // _WORD_BYTES)
+        words = view[first : first + count * _WORD_BYTES].cast("Q")
+        if not begins.isdisjoint(words):
+            found += [first + _WORD_BYTES * i for i, word in enumerate(words) if word in begins]
     return sorted(found)

@@ -19,7 +19,7 @@ from pytest_cloudbench.clients.reference.content import Digester, Digests, is_wo
 from pytest_cloudbench.clients.reference.delta import Segment, Signature, join, match
 from pytest_cloudbench.clients.reference.protocol import PIECE_BYTES, Entry, Part, WireError
 from pytest_cloudbench.clients.reference.settings import Settings
-from pytest_cloudbench.clients.reference.watch import Mark, mark_of
+from pytest_cloudbench.clients.reference.watch import GONE, Mark, mark_of
 
 __all__ = ["Known", "Uploader"]
 
@@ -46,6 +46,7 @@ class _File:
     path: str
     absolute: str
     mark: Mark
+    reliable_mark: Mark | None
     digests: Digests
     segments: list[Segment]
     base: str = ""
@@ -120,7 +121,7 @@ class Uploader:
         """Note what the server has now. Raises WireError where it refused what did not change meanwhile."""
         for file in files:
             if file.path not in refused:
-                self.known[file.path] = Known(file.mark if file.mark.is_reliable() else None, file.digests.sha256)
+                self.known[file.path] = Known(file.reliable_mark, file.digests.sha256)
         for path in deleted:
             if path not in refused:
                 del self.known[path]
@@ -136,6 +137,7 @@ class Uploader:
         """The file with its digests; None where nothing is to be sent (now)."""
         absolute = os.path.join(self._root, path)
         digester = Digester(self._settings.block_bytes)
+        reliable = mark if mark.is_reliable() else None  # asked before anything is read
         try:
             with open(absolute, "rb") as file:
                 before = mark_of(os.fstat(file.fileno()))
@@ -146,16 +148,16 @@ class Uploader:
                 digests = digester.digests()
                 if before != mark or mark_of(os.fstat(file.fileno())) != mark:
                     raise _ChangingError
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, _ChangingError):
+        except (*GONE, _ChangingError):
             self.is_incomplete = True
             return None
         known = self.known.get(path)
         if known is not None and known.sha256 == digests.sha256:
-            self.known[path] = Known(mark if mark.is_reliable() else None, digests.sha256)
+            self.known[path] = Known(reliable, digests.sha256)
             return None
         is_deflated = is_worth_deflating(self._settings.compression, path, first)
         segments = join(iter([Segment("data", 0, digests.size_bytes)]))
-        return _File(path, absolute, mark, digests, segments, is_deflated=is_deflated)
+        return _File(path, absolute, mark, reliable, digests, segments, is_deflated=is_deflated)
 
     def _deduplicate(self, files: Sequence[_File]) -> None:
         """Ask which blocks the server has, and refer to these instead of sending them."""
@@ -198,7 +200,7 @@ class Uploader:
             file.base = signature.sha256.hex()
             try:
                 file.segments = self._delta(file, signature)
-            except FileNotFoundError:
+            except GONE:
                 continue  # it is sent as zeros, and refused
 
     def _delta(self, file: _File, signature: Signature) -> list[Segment]:

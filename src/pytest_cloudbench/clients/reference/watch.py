@@ -12,7 +12,10 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Mark", "Watch", "mark_of"]
+__all__ = ["GONE", "Mark", "Watch", "mark_of"]
+
+GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""Errors of a path that is not any more what it was when it was listed."""
 
 _IN_MODIFY, _IN_ATTRIB, _IN_CLOSE_WRITE = 0x2, 0x4, 0x8
 _IN_MOVED, _IN_CREATE, _IN_DELETE = 0xC0, 0x100, 0x200
@@ -81,12 +84,12 @@ class Watch:
         if self._libc.inotify_add_watch(self._fd, os.fsencode(folder), _EVENTS | _IN_ONLYDIR) < 0:
             number = ctypes.get_errno()
             error = OSError(number, f"{os.strerror(number)}: watching {folder}")
-            if isinstance(error, (FileNotFoundError, NotADirectoryError)) and prefix:
+            if isinstance(error, GONE) and prefix:
                 return
             raise error
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except FileNotFoundError:
+        except GONE:
             return
         for entry in entries:
             try:
@@ -94,5 +97,5 @@ class Watch:
                     yield from self._walk(entry.path, f"{prefix}{entry.name}/")
                 elif entry.is_file(follow_symlinks=False):
                     yield prefix + entry.name, mark_of(entry.stat(follow_symlinks=False))
-            except FileNotFoundError:
+            except GONE:
                 continue

@@ -83,8 +83,11 @@ def _search(experiment: Experiment, limits: dict[str, Any], metric: str, probe: 
         result = probe(level)
         passed = _passes(result, limits)
         search.tell(level, passed, result["ops"])
-        told = {key: result[key] for key in ("loss_rate", "response_p99", "ops", "ops_per_s", "lateness_p99")}
-        probes.append({"level": level, "passed": passed, **told, "doubts": list(result.doubts)})
+        told = {
+            key: result[key] for key in ("loss_rate", "response_p99", "ops", "ops_per_s", "lateness_p99", "ops_file")
+        }
+        doubts, notes = list(result.doubts), list(result.notes)
+        probes.append({"level": level, "passed": passed, **told, "doubts": doubts, "notes": notes})
         responses_s += [result["response_p99"]] if passed and result["response_p99"] else []
     _conclude(experiment, limits, metric, search.result(), probes, responses_s)
 
@@ -108,6 +111,7 @@ def _conclude(
         notes.append(f"at least {found.passes_at:g}: nothing failed ({found.ended})")
     if not found.is_monotonic:
         notes.append("a higher load passed where a lower one failed: the interval is wider for it")
+    notes += dict.fromkeys(note for probe in probes for note in probe["notes"])
     doubts = [found.inconclusive] if found.inconclusive else []
     if found.ended == "budget":
         notes.append(f"the budget of {limits['max_ops']} operations ended the search")
@@ -115,12 +119,12 @@ def _conclude(
         {metric: found.passes_at},
         responses_s or [0.0],
         stats_of="response p99 of the probes that passed" if responses_s else "nothing: no probe passed",
-        of=[],
+        of=[],  # a doubtful probe is not a doubtful answer
         columns=(metric, "passes_at", "fails_at", "low", "high", "ended", "probe_count", "ops_used"),
         facts={
             "passes_at": found.passes_at, "fails_at": found.fails_at, "low": found.low, "high": found.high,
             "is_bounded": found.is_bounded, "ended": found.ended, "probe_count": len(probes), "ops_used": found.ops,
-            "probes": probes, "limits": limits,
+            "probes": probes, "limits": limits, "ops": found.ops, "ops_files": [probe["ops_file"] for probe in probes],
         },
         doubts=doubts,
         notes=notes,

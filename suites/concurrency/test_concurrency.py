@@ -46,7 +46,7 @@ def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid
     if verb is not Verb.PUT:  # the same files for all numbers of threads
         on = experiment.run(payload, arrival=Threads(8), files=FILES, keep=True, store=False).files
     totals_s: dict[int, list[float]] = {}
-    doubts: list[str] = []
+    runs: list[Result] = []
     notes: list[str] = []
     for threads in THREADS[grid]:
         arrival = Threads(threads)
@@ -54,7 +54,7 @@ def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid
             experiment.run(payload, arrival=arrival, files=FILES, operation=verb, on=on, store=False, detail=True)
             for _ in range(REPEATS[grid])
         ]
-        doubts += [doubt for result in results for doubt in result.doubts]
+        runs += results
         missed = sum(FILES - result["ok"] for result in results)
         if missed:  # a file that was refused took no time: such a total says nothing
             notes.append(
@@ -69,6 +69,7 @@ def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid
         {"knee_threads": found.level, "best_total": found.best_time_s},
         [total_s for totals in totals_s.values() for total_s in totals] or [0.0],
         stats_of=f"total time of {FILES} files, for each number of threads",
+        of=runs,
         label="knee",
         columns=("knee_threads", "knee_from", "knee_to", "knee_s", "best_threads", "best_total"),
         facts={
@@ -76,7 +77,6 @@ def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid
             "knee_s": found.time_s, "knee_from": from_to[0], "knee_to": from_to[1], "best_threads": found.best_level,
             "size_bytes": size_bytes, "operation": verb.value,
         },
-        doubts=doubts,
         notes=notes,
     ).check()  # fmt: skip
 

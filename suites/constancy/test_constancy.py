@@ -49,8 +49,8 @@ def _classify(experiment: Experiment, payloads: Payloads, size_bytes: int, grid:
     if verb is not Verb.PUT:  # the same files for all levels
         on = experiment.run(payload, arrival=Threads(8), files=max(LEVELS[grid]), keep=True, store=False).files
     durations_s: dict[int, list[float]] = {}
+    runs: list[Result] = []
     notes: list[str] = []
-    doubts: list[str] = []
     for level in LEVELS[grid]:
         results = [
             experiment.run(
@@ -58,7 +58,7 @@ def _classify(experiment: Experiment, payloads: Payloads, size_bytes: int, grid:
             )
             for _ in range(max(REPEATS, -(-TRANSFERS // level)))
         ]
-        doubts += [doubt for result in results for doubt in result.doubts]
+        runs += results
         missed = sum(result["ops"] - result["ok"] for result in results)
         if missed:  # those that were refused left more room for the others
             notes.append(f"level {level} is left out: {missed} transfers did not get through")
@@ -71,6 +71,7 @@ def _classify(experiment: Experiment, payloads: Payloads, size_bytes: int, grid:
         {"slowdown": found.slowdown},
         [taken_s for taken in durations_s.values() for taken_s in taken] or [0.0],
         stats_of="time of one transfer, all levels",
+        of=runs,
         label="category",
         columns=("category", "above_level", "slowdown", "slowdown_error", "trend_p"),
         facts={
@@ -81,7 +82,6 @@ def _classify(experiment: Experiment, payloads: Payloads, size_bytes: int, grid:
             "centres_s": {str(level): centre_s for level, centre_s in found.centres_s.items()},
             "size_bytes": size_bytes, "operation": verb.value,
         },
-        doubts=doubts,
         notes=[*notes, *([f"category unknown: {found.reason}"] if found.reason else [])],
     ).check()  # fmt: skip
 

@@ -66,9 +66,9 @@ def _fit(experiment: Experiment, payloads: Payloads, grid: str, verb: Verb) -> N
         },
         [taken_s for result in results.values() for taken_s in result.ok_s] or [0.0],
         stats_of="time of one file, all sizes",
+        of=list(results.values()),
         label="line",
         columns=("latency", "bandwidth", "noise", "sizes_off"),
         facts={"noise": line.noise, "sizes": list(sizes.values()), "off": off, "operation": verb.value},
-        doubts=list(dict.fromkeys(doubt for result in results.values() for doubt in result.doubts)),
         notes=[f"{name}: whether it is off the line is not known" for name in unsure],
     ).check()  # fmt: skip

@@ -177,6 +177,16 @@ def test_a_conclusion_is_one_entry_with_the_doubts_of_its_parts(lab: Lab) -> Non
             told = dict(stats_of="total time", columns=["knee_threads"], facts={"levels": [1, 2]}, expect=[claim(4)])
             experiment.conclude({"knee_threads": 2}, times, **told).check()
 
+        def test_each_run_belongs_to_one_conclusion(experiment, payloads):
+            first, second = parts(experiment, payloads)
+            of_one = experiment.conclude({}, [1.0], stats_of="x", of=[first], label="one")
+            rest = experiment.conclude({}, [1.0], stats_of="x", label="rest")
+            none = experiment.conclude({}, [1.0], stats_of="x", label="none")
+            both = experiment.conclude({}, [1.0], stats_of="x", of=[first, second], label="both")
+            assert [each["ops_files"] for each in (of_one, rest, none, both)] == [
+                [first["ops_file"]], [second["ops_file"]], [], [first["ops_file"], second["ops_file"]]
+            ]
+
         def test_bad(experiment, payloads):
             experiment.conclude({"knee_threads": 2}, [1.0], stats_of="nothing", expect=[claim(1)]).check()
 
@@ -184,7 +194,7 @@ def test_a_conclusion_is_one_entry_with_the_doubts_of_its_parts(lab: Lab) -> Non
             experiment.conclude({"knee_threads": 2}, [1.0], stats_of="x", expect=[claim(4)], doubts=["sick"]).check()
     """)
     run = lab.run(*FOLDER, "--cloudbench-fail", "knee_threads:3", "-n", "2")
-    assert run.counts() == {"passed": 1, "failed": 2}, run.text
+    assert run.counts() == {"passed": 2, "failed": 2}, run.text
     good = run.info("test_good[folder:objects]")
     assert (good["knee_threads"], good["levels"], good["ops"], len(good["ops_files"])) == (2, [1, 2], 8, 2)
     assert (good["stats_of"], len(good["expectations"])) == ("total time", 2)

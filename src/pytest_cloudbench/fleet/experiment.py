@@ -228,7 +228,8 @@ class Experiment:
         self._runs += 1
         self._entries += 1
         parts = self._parts if of is None else of
-        self._parts = [part for part in self._parts if part not in parts]
+        concluded = {part.info.get("ops_file") for part in parts}
+        self._parts = [part for part in self._parts if part.info.get("ops_file") not in concluded]
         told = [*doubts, *(doubt for part in parts for doubt in part.doubts)]
         noted = [*notes, *(note for part in parts for note in part.notes)]
         about = {

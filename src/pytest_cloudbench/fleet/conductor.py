@@ -286,7 +286,7 @@ class Conductor:
         if run.cpu_ticks is not None and now is not None and now[1] - run.cpu_ticks[1] >= _LEAST_TICKS:
             run.cpu_share = (now[0] - run.cpu_ticks[0]) / (now[1] - run.cpu_ticks[1])
             if run.cpu_share > _BUSY:
-                run.notes.append(f"this machine was busy (CPU {run.cpu_share:.0%}): times are its own as well")
+                run.notes.append(f"this machine was busy (CPU above {_BUSY:.0%}): times are its own as well")
 
     def _result(self, item: Item, payloads: dict[str, Any]) -> dict[str, Any]:
         """All agents are done: merge, verify, store and judge. The answer is what every agent's test goes on with."""

@@ -53,6 +53,10 @@ def opened(path: Path) -> Iterator[tuple[bytes | mmap.mmap, Callable[[int], None
     # Not closed here: columns may still point into it. It is unmapped with the last of them.
 
 
+_STATUS_UNKNOWN = "retcode: 255"
+"""What asyncio reports when another thread has already asked for a child's exit status; tshark never ends so."""
+
+
 def hellos(path: Path, *, quic: bool) -> list[Hello]:
     """The names in all TLS hellos of a capture, as tshark sees them; QUIC's Initial packets are decrypted by it.
 
@@ -71,13 +75,20 @@ def hellos(path: Path, *, quic: bool) -> list[Hello]:
 
 def _hellos(path: Path, display_filter: str) -> list[Hello]:
     import pyshark
+    from pyshark.capture.capture import TSharkCrashException
 
     capture = pyshark.FileCapture(str(path), display_filter=display_filter, keep_packets=False)
+    found: list[Hello] = []
     try:
-        return [hello for packet in capture if (hello := _hello(packet)) is not None]
-    finally:
+        found += (hello for packet in capture if (hello := _hello(packet)) is not None)
         capture.close()
+    except TSharkCrashException as error:
+        if _STATUS_UNKNOWN not in str(error):
+            raise
+    finally:
+        capture._running_processes.clear()  # or its destructor would wait for them on a closed loop
         capture.eventloop.close()
+    return found
 
 
 def _hello(packet: Any) -> Hello | None:

@@ -47,16 +47,19 @@ def test_download(experiment: Experiment, payloads: Payloads, size_bytes: int, g
 def _classify(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str, verb: Verb) -> None:
     payload, on = payloads.random(size_bytes), None
     if verb is not Verb.PUT:  # the same files for all levels
-        on = experiment.run(payload, arrival=Threads(8), files=max(LEVELS[grid]), keep=True, store=False).files
+        on = experiment.run(
+            payload, arrival=Threads(8), files=max(TRANSFERS, *LEVELS[grid]), keep=True, store=False
+        ).files
     durations_s: dict[int, list[float]] = {}
     runs: list[Result] = []
     notes: list[str] = []
     for level in LEVELS[grid]:
+        files, repeats = (TRANSFERS, 1) if level == 1 else (level, max(REPEATS, -(-TRANSFERS // level)))
         results = [
             experiment.run(
-                payload, arrival=Threads(level), files=level, operation=verb, on=on, store=False, detail=True
+                payload, arrival=Threads(level), files=files, operation=verb, on=on, store=False, detail=True
             )
-            for _ in range(max(REPEATS, -(-TRANSFERS // level)))
+            for _ in range(repeats)
         ]
         runs += results
         missed = sum(result["ops"] - result["ok"] for result in results)

@@ -13,16 +13,16 @@ SLOW = {"median_s": 0.04}
 
 def test_the_knee_is_where_the_provider_has_no_more_slots(lab: Lab) -> None:
     """Within one level of the grid: while a client turns round, its slot is free for a thread that would wait."""
-    latency_s, slots = 0.1, 5
+    latency_s, slots = 0.06, 5
     run = run_suite(lab, "concurrency", *profile(lab, latency={"median_s": latency_s}, capacity={"slots": slots}))
     assert run.counts() == {"passed": 2}, run.text
     for test in ("test_upload", "test_download"):
         found = conclusion(run, "knee", test)
         assert slots <= found["knee_threads"] <= 2 * slots
         assert found["knee_from"] <= found["knee_threads"] <= found["knee_to"]
-        assert found["best_total"] == pytest.approx(50 * latency_s / slots, rel=0.2)
+        assert found["best_total"] == pytest.approx(50 * latency_s / slots, rel=0.25)
         one, many = conclusion(run, "1 threads", test), conclusion(run, "25 threads", test)
-        assert one["elapsed"] == pytest.approx(50 * latency_s, rel=0.2)
+        assert 50 * latency_s <= one["elapsed"] <= 50 * (latency_s + 0.03), "latency, and this machine's own work"
         assert many["mean_s"] > 2 * one["mean_s"], "thesis 4.2.2: the average time rises with the threads"
 
 

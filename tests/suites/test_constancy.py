@@ -30,6 +30,7 @@ def test_the_category_of_a_provider_with_so_many_slots(lab: Lab, slots: int, lat
         assert 2 <= found["above_level"] <= 10
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_left_out_and_said(lab: Lab) -> None:
     limits = {"max_in_flight": 12, "reason": '"too_many_requests"', "retry_after_s": 1}
     run = run_suite(lab, "constancy::test_upload", *profile(lab, latency={"median_s": 0.2}, throttle=limits))

@@ -1,0 +1,98 @@
+"""A capture, cut by time, into observations.
+
+What may live here: choosing the packets of one phase and counting them. What a number means is known in ``traffic``,
+what follows from it in the detectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench.detect.values import Observation
+from pytest_cloudbench.traffic import Analysis, Flow, FlowTable
+from pytest_cloudbench.traffic import metrics, sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["observe", "window"]
+
+_LEAST_GAP_S = 0.005
+
+
+def window(table: FlowTable, first_ns: int, last_ns: int) -> FlowTable:
+    """The same flows with only the packets from ``first_ns`` until before ``last_ns``.
+
+    Functions of ``traffic.metrics`` take it. The counts that the flows carry are still those of the whole capture.
+    """
+    import numpy as np
+
+    times = table.packets.time_ns[table.order]
+    kept = (times >= first_ns) & (times < last_ns)
+    before = np.concatenate(([0], np.cumsum(kept)))
+    starts = before[np.asarray(table.starts, np.int64)].tolist()
+    return FlowTable(table.packets, table.flows, table.foreign, table.order[kept], starts, table.up, table.verdicts)
+
+
+def observe(analysis: Analysis, about: Observation, first_ns: int, last_ns: int, *, round_trip_s: float) -> Observation:
+    """What the capture shows of the time from ``first_ns`` until before ``last_ns`` (nanoseconds since 1970).
+
+    Args:
+        analysis: of the whole capture.
+        about: what was done in that time; its counts are filled in.
+        first_ns: when the change began.
+        last_ns: when the client was in sync and quiet.
+        round_trip_s: of the link; bursts are parted by a good half of it.
+    """
+    table = window(analysis.table, first_ns, last_ns)
+    flows = [flow for flow in table.flows if len(table.rows(flow)) and not flow.server.is_multicast]
+    is_whole = analysis.validity.sizes_known
+    gap_s = max(0.6 * round_trip_s, _LEAST_GAP_S)
+    chunks = [size for flow in flows for size in metrics.chunks(table, flow)]
+    up = {flow.number: _unique_bytes(table, flow, up=True) for flow in flows}
+    busy = [flow for flow in flows if up[flow.number]]
+    offers = {facts.flow.number for facts in analysis.facts if "h2" in facts.alpn}
+    reasons = () if analysis.validity.verdict == "valid" else analysis.validity.reasons
+    return replace(
+        about,
+        up_bytes=sum(up.values()),
+        down_bytes=sum(_unique_bytes(table, flow, up=False) for flow in flows),
+        udp_up_bytes=sum(up[flow.number] for flow in flows if not flow.is_tcp),
+        wire_bytes=sum(int(table.packets.wire[table.rows(flow)].sum()) for flow in flows) if is_whole else None,
+        syns=len(metrics.syn_times_ns(table, flows)),
+        bursts=len(metrics.bursts(table, flows, gap_s)),
+        turns=sum(metrics.turns(table, flow) for flow in flows),
+        exchanges=sum(max(0, len(metrics.chunks(table, flow)) - 1) for flow in flows),
+        answers=_packets(table, flows, up=False),
+        chunks_bytes=tuple(chunks),
+        offers_h2=any(flow.number in offers for flow in busy),
+        duration_s=(last_ns - first_ns) / 1e9,
+        start_up_s=metrics.start_up_s(table, busy, first_ns),
+        completion_s=metrics.completion_s(table, busy, first_ns),
+        reasons=(*about.reasons, *reasons),
+    )
+
+
+def _packets(table: FlowTable, flows: Sequence[Flow], *, up: bool) -> int:
+    """How many packets had payload, in one direction."""
+    total = 0
+    for flow in flows:
+        rows = table.rows(flow)
+        total += int(((table.packets.payload[rows] > 0) & (table.up[rows] == up)).sum())
+    return total
+
+
+def _unique_bytes(table: FlowTable, flow: Flow, *, up: bool) -> int:
+    """Payload of one direction; what was sent twice counts once."""
+    import numpy as np
+
+    rows: Any = table.rows(flow)
+    rows = rows[(table.packets.payload[rows] > 0) & (table.up[rows] == up)]
+    payload = table.packets.payload[rows].astype(np.int64)
+    if not flow.is_tcp or not len(rows):
+        return int(payload.sum())
+    first = np.zeros(len(rows), bool)
+    first[0] = True
+    start = sequence.unwrap(table.packets.seq[rows], first)
+    return int(sequence.covered(np.zeros(len(rows), np.int64), first, start, payload)[0][0])

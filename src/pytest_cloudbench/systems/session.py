@@ -1,0 +1,193 @@
+"""A sync client between two ends of a link, with a capture on its side: steps in, observations out.
+
+What may live here: the order in which link, capture and client live, and what is recorded of them. Nothing is
+concluded here.
+
+One capture lasts for one series of steps and is cut by time: so there is one place in which a drop can hide, and
+connections are seen from their first packet. The client and its link stay up between series.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pytest_cloudbench.capture import Capture, CaptureResult
+from pytest_cloudbench.clients.base import SyncClient
+from pytest_cloudbench.detect import Observation, Step, observe
+from pytest_cloudbench.link import Link, Way
+from pytest_cloudbench.model import ClientError
+from pytest_cloudbench.systems.changes import Changes
+from pytest_cloudbench.traffic import Analysis, analyze
+
+__all__ = ["SyncSession"]
+
+_WAY = Way(delay_ms=10)
+_LOOK_S, _QUIET_LOOKS, _QUIET_BYTES, _QUIET_MOST_S = 0.1, 4, 2_000, 4.0
+
+
+class SyncSession:
+    """A client, both of its halves, a link between them, and captures; all of it ends with the context.
+
+    Args:
+        client: not prepared yet.
+        workdir: a folder for everything that is written; captures are in ``captures`` below it.
+        seed: what contents are made from; new for each run.
+        way: the link in each direction. Its delay is what makes an answer that is waited for visible.
+        timeout_s: how long a client may take for one step.
+        measure_link: whether to measure what the link delivers, before anything else.
+    """
+
+    def __init__(
+        self, client: SyncClient, workdir: Path, *, seed: str, way: Way = _WAY, timeout_s: float = 120.0,
+        measure_link: bool = True,
+    ) -> None:  # fmt: skip
+        self.client, self.workdir, self.way = client, workdir, way
+        self.captures: list[CaptureResult] = []
+        self.metrics: list[dict[str, Any]] = []
+        self.observations: list[Observation] = []
+        self.versions: Mapping[str, str] = {}
+        self.proofs: set[str] = set()
+        self._seed, self._timeout_s, self._measure_link = seed, timeout_s, measure_link
+        self._link = Link(way)
+        self._stack = ExitStack()
+        self._broken = ""
+        self._started = False
+        self._offers_h2 = False
+        self._stop_waiting = threading.Event()
+
+    def __enter__(self) -> SyncSession:
+        """Raises LinkUnavailable, CaptureUnavailable, MissingProgramError: whatever is not here."""
+        with self._stack:
+            self._stack.enter_context(self._link)
+            if self._measure_link:
+                self._link.measure(stream_s=0.3)
+            (self.workdir / "captures").mkdir(parents=True, exist_ok=True)
+            self._stack.callback(self.client.stop)
+            server, client = self._link.address("server"), self._link.address("client")
+            self.client.prepare(
+                self.workdir / "client", server_address=server, client_address=client, runner=self._link
+            )
+            self._changes = Changes(self.client.folder, self.workdir / "stage", self._seed)
+            self.versions = self.client.versions()
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def round_trip_s(self) -> float:
+        """Of the link as it was asked for."""
+        return 2 * self.way.delay_ms / 1e3
+
+    def measure(self, steps: Sequence[Step]) -> list[Observation]:
+        """Do the steps one after another, in one capture; what each of them showed, in their order.
+
+        A step that the client does not carry out is taken back, and its observation is not valid. When that does
+        not help either, neither are those after it. Raises ClientError when the client does not start.
+        """
+        path = self.workdir / "captures" / f"{len(self.captures)}.pcapng"
+        about = {"client": self.client.facts.name, "steps": [step.kind for step in steps]}
+        capture = Capture(self._link.interface, path, netns=self._link.enter("client", as_root=True), comment=about)
+        with capture:
+            if not self._started:
+                self.client.start()
+                self._started = True
+            self._wait_quiet(path)
+            phases = [self._phase(step, path) for step in steps]
+        assert capture.result is not None
+        self.captures.append(capture.result)
+        found = self._analyzed(capture.result, phases)
+        self.observations += found
+        return found
+
+    def record(self) -> dict[str, Any]:
+        """What was measured with, as plain data to store beside results."""
+        return {
+            "client": self.client.facts.name,
+            "versions": dict(self.versions),
+            "link": self._link.record(),
+            "proofs": sorted(self.proofs),
+            "captures": [
+                {"packets": each.packets, "dropped": each.dropped, "is_valid": each.is_valid,
+                 "reasons": list(each.reasons)}
+                for each in self.captures
+            ],
+        }  # fmt: skip
+
+    # --- one phase ---
+
+    def _phase(self, step: Step, path: Path) -> tuple[Observation, int, int]:
+        """Change, wait until in sync and quiet; what was done, and from when to when."""
+        if self._broken:
+            now = time.time_ns()
+            return Observation(step.kind, reasons=(self._broken,)), now, now
+        cpu_s = self.client.cpu_s("client")
+        done = self._changes.apply(step)
+        first_ns = time.time_ns() if step.kind == "idle" else self._changes.moved_ns
+        if step.kind == "idle":
+            self._stop_waiting.wait(step.duration_s)
+        else:
+            try:
+                self.client.after_change()
+                self.proofs.add(self.client.wait_synced(self._timeout_s).value)
+            except ClientError as error:
+                done = replace(done, reasons=(f"the client did not carry it out: {_first_line(error)}",))
+                self._take_back()
+            self._wait_quiet(path)
+        used_s = self.client.cpu_s("client")
+        if cpu_s is not None and used_s is not None:
+            done = replace(done, cpu_s=used_s - cpu_s)
+        return done, first_ns, time.time_ns()
+
+    def _take_back(self) -> None:
+        self._changes.undo()
+        try:
+            self.client.after_change()
+            self.client.wait_synced(self._timeout_s)
+        except ClientError as error:
+            self._broken = f"the client was out of sync since an earlier step: {_first_line(error)}"
+
+    def _wait_quiet(self, path: Path) -> None:
+        """Return when the capture hardly grows any more, or after some seconds: a client may never be quiet."""
+        sizes = [path.stat().st_size]
+        until_s = time.monotonic() + _QUIET_MOST_S
+        while time.monotonic() < until_s:
+            self._stop_waiting.wait(_LOOK_S)
+            sizes.append(path.stat().st_size)
+            if len(sizes) > _QUIET_LOOKS and sizes[-1] - sizes[-1 - _QUIET_LOOKS] < _QUIET_BYTES:
+                return
+
+    # --- what was seen ---
+
+    def _analyzed(
+        self, capture: CaptureResult, phases: Sequence[tuple[Observation, int, int]]
+    ) -> list[Observation]:
+        bad = tuple(f"capture: {reason}" for reason in capture.reasons)
+        if bad:
+            return [replace(about, reasons=(*about.reasons, *bad)) for about, _, _ in phases]
+        with capture.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            analysis: Analysis = analyze(data, source=capture.path.name, client=self._link.address("client"))
+            self._offers_h2 |= any("h2" in facts.alpn for facts in analysis.facts)
+            found = [
+                observe(analysis, about, first_ns, last_ns, round_trip_s=self.round_trip_s)
+                for about, first_ns, last_ns in phases
+            ]
+            self.metrics.append(analysis.as_dict())
+            del analysis
+        return [replace(each, offers_h2=each.offers_h2 or self._offers_h2) for each in found]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,11 +1,15 @@
 """Observations of a sync client into verdicts: yes, no or unknown, with the evidence.
 
-What may live here: pure functions. ``values``: what goes in and comes out; ``observe``: a capture into observations.
+What may live here: pure functions. ``values``: what goes in and comes out; ``observe``: a capture into observations;
+``sent``, ``waits``: the detectors; ``plan``: which steps to take, and all verdicts together.
 """
 
 from __future__ import annotations
 
 from pytest_cloudbench.detect.observe import observe
+from pytest_cloudbench.detect.plan import CAPABILITIES, first_steps, judge, more_steps
 from pytest_cloudbench.detect.values import KINDS, Observation, Step, Verdict
 
-__all__ = ["KINDS", "Observation", "Step", "Verdict", "observe"]
+__all__ = [
+    "CAPABILITIES", "KINDS", "Observation", "Step", "Verdict", "first_steps", "judge", "more_steps", "observe",
+]  # fmt: skip

@@ -19,6 +19,7 @@ Answer = Literal["yes", "no", "unknown"]
 KINDS: Mapping[str, str] = MappingProxyType({
     "idle": "nothing is changed",
     "new": "a new file of random bytes; later edits are edits of it",
+    "big": "a larger new file of random bytes",
     "copy": "the same bytes in a new folder, under an unrelated name",
     "text": "a new file of words, all of them put together anew",
     "text_in_jpeg": "words behind the head of a JPEG image, under a name that says nothing",
@@ -121,6 +122,7 @@ class Verdict:
             it. It is no probability.
         evidence: what was seen, in sentences.
         numbers: those that the answer rests on; ratios are of bytes sent to bytes in the file.
+        wants: kinds of steps that would tell more.
     """
 
     capability: str
@@ -129,11 +131,18 @@ class Verdict:
     confidence: float
     evidence: tuple[str, ...] = ()
     numbers: Mapping[str, float] = field(default_factory=dict)
+    wants: tuple[str, ...] = ()
 
 
-def unknown(capability: str, why: str, evidence: Sequence[str] = (), **numbers: float) -> Verdict:
+def unknown(
+    capability: str,
+    why: str,
+    evidence: Sequence[str] = (),
+    numbers: Mapping[str, float] | None = None,
+    wants: tuple[str, ...] = (),
+) -> Verdict:
     """A verdict that says why there is none."""
-    return Verdict(capability, "unknown", why, 0.0, tuple(evidence), numbers)
+    return Verdict(capability, "unknown", why, 0.0, tuple(evidence), dict(numbers or {}), wants)
 
 
 def valid_of(observations: Sequence[Observation], *kinds: str) -> list[Observation]:
@@ -144,6 +153,6 @@ def valid_of(observations: Sequence[Observation], *kinds: str) -> list[Observati
 def size_text(size_bytes: float) -> str:
     """A size for people: ``1.5 MiB``, ``128 KiB``, ``64 B``."""
     for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes >= unit:
+        if size_bytes >= 0.95 * unit:
             return f"{size_bytes / unit:.3g} {name}"
     return f"{size_bytes:.0f} B"

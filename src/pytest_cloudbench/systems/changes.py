@@ -113,7 +113,7 @@ class Changes:
             return self._changed(size)
         if kind == "jpeg":
             return image(RandomContent(self._key(), size))
-        if kind == "new":
+        if kind in ("new", "big"):
             return RandomContent(self._key(), size)
         start = Literal(head(1024, 768) if kind in ("text_in_jpeg", "fake_jpeg") else b"")
         words = Text(self._key(), size - start.size_bytes)

@@ -22,7 +22,7 @@ from typing import Any
 
 from pytest_cloudbench.capture import Capture, CaptureResult
 from pytest_cloudbench.clients.base import SyncClient
-from pytest_cloudbench.detect import Observation, Step, observe
+from pytest_cloudbench.detect import Observation, Step, Verdict, first_steps, judge, more_steps, observe
 from pytest_cloudbench.link import Link, Way
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.systems.changes import Changes
@@ -111,6 +111,14 @@ class SyncSession:
         found = self._analyzed(capture.result, phases)
         self.observations += found
         return found
+
+    def examine(self) -> dict[str, Verdict]:
+        """Measure until all is known or repeating does not help: a verdict for each capability."""
+        steps = first_steps()
+        while steps:
+            self.measure(steps)
+            steps = more_steps(self.observations)
+        return judge(self.observations)
 
     def record(self) -> dict[str, Any]:
         """What was measured with, as plain data to store beside results."""

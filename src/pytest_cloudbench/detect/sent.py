@@ -1,0 +1,274 @@
+"""What a client did not send: deduplication, delta encoding, compression (IMC 2013, sections 4.3 to 4.5).
+
+What may live here: verdicts that rest on how many bytes went up for an edit.
+
+All ratios are of bytes sent, less what the idle client sends, to the size of the file, each divided by the same ratio for
+a new file of random bytes: so encryption, headers and redundancy cancel out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pytest_cloudbench.detect.values import Observation, Verdict, size_text, unknown
+
+__all__ = ["Sent", "compression", "deduplication", "delta"]
+
+_CHEAP, _WHOLE = 0.25, 0.75
+_SANE_LOW, _SANE_HIGH = 0.9, 6.0
+_COMPRESSED, _NOT_COMPRESSED = 0.85, 0.95
+_DELTA, _EXPLAINED = 0.25, 0.5
+"""Bytes of an edit over those of the same edit under another name: below the one there is more at work than
+deduplication, above the other there is not."""
+_FINE_BYTES = 48 << 10
+_POLICY = {
+    (True, True): "always: whatever the name and the content",
+    (False, True): "smart: by content, since what begins like a JPEG image is left alone",
+    (True, False): "by name: what is called .jpg is left alone",
+    (False, False): "smart: by name or content",
+}  # (in spite of a JPEG's head, in spite of a JPEG's name)
+
+
+@dataclass(slots=True)
+class Sent:
+    """Costs of edits, in comparable form.
+
+    Attributes:
+        idle_bytes_per_s: what the client sends while nothing happens.
+        groups: for each new file that was the base of edits, kind to ratio; the last group is the last base.
+        costs_bytes: the same in bytes.
+        sizes_bytes: size of each base.
+        ratios: kind to the ratios of all observations of it.
+        doubt: why no ratio can be trusted; empty when they can.
+    """
+
+    idle_bytes_per_s: float
+    groups: list[dict[str, float]] = field(default_factory=list)
+    costs_bytes: list[dict[str, float]] = field(default_factory=list)
+    sizes_bytes: list[int] = field(default_factory=list)
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    doubt: str = ""
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation]) -> Sent:
+        """Costs of all that is valid."""
+        idle = [each for each in observations if each.kind == "idle" and each.is_valid and each.duration_s > 0]
+        rate = max((each.up_bytes / each.duration_s for each in idle), default=0.0)
+        made = cls(rate)
+        if not idle:
+            made.doubt = "the idle client was not measured"
+        unit = 0.0
+        for each in observations:
+            if each.kind == "new":
+                made.groups.append({})
+                made.costs_bytes.append({})
+                made.sizes_bytes.append(each.size_bytes)
+            if not each.is_valid or not each.size_bytes:
+                continue
+            cost = max(0.0, each.up_bytes - rate * each.duration_s)
+            if each.kind == "new":
+                unit = cost / each.size_bytes
+                if not _SANE_LOW <= unit <= _SANE_HIGH:
+                    made.doubt = (
+                        f"{size_text(cost)} were sent for a new file of {size_text(each.size_bytes)} of random bytes, so "
+                        "this is not all of the client's traffic, or not only this client's"
+                    )
+            if unit:
+                ratio = cost / each.size_bytes / unit
+                made.ratios.setdefault(each.kind, []).append(ratio)
+                if made.groups:
+                    made.groups[-1][each.kind], made.costs_bytes[-1][each.kind] = ratio, cost
+        if not made.doubt and "new" not in made.ratios:
+            made.doubt = "no new file of random bytes was measured"
+        return made
+
+    def pair(self, kind: str) -> tuple[float, float, float, float] | None:
+        """(ratio, ratio of its twin, bytes, bytes of its twin) of the last base that has both."""
+        for ratios, costs in zip(self.groups[::-1], self.costs_bytes[::-1], strict=True):
+            if kind in ratios and f"twin_{kind}" in ratios:
+                twin = f"twin_{kind}"
+                return ratios[kind], ratios[twin], costs[kind], costs[twin]
+        return None
+
+    def last(self, kind: str) -> float | None:
+        """Ratio of the last valid observation of a kind."""
+        found = self.ratios.get(kind)
+        return found[-1] if found else None
+
+    def cost(self, kind: str) -> float | None:
+        """Bytes of the last valid observation of a kind."""
+        return next((costs[kind] for costs in self.costs_bytes[::-1] if kind in costs), None)
+
+    def evidence(self, *kinds: str) -> list[str]:
+        """One sentence for each kind that was measured."""
+        return [
+            f"{kind}: {size_text(costs[kind])} sent, {ratio:.3g} of a new file's"
+            for ratios, costs in zip(self.groups, self.costs_bytes, strict=True)
+            for kind, ratio in ratios.items()
+            if kind in kinds
+        ]
+
+    def numbers(self, *kinds: str) -> dict[str, float]:
+        """The last ratio of each kind that was measured."""
+        return {kind: round(found[-1], 6) for kind in kinds if (found := self.ratios.get(kind))}
+
+
+def _margin(ratio: float, bound: float) -> float:
+    """0 at the bound, near 1 far from it."""
+    low, high = sorted((max(ratio, 1e-9), bound))
+    return round(1 - low / high, 4)
+
+
+def deduplication(sent: Sent) -> Verdict:
+    """Whether content that the server has is not sent again (IMC 2013, 4.3).
+
+    The copy lies in a new folder under an unrelated name, so a client that only looks for a similar file to start
+    from, as rsync's ``--fuzzy`` does, does not find any.
+    """
+    name, kinds = "deduplication", ("copy", "restore", "twin_insert", "twin_change")
+    if sent.doubt:
+        return unknown(name, sent.doubt, wants=("idle", "new", "copy"))
+    evidence, numbers, copies = sent.evidence(*kinds), sent.numbers(*kinds), sent.ratios.get("copy", [])
+    if not copies:
+        return unknown(name, "no copy of a file was measured", evidence, numbers, wants=("copy",))
+    if all(ratio >= _WHOLE for ratio in copies):
+        return Verdict(name, "no", "a copy is sent like a new file", _margin(min(copies), _CHEAP), tuple(evidence), numbers)
+    if any(ratio > _CHEAP for ratio in copies):
+        return unknown(name, "a copy is neither sent whole nor left out", evidence, numbers, wants=("new", "copy"))
+    parts, wants = [], []
+    edits = [sent.last(kind) for kind in ("append", "insert", "change")]
+    twin, size = sent.last("twin_change"), size_text(max(sent.sizes_bytes))
+    if edits and all(edit is not None and edit >= _WHOLE for edit in edits):
+        parts.append(f"whole files, or blocks of {size} and more")
+    elif twin is None:
+        wants += ["twin_change"]
+    elif twin >= _WHOLE:
+        parts.append("whole files")
+    else:
+        parts.append(f"blocks of about {size_text(_granularity(sent))} or less")
+    restored = sent.last("restore")
+    if restored is None:
+        wants += ["delete", "restore"]
+    elif restored <= _CHEAP or restored >= _WHOLE:
+        parts.append("also after all copies were deleted" if restored <= _CHEAP else "not after all copies were deleted")
+    detail = "; ".join(parts) or "whether by file or by block is not known"
+    return Verdict(name, "yes", detail, _margin(max(copies), _CHEAP), tuple(evidence), numbers, tuple(wants))
+
+
+def _granularity(sent: Sent) -> float:
+    """Bytes that are sent for few bytes that differ, where blocks are deduplicated; the most where nothing is known."""
+    return min(cost for kind in ("twin_change", "twin_insert") if (cost := sent.cost(kind)) is not None)
+
+
+def block_bytes(sent: Sent) -> float | None:
+    """About how large the blocks are that deduplication knows; None where it is not by block, or not known."""
+    copy, twin = sent.last("copy"), sent.last("twin_change")
+    if sent.doubt or copy is None or twin is None or copy > _CHEAP or twin >= _WHOLE:
+        return None
+    return _granularity(sent)
+
+
+def delta(sent: Sent) -> Verdict:
+    """Whether only what was changed in a file is sent (IMC 2013, 4.4).
+
+    Deduplicated blocks make edits cheap as well. So each edit is also made to a file of another name: what saves there,
+    too, is no delta encoding.
+    """
+    name, kinds = "delta", ("append", "insert", "change", "twin_insert", "twin_change", "copy")
+    if sent.doubt:
+        return unknown(name, sent.doubt, wants=("idle", "new", "append", "insert", "change"))
+    evidence, numbers = sent.evidence(*kinds), sent.numbers(*kinds)
+    edits = {kind: ratio for kind in ("append", "insert", "change") if (ratio := sent.last(kind)) is not None}
+    if missing := tuple({"insert", "append"} - edits.keys()):
+        why = f"not measured: {' and '.join(sorted(missing))}"
+        return unknown(name, why, evidence, numbers, wants=missing)
+    if all(ratio >= _WHOLE for ratio in edits.values()):
+        margin = _margin(min(edits.values()), _CHEAP)
+        return Verdict(name, "no", "an edited file is sent whole", margin, tuple(evidence), numbers)
+    copy = sent.last("copy")
+    if copy is None or _CHEAP < copy < _WHOLE:
+        why = "whether deduplication explains it is not known, since a copy is neither sent whole nor left out"
+        return unknown(name, why, evidence, numbers, wants=("copy",))
+    if copy >= _WHOLE:
+        return _plain_delta(edits, sent, evidence, numbers)
+    return _delta_beside_deduplication(sent, evidence, numbers)
+
+
+def _plain_delta(edits: dict[str, float], sent: Sent, evidence: list[str], numbers: dict[str, float]) -> Verdict:
+    """Where nothing is deduplicated, what is cheap is delta encoding."""
+    inside = {kind: ratio for kind, ratio in edits.items() if kind != "append" and ratio <= _CHEAP}
+    if inside and edits["append"] <= _CHEAP:
+        return _yes(sent, min(inside.values()), evidence, numbers)
+    if inside or edits["append"] > _CHEAP:
+        why = "edits are neither sent whole nor small"
+        return unknown("delta", why, evidence, numbers, wants=("new", "append", "insert", "change"))
+    why = "only what is appended is sent by itself; edits within the file are not"
+    return unknown("delta", why, evidence, numbers)
+
+
+def _delta_beside_deduplication(sent: Sent, evidence: list[str], numbers: dict[str, float]) -> Verdict:
+    pairs = {kind: pair for kind in ("insert", "change") if (pair := sent.pair(kind)) is not None}
+    if missing := tuple(f"twin_{kind}" for kind in ("insert", "change") if kind not in pairs):
+        why = "edits are cheap, and so are copies; which of the two does it is not known"
+        return unknown("delta", why, evidence, numbers, wants=missing)
+    shares = {kind: pair[2] / max(1.0, pair[3]) for kind, pair in pairs.items()}
+    numbers |= {f"{kind}_over_twin": round(share, 6) for kind, share in shares.items()}
+    better = [kind for kind, share in shares.items() if share <= _DELTA and pairs[kind][0] <= _CHEAP]
+    if better:
+        return _yes(sent, min(pairs[kind][0] for kind in better), evidence, numbers, min(shares.values()))
+    again = ("new", "copy", "append", "insert", "change", "twin_insert", "twin_change")
+    if any(share < _EXPLAINED for share in shares.values()):
+        why = "edits cost less than deduplication explains, but not clearly"
+        return unknown("delta", why, evidence, numbers, wants=again)
+    fine = min(pair[2] for pair in pairs.values())
+    if fine < _FINE_BYTES:
+        why = f"blocks of {size_text(fine)} and less are deduplicated, which saves what delta encoding would"
+        return unknown("delta", why, evidence, numbers)
+    detail = f"edits cost what they cost in a file of another name: deduplicated blocks, {size_text(fine)} at least"
+    return Verdict("delta", "no", detail, _margin(min(shares.values()), _DELTA), tuple(evidence), numbers)
+
+
+def _yes(
+    sent: Sent, deciding: float, evidence: list[str], numbers: dict[str, float], share: float | None = None
+) -> Verdict:
+    insert = sent.last("insert")
+    moved = insert is not None and insert <= _CHEAP
+    where = "also of what has moved (rolling)" if moved else "only at its old place (fixed blocks)"
+    costs = [cost for kind in ("insert", "change") if (cost := sent.cost(kind)) is not None]
+    margin = min([_margin(deciding, _CHEAP), *([] if share is None else [_margin(share, _DELTA)])])
+    detail = f"what did not change is not sent, {where}; {size_text(min(costs))} for a small edit"
+    return Verdict("delta", "yes", detail, margin, tuple(evidence), numbers)
+
+
+def compression(sent: Sent, observations: Sequence[Observation]) -> Verdict:
+    """Whether content is compressed before it is sent, and which files are spared (IMC 2013, 4.5)."""
+    name, kinds = "compression", ("text", "text_in_jpeg", "text_as_jpeg", "fake_jpeg", "jpeg")
+    if sent.doubt:
+        return unknown(name, sent.doubt, wants=("idle", "new", "text"))
+    evidence, numbers = sent.evidence(*kinds), sent.numbers(*kinds)
+    packed = {each.kind: each.zlib_bytes / each.size_bytes
+              for each in observations if each.zlib_bytes is not None and each.size_bytes and each.is_valid}  # fmt: skip
+    numbers |= {f"{kind}_zlib": round(ratio, 6) for kind, ratio in packed.items()}
+    texts = sent.ratios.get("text", [])
+    if not texts or packed.get("text", 1.0) > _COMPRESSED * 0.75:
+        return unknown(name, "no text that compresses well was measured", evidence, numbers, wants=("text",))
+    if all(ratio >= _NOT_COMPRESSED for ratio in texts):
+        margin = _margin(min(texts), packed["text"])
+        return Verdict(name, "no", "text is sent as it is", margin, tuple(evidence), numbers)
+    if any(ratio > _COMPRESSED for ratio in texts):
+        return unknown(name, "text is sent hardly smaller than it is", evidence, numbers, wants=("text",))
+    policy, wants = [], []
+    for kind in ("text_in_jpeg", "text_as_jpeg"):
+        ratio = sent.last(kind)
+        if ratio is None:
+            wants.append(kind)
+        policy.append(None if ratio is None or _COMPRESSED < ratio < _NOT_COMPRESSED else ratio <= _COMPRESSED)
+    if "jpeg" not in numbers:
+        wants.append("jpeg")
+    in_head, in_name = policy
+    detail = "which files are spared is not known"
+    if in_head is not None and in_name is not None:
+        detail = _POLICY[in_head, in_name]
+    detail += f"; to {max(texts):.0%} where zlib -6 gets {packed['text']:.0%}"
+    return Verdict(name, "yes", detail, _margin(max(texts), _COMPRESSED), tuple(evidence), numbers, tuple(wants))

@@ -1,0 +1,175 @@
+"""Where a client waits for answers: chunking and bundling (IMC 2013, sections 4.1 and 4.2).
+
+What may live here: verdicts that rest on exchanges: places where the client went on only after everything that it had sent
+was acknowledged and the server had spoken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_cloudbench.detect.sent import Sent, block_bytes
+from pytest_cloudbench.detect.values import Observation, Verdict, size_text, unknown, valid_of
+from pytest_cloudbench.model import KIB, MIB
+
+__all__ = ["bundling", "chunking"]
+
+_LEAST_PIECE_BYTES = 16 * KIB
+_LEAST_CHUNK_BYTES = 120_000
+"""Below lie windows of 64 KiB, of HTTP/2 and others, which look just like chunks."""
+_LEAST_CHUNKS, _SAME = 3, 0.03
+_CHUNKED_SHARE, _ONE_PIECE = 0.6, 0.9
+_NO_ABOVE_BYTES = 32 * MIB
+_H2_ANSWER_BYTES = 120
+_ASKED_BYTES = 48
+
+_PER_FILE, _NEVER = 0.4, 0.06
+_NO_ANSWER_BYTES = 12
+_UDP_SHARE = 0.2
+
+
+def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
+    """Whether a large file is sent in pieces, each acknowledged before the next one begins, and how large they are."""
+    name = "chunking"
+    files = valid_of(observations, "new", "big")
+    if sent.doubt:
+        return unknown(name, sent.doubt, wants=("idle", "new"))
+    if not files or all(each.up_bytes < 0.5 * each.size_bytes for each in files):
+        return unknown(name, "no large file was seen", wants=("new",))
+    if any(each.udp_up_bytes > _UDP_SHARE * each.up_bytes for each in files):
+        return unknown(name, "the client sends over UDP, where acknowledgements do not show")
+    found = [_pieces(each) for each in files]
+    evidence = [text for _, text, _ in found]
+    sizes = [size for size, _, _ in found if size is not None]
+    largest = max(files, key=lambda each: each.size_bytes)
+    numbers = {"largest_file_bytes": float(largest.size_bytes), "largest_piece": min(share for _, _, share in found)}
+    if sizes and len(sizes) >= sum(each.size_bytes >= _LEAST_CHUNKS * min(sizes) for each in files):
+        return _regular(sizes, files, evidence, numbers)
+    if all(share >= _ONE_PIECE for _, _, share in found):
+        return _one_piece(sent, observations, largest, evidence, numbers)
+    why = "there are pauses, but not between pieces of one size"
+    return unknown(name, why, evidence, numbers, wants=("big",))
+
+
+def _pieces(each: Observation) -> tuple[int | None, str, float]:
+    """(size of the chunks, what was seen, share of the largest piece) in the upload of one file."""
+    pieces = [size for size in each.chunks_bytes if size >= _LEAST_PIECE_BYTES]
+    total = sum(pieces)
+    share = max(pieces, default=0) / max(1, total)
+    file = size_text(each.size_bytes)
+    best, best_bytes = None, 0
+    for size in sorted(set(pieces)):
+        alike = [other for other in pieces if abs(other - size) <= _SAME * size]
+        if len(alike) >= _LEAST_CHUNKS and sum(alike) > best_bytes:
+            best, best_bytes = sorted(alike)[len(alike) // 2], sum(alike)
+    if best is None or best_bytes < _CHUNKED_SHARE * total:
+        return None, f"{file}: {len(pieces)} pieces, the largest has {share:.0%}", share
+    larger = [size for size in pieces if size > best * (1 + _SAME)]
+    if len(larger) > len(pieces) // 10:
+        return None, f"{file}: pieces of {size_text(best)}, and {len(larger)} larger ones", share
+    # Headers of each piece and of what carries it are not the file's.
+    content = round(best * min(1.0, each.size_bytes / total))
+    return content, f"{file}: {len(pieces)} pieces, most of {size_text(content)}", share
+
+
+def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str], numbers: dict[str, float]) -> Verdict:
+    low, high = min(sizes), max(sizes)
+    numbers["chunk_bytes"] = float(low)
+    if high > low * (1 + _SAME):
+        why = f"pieces are of one size in a file, but not in all ({size_text(low)} and {size_text(high)})"
+        return unknown("chunking", why, evidence, numbers)
+    if low < _LEAST_CHUNK_BYTES:
+        why = f"pieces of {size_text(low)} may be windows of the protocol (64 KiB in HTTP/2)"
+        return unknown("chunking", why, evidence, numbers)
+    answers = min(each.down_bytes / max(1, each.size_bytes / low) for each in files)
+    if any(each.offers_h2 for each in files) and answers < _H2_ANSWER_BYTES:
+        why = f"HTTP/2 was offered, and {answers:.0f} bytes come back for each piece: it may be a window"
+        return unknown("chunking", why, evidence, numbers)
+    margin = round(1 - _LEAST_CHUNK_BYTES / low, 4)
+    return Verdict("chunking", "yes", f"chunks of {size_text(low)}", margin, tuple(evidence), numbers)
+
+
+def _one_piece(
+    sent: Sent, observations: Sequence[Observation], largest: Observation, evidence: list[str], numbers: dict[str, float]
+) -> Verdict:
+    block = block_bytes(sent)
+    if block is not None:
+        new, copy = valid_of(observations, "new")[-1], valid_of(observations, "copy")[-1]
+        asked = (new.down_bytes - copy.down_bytes) / max(1.0, new.size_bytes / block)
+        numbers |= {"block_bytes": block, "asked_bytes_per_block": asked}
+        if asked >= _ASKED_BYTES and new.size_bytes / block > 4 * _LEAST_CHUNKS:
+            detail = f"blocks of about {size_text(block)}, each asked for by the server"
+            return Verdict("chunking", "yes", detail, round(1 - _ASKED_BYTES / asked, 4), tuple(evidence), numbers)
+        why = "files go without a pause, but are deduplicated by block: pieces are not seen on the wire"
+        return unknown("chunking", why, evidence, numbers)
+    copy_ratio, twin = sent.last("copy"), sent.last("twin_change")
+    edits = [sent.last(kind) for kind in ("append", "insert", "change")]
+    if copy_ratio is not None and copy_ratio < 0.75 and twin is None and any(e is not None and e < 0.75 for e in edits):
+        return unknown("chunking", "whether blocks are deduplicated is not known", evidence, numbers, wants=("twin_change",))
+    if largest.size_bytes < _NO_ABOVE_BYTES:
+        why = f"not up to {size_text(largest.size_bytes)}; larger files were not tried"
+        return unknown("chunking", why, evidence, numbers, wants=("big",))
+    margin = round(1 - (1 - numbers["largest_piece"]) / (1 - _ONE_PIECE), 4)
+    detail = f"one piece, up to {size_text(largest.size_bytes)}"
+    return Verdict("chunking", "no", detail, margin, tuple(evidence), numbers)
+
+
+def bundling(sent: Sent, observations: Sequence[Observation]) -> Verdict:
+    """Whether many small files travel together, without a connection, a wait or an answer for each.
+
+    Two batches of as many bytes in different numbers of files are compared, so whatever does not depend on the number
+    of files cancels out.
+    """
+    name = "bundling"
+    few, many = valid_of(observations, "few"), valid_of(observations, "many")
+    if sent.doubt:
+        return unknown(name, sent.doubt, wants=("idle", "new", "few", "many"))
+    if not few or not many:
+        return unknown(name, "two batches of files are needed", wants=("few", "many"))
+    idle = max(valid_of(observations, "idle"), key=lambda each: each.exchanges / max(each.duration_s, 1e-9))
+    slopes = [_slopes(*pair, idle) for pair in zip(few, many, strict=False)]
+    evidence = [
+        f"{each.files} files of {size_text(each.size_bytes / each.files)}: {each.syns} connections, {each.exchanges} "
+        f"exchanges, {each.down_bytes} bytes back"
+        for each in (*few, *many)
+    ]
+    last = slopes[-1]
+    numbers = {f"{key}_per_file": round(value, 4) for key, value in last.items()}
+    if any(each.up_bytes < 0.5 * each.size_bytes for each in (*few, *many)):
+        return unknown(name, "less came up than the files hold", evidence, numbers, wants=("few", "many"))
+    answers = [_bundled(each) for each in slopes]
+    if len(set(answers)) > 1:
+        return unknown(name, "two measurements disagree", evidence, numbers)
+    if answers[0] == "no":
+        why, much = ("a connection", last["syns"]) if last["syns"] >= _PER_FILE else ("an exchange", last["exchanges"])
+        detail = f"{why} for each file ({much:.2g})"
+        return Verdict(name, "no", detail, round(1 - _PER_FILE / max(much, _PER_FILE), 4), tuple(evidence), numbers)
+    if answers[0] == "thin":
+        why = "more exchanges for more files, but not one for each"
+        return unknown(name, why, evidence, numbers, wants=("few", "many") if len(slopes) < 2 else ())
+    if any(each.udp_up_bytes > _UDP_SHARE * each.up_bytes for each in many):
+        return unknown(name, "the client sends over UDP, where acknowledgements do not show", evidence, numbers)
+    if answers[0] == "stream":
+        why = f"files follow each other without a wait, and {last['down_bytes']:.0f} bytes come back for each"
+        return unknown(name, why, evidence, numbers)
+    margin = round(1 - max(0.0, last["down_bytes"]) / _NO_ANSWER_BYTES, 4)
+    return Verdict(name, "yes", "many files travel as one, without answers for each", margin, tuple(evidence), numbers)
+
+
+def _slopes(few: Observation, many: Observation, idle: Observation) -> dict[str, float]:
+    """What each file more adds, with what the idle client would have done taken off."""
+    files = many.files - few.files
+    longer_s = many.duration_s - few.duration_s
+    found = {}
+    for key in ("syns", "exchanges", "down_bytes"):
+        while_idle = getattr(idle, key) / max(idle.duration_s, 1e-9) * longer_s
+        found[key] = (getattr(many, key) - getattr(few, key) - max(0.0, while_idle)) / max(1, files)
+    return found
+
+
+def _bundled(slopes: dict[str, float]) -> str:
+    if max(slopes["syns"], slopes["exchanges"]) >= _PER_FILE:
+        return "no"
+    if max(slopes["syns"], slopes["exchanges"]) > _NEVER:
+        return "thin"
+    return "bundle" if slopes["down_bytes"] <= _NO_ANSWER_BYTES else "stream"

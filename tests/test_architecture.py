@@ -64,6 +64,7 @@ SIDEWAYS = {
     ("arrival", "trace"): "a replayed trace is one of the arrival processes",
     ("shapes", "_significance"): "the rank tests behind a statement about shape, as formulas of their own",
     ("expect", "stats"): "a claim is about the columns of a summary",
+    ("detect", "traffic"): "an observation is what a capture shows of one phase",
     ("configs", "payload"): "a file names generators, which are built to check it",
     ("configs", "arrival"): "the same for arrival processes",
     ("configs", "trace"): "a trace says how many sensors and which operations there are",
@@ -86,7 +87,10 @@ PROVIDERS = frozenset(
 ORDINARY = frozenset("box drive mega swift".split())
 COMPANIONS = frozenset("driver emulator client provider sdk api account token google openstack".split())
 # (module, literal) that may occur once although it names a provider.
-NAMED = {("plugin", "emulated:dropbox"): "the default of --provider needs no account"}
+NAMED = {
+    ("plugin", "emulated:dropbox"): "the default of --provider needs no account",
+    ("plugin", "syncthing"): "the default of --client is a real one that Debian has, and ours",
+}
 
 # All that layers 0 and 1 may import from the standard library: no clock, socket, file or thread among it.
 PURE = frozenset(
@@ -99,6 +103,7 @@ PURE = frozenset(
 PURE_TOO = {
     ("payload", "cryptography"): "AES as a fast generator of bytes: a pure function of key and counter",
     ("traffic", "numpy"): "columns of packets: a pure function of a capture's bytes",
+    ("detect", "numpy"): "the same columns, cut by time",
     ("traffic", "mmap"): "the type of a buffer that is handed in, for annotations only",
 }
 IMPURE_CALLS = frozenset({"open", "input", "print", "breakpoint", "exec", "eval", "__import__"})

@@ -64,6 +64,13 @@ CONCLUSIONS: dict[str, Metric] = {
     "wrong_hash_rate": Metric("fraction"),
     "capacity_per_s": Metric("1/s", "higher", time_like=True),
     "capacity_sensors": Metric("sensors", "higher"),
+    "chunking": Metric("1 is yes", "higher"),
+    "bundling": Metric("1 is yes", "higher"),
+    "deduplication": Metric("1 is yes", "higher"),
+    "delta": Metric("1 is yes", "higher"),
+    "compression": Metric("1 is yes", "higher"),
+    "tue": Metric("ratio"),
+    "traffic_mb": Metric("MB"),
 }
 """Metrics of what an experiment concludes from several runs."""
 

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from pytest_cloudbench.fleet.agent import Agent
     from pytest_cloudbench.fleet.experiment import Experiment
     from pytest_cloudbench.fleet.provider import Provider
+    from pytest_cloudbench.fleet.sync import SyncItem, SyncLab
     from pytest_cloudbench.payload import Payloads
 
 __all__: list[str] = []
 
 _DEFAULT_PROVIDER = "emulated:dropbox"
+_DEFAULT_CLIENTS = ("syncthing", "reference")
 _SESSION = pytest.StashKey[Any]()
 
 
@@ -46,6 +48,14 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "action": "append", "metavar": "SPEC", "default": [],
         "help": "storage service under test, may repeat: emulated:PROFILE (an embedded one), folder:PATH, or the "
                 f"name of a real one (default: {_DEFAULT_PROVIDER})",
+    }),
+    ("--client", {
+        "action": "append", "metavar": "NAME|FILE.toml", "default": [],
+        "help": "sync client under test, may repeat: a name with options (lsyncd?compress=0), or a file that describes "
+                f"a command (default: {' and '.join(_DEFAULT_CLIENTS)}, where they are installed)",
+    }),
+    ("--keep-captures", {
+        "action": "store_true", "help": "keep captures of sync clients with the results; they hold what was sent",
     }),
     ("--grid", {
         "choices": ("quick", "paper"), "default": "quick",
@@ -156,6 +166,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         of_file = getattr(metafunc.function, "cloudbench_providers", ())
         specs = metafunc.config.option.provider or of_file or [_DEFAULT_PROVIDER]
         metafunc.parametrize("provider", list(dict.fromkeys(specs)), indirect=True, scope="session")
+    if "sync_lab" in metafunc.fixturenames:
+        chosen = metafunc.config.option.client or _DEFAULT_CLIENTS
+        metafunc.parametrize("sync_lab", list(dict.fromkeys(chosen)), indirect=True, scope="module")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -297,6 +310,26 @@ def experiment(request: pytest.FixtureRequest, fleet: Agent, provider: Provider)
     made: Experiment = experiment_of(request.node, fleet, provider, _session(request.config).facts)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def sync_lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[SyncLab]:
+    """A sync client on a link of its own, for all tests of a module: ``--client``, one parameter for each."""
+    from pytest_cloudbench.fleet.sync import SyncLab
+
+    config = request.config
+    folder = tmp_path_factory.mktemp("sync")
+    lab = SyncLab(request.param, folder, _session(config).facts, keep_captures=config.option.keep_captures)
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def sync_session(request: pytest.FixtureRequest, sync_lab: SyncLab) -> SyncItem:
+    """A sync client under test: ``examine()`` for verdicts, ``measure(steps)`` for observations, ``conclude(...)``."""
+    from pytest_cloudbench.fleet.sync import item_of
+
+    return item_of(request.node, sync_lab, _session(request.config).agent)
 
 
 def _runs_alone(item: pytest.Item) -> bool:

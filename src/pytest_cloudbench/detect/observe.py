@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.detect.values import Observation
-from pytest_cloudbench.traffic import Analysis, Flow, FlowTable
-from pytest_cloudbench.traffic import metrics, sequence
+from pytest_cloudbench.traffic import Analysis, Flow, FlowTable, metrics, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pytest_cloudbench.detect.sent import Sent, compression, deduplication, delta
 from pytest_cloudbench.detect.values import KINDS, Observation, Step, Verdict, unknown
 from pytest_cloudbench.detect.waits import bundling, chunking
-from pytest_cloudbench.model import KIB, MIB
+from pytest_cloudbench.model import MIB
 
 __all__ = ["CAPABILITIES", "first_steps", "judge", "more_steps"]
 
@@ -36,7 +36,6 @@ _ORDER = (
 _OF_BASE = ("copy", "append", "insert", "change", "twin_insert", "twin_change", "delete", "restore")
 _MOST = 3
 """So often a kind is measured; new, larger bases twice."""
-assert set(_ORDER) == set(KINDS)
 
 
 def first_steps() -> tuple[Step, ...]:
@@ -47,32 +46,37 @@ def first_steps() -> tuple[Step, ...]:
 def more_steps(observations: Sequence[Observation]) -> tuple[Step, ...]:
     """What else would tell more; nothing when all is known, or when repeating has not helped.
 
-    A pure function of what was observed: the same again gives the same steps.
+    Detectors say what they lack. A kind that was measured is not worth much at the same file again, so edits are
+    repeated on a new one, three times as large. A pure function of what was observed.
     """
-    wanted = {kind for verdict in judge(observations).values() for kind in verdict.wants}
     counts = {kind: sum(each.kind == kind for each in observations) for kind in KINDS}
-    wanted = {kind for kind in wanted if counts[kind] < (2 if kind in ("new", "big") else _MOST)}
-    if not wanted or "idle" in {kind for kind in wanted if counts[kind] > 1}:
+    lacking = {kind for verdict in judge(observations).values() for kind in verdict.wants}
+    wanted = {kind for kind in lacking - {"idle"} if counts[kind] < (2 if kind in ("new", "big") else _MOST)}
+    if not wanted:
         return ()
-    since = [each.kind for each in observations]
-    since = since[len(since) - since[::-1].index("new") :] if "new" in since else []
-    if "new" not in wanted and any(kind in since for kind in wanted & set(_OF_BASE) if _was_valid(observations, kind)):
+    if wanted & set(_OF_BASE) & _measured(observations):
         wanted.add("new")
     if "new" in wanted:
         if counts["new"] > 1:
-            return ()
-        wanted |= {kind for kind in ("copy",) if "twin_change" in wanted or "twin_insert" in wanted}
-    if "restore" in wanted:
-        wanted.add("delete")
-    if {"few", "many"} & wanted:
-        wanted |= {"few", "many"}
+            wanted -= {"new", *_OF_BASE}
+        elif wanted & {"twin_insert", "twin_change"}:
+            wanted |= {"copy", "insert", "change"}
+    for pair in (("delete", "restore"), ("few", "many")):
+        if wanted & set(pair):
+            wanted |= set(pair)
     size = _FILE_BYTES * (3 if counts["new"] else 1)
-    steps = [_step(kind, size if kind == "new" else 0) for kind in _ORDER if kind in wanted | {"idle"}]
-    return tuple(steps)
+    steps = tuple(_step(kind, size if kind == "new" else 0) for kind in _ORDER if kind in wanted)
+    return (_step("idle"), *steps) if steps else ()
 
 
-def _was_valid(observations: Sequence[Observation], kind: str) -> bool:
-    return any(each.kind == kind and each.is_valid for each in observations)
+def _measured(observations: Sequence[Observation]) -> set[str]:
+    """Kinds of which there is a valid observation since the last new file."""
+    found: set[str] = set()
+    for each in observations:
+        found = set() if each.kind == "new" else found
+        if each.is_valid:
+            found.add(each.kind)
+    return found
 
 
 def _step(kind: str, size_bytes: int = 0) -> Step:
@@ -92,6 +96,6 @@ def judge(observations: Sequence[Observation]) -> dict[str, Verdict]:
     for name in CAPABILITIES:
         try:
             found[name] = _DETECTORS[name](Sent.of(observations), observations)
-        except Exception as error:  # noqa: BLE001 - a crash is no answer, and must not take the others with it
+        except Exception as error:  # a crash is no answer, and must not take the others with it
             found[name] = unknown(name, f"the detector failed: {type(error).__name__}: {error}")
     return found

@@ -2,8 +2,8 @@
 
 What may live here: verdicts that rest on how many bytes went up for an edit.
 
-All ratios are of bytes sent, less what the idle client sends, to the size of the file, each divided by the same ratio for
-a new file of random bytes: so encryption, headers and redundancy cancel out.
+All ratios are of bytes sent, less what the idle client sends, to the size of the file, each divided by the same ratio
+for a new file of random bytes: so encryption, headers and redundancy cancel out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pytest_cloudbench.detect.values import Observation, Verdict, size_text, unknown
 
-__all__ = ["Sent", "compression", "deduplication", "delta"]
+__all__ = ["Sent", "block_bytes", "compression", "deduplication", "delta", "is_edit_cheaper"]
 
 _CHEAP, _WHOLE = 0.25, 0.75
 _SANE_LOW, _SANE_HIGH = 0.9, 6.0
@@ -71,8 +71,8 @@ class Sent:
                 unit = cost / each.size_bytes
                 if not _SANE_LOW <= unit <= _SANE_HIGH:
                     made.doubt = (
-                        f"{size_text(cost)} were sent for a new file of {size_text(each.size_bytes)} of random bytes, so "
-                        "this is not all of the client's traffic, or not only this client's"
+                        f"{size_text(cost)} were sent for {size_text(each.size_bytes)} of new random bytes, so this is "
+                        "not all of the client's traffic, or not only this client's"
                     )
             if unit:
                 ratio = cost / each.size_bytes / unit
@@ -133,7 +133,8 @@ def deduplication(sent: Sent) -> Verdict:
     if not copies:
         return unknown(name, "no copy of a file was measured", evidence, numbers, wants=("copy",))
     if all(ratio >= _WHOLE for ratio in copies):
-        return Verdict(name, "no", "a copy is sent like a new file", _margin(min(copies), _CHEAP), tuple(evidence), numbers)
+        margin = _margin(min(copies), _CHEAP)
+        return Verdict(name, "no", "a copy is sent like a new file", margin, tuple(evidence), numbers)
     if any(ratio > _CHEAP for ratio in copies):
         return unknown(name, "a copy is neither sent whole nor left out", evidence, numbers, wants=("new", "copy"))
     parts, wants = [], []
@@ -151,7 +152,7 @@ def deduplication(sent: Sent) -> Verdict:
     if restored is None:
         wants += ["delete", "restore"]
     elif restored <= _CHEAP or restored >= _WHOLE:
-        parts.append("also after all copies were deleted" if restored <= _CHEAP else "not after all copies were deleted")
+        parts.append(f"{'also' if restored <= _CHEAP else 'not'} after all copies were deleted")
     detail = "; ".join(parts) or "whether by file or by block is not known"
     return Verdict(name, "yes", detail, _margin(max(copies), _CHEAP), tuple(evidence), numbers, tuple(wants))
 
@@ -167,6 +168,12 @@ def block_bytes(sent: Sent) -> float | None:
     if sent.doubt or copy is None or twin is None or copy > _CHEAP or twin >= _WHOLE:
         return None
     return _granularity(sent)
+
+
+def is_edit_cheaper(sent: Sent) -> bool:
+    """Whether an edit costs clearly less than the file: then something knows parts of it."""
+    kinds = ("append", "insert", "change")
+    return any(ratio is not None and ratio < _WHOLE for ratio in map(sent.last, kinds))
 
 
 def delta(sent: Sent) -> Verdict:
@@ -247,8 +254,11 @@ def compression(sent: Sent, observations: Sequence[Observation]) -> Verdict:
     if sent.doubt:
         return unknown(name, sent.doubt, wants=("idle", "new", "text"))
     evidence, numbers = sent.evidence(*kinds), sent.numbers(*kinds)
-    packed = {each.kind: each.zlib_bytes / each.size_bytes
-              for each in observations if each.zlib_bytes is not None and each.size_bytes and each.is_valid}  # fmt: skip
+    packed = {
+        each.kind: each.zlib_bytes / each.size_bytes
+        for each in observations
+        if each.zlib_bytes is not None and each.size_bytes and each.is_valid
+    }
     numbers |= {f"{kind}_zlib": round(ratio, 6) for kind, ratio in packed.items()}
     texts = sent.ratios.get("text", [])
     if not texts or packed.get("text", 1.0) > _COMPRESSED * 0.75:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pytest_cloudbench.model import KIB, MIB
 
-__all__ = ["Answer", "KINDS", "Observation", "Step", "Verdict", "size_text", "unknown", "valid_of"]
+__all__ = ["KINDS", "Answer", "Observation", "Step", "Verdict", "size_text", "unknown", "valid_of"]
 
 Answer = Literal["yes", "no", "unknown"]
 
@@ -26,8 +26,11 @@ KINDS: Mapping[str, str] = MappingProxyType({
     "text_as_jpeg": "words under the name of a JPEG image",
     "fake_jpeg": "words behind the head of a JPEG image and under its name",
     "jpeg": "a JPEG image",
+    "sparse": "a new file of one text again and again",
+    "version": "other bytes in place of the file's, except for a share at its front",
     "append": "random bytes at the end of the file",
     "insert": "random bytes in the middle of the file",
+    "spliced": "random bytes at a random place of the file",
     "change": "random bytes in place of others within the file, and some at its end",
     "twin_insert": "a new file in a new folder: the file with random bytes in its middle",
     "twin_change": "a new file in a new folder: the file with other bytes within it and at its end",
@@ -48,12 +51,14 @@ class Step:
         size_bytes: of the new file, of all new files together, or of what is added; 0 where it follows from others.
         files: how many files are written.
         duration_s: how long to wait, for ``idle``.
+        share: how much of the file stays, for ``version``.
     """
 
     kind: str
     size_bytes: int = 0
     files: int = 1
     duration_s: float = 0.0
+    share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

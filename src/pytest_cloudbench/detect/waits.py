@@ -1,14 +1,14 @@
 """Where a client waits for answers: chunking and bundling (IMC 2013, sections 4.1 and 4.2).
 
-What may live here: verdicts that rest on exchanges: places where the client went on only after everything that it had sent
-was acknowledged and the server had spoken.
+What may live here: verdicts that rest on exchanges: places where the client went on only after everything that it had
+sent was acknowledged and the server had spoken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_cloudbench.detect.sent import Sent, block_bytes
+from pytest_cloudbench.detect.sent import Sent, block_bytes, is_edit_cheaper
 from pytest_cloudbench.detect.values import Observation, Verdict, size_text, unknown, valid_of
 from pytest_cloudbench.model import KIB, MIB
 
@@ -26,6 +26,7 @@ _ASKED_BYTES = 48
 _PER_FILE, _NEVER = 0.4, 0.06
 _NO_ANSWER_BYTES = 12
 _UDP_SHARE = 0.2
+_REPEATS = 2
 
 
 def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
@@ -45,10 +46,12 @@ def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
     numbers = {"largest_file_bytes": float(largest.size_bytes), "largest_piece": min(share for _, _, share in found)}
     if sizes and len(sizes) >= sum(each.size_bytes >= _LEAST_CHUNKS * min(sizes) for each in files):
         return _regular(sizes, files, evidence, numbers)
-    if all(share >= _ONE_PIECE for _, _, share in found):
-        return _one_piece(sent, observations, largest, evidence, numbers)
-    why = "there are pauses, but not between pieces of one size"
-    return unknown(name, why, evidence, numbers, wants=("big",))
+    if block_bytes(sent) is not None:
+        return _asked_for(sent, observations, evidence, numbers)
+    if any(share < _ONE_PIECE for _, _, share in found):
+        why = "there are pauses, but not between pieces of one size"
+        return unknown(name, why, evidence, numbers, wants=("big",))
+    return _one_piece(sent, largest, evidence, numbers)
 
 
 def _pieces(each: Observation) -> tuple[int | None, str, float]:
@@ -89,23 +92,28 @@ def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str]
     return Verdict("chunking", "yes", f"chunks of {size_text(low)}", margin, tuple(evidence), numbers)
 
 
-def _one_piece(
-    sent: Sent, observations: Sequence[Observation], largest: Observation, evidence: list[str], numbers: dict[str, float]
+def _asked_for(
+    sent: Sent, observations: Sequence[Observation], evidence: list[str], numbers: dict[str, float]
 ) -> Verdict:
+    """Where blocks are deduplicated and do not show as pauses: does the server ask for each of them?"""
     block = block_bytes(sent)
-    if block is not None:
-        new, copy = valid_of(observations, "new")[-1], valid_of(observations, "copy")[-1]
-        asked = (new.down_bytes - copy.down_bytes) / max(1.0, new.size_bytes / block)
-        numbers |= {"block_bytes": block, "asked_bytes_per_block": asked}
-        if asked >= _ASKED_BYTES and new.size_bytes / block > 4 * _LEAST_CHUNKS:
-            detail = f"blocks of about {size_text(block)}, each asked for by the server"
-            return Verdict("chunking", "yes", detail, round(1 - _ASKED_BYTES / asked, 4), tuple(evidence), numbers)
-        why = "files go without a pause, but are deduplicated by block: pieces are not seen on the wire"
+    assert block is not None
+    new, copy = valid_of(observations, "new")[-1], valid_of(observations, "copy")[-1]
+    blocks = new.size_bytes / max(1.0, block)
+    asked = (new.down_bytes - copy.down_bytes) / max(1.0, blocks)
+    numbers |= {"block_bytes": block, "asked_bytes_per_block": round(asked, 2)}
+    if asked < _ASKED_BYTES or blocks < 4 * _LEAST_CHUNKS:
+        why = "content is deduplicated by block, but no pieces are seen on the wire"
         return unknown("chunking", why, evidence, numbers)
-    copy_ratio, twin = sent.last("copy"), sent.last("twin_change")
-    edits = [sent.last(kind) for kind in ("append", "insert", "change")]
-    if copy_ratio is not None and copy_ratio < 0.75 and twin is None and any(e is not None and e < 0.75 for e in edits):
-        return unknown("chunking", "whether blocks are deduplicated is not known", evidence, numbers, wants=("twin_change",))
+    detail = f"blocks of about {size_text(block)}, each asked for by the server"
+    return Verdict("chunking", "yes", detail, round(1 - _ASKED_BYTES / asked, 4), tuple(evidence), numbers)
+
+
+def _one_piece(sent: Sent, largest: Observation, evidence: list[str], numbers: dict[str, float]) -> Verdict:
+    copy, twin = sent.last("copy"), sent.last("twin_change")
+    if copy is None or (copy < _CHUNKED_SHARE and twin is None and is_edit_cheaper(sent)):
+        wants = ("copy",) if copy is None else ("twin_change",)
+        return unknown("chunking", "whether blocks are deduplicated is not known", evidence, numbers, wants=wants)
     if largest.size_bytes < _NO_ABOVE_BYTES:
         why = f"not up to {size_text(largest.size_bytes)}; larger files were not tried"
         return unknown("chunking", why, evidence, numbers, wants=("big",))
@@ -120,39 +128,49 @@ def bundling(sent: Sent, observations: Sequence[Observation]) -> Verdict:
     Two batches of as many bytes in different numbers of files are compared, so whatever does not depend on the number
     of files cancels out.
     """
-    name = "bundling"
+    name, wants = "bundling", ("few", "many")
     few, many = valid_of(observations, "few"), valid_of(observations, "many")
     if sent.doubt:
-        return unknown(name, sent.doubt, wants=("idle", "new", "few", "many"))
-    if not few or not many:
-        return unknown(name, "two batches of files are needed", wants=("few", "many"))
-    idle = max(valid_of(observations, "idle"), key=lambda each: each.exchanges / max(each.duration_s, 1e-9))
-    slopes = [_slopes(*pair, idle) for pair in zip(few, many, strict=False)]
+        return unknown(name, sent.doubt, wants=("idle", "new", *wants))
     evidence = [
-        f"{each.files} files of {size_text(each.size_bytes / each.files)}: {each.syns} connections, {each.exchanges} "
-        f"exchanges, {each.down_bytes} bytes back"
+        f"{each.files} files of {size_text(each.size_bytes / max(1, each.files))}: {each.syns} connections, "
+        f"{each.exchanges} exchanges, {each.down_bytes} bytes back"
         for each in (*few, *many)
     ]
-    last = slopes[-1]
-    numbers = {f"{key}_per_file": round(value, 4) for key, value in last.items()}
+    # A connection for each file needs no second batch to be seen.
+    if many and not few and min(each.syns / max(1, each.files) for each in many) >= 2 * _PER_FILE:
+        syns = many[-1].syns / many[-1].files
+        detail = f"a connection for each file ({syns:.2g})"
+        return Verdict(name, "no", detail, round(1 - _PER_FILE / syns, 4), tuple(evidence), {"syns_per_file": syns})
+    if not few or not many:
+        return unknown(name, "two batches of files are needed", evidence, wants=wants)
+    idle = max(valid_of(observations, "idle"), key=lambda each: each.exchanges / max(each.duration_s, 1e-9))
+    slopes = [_slopes(*pair, idle) for pair in zip(few, many, strict=False)]
+    numbers = {f"{key}_per_file": round(value, 4) for key, value in slopes[-1].items()}
     if any(each.up_bytes < 0.5 * each.size_bytes for each in (*few, *many)):
-        return unknown(name, "less came up than the files hold", evidence, numbers, wants=("few", "many"))
-    answers = [_bundled(each) for each in slopes]
-    if len(set(answers)) > 1:
+        return unknown(name, "less came up than the files hold", evidence, numbers, wants=wants)
+    if len({_bundled(each) for each in slopes}) > 1:
         return unknown(name, "two measurements disagree", evidence, numbers)
-    if answers[0] == "no":
-        why, much = ("a connection", last["syns"]) if last["syns"] >= _PER_FILE else ("an exchange", last["exchanges"])
-        detail = f"{why} for each file ({much:.2g})"
-        return Verdict(name, "no", detail, round(1 - _PER_FILE / max(much, _PER_FILE), 4), tuple(evidence), numbers)
-    if answers[0] == "thin":
-        why = "more exchanges for more files, but not one for each"
-        return unknown(name, why, evidence, numbers, wants=("few", "many") if len(slopes) < 2 else ())
-    if any(each.udp_up_bytes > _UDP_SHARE * each.up_bytes for each in many):
+    if any(each.udp_up_bytes > _UDP_SHARE * each.up_bytes for each in many) and _bundled(slopes[-1]) != "no":
         return unknown(name, "the client sends over UDP, where acknowledgements do not show", evidence, numbers)
-    if answers[0] == "stream":
-        why = f"files follow each other without a wait, and {last['down_bytes']:.0f} bytes come back for each"
+    return _told(slopes[-1], len(slopes) < _REPEATS, evidence, numbers)
+
+
+def _told(slope: dict[str, float], may_repeat: bool, evidence: list[str], numbers: dict[str, float]) -> Verdict:
+    """The verdict on what each file more adds."""
+    name, kind = "bundling", _bundled(slope)
+    if kind == "no":
+        is_syn = slope["syns"] >= _PER_FILE
+        much = slope["syns" if is_syn else "exchanges"]
+        detail = f"{'a connection' if is_syn else 'an exchange'} for each file ({much:.2g})"
+        return Verdict(name, "no", detail, round(1 - _PER_FILE / max(much, _PER_FILE), 4), tuple(evidence), numbers)
+    if kind == "thin":
+        why = "more exchanges for more files, but not one for each"
+        return unknown(name, why, evidence, numbers, wants=("few", "many") if may_repeat else ())
+    if kind == "stream":
+        why = f"files follow each other without a wait, and {slope['down_bytes']:.0f} bytes come back for each"
         return unknown(name, why, evidence, numbers)
-    margin = round(1 - max(0.0, last["down_bytes"]) / _NO_ANSWER_BYTES, 4)
+    margin = round(1 - max(0.0, slope["down_bytes"]) / _NO_ANSWER_BYTES, 4)
     return Verdict(name, "yes", "many files travel as one, without answers for each", margin, tuple(evidence), numbers)
 
 

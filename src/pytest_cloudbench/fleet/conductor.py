@@ -162,6 +162,7 @@ class Conductor:
                 "clock": lambda agent, payload: now_ns(),
                 "collected": lambda agent, payload: collected(payload),
                 "entries": self._entries,
+                "alone": self._alone,
                 "provide": self._provide,
                 "fresh": self._fresh,
                 "died": self._died,
@@ -184,6 +185,10 @@ class Conductor:
     def _entries(self, agent: str, payload: list[dict[str, Any]]) -> None:
         for entry in payload:
             benchmarks.add_entry(self.config, **entry)
+
+    def _alone(self, agent: str, about: Mapping[str, Any]) -> dict[str, Any]:
+        """What an item that is no fleet item concludes: judged and stored as one entry."""
+        return self._conclusion(Item(about["nodeid"], entered=[agent]), {agent: about})
 
     def _progress(self, agent: str, payload: tuple[int, int]) -> None:
         self._done[agent] = (payload[0], payload[1])
@@ -363,7 +368,7 @@ class Conductor:
         metrics = about["metrics"]
         judgements = self._judge(about, metrics, doubts)
         own = {key: about[key] for key in ("ops", "ops_files", "stats_of", "loop")}
-        info = {**self._info(item, about), **own, **about["facts"], **metrics}
+        info = {**self._info(item, about), **own, **about["facts"], **metrics, **about.get("shown", {})}
         self._store(about, info, about["rounds_s"], judgements, doubts, about["notes"], about["columns"])
         return _answer(info, judgements, doubts, about["notes"], {})
 

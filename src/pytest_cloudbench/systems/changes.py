@@ -14,22 +14,25 @@ import os
 import shutil
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
-from pytest_cloudbench.detect import Observation, Step
+from pytest_cloudbench.detect import KINDS, Observation, Step
 from pytest_cloudbench.model import MIB, Content, UsageError, chunks
 from pytest_cloudbench.payload import RandomContent
-from pytest_cloudbench.payload.contents import Literal, Piece, Pieces, Text
+from pytest_cloudbench.payload.contents import Literal, Piece, Pieces, Repeated, Text
 from pytest_cloudbench.payload.edits import Insert, Overwrite
 from pytest_cloudbench.payload.jpeg import head, image
 
 __all__ = ["Changes"]
 
 _ZLIB_LEVEL = 6
-_EDITS = ("append", "insert", "change")
-_RELATED = ("new", "copy", "twin_insert", "twin_change", "restore")
+_EDITS = ("append", "insert", "spliced", "change", "version")
+_COPIES = ("copy", "twin_insert", "twin_change", "restore")
 _SUFFIX = {"text": ".txt", "text_as_jpeg": ".jpg", "fake_jpeg": ".jpg", "jpeg": ".jpg"}
-_COMPRESSIBLE = ("text", "text_in_jpeg", "text_as_jpeg", "fake_jpeg", "jpeg")
+_COMPRESSIBLE = ("sparse", "text", "text_in_jpeg", "text_as_jpeg", "fake_jpeg", "jpeg")
+_SPARSE = b"0123456789abcdef"
+"""Source: thesis 3.4.3, SparseFileGenerator."""
 _OVERWRITE_AT = 0.25
 """Where ``change`` overwrites, as a share of the file: away from the middle, which ``insert`` has touched."""
 
@@ -49,9 +52,9 @@ class Changes:
         self._root, self._stage, self._seed = root, stage, seed
         self._number = 0
         self._base: tuple[Path, Content] | None = None
-        self._related: list[Path] = []
+        self._related: dict[Path, Content] = {}
         self._undo: list[tuple[Path, Content | None]] = []
-        self._former = self._base
+        self._former: tuple[Path, Content] | None = None
         self.moved_ns = 0
         stage.mkdir(parents=True, exist_ok=True)
 
@@ -65,9 +68,10 @@ class Changes:
             return self._batch(step)
         if step.kind == "delete":
             self.moved_ns = time.time_ns()
+            self._undo = [*self._related.items()]
             for path in self._related:
                 shutil.rmtree(path.parent, ignore_errors=True)
-            self._related = []
+            self._related = {}
             return Observation("delete")
         content = self._content(step)
         if step.kind in _EDITS:
@@ -78,22 +82,27 @@ class Changes:
             path = self._base_path() if step.kind == "restore" else self._place(_SUFFIX.get(step.kind, ""))
             self._undo = [(path, None)]
             self._move_in([(path, content)])
-            if step.kind in _RELATED:
-                self._related.append(path)
+            if step.kind in _COPIES:
+                self._related[path] = content
         if step.kind in ("new", *_EDITS):
             self._base = (path, content)
+            self._related[path] = content
         changed = step.size_bytes if step.kind in _EDITS else content.size_bytes
+        if step.kind == "version":
+            changed = content.size_bytes - int(content.size_bytes * step.share)
         packed = _zlib_bytes(content) if step.kind in _COMPRESSIBLE else None
         return Observation(step.kind, content.size_bytes, changed, zlib_bytes=packed)
 
     def undo(self) -> None:
-        """Take the last step back, for a client that did not carry it out; a deletion stays."""
+        """Take the last step back, for a client that did not carry it out."""
         for path, content in self._undo:
             if content is None:
                 shutil.rmtree(path.parent, ignore_errors=True)
-                self._related = [each for each in self._related if each != path]
+                self._related.pop(path, None)
             else:
+                path.parent.mkdir(exist_ok=True)
                 self._replace(path, content)
+                self._related[path] = content
         self._base, self._undo = self._former, []
 
     # --- what is written ---
@@ -103,21 +112,41 @@ class Changes:
 
     def _content(self, step: Step) -> Content:
         size, kind = step.size_bytes, step.kind
-        if kind in ("copy", "restore"):
-            return self._old()
-        if kind == "append":
-            return Insert(RandomContent(self._key(), size), "back").apply(self._old())
-        if kind in ("insert", "twin_insert"):
-            return Insert(RandomContent(self._key(), size), "middle").apply(self._old())
-        if kind in ("change", "twin_change"):
-            return self._changed(size)
-        if kind == "jpeg":
-            return image(RandomContent(self._key(), size))
-        if kind in ("new", "big"):
-            return RandomContent(self._key(), size)
-        start = Literal(head(1024, 768) if kind in ("text_in_jpeg", "fake_jpeg") else b"")
-        words = Text(self._key(), size - start.size_bytes)
-        return Pieces.join([Piece(start, 0, start.size_bytes), Piece(words, 0, words.size_bytes)])
+        make: dict[str, Callable[[], Content]] = {
+            "new": lambda: RandomContent(self._key(), size),
+            "big": lambda: RandomContent(self._key(), size),
+            "sparse": lambda: Repeated(_SPARSE, size),
+            "jpeg": lambda: image(RandomContent(self._key(), size)),
+            "text": lambda: self._words(b"", size),
+            "text_as_jpeg": lambda: self._words(b"", size),
+            "text_in_jpeg": lambda: self._words(head(1024, 768), size),
+            "fake_jpeg": lambda: self._words(head(1024, 768), size),
+            "copy": self._old,
+            "restore": self._old,
+            "append": lambda: self._inserted(size, "back"),
+            "insert": lambda: self._inserted(size, "middle"),
+            "twin_insert": lambda: self._inserted(size, "middle"),
+            "spliced": lambda: self._inserted(size, "random"),
+            "version": lambda: self._version(step.share),
+            "change": lambda: self._changed(size),
+            "twin_change": lambda: self._changed(size),
+        }
+        if kind not in make:
+            raise UsageError(f"step {kind!r}: there is none; there are: {', '.join(sorted(KINDS))}")
+        return make[kind]()
+
+    def _words(self, start: bytes, size: int) -> Content:
+        words = Text(self._key(), size - len(start))
+        return Pieces.join([Piece(Literal(start), 0, len(start)), Piece(words, 0, words.size_bytes)])
+
+    def _inserted(self, size: int, where: str) -> Content:
+        return Insert(RandomContent(self._key(), size), where, self._key("/at")).apply(self._old())
+
+    def _version(self, share: float) -> Content:
+        old = self._old()
+        kept = int(old.size_bytes * share)
+        rest = RandomContent(self._key(), old.size_bytes - kept)
+        return Pieces.join([Piece(old, 0, kept), Piece(rest, 0, rest.size_bytes)])
 
     def _changed(self, size: int) -> Content:
         """Half of what is new takes the place of other bytes; the rest makes the file longer.

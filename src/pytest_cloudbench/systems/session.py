@@ -9,7 +9,6 @@ connections are seen from their first packet. The client and its link stay up be
 
 from __future__ import annotations
 
-import json
 import mmap
 import threading
 import time
@@ -179,9 +178,7 @@ class SyncSession:
 
     # --- what was seen ---
 
-    def _analyzed(
-        self, capture: CaptureResult, phases: Sequence[tuple[Observation, int, int]]
-    ) -> list[Observation]:
+    def _analyzed(self, capture: CaptureResult, phases: Sequence[tuple[Observation, int, int]]) -> list[Observation]:
         bad = tuple(f"capture: {reason}" for reason in capture.reasons)
         if bad:
             return [replace(about, reasons=(*about.reasons, *bad)) for about, _, _ in phases]

@@ -1,0 +1,190 @@
+"""Sync clients as tests see them: one client on a link, measured step by step, and entries of what was seen.
+
+What may live here: what the ``sync_session`` fixture gives. It needs one worker and no other: its items are not fleet
+items, and xdist shares them out as it does any test.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import clients
+from pytest_cloudbench.capture import CaptureUnavailable
+from pytest_cloudbench.clients.base import ClientFacts, MissingProgramError
+from pytest_cloudbench.detect import Observation, Step, Verdict
+from pytest_cloudbench.fleet.agent import Agent
+from pytest_cloudbench.fleet.experiment import Result
+from pytest_cloudbench.fleet.facts import RunFacts, slug
+from pytest_cloudbench.link import LinkUnavailable
+from pytest_cloudbench.model import ClientError
+from pytest_cloudbench.systems.session import SyncSession
+
+__all__ = ["SyncItem", "SyncLab", "item_of"]
+
+
+class SyncLab:
+    """One client for all tests of a module; it starts when it is first needed.
+
+    Args:
+        spec: as ``--client`` has it.
+        workdir: for both halves; on a file system that can rename.
+        facts: the run's facts.
+        keep_captures: whether captures go to the results, too. They hold what the client sent.
+    """
+
+    def __init__(self, spec: str, workdir: Path, facts: RunFacts, *, keep_captures: bool) -> None:
+        self.spec, self._workdir, self._facts, self._keep_captures = spec, workdir, facts, keep_captures
+        self._client = clients.client(spec)
+        self._session: SyncSession | None = None
+        self._missing = ""
+        self._verdicts: dict[str, Verdict] | None = None
+
+    @property
+    def session(self) -> SyncSession:
+        """The session, started; skips the test where something that it needs is not here."""
+        if self._session is None and not self._missing:
+            made = SyncSession(self._client, self._workdir, seed=f"{self._facts.seed}/{self.spec}")
+            try:
+                self._session = made.__enter__()
+            except (MissingProgramError, LinkUnavailable, CaptureUnavailable) as error:
+                self._missing = str(error)
+        if self._session is None:
+            pytest.skip(f"client {self.spec}: {self._missing}")
+        return self._session
+
+    def examine(self) -> dict[str, Verdict]:
+        """The verdicts, measured once."""
+        session = self.session
+        if self._verdicts is None:
+            self._verdicts = session.examine()
+        return self._verdicts
+
+    def close(self) -> None:
+        """End everything, and keep what is asked for."""
+        if self._session is None:
+            return
+        session, self._session = self._session, None
+        session.__exit__(None, None, None)
+        folder = Path(self._facts.results) / f"sync-{slug(self.spec)}"
+        if not session.captures:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "session.json").write_text(json.dumps(session.record(), indent=1) + "\n", "utf-8")
+        rows = [asdict(each) for each in session.observations]
+        (folder / "observations.json").write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+        for number, metrics in enumerate(session.metrics):
+            (folder / f"capture-{number}.json").write_text(json.dumps(metrics) + "\n", "utf-8")
+        for capture in session.captures if self._keep_captures else ():
+            shutil.move(capture.path, folder / capture.path.name)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncItem:
+    """A client in one test item.
+
+    Attributes:
+        lab: the client, shared with the other tests of the module.
+        nodeid, name, test, params: pytest's names for the item.
+    """
+
+    lab: SyncLab
+    agent: Agent
+    nodeid: str
+    name: str
+    test: str
+    params: Mapping[str, Any]
+
+    @property
+    def spec(self) -> str:
+        """As ``--client`` has it."""
+        return self.lab.spec
+
+    @property
+    def facts(self) -> ClientFacts:
+        """What is known of the client without running it."""
+        return self.lab.session.client.facts
+
+    def examine(self) -> dict[str, Verdict]:
+        """A verdict for each capability (``detect.CAPABILITIES``)."""
+        found: dict[str, Verdict] = self._or_skip(self.lab.examine)
+        return found
+
+    def measure(self, steps: Sequence[Step]) -> list[Observation]:
+        """Do the steps one after another; what each of them showed. Inconclusive where one of them is not valid."""
+        found: list[Observation] = self._or_skip(lambda: self.lab.session.measure(steps))
+        if bad := [f"{each.kind}: {reason}" for each in found for reason in each.reasons]:
+            pytest.skip(f"inconclusive: {'; '.join(dict.fromkeys(bad))}")
+        return found
+
+    def _or_skip(self, work: Any) -> Any:
+        session = self.lab.session
+        try:
+            return work()
+        except CaptureUnavailable as error:
+            pytest.skip(f"client {self.spec}: {error}")
+        except ClientError as error:
+            if session.captures:
+                raise
+            raise ClientError(f"client {self.spec} did not start: {error}") from error
+
+    def conclude(
+        self, metrics: Mapping[str, float | None], rounds_s: Sequence[float], *, stats_of: str,
+        columns: Sequence[str] = (), label: str = "", params: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | None = None, published: Mapping[str, Any] | None = None,
+        doubts: Sequence[str] = (), notes: Sequence[str] = (),
+    ) -> Result:  # fmt: skip
+        """Make one entry and judge it; see ``Experiment.conclude``.
+
+        Args:
+            metrics: values by name, which expectations and gates see; None is "not known".
+            rounds_s: durations that pytest-benchmark compares, at least one.
+            stats_of: what they are.
+            columns: names of metrics or facts for the table at the end of the run.
+            label: takes the place of the item's own parameters in the entry's name, where a test makes several.
+            params: parameters of the entry, besides the item's.
+            facts: what else the entry holds; they hide metrics of the same name from readers, not from expectations.
+            published: figures to stand beside the measured ones, with their ``source``.
+            doubts: why the numbers may be wrong.
+            notes: what is to be read beside them.
+        """
+        session = self.lab.session
+        bracket = label or self.name.partition("[")[2].removesuffix("]")
+        test = self.nodeid.partition("[")[0]
+        about = {
+            "nodeid": self.nodeid, "fullname": f"{test}[{bracket}]", "name": f"{self.test}[{bracket}]",
+            "test": self.test, "provider": self.spec, "profile": None, "params": {**self.params, **(params or {})},
+            "metrics": dict(metrics), "rounds_s": list(rounds_s), "stats_of": stats_of, "columns": list(columns),
+            "facts": {"setting": session.record()}, "shown": dict(facts or {}), "published": dict(published or {}),
+            "doubts": [*doubts, *self._doubts(session)], "notes": [*self._notes(session), *notes],
+            "versions": dict(session.versions), "expect": [], "ops": 0, "ops_files": [], "loop": None,
+        }  # fmt: skip
+        made = self.agent.ask("alone", json.loads(json.dumps(about)))
+        return Result(
+            made["info"], tuple((status, line) for status, line in made["judgements"]), tuple(made["doubts"]),
+            tuple(made["notes"]),
+        )  # fmt: skip
+
+    @staticmethod
+    def _notes(session: SyncSession) -> list[str]:
+        delay = session.way.delay_ms
+        return [f"client and server are on this machine, with a link of {delay:g} ms each way between them"]
+
+    @staticmethod
+    def _doubts(session: SyncSession) -> list[str]:
+        delivered = session.record()["link"]["delivered"]
+        off = (delivered or {}).get("off") or []
+        return [f"the link did not deliver what was asked: {each}" for each in off]
+
+
+def item_of(item: pytest.Item, lab: SyncLab, agent: Agent) -> SyncItem:
+    """A client in one test item."""
+    callspec = getattr(item, "callspec", None)
+    params = {key: value for key, value in callspec.params.items() if key != "sync_lab"} if callspec else {}
+    return SyncItem(lab, agent, item.nodeid, item.name, getattr(item, "originalname", item.name), params)

@@ -1,0 +1,1 @@
+"""What a sync client does to save traffic."""

@@ -1,0 +1,191 @@
+"""What does a sync client do to save traffic and time? (IMC 2013, sections 4.1 to 4.6; thesis, section 4.2.6)
+
+``--client`` names the client. It and its server run here, in two network namespaces with a link between them, and every
+byte on it is captured. How each verdict is reached is in docs/suites/sync_capabilities.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cloudbench.detect import CAPABILITIES, Observation, Step
+from pytest_cloudbench.model import MIB
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.sync import SyncItem
+
+IMC = "Benchmarking personal cloud storage, IMC 2013"
+TABLE_1 = {
+    "chunking": ("Chunking", "all but Cloud Drive"),
+    "bundling": ("Bundling", "Dropbox"),
+    "compression": ("Compression", "Dropbox, Google Drive"),
+    "deduplication": ("Deduplication", "Dropbox, Wuala"),
+    "delta": ("Delta-encoding", "Dropbox"),
+}
+"""Capability to its name in Table 1, and which of the five services (Dropbox, SkyDrive, Wuala, Google Drive, Cloud
+Drive) have it there."""
+
+THESIS = "BenchCloud thesis, section 4.2.6, 2014, Dropbox 2.6.33"
+IDLE = Step("idle", duration_s=2.0)
+
+FIGURE_3_FILES = {"quick": (1, 10, 100), "paper": (1, 10, 100, 1000)}
+FIGURE_3_BYTES = 1_000_000
+
+FIGURE_4 = {
+    "quick": (("end", 1 * MIB), ("random", 10 * MIB)),
+    "paper": tuple(("end", size * MIB // 2) for size in range(1, 5))
+    + tuple(("random", size * MIB) for size in range(2, 11, 2)),
+}
+FIGURE_4_BYTES = 100_000
+
+FIGURE_5_SIZES = {"quick": (1_000_000,), "paper": (100_000, 500_000, 1_000_000, 1_500_000, 2_000_000)}
+FIGURE_5_KINDS = {"text": "text", "random": "big", "fake_jpeg": "fake_jpeg"}
+
+FIGURE_4_8_MB = {"quick": (1, 10), "paper": (1, 10, 100, 300, 500)}
+FIGURE_4_10_PERCENT = {"quick": (50,), "paper": (10, 30, 50, 70, 90)}
+FIGURE_4_10_VERSIONS = {"quick": 2, "paper": 5}
+FIGURE_4_10_MB = {"quick": 2, "paper": 10}
+TABLE_4_7 = {"quick": (("2 MB", 3),), "paper": (("20 MB", 3),)}
+TABLE_4_7_MB = {("20 MB", 3): 25.58}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Grids: ``quick``, or the papers' own."""
+    grid = metafunc.config.option.grid
+    given: dict[str, Sequence[Any]] = {
+        "files": FIGURE_3_FILES[grid],
+        "content": tuple(FIGURE_5_KINDS),
+        "size_bytes": FIGURE_5_SIZES[grid],
+        "size_mb": FIGURE_4_8_MB[grid],
+        "percent": FIGURE_4_10_PERCENT[grid],
+    }
+    names = metafunc.fixturenames
+    if metafunc.function.__name__ == "test_table_4_7":
+        metafunc.parametrize("size, files", TABLE_4_7[grid], ids=lambda value: str(value).replace(" ", ""))
+        return
+    if "where" in names:
+        metafunc.parametrize("where, size_bytes", FIGURE_4[grid])
+        return
+    for name, values in given.items():
+        if name in names:
+            metafunc.parametrize(name, values)
+
+
+def test_table_1(sync_session: SyncItem) -> None:
+    """Table 1 and sections 4.1 to 4.5: chunking, bundling, deduplication, delta encoding and compression."""
+    results = []
+    verdicts = sync_session.examine()
+    for capability in CAPABILITIES:
+        verdict, (name, printed) = verdicts[capability], TABLE_1[capability]
+        value = {"yes": 1, "no": 0}.get(verdict.answer)
+        results.append(
+            sync_session.conclude(
+                {capability: value},
+                rounds_s=[max(verdict.confidence, 1e-9)],
+                stats_of="confidence: distance of the deciding number from its bound, 0 to 1",
+                columns=("answer", "how", "confidence", "imc_2013_yes"),
+                label=f"{name}-{sync_session.spec}",
+                params={"capability": name, "service": sync_session.spec},
+                facts={
+                    capability: verdict.answer, "answer": verdict.answer, "how": verdict.detail,
+                    "confidence": verdict.confidence, "evidence": list(verdict.evidence),
+                    "numbers": dict(verdict.numbers), "has_capability": value, "imc_2013_yes": printed,
+                },
+                published={"source": f"{IMC}, Table 1", "has_capability": printed},
+            )
+        )  # fmt: skip
+    for result in results:
+        result.check()
+
+
+def test_figure_3(sync_session: SyncItem, files: int) -> None:
+    """Section 4.2 and Figure 3: as many bytes in more and more files; the figure counts SYNs of 100 files of 10 kB."""
+    kind = "few" if files <= 10 else "many"
+    idle, seen = sync_session.measure([IDLE, Step(kind, FIGURE_3_BYTES, files)])
+    syns = {100: "Google Drive 100, Cloud Drive 400"}.get(files, "-")
+    facts = {"syns": seen.syns, "exchanges": seen.exchanges, "bursts": seen.bursts, "imc_2013_syns": syns}
+    columns = ("syns", "exchanges", "bursts", "completion_s", "tue", "imc_2013_syns")
+    _conclude(sync_session, [idle, seen], columns, facts, {"source": f"{IMC}, Figure 3", "syns": syns})
+
+
+def test_figure_4(sync_session: SyncItem, where: str, size_bytes: int) -> None:
+    """Section 4.4 and Figure 4: 100 kB are added to a file, at its end or at a random place; how much is sent?"""
+    edit = Step("append" if where == "end" else "spliced", FIGURE_4_BYTES)
+    idle, _, seen = sync_session.measure([IDLE, Step("new", size_bytes - FIGURE_4_BYTES), edit])
+    drawn = "drawn only: Dropbox near the added 100 kB, the others near the file; Wuala less by chunks that stay"
+    facts = {"uploaded_mb": seen.up_bytes / 1e6, "file_mb": seen.size_bytes / 1e6, "imc_2013": "drawn only"}
+    columns = ("file_mb", "uploaded_mb", "tue", "imc_2013")
+    _conclude(sync_session, [idle, seen], columns, facts, {"source": f"{IMC}, Figure 4", "uploaded": drawn})
+
+
+def test_figure_5(sync_session: SyncItem, content: str, size_bytes: int) -> None:
+    """Section 4.5 and Figure 5: text, random bytes, and words that pretend to be a JPEG image."""
+    idle, seen = sync_session.measure([IDLE, Step(FIGURE_5_KINDS[content], size_bytes)])
+    drawn = {
+        "text": "drawn only: Dropbox and Google Drive send less than the file",
+        "random": "drawn only: all send the file, Dropbox most beside it",
+        "fake_jpeg": "drawn only: Dropbox sends less, Google Drive does not",
+    }[content]
+    zlib_mb = None if seen.zlib_bytes is None else seen.zlib_bytes / 1e6
+    facts = {"uploaded_mb": seen.up_bytes / 1e6, "zlib_mb": zlib_mb, "imc_2013": drawn.partition(": ")[2]}
+    columns = ("uploaded_mb", "zlib_mb", "tue", "imc_2013")
+    _conclude(sync_session, [idle, seen], columns, facts, {"source": f"{IMC}, Figure 5", "uploaded": drawn})
+
+
+def test_figure_4_8(sync_session: SyncItem, size_mb: int) -> None:
+    """Thesis, Figure 4.8: sparse files of 1 to 500 MB made almost the same traffic (to within 3.6 KB)."""
+    idle, seen = sync_session.measure([IDLE, Step("sparse", size_mb * 1_000_000)])
+    facts = {"file_mb": size_mb, "thesis": "the same for all sizes"}
+    published = {"source": f"{THESIS}, Figure 4.8", "traffic": "drawn only; largest less smallest is 3.6 KB"}
+    _conclude(sync_session, [idle, seen], ("file_mb", "traffic_mb", "tue", "thesis"), facts, published)
+
+
+def test_figure_4_10(sync_session: SyncItem, grid: str, percent: int) -> None:
+    """Thesis, Figures 4.9 and 4.10: versions of a file share a part, which delta encoding does not send again."""
+    size, versions = FIGURE_4_10_MB[grid] * 1_000_000, FIGURE_4_10_VERSIONS[grid]
+    version = Step("version", share=percent / 100)
+    idle, *seen = sync_session.measure([IDLE, Step("new", size), *[version] * (versions - 1)])
+    expected_mb = size * (percent + versions * (100 - percent)) / 100 / 1e6
+    facts = {"versions": versions, "whole_mb": versions * size / 1e6, "delta_encoded_mb": expected_mb}
+    published = {"source": f"{THESIS}, Figure 4.10", "traffic": "drawn only, beside the traffic with delta encoding"}
+    _conclude(sync_session, [idle, *seen], ("versions", "whole_mb", "delta_encoded_mb", "traffic_mb"), facts, published)
+
+
+def test_table_4_7(sync_session: SyncItem, size: str, files: int) -> None:
+    """Thesis, Table 4.7: files of the same content, one after another; 25.58 MB were sent for three of 20 MB."""
+    bytes_each = int(size.partition(" ")[0]) * 1_000_000
+    idle, *seen = sync_session.measure([IDLE, Step("new", bytes_each), *[Step("copy")] * (files - 1)])
+    printed = TABLE_4_7_MB.get((size, files))
+    facts = {"whole_mb": files * bytes_each / 1e6, "published_mb": printed}
+    published = {"source": f"{THESIS}, Table 4.7", "traffic_mb": printed}
+    _conclude(sync_session, [idle, *seen], ("whole_mb", "traffic_mb", "published_mb"), facts, published)
+
+
+def _conclude(
+    item: SyncItem,
+    seen: Sequence[Observation],
+    columns: Sequence[str],
+    facts: dict[str, Any],
+    published: dict[str, Any],
+) -> None:
+    """One entry of an idle phase and those after it: traffic both ways, less that of the idle client."""
+    idle, *phases = seen
+    duration_s = sum(each.duration_s for each in phases)
+    known = [each.wire_bytes for each in phases if each.wire_bytes is not None]
+    wire = None
+    if idle.wire_bytes is not None and len(known) == len(phases):
+        wire = max(0.0, sum(known) - idle.wire_bytes / idle.duration_s * duration_s)
+    changed = sum(each.changed_bytes for each in phases)
+    metrics = {"tue": None if wire is None else wire / changed, "traffic_mb": None if wire is None else wire / 1e6}
+    about = {
+        "completion_s": phases[-1].completion_s, "start_up_s": phases[-1].start_up_s, "changed_bytes": changed,
+        "cpu_s": phases[-1].cpu_s,
+    }  # fmt: skip
+    rounds_s = [each.duration_s for each in phases]
+    item.conclude(
+        metrics, rounds_s, stats_of="time from the change until in sync and quiet", columns=columns,
+        facts={**about, **facts}, published=published,
+    ).check()  # fmt: skip

@@ -1,0 +1,216 @@
+"""Verdicts on made-up clients: each capability is found where it is, and only there."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_cloudbench.detect import CAPABILITIES, KINDS, Observation, first_steps, judge, more_steps
+from tests.detect.synthetic import KIB, MIB, Made
+
+SETTINGS = list(itertools.product([False, True], repeat=5))
+
+
+def answers(observations: list[Observation]) -> dict[str, str]:
+    return {name: verdict.answer for name, verdict in judge(observations).items()}
+
+
+def made(chunking: bool, bundling: bool, dedup: bool, delta: bool, compression: bool) -> Made:
+    return Made(
+        chunk_bytes=MIB if chunking else 0,
+        bundles=bundling,
+        dedup="file" if dedup else "no",
+        delta="rolling" if delta else "no",
+        compresses="always" if compression else "no",
+    )
+
+
+@pytest.mark.parametrize("switches", SETTINGS, ids=lambda bits: "".join(str(int(bit)) for bit in bits))
+def test_every_combination_is_told_apart(switches: tuple[bool, ...]) -> None:
+    wanted = ["yes" if switch else "no" for switch in switches]
+    assert list(answers(made(*switches).measured()).values()) == wanted
+
+
+@given(
+    st.builds(
+        Made,
+        chunk_bytes=st.sampled_from([0, 256 * KIB, MIB, 4 * MIB]),
+        bundles=st.booleans(),
+        dedup=st.sampled_from(["no", "file", "block"]),
+        forgets_deleted=st.booleans(),
+        delta=st.sampled_from(["no", "fixed", "rolling"]),
+        compresses=st.sampled_from(["no", "always", "smart", "name"]),
+        overhead=st.floats(1.0, 1.05),
+        block_bytes=st.sampled_from([128 * KIB, MIB, 4 * MIB]),
+        delta_block_bytes=st.sampled_from([KIB, 4 * KIB, 16 * KIB]),
+        idle_bytes_per_s=st.sampled_from([0.0, 100.0, 50_000.0]),
+        inflation=st.sampled_from([1.0, 1.34, 3.4]),
+    )
+)
+def test_no_verdict_is_ever_wrong(client: Made) -> None:
+    truth = {
+        "chunking": bool(client.chunk_bytes),
+        "bundling": client.bundles,
+        "deduplication": client.dedup != "no",
+        "delta": client.delta != "no",
+        "compression": client.compresses != "no",
+    }
+    found = answers(client.measured())
+    wrong = {name: answer for name, answer in found.items() if answer == ("no" if truth[name] else "yes")}
+    assert not wrong, (client, wrong)
+    assert found["deduplication"] != "unknown"
+    assert found["compression"] != "unknown"
+
+
+@pytest.mark.parametrize(
+    ("client", "capability", "words"),
+    [
+        (Made(chunk_bytes=4 * MIB), "chunking", "chunks of 4 MiB"),
+        (Made(chunk_bytes=8 * MIB), "chunking", "chunks of 8 MiB"),
+        (Made(dedup="file"), "deduplication", "whole files"),
+        (Made(dedup="file", delta="rolling"), "deduplication", "whole files; also after"),
+        (Made(dedup="block"), "deduplication", "blocks of about 2 MiB or less"),
+        (Made(dedup="block", forgets_deleted=True), "deduplication", "not after all copies were deleted"),
+        (Made(delta="fixed"), "delta", "only at its old place"),
+        (Made(delta="rolling"), "delta", "also of what has moved"),
+        (Made(compresses="always"), "compression", "always"),
+        (Made(compresses="smart"), "compression", "smart: by content"),
+        (Made(compresses="name"), "compression", "by name"),
+        (Made(per_file_connection=True), "bundling", "a connection for each file"),
+    ],
+)
+def test_which_way(client: Made, capability: str, words: str) -> None:
+    assert words in judge(client.measured())[capability].detail
+
+
+def test_deduplicated_blocks_are_no_delta_encoding() -> None:
+    verdict = judge(Made(dedup="block").measured())["delta"]
+    assert (verdict.answer, "another name" in verdict.detail) == ("no", True)
+
+
+def test_small_deduplicated_blocks_may_be_either() -> None:
+    assert judge(Made(dedup="block", block_bytes=8 * KIB).measured())["delta"].answer == "unknown"
+
+
+def test_windows_of_http_2_are_no_chunks() -> None:
+    assert judge(Made(chunk_bytes=65_535).measured())["chunking"].answer == "unknown"
+    larger = [
+        replace(each, offers_h2=True, down_bytes=40 * len(each.chunks_bytes)) for each in Made(chunk_bytes=MIB).measured()
+    ]
+    assert judge(larger)["chunking"].answer == "unknown"
+
+
+def test_pauses_at_irregular_places_are_not_chunks() -> None:
+    seen = [
+        replace(each, chunks_bytes=(each.up_bytes // 3, each.up_bytes - each.up_bytes // 3)) if each.kind in ("new", "big")
+        else each
+        for each in Made().measured()
+    ]  # fmt: skip
+    assert judge(seen)["chunking"].answer == "unknown"
+
+
+def test_a_stream_with_answers_may_be_either() -> None:
+    seen = [
+        replace(each, exchanges=1, down_bytes=230 * each.files) if each.files > 1 else each for each in Made().measured()
+    ]
+    assert judge(seen)["bundling"].answer == "unknown"
+
+
+def test_udp_hides_where_a_client_waits() -> None:
+    seen = [replace(each, udp_up_bytes=each.up_bytes, exchanges=0) for each in Made(bundles=True).measured()]
+    found = answers(seen)
+    assert found["chunking"] == found["bundling"] == "unknown"
+    assert found["deduplication"] == "no"
+
+
+def test_a_loud_idle_client_is_heard_through() -> None:
+    loud = Made(dedup="file", delta="rolling", idle_bytes_per_s=200_000)
+    assert list(answers(loud.measured()).values())[2:] == ["yes", "yes", "no"]
+
+
+@pytest.mark.parametrize("factor", [0.02, 0.5, 20.0])
+def test_traffic_that_is_not_the_files_makes_all_unknown(factor: float) -> None:
+    seen = [replace(each, up_bytes=round(each.up_bytes * factor)) for each in Made().measured()]
+    assert set(answers(seen).values()) == {"unknown"}
+
+
+def test_half_sent_copies_are_unknown() -> None:
+    seen = [
+        replace(each, up_bytes=each.size_bytes // 2) if each.kind == "copy" else each for each in Made().measured()
+    ]
+    assert judge(seen)["deduplication"].answer == "unknown"
+
+
+def test_only_appending_is_not_delta_encoding_yet() -> None:
+    seen = [replace(each, up_bytes=600) if each.kind == "append" else each for each in Made().measured()]
+    assert judge(seen)["delta"].answer == "unknown"
+
+
+def test_invalid_observations_count_for_nothing() -> None:
+    seen = [replace(each, reasons=("capture: 3 packets were dropped",)) for each in Made(dedup="file").measured()]
+    verdicts = judge(seen)
+    assert {verdict.answer for verdict in verdicts.values()} == {"unknown"}
+    assert all(verdict.detail for verdict in verdicts.values())
+
+
+def test_a_crash_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_cloudbench.detect import plan
+
+    monkeypatch.setitem(plan._DETECTORS, "delta", lambda sent, observations: 1 / 0)
+    verdicts = judge(Made().measured())
+    assert (verdicts["delta"].answer, "ZeroDivisionError" in verdicts["delta"].detail) == ("unknown", True)
+    assert verdicts["deduplication"].answer == "no"
+
+
+def observations() -> st.SearchStrategy[list[Observation]]:
+    counts = st.integers(0, 1 << 25)
+    return st.lists(
+        st.builds(
+            Observation,
+            kind=st.sampled_from(sorted(KINDS)),
+            size_bytes=counts,
+            changed_bytes=counts,
+            files=st.integers(0, 100),
+            zlib_bytes=st.none() | counts,
+            up_bytes=counts,
+            down_bytes=counts,
+            udp_up_bytes=counts,
+            syns=st.integers(0, 500),
+            exchanges=st.integers(0, 500),
+            chunks_bytes=st.lists(counts, max_size=8).map(tuple),
+            offers_h2=st.booleans(),
+            duration_s=st.floats(0, 100),
+            reasons=st.sampled_from([(), ("capture: cut",)]),
+        ),
+        max_size=30,
+    )
+
+
+@given(observations())
+def test_whatever_is_seen_is_judged_without_a_crash(seen: list[Observation]) -> None:
+    verdicts = judge(seen)
+    assert tuple(verdicts) == CAPABILITIES
+    for verdict in verdicts.values():
+        assert "detector failed" not in verdict.detail
+        assert verdict.answer in ("yes", "no", "unknown")
+        assert 0 <= verdict.confidence <= 1
+        assert (verdict.answer == "unknown") <= (verdict.confidence == 0)
+
+
+@given(observations())
+def test_measuring_more_comes_to_an_end(seen: list[Observation]) -> None:
+    series = 0
+    while steps := more_steps(seen):
+        seen = [*seen, *(Observation(step.kind, reasons=("never valid",)) for step in steps)]
+        series += 1
+        assert series < 12
+
+
+def test_what_is_known_is_not_measured_again() -> None:
+    client = Made(chunk_bytes=MIB)
+    seen = [client.observe(step, 16 * MIB) for step in first_steps()]
+    assert more_steps(seen) == ()

@@ -43,11 +43,12 @@ class SyncSession:
         way: the link in each direction. Its delay is what makes an answer that is waited for visible.
         timeout_s: how long a client may take for one step.
         measure_link: whether to measure what the link delivers, before anything else.
+        rights: see ``link.Link``.
     """
 
     def __init__(
         self, client: SyncClient, workdir: Path, *, seed: str, way: Way = _WAY, timeout_s: float = 120.0,
-        measure_link: bool = True,
+        measure_link: bool = True, rights: str = "auto",
     ) -> None:  # fmt: skip
         self.client, self.workdir, self.way = client, workdir, way
         self.captures: list[CaptureResult] = []
@@ -56,7 +57,7 @@ class SyncSession:
         self.versions: Mapping[str, str] = {}
         self.proofs: set[str] = set()
         self._seed, self._timeout_s, self._measure_link = seed, timeout_s, measure_link
-        self._link = Link(way)
+        self._link = Link(way, rights=rights)
         self._stack = ExitStack()
         self._broken = ""
         self._started = False

@@ -99,7 +99,8 @@ def test_small_deduplicated_blocks_may_be_either() -> None:
 def test_windows_of_http_2_are_no_chunks() -> None:
     assert judge(Made(chunk_bytes=65_535).measured())["chunking"].answer == "unknown"
     larger = [
-        replace(each, offers_h2=True, down_bytes=40 * len(each.chunks_bytes)) for each in Made(chunk_bytes=MIB).measured()
+        replace(each, offers_h2=True, down_bytes=40 * len(each.chunks_bytes))
+        for each in Made(chunk_bytes=MIB).measured()
     ]
     assert judge(larger)["chunking"].answer == "unknown"
 
@@ -115,7 +116,8 @@ def test_pauses_at_irregular_places_are_not_chunks() -> None:
 
 def test_a_stream_with_answers_may_be_either() -> None:
     seen = [
-        replace(each, exchanges=1, down_bytes=230 * each.files) if each.files > 1 else each for each in Made().measured()
+        replace(each, exchanges=1, down_bytes=230 * each.files) if each.files > 1 else each
+        for each in Made().measured()
     ]
     assert judge(seen)["bundling"].answer == "unknown"
 
@@ -139,9 +141,7 @@ def test_traffic_that_is_not_the_files_makes_all_unknown(factor: float) -> None:
 
 
 def test_half_sent_copies_are_unknown() -> None:
-    seen = [
-        replace(each, up_bytes=each.size_bytes // 2) if each.kind == "copy" else each for each in Made().measured()
-    ]
+    seen = [replace(each, up_bytes=each.size_bytes // 2) if each.kind == "copy" else each for each in Made().measured()]
     assert judge(seen)["deduplication"].answer == "unknown"
 
 

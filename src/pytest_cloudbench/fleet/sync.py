@@ -162,7 +162,7 @@ class SyncItem:
             "test": self.test, "provider": self.spec, "profile": None, "params": {**self.params, **(params or {})},
             "metrics": dict(metrics), "rounds_s": list(rounds_s), "stats_of": stats_of, "columns": list(columns),
             "facts": {"setting": session.record()}, "shown": dict(facts or {}), "published": dict(published or {}),
-            "doubts": [*doubts, *self._doubts(session)], "notes": [*self._notes(session), *notes],
+            "doubts": list(doubts), "notes": [*self._notes(session), *notes],
             "versions": dict(session.versions), "expect": [], "ops": 0, "ops_files": [], "loop": None,
         }  # fmt: skip
         made = self.agent.ask("alone", json.loads(json.dumps(about)))
@@ -173,14 +173,11 @@ class SyncItem:
 
     @staticmethod
     def _notes(session: SyncSession) -> list[str]:
+        """Where both halves are. Bytes and waits do not depend on how exactly the link keeps its delay."""
         delay = session.way.delay_ms
-        return [f"client and server are on this machine, with a link of {delay:g} ms each way between them"]
-
-    @staticmethod
-    def _doubts(session: SyncSession) -> list[str]:
-        delivered = session.record()["link"]["delivered"]
-        off = (delivered or {}).get("off") or []
-        return [f"the link did not deliver what was asked: {each}" for each in off]
+        delivered = session.record()["link"]["delivered"] or {}
+        off = [f"the link did not deliver what was asked: {each}" for each in delivered.get("off", ())]
+        return [f"client and server are on this machine, with a link of {delay:g} ms each way between them", *off]
 
 
 def item_of(item: pytest.Item, lab: SyncLab, agent: Agent) -> SyncItem:

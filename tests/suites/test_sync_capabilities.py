@@ -1,0 +1,84 @@
+"""The suite of sync clients finds what the reference client was told to do, and stores it beside what was published."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pytest_cloudbench.link import Link, LinkUnavailable
+from tests.fleet.harness import Ended, Lab
+
+from .harness import SUITES
+
+ROOT = SUITES.parent
+FILE = SUITES / "sync_capabilities/test_sync_capabilities.py"
+CLEVER = "reference?chunking=1&bundling=1&deduplication=1&delta=1&compression=smart"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def can_link() -> None:
+    try:
+        with Link():
+            pass
+    except LinkUnavailable as error:
+        pytest.skip(str(error))
+
+
+def run(lab: Lab, client: str, only: str, *more: str) -> Ended:
+    return lab.run(str(SUITES / "sync_capabilities"), "--client", client, "-k", only, *more)
+
+
+def test_copies_and_batches_of_a_client_that_does_nothing_and_of_one_that_does_all(lab: Lab) -> None:
+    plain, clever = (run(lab, client, "test_table_4_7 or (test_figure_3 and 100-)") for client in ("reference", CLEVER))
+    for ended in (plain, clever):
+        assert ended.counts()["passed"] == 2, ended.text
+    identical, files = "test_table_4_7[2MB-3-{}]", "test_figure_3[100-{}]"
+    assert plain.info(identical.format("reference"))["traffic_mb"] == pytest.approx(6, rel=0.08)
+    assert clever.info(identical.format(CLEVER))["traffic_mb"] == pytest.approx(2, rel=0.1)
+    assert plain.info(files.format("reference"))["exchanges"] >= 99
+    assert clever.info(files.format(CLEVER))["exchanges"] < 5
+
+
+@pytest.mark.slow
+def test_figures_of_a_client_that_does_nothing_and_of_one_that_does_all(lab: Lab) -> None:
+    only = "test_figure_4_10 or test_figure_4_8 or (test_figure_5 and text) or (test_figure_4 and random)"
+    plain, clever = (run(lab, client, only).info for client in ("reference", CLEVER))
+    assert plain("test_figure_4_10[50-reference]")["traffic_mb"] == pytest.approx(4, rel=0.08)
+    assert clever(f"test_figure_4_10[50-{CLEVER}]")["traffic_mb"] == pytest.approx(3, rel=0.1)
+    assert plain("test_figure_5[text-1000000-reference]")["tue"] > 1
+    assert clever(f"test_figure_5[text-1000000-{CLEVER}]")["tue"] < 0.5
+    assert plain("test_figure_4_8[10-reference]")["tue"] > 1
+    assert clever(f"test_figure_4_8[10-{CLEVER}]")["tue"] < 0.1
+    assert plain("test_figure_4[random-10485760-reference]")["uploaded_mb"] > 10
+    assert clever(f"test_figure_4[random-10485760-{CLEVER}]")["uploaded_mb"] < 0.2
+
+
+@pytest.mark.slow
+def test_table_1_and_its_view_beside_the_paper(lab: Lab) -> None:
+    ended = run(lab, CLEVER, "test_table_1", "--benchmark-json", "run.json")
+    assert ended.counts()["passed"] == 1, ended.text
+    info = {name: ended.info(f"test_table_1[{name}-{CLEVER}]") for name in
+            ("Chunking", "Bundling", "Deduplication", "Delta-encoding", "Compression")}  # fmt: skip
+    assert [each["has_capability"] for each in info.values()] == [1] * 5
+    assert info["Deduplication"]["deduplication"] == "yes"
+    assert info["Compression"]["how"].startswith("smart")
+    assert info["Chunking"]["how"] == "chunks of 1 MiB"
+    assert all(each["evidence"] for each in info.values())
+    assert ended.lines_with("Dropbox, Wuala")
+
+
+def test_every_published_row_has_a_test_of_its_name() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", str(FILE), "--grid", "paper", "--collect-only", "-q", "--client", "reference"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    ).stdout  # fmt: skip
+    for name in ("thesis-2014-table-4.7", "imc-2013-table-1"):
+        rows = json.loads((ROOT / f"results/published/{name}.json").read_text())["benchmarks"]
+        for row in rows:
+            test, params = row["fullname"].rpartition("::")[2].partition("[")[0], row["params"]
+            assert f"::{test}[" in found
+            if "size" in params:
+                assert f"[{params['size'].replace(' ', '')}-{params['files']}-" in found

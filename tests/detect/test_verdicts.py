@@ -98,28 +98,24 @@ def test_small_deduplicated_blocks_may_be_either() -> None:
 
 def test_windows_of_http_2_are_no_chunks() -> None:
     assert judge(Made(chunk_bytes=65_535).measured())["chunking"].answer == "unknown"
-    larger = [
-        replace(each, offers_h2=True, down_bytes=40 * len(each.chunks_bytes))
-        for each in Made(chunk_bytes=MIB).measured()
-    ]
+    found = Made(chunk_bytes=MIB).measured()
+    larger = [replace(each, offers_h2=True, down_bytes=40 * len(each.chunks_bytes)) for each in found]
     assert judge(larger)["chunking"].answer == "unknown"
 
 
 def test_pauses_at_irregular_places_are_not_chunks() -> None:
-    seen = [
-        replace(each, chunks_bytes=(each.up_bytes // 3, each.up_bytes - each.up_bytes // 3)) if each.kind in ("new", "big")
-        else each
-        for each in Made().measured()
-    ]  # fmt: skip
-    assert judge(seen)["chunking"].answer == "unknown"
+    def paused(each: Observation) -> Observation:
+        first = each.up_bytes // 3
+        return replace(each, chunks_bytes=(first, each.up_bytes - first)) if each.kind in ("new", "big") else each
+
+    assert judge([paused(each) for each in Made().measured()])["chunking"].answer == "unknown"
 
 
 def test_a_stream_with_answers_may_be_either() -> None:
-    seen = [
-        replace(each, exchanges=1, down_bytes=230 * each.files) if each.files > 1 else each
-        for each in Made().measured()
-    ]
-    assert judge(seen)["bundling"].answer == "unknown"
+    def streamed(each: Observation) -> Observation:
+        return replace(each, exchanges=1, down_bytes=230 * each.files) if each.files > 1 else each
+
+    assert judge([streamed(each) for each in Made().measured()])["bundling"].answer == "unknown"
 
 
 def test_udp_hides_where_a_client_waits() -> None:

@@ -50,7 +50,7 @@ def test_edits_change_what_they_say(changes: Changes, tmp_path: Path, kind: str)
     (new,) = held(tmp_path).values()
     if kind == "change":
         assert len(new) == SIZE + 32
-        assert [at for at in range(SIZE) if new[at] != old[at]][0] in range(SIZE // 4, SIZE // 4 + 4)
+        assert next(at for at in range(SIZE) if new[at] != old[at]) in range(SIZE // 4, SIZE // 4 + 4)
         assert new[SIZE // 4 + 32 : SIZE] == old[SIZE // 4 + 32 :]
     else:
         at = {"append": SIZE, "insert": SIZE // 2}.get(kind, next((i for i in range(SIZE) if new[i] != old[i]), 0))

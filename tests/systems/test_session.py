@@ -146,7 +146,7 @@ def test_missing_programs_are_named_with_what_brings_them(tmp_path: Path) -> Non
         'name = "none"\ntestbed = "none"\n[sync]\ncommand = ["no-such-program"]\n[verify]\nfolder = "{stored}"\n'
     )
     session = SyncSession(clients.client(str(tmp_path / "none.toml")), tmp_path / "w", seed="s", measure_link=False)
-    with pytest.raises((MissingProgramError, LinkUnavailable), match="tools/testbed install none|network namespaces"):
+    with pytest.raises((MissingProgramError, LinkUnavailable), match=r"tools/testbed install none|network namespaces"):
         session.__enter__()
     assert not leftovers(tmp_path / "w")
 

@@ -16,7 +16,7 @@ class Made:
     chunk_bytes: int = 0
     bundles: bool = False
     per_file_connection: bool = False
-    dedup: str = "no"  # no, file, block
+    dedup: str = "no"  # no, file, block (fixed), content (blocks cut by content)
     forgets_deleted: bool = False
     delta: str = "no"  # no, fixed, rolling
     compresses: str = "no"  # no, always, smart, name
@@ -63,7 +63,9 @@ class Made:
         by_block = {"append": block, "change": 2 * block, "insert": base / 2 + block}
         by_delta = {"append": small, "change": 2 * small, "insert": base / 2 if self.delta == "fixed" else small}
         cost = float(size)
-        if bare in by_block and self.dedup == "block":
+        if self.dedup == "content":
+            by_block["insert"] = 1.5 * block
+        if bare in by_block and self.dedup in ("block", "content"):
             cost = min(cost, by_block[bare])
         if kind in by_delta and self.delta != "no":
             cost = min(cost, by_delta[kind])

@@ -40,7 +40,7 @@ def test_every_combination_is_told_apart(switches: tuple[bool, ...]) -> None:
         Made,
         chunk_bytes=st.sampled_from([0, 256 * KIB, MIB, 4 * MIB]),
         bundles=st.booleans(),
-        dedup=st.sampled_from(["no", "file", "block"]),
+        dedup=st.sampled_from(["no", "file", "block", "content"]),
         forgets_deleted=st.booleans(),
         delta=st.sampled_from(["no", "fixed", "rolling"]),
         compresses=st.sampled_from(["no", "always", "smart", "name"]),
@@ -53,7 +53,7 @@ def test_every_combination_is_told_apart(switches: tuple[bool, ...]) -> None:
 )
 def test_no_verdict_is_ever_wrong(client: Made) -> None:
     truth = {
-        "chunking": bool(client.chunk_bytes),
+        "chunking": bool(client.chunk_bytes) or client.dedup == "content",
         "bundling": client.bundles,
         "deduplication": client.dedup != "no",
         "delta": client.delta != "no",
@@ -71,6 +71,7 @@ def test_no_verdict_is_ever_wrong(client: Made) -> None:
     [
         (Made(chunk_bytes=4 * MIB), "chunking", "chunks of 4 MiB"),
         (Made(chunk_bytes=8 * MIB), "chunking", "chunks of 8 MiB"),
+        (Made(dedup="content"), "chunking", "cut by content"),
         (Made(dedup="file"), "deduplication", "whole files"),
         (Made(dedup="file", delta="rolling"), "deduplication", "whole files; also after"),
         (Made(dedup="block"), "deduplication", "blocks of about 2 MiB or less"),
@@ -134,6 +135,16 @@ def test_a_loud_idle_client_is_heard_through() -> None:
 def test_traffic_that_is_not_the_files_makes_all_unknown(factor: float) -> None:
     seen = [replace(each, up_bytes=round(each.up_bytes * factor)) for each in Made().measured()]
     assert set(answers(seen).values()) == {"unknown"}
+
+
+def test_who_sends_everything_again_may_well_compress_it() -> None:
+    sent = 0
+    seen = []
+    for each in Made(compresses="always").measured():
+        sent += each.up_bytes
+        seen.append(each if each.kind == "idle" else replace(each, up_bytes=sent))
+    found = answers(seen)
+    assert (found["compression"], found["delta"], found["deduplication"]) == ("unknown", "no", "no")
 
 
 def test_half_sent_copies_are_unknown() -> None:

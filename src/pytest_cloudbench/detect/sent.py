@@ -17,7 +17,7 @@ __all__ = ["Sent", "block_bytes", "compression", "deduplication", "delta", "is_e
 
 _CHEAP, _WHOLE = 0.25, 0.75
 _SANE_LOW, _SANE_HIGH = 0.9, 6.0
-_COMPRESSED, _NOT_COMPRESSED = 0.85, 0.95
+_COMPRESSED, _NOT_COMPRESSED, _MORE = 0.85, 0.95, 1.2
 _DELTA, _EXPLAINED = 0.25, 0.5
 """Bytes of an edit over those of the same edit under another name: below the one there is more at work than
 deduplication, above the other there is not."""
@@ -263,6 +263,8 @@ def compression(sent: Sent, observations: Sequence[Observation]) -> Verdict:
     texts = sent.ratios.get("text", [])
     if not texts or packed.get("text", 1.0) > _COMPRESSED * 0.75:
         return unknown(name, "no text that compresses well was measured", evidence, numbers, wants=("text",))
+    if any(ratio > _MORE for ratio in texts):
+        return unknown(name, "more is sent than the file, so other files go with it", evidence, numbers)
     if all(ratio >= _NOT_COMPRESSED for ratio in texts):
         margin = _margin(min(texts), packed["text"])
         return Verdict(name, "no", "text is sent as it is", margin, tuple(evidence), numbers)

@@ -22,6 +22,8 @@ _CHUNKED_SHARE, _ONE_PIECE = 0.6, 0.9
 _NO_ABOVE_BYTES = 32 * MIB
 _H2_ANSWER_BYTES = 120
 _ASKED_BYTES = 48
+_CUT_BY_CONTENT, _LEAST_CUT_BYTES = 0.4, 64 * KIB
+"""Fixed blocks send half of a file again whose middle has moved."""
 
 _PER_FILE, _NEVER = 0.4, 0.06
 _NO_ANSWER_BYTES = 12
@@ -47,7 +49,7 @@ def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
     if sizes and len(sizes) >= sum(each.size_bytes >= _LEAST_CHUNKS * min(sizes) for each in files):
         return _regular(sizes, files, evidence, numbers)
     if block_bytes(sent) is not None:
-        return _asked_for(sent, observations, evidence, numbers)
+        return _deduplicated(sent, observations, evidence, numbers)
     if any(share < _ONE_PIECE for _, _, share in found):
         why = "there are pauses, but not between pieces of one size"
         return unknown(name, why, evidence, numbers, wants=("big",))
@@ -92,27 +94,36 @@ def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str]
     return Verdict("chunking", "yes", f"chunks of {size_text(low)}", margin, tuple(evidence), numbers)
 
 
-def _asked_for(
+def _deduplicated(
     sent: Sent, observations: Sequence[Observation], evidence: list[str], numbers: dict[str, float]
 ) -> Verdict:
-    """Where blocks are deduplicated and do not show as pauses: does the server ask for each of them?"""
+    """Blocks that are deduplicated and do not show as pauses: are they asked for one by one, or cut by content?
+
+    Blocks that are found again behind an insertion are cut by content. Small ones may as well be a difference to a
+    similar file.
+    """
     block = block_bytes(sent)
     assert block is not None
     new, copy = valid_of(observations, "new")[-1], valid_of(observations, "copy")[-1]
     blocks = new.size_bytes / max(1.0, block)
     asked = (new.down_bytes - copy.down_bytes) / max(1.0, blocks)
     numbers |= {"block_bytes": block, "asked_bytes_per_block": round(asked, 2)}
-    if asked < _ASKED_BYTES or blocks < 4 * _LEAST_CHUNKS:
-        why = "content is deduplicated by block, but no pieces are seen on the wire"
-        return unknown("chunking", why, evidence, numbers)
-    detail = f"blocks of about {size_text(block)}, each asked for by the server"
-    return Verdict("chunking", "yes", detail, round(1 - _ASKED_BYTES / asked, 4), tuple(evidence), numbers)
+    if asked >= _ASKED_BYTES and blocks >= 4 * _LEAST_CHUNKS:
+        detail = f"blocks of about {size_text(block)}, each asked for by the server"
+        return Verdict("chunking", "yes", detail, round(1 - _ASKED_BYTES / asked, 4), tuple(evidence), numbers)
+    moved = sent.last("twin_insert")
+    if moved is not None and moved <= _CUT_BY_CONTENT and block >= _LEAST_CUT_BYTES:
+        detail = f"cut by content, about {size_text(block)} each; sent together, so no pauses show"
+        evidence += sent.evidence("twin_insert")
+        return Verdict("chunking", "yes", detail, round(1 - moved / _CUT_BY_CONTENT, 4), tuple(evidence), numbers)
+    why = "content is deduplicated by block, but no pieces are seen on the wire"
+    return unknown("chunking", why, evidence, numbers)
 
 
 def _one_piece(sent: Sent, largest: Observation, evidence: list[str], numbers: dict[str, float]) -> Verdict:
     copy, twin = sent.last("copy"), sent.last("twin_change")
     if copy is None or (copy < _CHUNKED_SHARE and twin is None and is_edit_cheaper(sent)):
-        wants = ("copy",) if copy is None else ("twin_change",)
+        wants = ("copy",) if copy is None else ("twin_change", "twin_insert", "big")
         return unknown("chunking", "whether blocks are deduplicated is not known", evidence, numbers, wants=wants)
     if largest.size_bytes < _NO_ABOVE_BYTES:
         why = f"not up to {size_text(largest.size_bytes)}; larger files were not tried"

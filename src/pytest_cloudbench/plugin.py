@@ -317,9 +317,8 @@ def sync_lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A sync client on a link of its own, for all tests of a module: ``--client``, one parameter for each."""
     from pytest_cloudbench.fleet.sync import SyncLab
 
-    config = request.config
-    folder = tmp_path_factory.mktemp("sync")
-    lab = SyncLab(request.param, folder, _session(config).facts, keep_captures=config.option.keep_captures)
+    session, keep = _session(request.config), request.config.option.keep_captures
+    lab = SyncLab(request.param, tmp_path_factory.mktemp("sync"), session.facts, session.agent, keep_captures=keep)
     yield lab
     lab.close()
 
@@ -329,7 +328,7 @@ def sync_session(request: pytest.FixtureRequest, sync_lab: SyncLab) -> SyncItem:
     """A sync client under test: ``examine()`` for verdicts, ``measure(steps)`` for observations, ``conclude(...)``."""
     from pytest_cloudbench.fleet.sync import item_of
 
-    return item_of(request.node, sync_lab, _session(request.config).agent)
+    return item_of(request.node, sync_lab)
 
 
 def _runs_alone(item: pytest.Item) -> bool:

@@ -29,9 +29,9 @@ TABLE_1 = {
 Drive) have it there."""
 
 THESIS = "BenchCloud thesis, section 4.2.6, 2014, Dropbox 2.6.33"
-IDLE = Step("idle", duration_s=2.0)
+IDLE = Step("idle", duration_s=1.5)
 
-FIGURE_3_FILES = {"quick": (1, 10, 100), "paper": (1, 10, 100, 1000)}
+FIGURE_3_FILES = {"quick": (1, 100), "paper": (1, 10, 100, 1000)}
 FIGURE_3_BYTES = 1_000_000
 
 FIGURE_4 = {

@@ -36,11 +36,13 @@ class SyncLab:
         spec: as ``--client`` has it.
         workdir: for both halves; on a file system that can rename.
         facts: the run's facts.
+        agent: this process in the fleet; another one may have the same client.
         keep_captures: whether captures go to the results, too. They hold what the client sent.
     """
 
-    def __init__(self, spec: str, workdir: Path, facts: RunFacts, *, keep_captures: bool) -> None:
-        self.spec, self._workdir, self._facts, self._keep_captures = spec, workdir, facts, keep_captures
+    def __init__(self, spec: str, workdir: Path, facts: RunFacts, agent: Agent, *, keep_captures: bool) -> None:
+        self.spec, self.agent = spec, agent
+        self._workdir, self._facts, self._keep_captures = workdir, facts, keep_captures
         self._client = clients.client(spec)
         self._session: SyncSession | None = None
         self._missing = ""
@@ -72,7 +74,7 @@ class SyncLab:
             return
         session, self._session = self._session, None
         session.__exit__(None, None, None)
-        folder = Path(self._facts.results) / f"sync-{slug(self.spec)}"
+        folder = Path(self._facts.results) / f"sync-{slug(self.spec)}-{self.agent.name}"
         if not session.captures:
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +97,6 @@ class SyncItem:
     """
 
     lab: SyncLab
-    agent: Agent
     nodeid: str
     name: str
     test: str
@@ -165,7 +166,7 @@ class SyncItem:
             "doubts": list(doubts), "notes": [*self._notes(session), *notes],
             "versions": dict(session.versions), "expect": [], "ops": 0, "ops_files": [], "loop": None,
         }  # fmt: skip
-        made = self.agent.ask("alone", json.loads(json.dumps(about)))
+        made = self.lab.agent.ask("alone", json.loads(json.dumps(about)))
         return Result(
             made["info"], tuple((status, line) for status, line in made["judgements"]), tuple(made["doubts"]),
             tuple(made["notes"]),
@@ -180,8 +181,8 @@ class SyncItem:
         return [f"client and server are on this machine, with a link of {delay:g} ms each way between them", *off]
 
 
-def item_of(item: pytest.Item, lab: SyncLab, agent: Agent) -> SyncItem:
+def item_of(item: pytest.Item, lab: SyncLab) -> SyncItem:
     """A client in one test item."""
     callspec = getattr(item, "callspec", None)
     params = {key: value for key, value in callspec.params.items() if key != "sync_lab"} if callspec else {}
-    return SyncItem(lab, agent, item.nodeid, item.name, getattr(item, "originalname", item.name), params)
+    return SyncItem(lab, item.nodeid, item.name, getattr(item, "originalname", item.name), params)

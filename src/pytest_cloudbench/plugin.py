@@ -95,6 +95,9 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--cloudbench-keep", {
         "action": "store_true", "help": "remove the files of a series at its end instead of after each round",
     }),
+    ("--idle-seconds", {
+        "type": float, "metavar": "SECONDS", "help": "suites/idle: how long the client is left alone (default: by grid)",
+    }),
     ("--cloudbench-fail", {
         "action": "append", "metavar": "METRIC:BOUND", "default": [],
         "help": "fail a test whose metric breaks the bound, may repeat: loss_rate:0.01 (absolute), "

@@ -127,7 +127,8 @@ class Activity:
     def watch(self, acts: Sequence[Act]) -> list[Window]:
         """Do the acts one after another in one capture; what each of them showed, in their order.
 
-        Raises ClientError when the client does not start, and when it does not come into sync before an act.
+        An act that the client does not carry out gives a window with reasons, and so do those after it. Raises
+        ClientError when the client does not start.
         """
         session = self.session
         path = session.workdir / "captures" / f"{len(session.captures)}.pcapng"
@@ -162,6 +163,10 @@ class Activity:
         session, client = self.session, self.session.client
         before_s = client.cpu_s("client")
         seen = _Seen(Window(act.label), time.time_ns())
+        if session._broken:
+            seen.acted_ns = seen.last_ns = seen.first_ns
+            seen.window = replace(seen.window, reasons=(session._broken,))
+            return seen
         changed_bytes = act.work()
         seen.acted_ns = time.time_ns()
         seen.window = replace(seen.window, changed_bytes=changed_bytes)
@@ -173,6 +178,7 @@ class Activity:
             except ClientError as error:
                 line = str(error).strip().partition("\n")[0]
                 seen.window = replace(seen.window, reasons=(f"the client did not carry it out: {line}",))
+                session._broken = f"the client was out of sync since an earlier act: {line}"
             session._wait_quiet(path)
         after_s = client.cpu_s("client")
         if before_s is not None and after_s is not None:

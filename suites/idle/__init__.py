@@ -1,0 +1,1 @@
+"""What a sync client sends when nobody touches its folder."""

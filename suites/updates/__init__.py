@@ -1,0 +1,1 @@
+"""What a sync client sends for streams of small updates."""

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 SOURCE = "Benchmarking personal cloud storage, IMC 2013, section 3.1, Figure 1"
 LOGIN = "SkyDrive about 150 kB, the others a quarter of it"
-IDLE = "Wuala 5 min, 60 b/s; Google Drive 40 s, 42 b/s; Dropbox about 1 min, 82 b/s; SkyDrive about 1 min, 32 b/s; Cloud Drive 15 s, 6 kb/s"  # fmt: skip
+IDLE = (
+    "Wuala 5 min, 60 b/s; Google Drive 40 s, 42 b/s; Dropbox about 1 min, 82 b/s; SkyDrive about 1 min, 32 b/s; "
+    "Cloud Drive 15 s, 6 kb/s"
+)
 
 IDLE_S = {"quick": 40.0, "paper": 16 * 60.0}
 """Figure 1 shows 16 minutes."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import exp, log
 from statistics import median
 
@@ -123,7 +124,7 @@ def rhythm(times_s: Sequence[float], span_s: float, *, least_s: float = 0.2) -> 
 
 
 def _candidates(times: Sequence[float], least_s: float, longest_s: float) -> Iterator[tuple[float, int]]:
-    """(period, place of the time it was taken from): distances between times that are not far apart, each about once."""
+    """(period, place of the time it begins at): distances between times that are not far apart, each about once."""
     known: set[int] = set()
     for apart in range(1, _NEIGHBOURS + 1):
         for start in range(len(times) - apart):
@@ -142,10 +143,9 @@ def _follow(times: Sequence[float], start: int, period_s: float, span_s: float) 
     period_s = (times[_place(hits[-1])] - times[_place(hits[0])]) / (hits[-1][0] - hits[0][0])
     ticks = _walk(times, start, period_s, span_s)
     hits_s = tuple(times[place] for _, place in ticks if place is not None)
-    pairs = zip(ticks, ticks[1:], strict=False)
     scatters = tuple(
         abs(times[after[1]] - times[before[1]] - period_s)
-        for before, after in pairs
+        for before, after in pairwise(ticks)
         if before[1] is not None and after[1] is not None
     )
     return _Chain(period_s, hits_s, len(ticks), scatters) if len(scatters) > 1 else None

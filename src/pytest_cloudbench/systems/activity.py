@@ -57,7 +57,7 @@ class Window:
         up_bytes, down_bytes: what the client sent and received; None: the capture does not have sizes of the wire.
         steps: (up, down) for each tenth of a second.
         syns: connections asked for.
-        events_s: when the client began to send, each time after a silence (``event_gap_s``); from the window's beginning.
+        events_s: when the client began to send, each time after a silence (``event_gap_s``); from the beginning on.
         cpu_s: CPU time of the client's processes; None: unknown.
         reasons: why it may not be used; empty when it may.
     """
@@ -86,10 +86,10 @@ class Window:
         return None if self.wire_bytes is None or not self.changed_bytes else self.wire_bytes / self.changed_bytes
 
     def between(self, first_s: float, last_s: float) -> int | None:
-        """Wire bytes, both ways, from one time within the window to another, to a tenth of a second."""
+        """Wire bytes, both ways, from the tenth of a second with ``first_s`` to before that with ``last_s``."""
         if self.wire_bytes is None:
             return None
-        return sum(up + down for up, down in self.steps[round(first_s / _STEP_S) : round(last_s / _STEP_S)])
+        return sum(up + down for up, down in self.steps[int(first_s / _STEP_S) : int(last_s / _STEP_S)])
 
     def every(self, interval_s: float) -> list[int]:
         """Wire bytes, both ways, in each interval; the last one may be shorter."""
@@ -220,7 +220,7 @@ def _measured(analysis: Analysis, seen: _Seen, gap_s: float) -> Window:
 
 
 def _delay_s(analysis: Analysis, seen: _Seen) -> float | None:
-    """From the end of the act to the last payload before it was known to be in sync. A login counts from its beginning."""
+    """From the end of the act (a login: from its beginning) to the last payload before it was known to be in sync."""
     assert seen.synced_ns is not None
     first_ns = seen.first_ns if seen.acted_ns == seen.synced_ns else seen.acted_ns
     table = window(analysis.table, first_ns, seen.synced_ns)

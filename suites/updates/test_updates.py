@@ -1,0 +1,227 @@
+"""How much more does a sync client send than its user changed? (paper 002, sections 3.2, 3.3 and 4.2: traffic overuse)
+
+TUE is wire bytes, both ways, over the bytes that the user changed (the paper's alpha). ``--client`` names the client.
+Streams of updates are written into a file in place, each at its own time, whatever the client does meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cloudbench.fleet.acting import watch
+from pytest_cloudbench.model import KIB, MIB, Content, chunks
+from pytest_cloudbench.systems.activity import Act, Played, play
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.fleet.sync import SyncItem
+    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench.payload.edits import Edit
+    from pytest_cloudbench.systems.activity import Window
+
+SOURCE = "Efficient Batched Synchronization in Dropbox-like Cloud Storage Services (UDS), 2013, Dropbox 0.7.1"
+
+TABLE_1 = {
+    "1 B": (38200, 4.0), "1 KB": (40.1, 4.0), "10 KB": (4.63, 4.1), "100 KB": (1.528, 4.8), "1 MB": (1.22, 9.2),
+    "10 MB": (1.149, 54.7), "100 MB": (1.1266, 496.3),
+}  # fmt: skip
+"""New file's size to alpha and sync delay in seconds."""
+SIZES = {"quick": ("1 B", "100 KB", "1 MB"), "paper": tuple(TABLE_1)}
+REPEATS = {"quick": 1, "paper": 3}
+
+APPENDS = {"quick": ((0.1, 8), (1.0, 8)), "paper": tuple((each, KIB) for each in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0))}
+"""Seconds between appends of one byte, and how many; figures 4 to 7 and 9, and 12 at one second."""
+APPENDED = {1.0: "1.2 MB and 2 MB of traffic on two machines for 1 KB (Figures 4, 5)"}
+
+BLOCKS_KB = {"quick": (100,), "paper": (50, 60, 70, 80, 90, 100)}
+BLOCKS_UNTIL = {"quick": 300 * KIB, "paper": 5 * MIB}
+
+DOWNLOADS_KBIT = {"quick": (128, 1024), "paper": (40, 80, 120, 160, 200, 400, 800)}
+DOWNLOAD_BYTES = {"quick": 48 * KIB, "paper": 5 * MIB}
+DOWNLOADED = {80: "75 MB of traffic for 5 MB (Figure 16)"}
+
+USERS = {"quick": (100 * KIB, 4.0, 1.0), "paper": (MIB, 3600.0, 10.0)}
+"""Size of the document, for how long, and the longest time between two edits of one user."""
+
+IDLE_S = 0.5
+_MUCH = 0.1
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Grids: ``quick``, or the paper's own."""
+    grid = metafunc.config.option.grid
+    names = metafunc.fixturenames
+    if "size" in names:
+        metafunc.parametrize("size", SIZES[grid], ids=lambda size: size.replace(" ", ""))
+    elif "interval_s" in names:
+        ids = [f"{interval_s:g}s-{count}" for interval_s, count in APPENDS[grid]]
+        metafunc.parametrize("interval_s, count", APPENDS[grid], ids=ids)
+    elif "block_kb" in names:
+        metafunc.parametrize("block_kb", BLOCKS_KB[grid], ids=lambda size: f"{size}KB")
+    elif "rate_kbit_per_s" in names:
+        metafunc.parametrize("rate_kbit_per_s", DOWNLOADS_KBIT[grid], ids=lambda rate: f"{rate}kbit")
+
+
+def bytes_of(size: str) -> int:
+    """The paper does not say whether 1 KB is 1000 or 1024 bytes; here it is 1024."""
+    number, _, unit = size.partition(" ")
+    return int(number) * {"B": 1, "KB": KIB, "MB": MIB}[unit]
+
+
+def test_table_1(sync_session: SyncItem, payloads: Payloads, grid: str, size: str) -> None:
+    """Table 1: traffic, TUE and sync delay of a new file, which is a JPEG image (but for that of 1 byte)."""
+    size_bytes = bytes_of(size)
+    made = payloads.random(size_bytes) if size_bytes == 1 else payloads.jpeg(size_bytes)
+    session = sync_session.lab.session
+    acts = [resting(sync_session)]
+    for number in range(REPEATS[grid]):
+        staged = write(session.workdir / f"{size.replace(' ', '')}-{number}", made.content(0, number))
+        acts.append(Act("new", lambda staged=staged: moved_in(staged, session.client.folder)))  # type: ignore[misc]
+    _, [idle, *seen] = watch(sync_session, acts)
+    delays_s = [each.sync_delay_s for each in seen if each.sync_delay_s is not None]
+    if len(delays_s) < len(seen):
+        pytest.skip("inconclusive: the file got there, and no payload was seen")
+    alpha, delay_s = TABLE_1[size]
+    mean_s = sum(delays_s) / len(delays_s)
+    facts = {**sums(idle, seen), "sync_delay_s": mean_s, "uds_tue": alpha, "uds_delay_s": delay_s}
+    result = sync_session.conclude(
+        {"tue": facts["tue"], "sync_delay": mean_s},
+        delays_s,
+        stats_of="sync delay: from the new file to the last payload before the server had it",
+        columns=("traffic_kb", "tue", "uds_tue", "sync_delay_s", "uds_delay_s"),
+        facts=facts,
+        published={"source": f"{SOURCE}, Table 1", "tue": alpha, "sync_delay_s": delay_s},
+        notes=noise(facts),
+    )
+    result.check()
+
+
+def test_appends(sync_session: SyncItem, payloads: Payloads, interval_s: float, count: int) -> None:
+    """Figures 4 to 7, 9 and 12: random bytes are appended one by one to an empty file."""
+    stream = payloads.updates("byte_appends", interval_s=interval_s, until_bytes=count)
+    streamed(sync_session, stream, "appends", "Figures 4 to 7 and 12", APPENDED.get(interval_s))
+
+
+def test_blocks(sync_session: SyncItem, payloads: Payloads, grid: str, block_kb: int) -> None:
+    """Figure 10: a block of random bytes is appended every second."""
+    until = BLOCKS_UNTIL[grid]
+    stream = payloads.updates("block_appends", interval_s=1.0, block_bytes=block_kb * KIB, until_bytes=until)
+    streamed(sync_session, stream, "blocks", "Figure 10", None)
+
+
+def test_download(sync_session: SyncItem, payloads: Payloads, grid: str, rate_kbit_per_s: int) -> None:
+    """Figures 16 and 17: a file arrives from elsewhere at a steady rate, and is written as it comes."""
+    rate, size = rate_kbit_per_s * 1000 / 8, DOWNLOAD_BYTES[grid]
+    stream = payloads.updates("http_download", size_bytes=size, rate_bytes_per_s=rate)
+    streamed(sync_session, stream, "download", "Figures 16 and 17", DOWNLOADED.get(rate_kbit_per_s))
+
+
+def test_two_users(sync_session: SyncItem, payloads: Payloads, grid: str) -> None:
+    """Section 4.2: two users edit one document. Here both sit at the client under test."""
+    size, duration_s, most_s = USERS[grid]
+    stream = payloads.updates("two_users", duration_s=duration_s, max_interval_s=most_s)
+    document = payloads.text(size).content(0, 0)
+    streamed(sync_session, stream, "users", "section 4.2", "130 MB of traffic for a file of 1 MB", document)
+
+
+def streamed(
+    item: SyncItem, stream: Iterator[tuple[float, Edit]], name: str, figure: str, published: str | None,
+    start: Content | None = None,
+) -> None:  # fmt: skip
+    """Measure one stream of updates, and make an entry of it."""
+    session = item.lab.session
+    client, played = session.client, Played()
+    path = client.folder / f"{name}-{len(session.captures)}"
+    staged = session.workdir / path.name
+    if start is None:
+        staged.touch()
+    else:
+        write(staged, start)
+    after = None if client.facts.watches_folder else client.after_change
+
+    def work() -> int:
+        nonlocal played
+        played = play(stream, path, start=start, after=after)
+        return played.changed_bytes
+
+    before = Act("file", lambda: moved_in(staged, client.folder))
+    _, [_, idle, seen] = watch(item, [before, resting(item), Act(name, work)])
+    facts = {**sums(idle, [seen]), **of_stream(seen, played), "uds": published or "drawn only"}
+    late = f"{played.late} of {played.updates} updates were written late"
+    note = f"{item.spec}: it does not watch its folder, and was run after each update; {late}"
+    result = item.conclude(
+        {"tue": facts["tue"], "sync_delay": seen.sync_delay_s},
+        [seen.duration_s],
+        stats_of="from the first update until the client was in sync and quiet",
+        columns=("updates", "sync_events", "traffic_kb", "tue", "bytes_per_update", "sync_delay_s", "cpu_share"),
+        facts=facts,
+        published={"source": f"{SOURCE}, {figure}", "traffic": published} if published else {},
+        doubts=[late] if after is None and played.late > _MUCH * played.updates else [],
+        notes=[*([note] if after else []), *noise(facts)],
+    )
+    result.check()
+
+
+# --- what is done to the folder ---
+
+
+def write(path: Path, content: Content) -> Path:
+    """Make a file outside of the client's folder."""
+    with path.open("wb") as file:
+        file.writelines(chunks(content))
+    return path
+
+
+def moved_in(staged: Path, folder: Path) -> int:
+    """Let a file appear at once; gives its size."""
+    size = staged.stat().st_size
+    os.replace(staged, folder / staged.name)
+    return size
+
+
+def resting(item: SyncItem) -> Act:
+    """Nothing for a short time: what the client sends by itself."""
+
+    def rest() -> int:
+        item.lab.session.client.idle(IDLE_S)
+        return 0
+
+    return Act("idle", rest, is_synced=False)
+
+
+# --- what was seen ---
+
+
+def sums(idle: Window, seen: Sequence[Window]) -> dict[str, Any]:
+    """Traffic and CPU of some windows together; ``watch`` has made sure that sizes are known."""
+    up, down = (sum(getattr(each, name) or 0 for each in seen) for name in ("up_bytes", "down_bytes"))
+    changed, lasted_s = sum(each.changed_bytes for each in seen), sum(each.duration_s for each in seen)
+    known = [each.cpu_s for each in seen if each.cpu_s is not None]
+    cpu_s = sum(known) if len(known) == len(seen) else None
+    return {
+        "changed_bytes": changed, "up_bytes": up, "down_bytes": down, "traffic_bytes": up + down,
+        "traffic_kb": (up + down) / 1e3, "tue": (up + down) / changed, "connections": sum(each.syns for each in seen),
+        "cpu_s": cpu_s, "cpu_share": None if cpu_s is None else cpu_s / lasted_s, "lasted_s": lasted_s,
+        "idle_bytes": round((idle.wire_bytes or 0) / idle.duration_s * lasted_s),
+    }  # fmt: skip
+
+
+def of_stream(seen: Window, played: Played) -> dict[str, Any]:
+    """Updates and events, and the traffic over time as the figures draw it."""
+    return {
+        "updates": played.updates, "late_updates": played.late, "file_bytes": played.size_bytes,
+        "sync_events": len(seen.events_s), "events_s": [round(each, 3) for each in seen.events_s[:2000]],
+        "bytes_per_update": (seen.wire_bytes or 0) / played.updates, "sync_delay_s": seen.sync_delay_s,
+        "each_second_bytes": seen.every(1.0),
+    }  # fmt: skip
+
+
+def noise(facts: Mapping[str, Any]) -> list[str]:
+    """A remark where what the client sends by itself is much of it."""
+    if facts["idle_bytes"] <= _MUCH * facts["traffic_bytes"]:
+        return []
+    return [f"about {facts['idle_bytes']:,} of {facts['traffic_bytes']:,} bytes would have been sent without a change"]

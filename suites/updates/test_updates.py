@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,7 @@ def test_table_1(sync_session: SyncItem, payloads: Payloads, grid: str, size: st
     acts = [resting(sync_session)]
     for number in range(REPEATS[grid]):
         staged = write(session.workdir / f"{size.replace(' ', '')}-{number}", made.content(0, number))
-        acts.append(Act("new", lambda staged=staged: moved_in(staged, session.client.folder)))  # type: ignore[misc]
+        acts.append(Act("new", partial(moved_in, staged, session.client.folder)))
     _, [idle, *seen] = watch(sync_session, acts)
     delays_s = [each.sync_delay_s for each in seen if each.sync_delay_s is not None]
     if len(delays_s) < len(seen):
@@ -148,7 +149,7 @@ def streamed(
         played = play(stream, path, start=start, after=after)
         return played.changed_bytes
 
-    before = Act("file", lambda: moved_in(staged, client.folder))
+    before = Act("file", partial(moved_in, staged, client.folder))
     _, [_, idle, seen] = watch(item, [before, resting(item), Act(name, work)])
     facts = {**sums(idle, [seen]), **of_stream(seen, played), "uds": published or "drawn only"}
     late = f"{played.late} of {played.updates} updates were written late"
@@ -216,7 +217,7 @@ def of_stream(seen: Window, played: Played) -> dict[str, Any]:
         "updates": played.updates, "late_updates": played.late, "file_bytes": played.size_bytes,
         "sync_events": len(seen.events_s), "events_s": [round(each, 3) for each in seen.events_s[:2000]],
         "bytes_per_update": (seen.wire_bytes or 0) / played.updates, "sync_delay_s": seen.sync_delay_s,
-        "each_second_bytes": seen.every(1.0),
+        "traffic_over_file": (seen.wire_bytes or 0) / played.size_bytes, "each_second_bytes": seen.every(1.0),
     }  # fmt: skip
 
 

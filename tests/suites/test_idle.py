@@ -1,0 +1,49 @@
+"""The idle suite on the reference client, of which it is known when it asks for news."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fleet.harness import Ended, Lab
+from tests.suites.harness import run_suite
+
+POLLS, SILENT = "reference?polling=2", "reference"
+
+
+def ran(lab: Lab, suite: str, *args: str) -> Ended:
+    run = run_suite(lab, suite, *args)
+    if reasons := [line for line in run.lines_with("SKIPPED") if f"client {SILENT}" in line]:
+        pytest.skip(reasons[0])
+    assert run.status == 0, run.text
+    assert run.leftovers == []
+    return run
+
+
+def test_it_finds_a_polling_period_and_that_there_is_none(lab: Lab) -> None:
+    both = ("--client", POLLS, "--client", SILENT)
+    run = ran(lab, "idle::test_idle", *both, "--idle-seconds", "10", "-n", "2")
+    polls, silent = run.info(f"test_idle[{POLLS}]"), run.info(f"test_idle[{SILENT}]")
+    assert polls["answer"] == "yes"
+    assert polls["polling_period_s"] == pytest.approx(2, abs=0.1)
+    assert run.entries[f"test_idle[{POLLS}]"]["stats"]["data"] == [polls["polling_period"]]
+    assert polls["idle_traffic"] == pytest.approx(8 * polls["idle_bytes"] / polls["events"] / 2, rel=0.05)
+    assert polls["mb_per_day"] == pytest.approx(polls["idle_traffic"] / 8 * 86_400 / 1e6)
+    assert sum(polls["interval_bytes"]) == polls["idle_bytes"] > 0
+    assert (silent["answer"], silent["polling_period"], silent["idle_bytes"]) == ("no", None, 0)
+    assert silent["mb_per_day"] is None, "what is silent for ten seconds may wake up later"
+    assert run.lines_with("every 2 s")
+    assert run.lines_with("none up to 3.3")
+
+
+def test_a_login_is_captured_from_its_first_packet(lab: Lab) -> None:
+    run = ran(lab, "idle::test_login", "--client", SILENT)
+    login = run.info(f"test_login[{SILENT}]")
+    assert login["connections"] == 1
+    assert login["login_bytes"] == login["login_up_bytes"] + login["login_down_bytes"]
+    assert 1500 < login["login_bytes"] < 6000, "a TLS handshake and one question"
+
+
+def test_a_wrong_time_is_said(lab: Lab) -> None:
+    run = run_suite(lab, "idle::test_idle", "--client", SILENT, "--idle-seconds", "0")
+    assert run.status != 0
+    assert "--idle-seconds 0: expected a second or more" in run.text

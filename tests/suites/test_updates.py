@@ -1,0 +1,55 @@
+"""The updates suite on the reference client, whose protocol says what it sends."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fleet.harness import Ended, Lab
+from tests.suites.harness import run_suite
+
+WHOLE, DELTA = "reference", "reference?delta=rolling"
+OVERHEAD = 1.052
+"""Headers of TCP, IP and Ethernet, acknowledgements, TLS: what a large body of random bytes takes beside itself."""
+
+
+def ran(lab: Lab, suite: str, *args: str) -> Ended:
+    run = run_suite(lab, suite, *args)
+    if reasons := [line for line in run.lines_with("SKIPPED") if f"client {WHOLE}: " in line]:
+        pytest.skip(reasons[0])
+    assert run.status == 0, run.text
+    assert run.leftovers == []
+    return run
+
+
+def test_without_delta_the_whole_file_goes_with_each_update(lab: Lab) -> None:
+    run = ran(lab, "updates::test_blocks", "--client", WHOLE, "--client", DELTA)
+    whole, delta = (run.info(f"test_blocks[100KB-{spec}]") for spec in (WHOLE, DELTA))
+    assert whole["updates"] == delta["updates"] == 3
+    assert whole["sync_events"] == delta["sync_events"] == 3
+    assert whole["tue"] == pytest.approx((1 + 2 + 3) / 3 * OVERHEAD, rel=0.02)
+    assert delta["tue"] == pytest.approx(OVERHEAD, rel=0.04), "questions and signatures are small"
+    assert whole["changed_bytes"] == whole["file_bytes"] == 300 * 1024
+    assert sum(whole["each_second_bytes"]) == whole["traffic_bytes"]
+
+
+def test_updates_that_come_faster_are_batched(lab: Lab) -> None:
+    run = ran(lab, "updates::test_appends", "--client", "reference?settle_s=0.3")
+    fast, slow = (run.info(f"test_appends[{each}-reference?settle_s=0.3]") for each in ("0.1s-8", "1s-8"))
+    assert (fast["updates"], slow["updates"]) == (8, 8)
+    assert slow["sync_events"] == 8, "each is sent before the next comes"
+    assert fast["sync_events"] <= 2, "changes that go on are waited for"
+    assert slow["tue"] == pytest.approx(slow["traffic_bytes"] / 8)
+    assert fast["tue"] < slow["tue"] / 2
+    assert slow["tue"] > 100, "one byte takes a whole request"
+    assert slow["sync_delay_s"] > 0.3
+
+
+def test_a_new_file_stands_beside_the_published_one(lab: Lab) -> None:
+    run = ran(lab, "updates::test_table_1", "--client", WHOLE, "-k", "1MB or 1B")
+    large, tiny = run.info(f"test_table_1[1MB-{WHOLE}]"), run.info(f"test_table_1[1B-{WHOLE}]")
+    assert large["tue"] == pytest.approx(OVERHEAD, rel=0.01)
+    assert tiny["tue"] == tiny["traffic_bytes"] > 300
+    assert (large["published"]["tue"], tiny["published"]["tue"]) == (1.22, 38200)
+    assert run.entries[f"test_table_1[1MB-{WHOLE}]"]["params"] == {"size": "1 MB"}
+    for each in (large, tiny):
+        assert 0.1 < each["sync_delay_s"] < 10, "the client waits for 0.1 s before it sends"

@@ -43,6 +43,14 @@ def test_a_login_is_captured_from_its_first_packet(lab: Lab) -> None:
     assert 1500 < login["login_bytes"] < 6000, "a TLS handshake and one question"
 
 
+def test_a_client_outside_of_the_link_is_not_taken_for_a_silent_one(lab: Lab) -> None:
+    (lab.folder / "mirrored").mkdir()
+    run = run_suite(lab, "idle", "--client", f"external?folder={lab.folder / 'mirrored'}")
+    assert run.counts() == {"skipped": 2}, run.text
+    assert run.lines_with("runs outside of the link") or run.lines_with("client external")
+    assert not run.entries
+
+
 def test_a_wrong_time_is_said(lab: Lab) -> None:
     run = run_suite(lab, "idle::test_idle", "--client", SILENT, "--idle-seconds", "0")
     assert run.status != 0

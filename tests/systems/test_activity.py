@@ -10,6 +10,7 @@ import pytest
 
 from pytest_cloudbench import clients
 from pytest_cloudbench.capture import CaptureUnavailable
+from pytest_cloudbench.clients.base import Proof
 from pytest_cloudbench.link import LinkUnavailable
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.payload import RandomContent
@@ -99,7 +100,7 @@ def test_a_client_is_watched(tmp_path: Path) -> None:
                 Act("new", write),
                 Act("many", lambda: play(appends("b", 0.4, 1, 4), path).changed_bytes),
             ])  # fmt: skip
-            requests, before = pair.counters()["requests"], activity.login
+            counters, before = pair.counters(), activity.login
             (later,) = activity.watch([Act("later", partial(rest, 0.5), is_synced=False)])
     except (LinkUnavailable, CaptureUnavailable) as error:
         pytest.skip(str(error))
@@ -107,11 +108,13 @@ def test_a_client_is_watched(tmp_path: Path) -> None:
     assert (quiet.wire_bytes, quiet.events_s, quiet.tue) == (0, (), None)
     assert 50_000 < (new.up_bytes or 0) < 55_000
     assert len(new.events_s) == 1
-    assert requests["/files"] == 1 + len(many.events_s), "each event is one upload"
+    assert counters["requests"]["/files"] == 1 + len(many.events_s), "each event is one upload"
     assert 1 <= len(many.events_s) <= 4
     assert (many.up_bytes or 0) > 50_000 * len(many.events_s), "without delta, all of the file goes each time"
     assert many.tue == pytest.approx(((many.up_bytes or 0) + (many.down_bytes or 0)) / 4)
     assert before is not None
+    sent = sum(each.up_bytes or 0 for each in (before, new, many))
+    assert 0.9 * sent < counters["received_bytes"] < sent, "the server's kernel counts the same, without headers"
     assert before.syns == 1
     assert (before.wire_bytes or 0) > 1000
     assert activity.login is before, "the client was started once"
@@ -132,6 +135,20 @@ def test_a_client_that_ends_gives_no_number(tmp_path: Path) -> None:
         pytest.skip(str(error))
     assert "did not carry it out" in ended.reasons[0]
     assert after.reasons == (f"the client was out of sync since an earlier act: {ended.reasons[0].partition(': ')[2]}",)
+
+
+def test_what_nobody_saw_gives_no_number(tmp_path: Path) -> None:
+    """A client that brings files another way: here the test itself puts it where the server has it."""
+    pair: Any = clients.client("reference")
+    try:
+        with SyncSession(pair, tmp_path, seed="seed", measure_link=False) as session:
+            activity = Activity(session)
+            activity.watch([])
+            pair.after_change, pair.wait_synced = list, lambda timeout_s: Proof.QUIET
+            (seen,) = activity.watch([Act("elsewhere", lambda: 1)])
+    except (LinkUnavailable, CaptureUnavailable) as error:
+        pytest.skip(str(error))
+    assert seen.reasons == ("the server has it, and no packet was seen",)
 
 
 def test_an_act_that_fails_is_an_error(tmp_path: Path) -> None:

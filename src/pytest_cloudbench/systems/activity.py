@@ -216,7 +216,10 @@ def _measured(analysis: Analysis, seen: _Seen, gap_s: float) -> Window:
         syns=len(metrics.syn_times_ns(table, flows)),
         events_s=tuple((burst.first_ns - seen.first_ns) / 1e9 for burst in bursts),
     )
-    return changed if validity.verdict == "valid" else replace(changed, reasons=(*changed.reasons, *validity.reasons))
+    unseen = changed.changed_bytes and seen.synced_ns is not None and not any(map(any, changed.steps))
+    reasons = ["the server has it, and no packet was seen"] if unseen else []
+    reasons += [] if validity.verdict == "valid" else validity.reasons
+    return replace(changed, reasons=(*changed.reasons, *reasons))
 
 
 def _delay_s(analysis: Analysis, seen: _Seen) -> float | None:

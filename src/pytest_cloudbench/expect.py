@@ -75,6 +75,12 @@ CONCLUSIONS: dict[str, Metric] = {
     "compression": Metric("1 is yes", "higher"),
     "tue": Metric("ratio"),
     "traffic_mb": Metric("MB"),
+    "start_up": Metric("s", time_like=True),
+    "completion": Metric("s", time_like=True),
+    "overhead": Metric("fraction"),
+    "recovery": Metric("s", time_like=True),
+    "recovery_overhead": Metric("fraction"),
+    "propagation": Metric("s", time_like=True),
 }
 """Metrics of what an experiment concludes from several runs."""
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
     from pytest_cloudbench.fleet.agent import Agent
+    from pytest_cloudbench.fleet.clients import ClientRun
     from pytest_cloudbench.fleet.experiment import Experiment
     from pytest_cloudbench.fleet.provider import Provider
     from pytest_cloudbench.fleet.sync import SyncItem, SyncLab
@@ -172,6 +173,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "sync_lab" in metafunc.fixturenames:
         chosen = metafunc.config.option.client or _DEFAULT_CLIENTS
         metafunc.parametrize("sync_lab", list(dict.fromkeys(chosen)), indirect=True, scope="module")
+    if "client_run" in metafunc.fixturenames:
+        chosen = metafunc.config.option.client or _DEFAULT_CLIENTS
+        metafunc.parametrize("client_run", list(dict.fromkeys(chosen)), indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -332,6 +336,14 @@ def sync_session(request: pytest.FixtureRequest, sync_lab: SyncLab) -> SyncItem:
     from pytest_cloudbench.fleet.sync import item_of
 
     return item_of(request.node, sync_lab)
+
+
+@pytest.fixture
+def client_run(request: pytest.FixtureRequest, fleet: Agent) -> ClientRun:
+    """Measures the sync client of ``--client``, one parameter for each, on one agent while the others wait."""
+    from pytest_cloudbench.fleet.clients import client_run_of
+
+    return client_run_of(request.node, fleet, request.param, _session(request.config).facts)
 
 
 def _runs_alone(item: pytest.Item) -> bool:

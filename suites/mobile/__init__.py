@@ -1,0 +1,1 @@
+"""How a sync client does on a slow, lossy and interrupted link."""

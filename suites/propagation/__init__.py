@@ -1,0 +1,1 @@
+"""How long until another device has a new file."""

@@ -1,0 +1,125 @@
+"""How long until a second device has a new file, intact, and what does that cost on both sides?
+
+``--client`` names the client. Both of its halves run here, in two network namespaces with a link between them:
+one clock. docs/suites/propagation.md says what the numbers mean.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cloudbench.link import Link, Way
+from pytest_cloudbench.systems.propagation import propagate
+from pytest_cloudbench.systems.repeats import mean_of
+from pytest_cloudbench.systems.transfers import link_doubts, measure_link
+from pytest_cloudbench.systems.workloads import Workload
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.clients.base import SyncClient
+    from pytest_cloudbench.fleet.clients import ClientRun, Place
+
+KB, MB = 1000, 1_000_000
+SETS = {
+    "1 x 1 kB": (1, KB), "1 x 100 kB": (1, 100 * KB), "1 x 1 MB": (1, MB), "1 x 10 MB": (1, 10 * MB),
+    "100 x 10 kB": (100, 10 * KB), "50000 x 1 kB": (50_000, KB),
+}  # fmt: skip
+SIZES = {"quick": ("1 x 1 kB", "1 x 1 MB", "1 x 10 MB", "100 x 10 kB"), "paper": tuple(SETS)}
+REPEATS = {"quick": 2, "paper": 10}
+ONCE = "50000 x 1 kB"
+"""Too large to repeat. Syncthing's own benchmark of 50,000 files took 173 s, on another machine and link."""
+
+SYNCTHINGS_S = 173.0
+TIMEOUT_S = {"quick": 60.0, "paper": 900.0}
+LINK = Way(delay_ms=10)
+DEVICES = tomllib.loads(Path(__file__).with_name("devices.toml").read_text(encoding="utf-8"))
+COLUMNS = ("arrived", "uncertain_s", "tue", "cpu_client_s", "cpu_other_s", "client_mb", "other_mb", "other_side")
+
+
+def test_propagation(client_run: ClientRun, grid: str) -> None:
+    """The time from the appearance of files until the other device has all of them, equal byte for byte."""
+    name = client_run.spec.partition("?")[0]
+    device = DEVICES.get(name, {"reason": "suites/propagation/devices.toml does not say what its other half is"})
+    if "reason" in device:
+        pytest.skip(f"{name} has no second device: {device['reason']}")
+    done = client_run.measure(lambda client, place: measure(client, place, grid))
+    results = []
+    for each, arrivals in zip(SIZES[grid], done["arrivals"], strict=False):
+        arrived = [one for one in arrivals if not one["error"]]
+        highs = [one["high_s"] for one in arrived]
+        # At a server it is not yet on another device: that is another quantity, under another name.
+        name_of = "reaches_server_s" if device["device"] == "server" else "propagation"
+        published = {"source": "syncthing's own benchmark: 50,000 files", "propagation": SYNCTHINGS_S}
+        result = client_run.conclude(
+            {name_of: mean_of(highs), "tue": tue(arrived)},
+            highs or [TIMEOUT_S[grid]],
+            stats_of="time from the change until the first look that found all files intact at the other side",
+            columns=(name_of, *COLUMNS),
+            label=each.replace(" ", ""),
+            params={"set": each},
+            facts={**numbers(arrived), "arrived": f"{len(arrived)} of {len(arrivals)}", "arrivals": arrivals,
+                   "other_side": device["device"], "setting": done["setting"]},
+            published=published if each == ONCE and name_of == "propagation" else None,
+            doubts=done["doubts"],
+            notes=[f"other side: {device['what']}", *(one["error"] for one in arrivals if one["error"])],
+        )  # fmt: skip
+        results.append(result)
+    client_run.settle(results)
+
+
+def numbers(arrived: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means of everything but the time itself, as the table shows them."""
+
+    def mean(key: str, side: str, scale: float = 1.0) -> float | None:
+        values = mean_of([one[key][side] for one in arrived])
+        return None if values is None else values / scale
+
+    return {
+        "uncertain_s": max((one["high_s"] - one["low_s"] for one in arrived), default=None),
+        "cpu_client_s": mean("cpu_s", "client"), "cpu_other_s": mean("cpu_s", "server"),
+        "client_mb": mean("memory_bytes", "client", MB), "other_mb": mean("memory_bytes", "server", MB),
+        "up_bytes": mean_of([one["up_bytes"] for one in arrived]),
+        "down_bytes": mean_of([one["down_bytes"] for one in arrived]),
+    }  # fmt: skip
+
+
+def tue(arrived: Sequence[dict[str, Any]]) -> float | None:
+    """Bytes that the link carried, both ways, over bytes of content."""
+    return mean_of([(one["up_bytes"] + one["down_bytes"]) / one["content_bytes"] for one in arrived])
+
+
+def measure(client: SyncClient, place: Place, grid: str) -> dict[str, Any]:
+    """All sets, one after another on one link, as plain data; it ends with the first that does not arrive."""
+    arrivals: list[list[dict[str, Any]]] = []
+    with Link(LINK) as link:
+        measure_link(link, stream_s=0.0)
+        try:
+            client.prepare(
+                place.workdir / "client", server_address=link.address("server"), client_address=link.address("client"),
+                runner=link,
+            )  # fmt: skip
+            client.start()
+            for each in SIZES[grid]:
+                if arrivals and arrivals[-1][-1]["error"]:
+                    break
+                arrivals.append([])
+                for number in range(1 if each == ONCE else REPEATS[grid]):
+                    name, seed = f"{each.replace(' ', '')}-{number}", f"{place.seed}/{each}/{number}"
+                    arrival = propagate(
+                        client, place.workdir / "client" / "stored", link, Workload(*SETS[each]),
+                        stage=place.workdir / "stage", name=name, seed=seed, timeout_s=TIMEOUT_S[grid],
+                    )  # fmt: skip
+                    arrivals[-1].append(arrival.as_dict())
+                    if arrival.error:
+                        break
+            versions = dict(client.versions())
+        finally:
+            client.stop()
+        return {
+            "arrivals": arrivals, "client_versions": versions, "doubts": link_doubts(link),
+            "setting": {"client": client.facts.name, "client_versions": versions, "link": link.record()},
+        }  # fmt: skip

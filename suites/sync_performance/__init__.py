@@ -1,0 +1,1 @@
+"""How quickly, and with how much traffic, a sync client uploads."""

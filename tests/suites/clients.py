@@ -1,0 +1,42 @@
+"""Runs the real suites with sync clients whose behaviour is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.fleet.harness import Ended, Lab
+
+from .harness import run_suite
+
+_NOT_HERE = (
+    "a link needs",
+    "network namespaces work here",
+    "dumpcap",
+    "is not installed",
+    "capture",
+    "inconclusive: link",
+)
+"""Also a link that this machine, with all else that it does now, could not make as asked."""
+
+
+def ran(lab: Lab, suite: str, *args: str) -> Ended:
+    """Run it; skips where a link, a capture or a program is not to be had, with the suite's own reason."""
+    run = run_suite(lab, suite, *args)
+    assert run.status in (0, 5), run.text
+    reasons = [line for line in run.lines_with("SKIPPED") if any(text in line for text in _NOT_HERE)]
+    if reasons:
+        pytest.skip(reasons[0])
+    return run
+
+
+def entries_of(run: Ended) -> Mapping[str, Mapping[str, Any]]:
+    """What each entry says, by its label, or by the item's parameters where it has none."""
+    found = {}
+    for entry in run.document["benchmarks"]:
+        _, _, label = entry["fullname"].partition("#")
+        found[label or entry["param"]] = entry["extra_info"]
+    assert found, run.text
+    return found

@@ -1,0 +1,35 @@
+"""The real suite: a device that gets files, a server that is none, and clients without a second device."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fleet.harness import Lab
+
+from .clients import entries_of, ran
+
+
+def test_at_a_server_nothing_is_called_propagation(lab: Lab) -> None:
+    run = ran(lab, "propagation", "--client", "reference?settle_s=0.3", "--client", "rclone")
+    assert run.lines_with("rclone has no second device")
+    found = entries_of(run)
+    assert sorted(found) == ["100x10kB", "1x10MB", "1x1MB", "1x1kB"]
+    for info in found.values():
+        assert "propagation" not in info
+        assert info["arrived"] == "2 of 2"
+        assert info["reaches_server_s"] >= 0.3, "it waits for settle_s without a change"
+        assert 0 <= info["uncertain_s"] <= 1
+    assert found["1x1kB"]["reaches_server_s"] <= 2
+    assert found["100x10kB"]["reaches_server_s"] >= 0.3 + 100 * 0.02, "a round trip for each file"
+    assert 1.03 <= found["1x10MB"]["tue"] <= 1.08
+    assert found["1x1kB"]["tue"] > found["1x10MB"]["tue"]
+
+
+@pytest.mark.slow
+def test_a_peer_has_files_after_its_partner_has_looked(lab: Lab) -> None:
+    """``-repeat 2``: a change is seen within two seconds, and brought over in one pass."""
+    found = entries_of(ran(lab, "propagation", "--client", "unison"))
+    assert found["1x1kB"]["other_side"] == "peer"
+    assert 0 < found["1x1kB"]["propagation"] <= 5
+    assert found["100x10kB"]["propagation"] == pytest.approx(found["1x1kB"]["propagation"], abs=3)
+    assert all(info["client_mb"] > 1 and info["other_mb"] > 1 for info in found.values())

@@ -97,7 +97,8 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "action": "store_true", "help": "remove the files of a series at its end instead of after each round",
     }),
     ("--idle-seconds", {
-        "type": float, "metavar": "SECONDS", "help": "suites/idle: how long the client is left alone (default: by grid)",
+        "type": float, "metavar": "SECONDS",
+        "help": "suites/idle: how long the client is left alone (default: by grid)",
     }),
     ("--cloudbench-fail", {
         "action": "append", "metavar": "METRIC:BOUND", "default": [],

@@ -48,7 +48,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def planned(lab: Lab, count: int, *fed: dict[str, Any]) -> tuple[str, str]:
+def planned(lab: Lab, count: int, *fed: dict[str, Any]) -> tuple[str, ...]:
     """Options for a series of so many rounds, however quick this machine is, with some lines that are there already."""
     suite = test_availability
     setup = {"files": suite.FILES["quick"], "sizes_kb": list(suite.SIZES_KB["quick"]), "read_back": suite.READ_BACK,
@@ -57,7 +57,7 @@ def planned(lab: Lab, count: int, *fed: dict[str, Any]) -> tuple[str, str]:
     header = {"schema": 1, "key": key, "setup": setup, "plan": asdict(Plan(count))}
     path = lab.folder / "planned.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in [header, *fed]))
-    return "--resume", path.name
+    return "--resume", path.name, "--cloudbench-max-lateness", "5"  # a busy machine is not what is tested
 
 
 def near(found: float, truth: float, count: int) -> bool:

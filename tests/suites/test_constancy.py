@@ -11,8 +11,11 @@ from .harness import conclusion, profile, run_suite
 
 @pytest.mark.parametrize(
     ("slots", "latency_s", "category"),
-    [(0, 0.25, "constant"), (1, 0.05, "degrading"), (6, 0.12, "degrading_above")],
-    ids=["none", "one", "six"],
+    [
+        pytest.param(0, 0.25, "constant", id="none"),
+        pytest.param(1, 0.05, "degrading", id="one", marks=pytest.mark.slow),
+        pytest.param(6, 0.12, "degrading_above", id="six"),
+    ],
 )
 def test_the_category_of_a_provider_with_so_many_slots(lab: Lab, slots: int, latency_s: float, category: str) -> None:
     """Where nothing waits, latency is so long that what 20 uploads cost this machine is no part of the answer."""

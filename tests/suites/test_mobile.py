@@ -11,6 +11,7 @@ from .clients import entries_of, ran
 HALF = 500_000
 
 
+@pytest.mark.slow
 def test_an_interruption_costs_what_had_passed_without_resuming(lab: Lab) -> None:
     run = ran(lab, "mobile::test_figure_4", "--client", "reference?retry=3", "-k", "reset")
     (info,) = entries_of(run).values()

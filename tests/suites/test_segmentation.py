@@ -32,6 +32,7 @@ def test_where_segments_gain_nothing_one_is_best(lab: Lab) -> None:
     assert (found["best_segments"], found["improvement_factor"]) == (1, 1.0)
 
 
+@pytest.mark.slow
 def test_levels_at_which_parts_are_refused_are_no_answer(lab: Lab) -> None:
     limits = {"max_in_flight": 15, "reason": '"too_many_requests"', "retry_after_s": 1}
     speed = {"up_bytes_per_s": 20_000_000}

@@ -33,6 +33,7 @@ def test_without_delta_the_whole_file_goes_with_each_update(lab: Lab) -> None:
     assert sum(whole["each_second_bytes"]) == whole["traffic_bytes"]
 
 
+@pytest.mark.slow
 def test_updates_that_come_faster_are_batched(lab: Lab) -> None:
     run = ran(lab, "updates::test_appends", "--client", "reference?settle_s=0.3", "-n", "2")
     fast, slow = (run.info(f"test_appends[{each}-reference?settle_s=0.3]") for each in ("0.1s-8", "1s-8"))

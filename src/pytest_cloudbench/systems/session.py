@@ -23,7 +23,7 @@ from pytest_cloudbench.capture import Capture, CaptureResult
 from pytest_cloudbench.clients.base import SyncClient
 from pytest_cloudbench.detect import Observation, Step, Verdict, first_steps, judge, more_steps, observe
 from pytest_cloudbench.link import Link, Way
-from pytest_cloudbench.model import ClientError
+from pytest_cloudbench.model import ClientError, UsageError
 from pytest_cloudbench.systems.changes import Changes
 from pytest_cloudbench.traffic import Analysis, analyze
 
@@ -61,6 +61,7 @@ class SyncSession:
         self._stack = ExitStack()
         self._broken = ""
         self._started = False
+        self._start_error: ClientError | None = None
         self._offers_h2 = False
         self._stop_waiting = threading.Event()
 
@@ -101,9 +102,7 @@ class SyncSession:
         about = {"client": self.client.facts.name, "steps": [step.kind for step in steps]}
         capture = Capture(self._link.interface, path, netns=self._link.enter("client", as_root=True), comment=about)
         with capture:
-            if not self._started:
-                self.client.start()
-                self._started = True
+            self._start()
             self._wait_quiet(path)
             phases = [self._phase(step, path) for step in steps]
         assert capture.result is not None
@@ -111,6 +110,18 @@ class SyncSession:
         found = self._analyzed(capture.result, phases)
         self.observations += found
         return found
+
+    def _start(self) -> None:
+        """Start the client once. One that did not start is stopped for good, and its error is told again."""
+        if self._start_error is not None:
+            raise self._start_error
+        if not self._started:
+            try:
+                self.client.start()
+            except ClientError as error:
+                self._start_error = error
+                raise
+            self._started = True
 
     def examine(self) -> dict[str, Verdict]:
         """Measure until all is known or repeating does not help: a verdict for each capability."""
@@ -184,7 +195,10 @@ class SyncSession:
         if bad:
             return [replace(about, reasons=(*about.reasons, *bad)) for about, _, _ in phases]
         with capture.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            analysis: Analysis = analyze(data, source=capture.path.name, client=self._link.address("client"))
+            try:
+                analysis: Analysis = analyze(data, source=capture.path.name, client=self._link.address("client"))
+            except UsageError as error:  # nothing of the client is in it
+                return [replace(about, reasons=(*about.reasons, str(error))) for about, _, _ in phases]
             self._offers_h2 |= any("h2" in facts.alpn for facts in analysis.facts)
             found = [
                 observe(analysis, about, first_ns, last_ns, round_trip_s=self.round_trip_s)

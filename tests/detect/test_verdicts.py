@@ -127,7 +127,7 @@ def test_udp_hides_where_a_client_waits() -> None:
 
 
 def test_a_loud_idle_client_is_heard_through() -> None:
-    loud = Made(dedup="file", delta="rolling", idle_bytes_per_s=200_000)
+    loud = Made(dedup="file", delta="rolling", idle_bytes_per_s=4_000_000)
     assert list(answers(loud.measured()).values())[2:] == ["yes", "yes", "no"]
 
 
@@ -162,6 +162,16 @@ def test_invalid_observations_count_for_nothing() -> None:
     verdicts = judge(seen)
     assert {verdict.answer for verdict in verdicts.values()} == {"unknown"}
     assert all(verdict.detail for verdict in verdicts.values())
+
+
+def test_an_invalid_step_takes_only_its_own_verdicts_with_it() -> None:
+    def failed(each: Observation, kind: str) -> Observation:
+        return replace(each, reasons=("the client did not carry it out",)) if each.kind == kind else each
+
+    seen = Made().measured()
+    for kind, lost in (("copy", {"deduplication", "chunking"}), ("text", {"compression"}), ("insert", {"delta"})):
+        found = answers([failed(each, kind) for each in seen])
+        assert {name for name, answer in found.items() if answer == "unknown"} == lost
 
 
 def test_a_crash_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

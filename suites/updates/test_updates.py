@@ -89,11 +89,12 @@ def test_table_1(sync_session: SyncItem, payloads: Payloads, grid: str, size: st
     alpha, delay_s = TABLE_1[size]
     mean_s = sum(delays_s) / len(delays_s)
     facts = {**sums(idle, seen), "sync_delay_s": mean_s, "uds_tue": alpha, "uds_delay_s": delay_s}
+    facts |= {"files": len(seen), "kb_per_file": facts["traffic_kb"] / len(seen)}
     result = sync_session.conclude(
         {"tue": facts["tue"], "sync_delay": mean_s},
         delays_s,
         stats_of="sync delay: from the new file to the last payload before the server had it",
-        columns=("traffic_kb", "tue", "uds_tue", "sync_delay_s", "uds_delay_s"),
+        columns=("files", "kb_per_file", "tue", "uds_tue", "sync_delay_s", "uds_delay_s"),
         facts=facts,
         published={"source": f"{SOURCE}, Table 1", "tue": alpha, "sync_delay_s": delay_s},
         notes=noise(facts),

@@ -50,6 +50,7 @@ def test_a_new_file_stands_beside_the_published_one(lab: Lab) -> None:
     run = ran(lab, "updates::test_table_1", "--client", WHOLE, "-k", "1MB or 1B")
     large, tiny = run.info(f"test_table_1[1MB-{WHOLE}]"), run.info(f"test_table_1[1B-{WHOLE}]")
     assert large["tue"] == pytest.approx(OVERHEAD, rel=0.01)
+    assert large["kb_per_file"] * large["files"] * 1e3 == pytest.approx(large["traffic_bytes"])
     assert tiny["tue"] == tiny["traffic_bytes"] > 300
     assert (large["published"]["tue"], tiny["published"]["tue"]) == (1.22, 38200)
     assert run.entries[f"test_table_1[1MB-{WHOLE}]"]["params"] == {"size": "1 MB"}

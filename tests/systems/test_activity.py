@@ -165,3 +165,16 @@ def test_an_act_that_fails_is_an_error(tmp_path: Path) -> None:
             Activity(session).watch([Act("fails", fail)])
     except (LinkUnavailable, CaptureUnavailable) as error:
         pytest.skip(str(error))
+
+
+def test_a_silent_client_is_seen_to_be_silent(tmp_path: Path) -> None:
+    """A capture of its own, in which the client has no packet, is no error and no doubt."""
+    pair: Any = clients.client("reference")
+    try:
+        with SyncSession(pair, tmp_path, seed="seed", measure_link=False) as session:
+            activity = Activity(session)
+            activity.watch([])
+            (seen,) = activity.watch([Act("idle", lambda: 0, is_synced=False)])
+    except (LinkUnavailable, CaptureUnavailable) as error:
+        pytest.skip(str(error))
+    assert (seen.reasons, seen.wire_bytes, seen.events_s) == ((), 0, ())

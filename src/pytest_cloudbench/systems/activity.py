@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytest_cloudbench.capture import Capture, CaptureResult
 from pytest_cloudbench.detect.observe import window
-from pytest_cloudbench.model import ClientError, Content, chunks
+from pytest_cloudbench.model import ClientError, Content, UsageError, chunks
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.payload.edits import Edit, Insert
 from pytest_cloudbench.systems.session import SyncSession
@@ -151,8 +151,7 @@ class Activity:
     def _log_in(self, path: Path) -> _Seen:
         session = self.session
         seen = _Seen(Window("login"), time.time_ns())
-        session.client.start()
-        session._started = True
+        session._start()
         seen.acted_ns = seen.synced_ns = time.time_ns()
         session._wait_quiet(path)
         seen.window = replace(seen.window, cpu_s=session.client.cpu_s("client"))
@@ -189,14 +188,20 @@ class Activity:
     def _looked_at(self, capture: CaptureResult, seen: Sequence[_Seen]) -> list[Window]:
         session = self.session
         if capture.reasons:
-            bad = tuple(f"capture: {reason}" for reason in capture.reasons)
-            return [replace(each.window, reasons=(*each.window.reasons, *bad)) for each in seen]
+            return _unusable(seen, [f"capture: {reason}" for reason in capture.reasons])
         with capture.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            analysis: Analysis = analyze(data, source=capture.path.name, client=session._link.address("client"))
+            try:
+                analysis: Analysis = analyze(data, source=capture.path.name, client=session._link.address("client"))
+            except UsageError as error:  # packets, and none of the client
+                return _unusable(seen, [str(error)])
             found = [_measured(analysis, each, event_gap_s(session.round_trip_s)) for each in seen]
             session.metrics.append(analysis.as_dict())
             del analysis
         return found
+
+
+def _unusable(seen: Sequence[_Seen], reasons: Sequence[str]) -> list[Window]:
+    return [replace(each.window, reasons=(*each.window.reasons, *reasons)) for each in seen]
 
 
 def _measured(analysis: Analysis, seen: _Seen, gap_s: float) -> Window:

@@ -102,6 +102,10 @@ def small(command: Words) -> Words:
     return words if "-k" in words or "::" in " ".join(words) else [*words, "-k", one_experiment()]
 
 
+def collected(command: Words) -> Words:
+    return [*command, "--collect-only"]
+
+
 def on_folder(command: Words) -> Words:
     """A whole suite on a folder, in seconds; the suites' own tests run them on emulators."""
     if not is_for_emulator(command) or "--grid paper" in " ".join(command):
@@ -142,6 +146,7 @@ RULES = [
     Rule(r"pytest --pyargs pytest_cloudbench\.suites", "needs the wheel; tests/test_packaging.py runs it", not_run),
     Rule(r"(python3? -m )?pytest\b.*\bsuites/iot\b", "one experiment, two agents", small),
     Rule(r"pytest suites/availability\b", "one series of seconds", as_written),
+    Rule(r"pytest suites/\w+ --client (syncthing|unison)\b", "minutes; the reference client's are run", collected),
     Rule(r"(python3? -m )?pytest\b.*\bsuites/\w+\b", "on a folder, in seconds", on_folder),
     Rule(r"pytest experiment\.bench\.toml", "the example, on what is at hand", example),
     Rule(r"(python3? -m )?pytest\b", "a file of the reader's: options are parsed", only_help),

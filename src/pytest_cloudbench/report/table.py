@@ -149,12 +149,17 @@ def _named(key: str) -> _Column:
     unit = METRICS[key].unit if key in METRICS else ""
     title = key.replace("_", " ").removesuffix(" per s") + (" /s" if key.endswith("_per_s") else "")
     if unit == "s" or (not unit and key.endswith("_s") and not key.endswith("_per_s")):
-        return f"{title.removesuffix(' s')} ms", key, _milliseconds
+        return f"{title.removesuffix(' s')} ms", key, _if_number(_milliseconds)
     if unit == "fraction" or (not unit and key.endswith(_RATIO_ENDS)):
-        return title, key, _percent
+        return title, key, _if_number(_percent)
     if unit == "bytes/s":
-        return f"{title} MB/s", key, lambda value: "-" if value is None else f"{value / 1e6:,.2f}"
+        return f"{title} MB/s", key, _if_number(lambda value: f"{value / 1e6:,.2f}")
     return title, key, _plain
+
+
+def _if_number(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    """A fact of a suite may have any name, and be a text."""
+    return lambda value: show(value) if isinstance(value, (int, float)) else _plain(value)
 
 
 def _fitting(rows: list[list[str]], width: int) -> list[list[str]]:

@@ -161,6 +161,7 @@ def test_figure_4(client_run: ClientRun, grid: str, how: str, files: str) -> Non
             "how_recovered": " or ".join(dict.fromkeys(each["how_recovered"] for each in found)),
             "again_bytes": mean_of([each["again_bytes"] for each in found]),
             "repeated_share": mean_of([each["repeated_share"] for each in found]),
+            "run_again": any(second["interrupted"].get("run_again") for _, second in pairs),
             "passed_bytes": last["passed_bytes"], "interrupted_at_byte": last["interrupted_at_byte"],
             "undisturbed_s": mean_of([first["completion_s"] for first, _ in pairs]),
             "pairs": pairs, "setting": done["setting"],

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_cloudbench import clients
 from pytest_cloudbench.capture import CaptureUnavailable
+from pytest_cloudbench.clients.base import MissingProgramError
 from pytest_cloudbench.link import LinkUnavailable, Way
 from pytest_cloudbench.systems.transfers import Transfers
 
@@ -21,5 +22,5 @@ def transfers(spec: str, folder: Path, way: Way, **options: Any) -> Iterator[Tra
     try:
         with Transfers(clients.client(spec), folder, seed="known", up=way, timeout_s=60.0, **options) as made:
             yield made
-    except (LinkUnavailable, CaptureUnavailable) as error:
+    except (LinkUnavailable, CaptureUnavailable, MissingProgramError) as error:
         pytest.skip(str(error))

@@ -121,8 +121,35 @@ def test_a_client_that_gives_up_has_no_times(tmp_path: Path) -> None:
     assert len(broken) == 1, "a client that has ended is not asked again"
     assert (broken[0].is_synced, broken[0].completion_s, broken[0].synced_s) == (False, None, None)
     assert "ended while it was needed" in broken[0].error
+    assert broken[0].interrupted["run_again"] is False, "it watches its folder, and was left alone"
     cost = recovery(undisturbed, broken[0].as_dict())
     assert (cost["how_recovered"], cost["recovery"], cost["recovery_overhead"]) == ("never", None, None)
+
+
+RSYNC = """
+name = "rsync"
+[files]
+"rsyncd.conf" = "use chroot = no\\nuid = {user}\\n[stored]\\npath = {stored}\\nread only = no\\n"
+[server]
+command = ["rsync", "--daemon", "--no-detach", "--config={workdir}/rsyncd.conf", "--address={server}", "--port={port}"]
+[sync]
+command = ["rsync", "-a", "{folder}/", "rsync://{server}:{port}/stored/"]
+[verify]
+folder = "{stored}"
+"""
+
+
+def test_a_client_that_is_run_for_each_change_is_run_once_more(tmp_path: Path) -> None:
+    """rsync without --partial throws away what came, so it starts over."""
+    (tmp_path / "rsync.toml").write_text(RSYNC, "utf-8")
+    with transfers(str(tmp_path / "rsync.toml"), tmp_path, SLOW, interruptible=True, stream_s=None) as made:
+        undisturbed = made.run(SET)[0].as_dict()
+        broken = made.run(SET, interruption=Interruption("reset", HALF))[0].as_dict()
+    assert "run_again" not in undisturbed["interrupted"]
+    assert broken["interrupted"]["run_again"] is True
+    cost = recovery(undisturbed, broken)
+    assert cost["how_recovered"] == "starts over"
+    assert HALF * 0.9 <= cost["again_bytes"] <= HALF + 160_000
 
 
 def test_a_link_that_is_not_as_asked_is_a_doubt(tmp_path: Path) -> None:

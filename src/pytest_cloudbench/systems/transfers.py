@@ -60,9 +60,10 @@ class Transfer:
         cpu_s, server_cpu_s: CPU time of the two sides.
         peak_bytes: resident memory of the client's processes, the sum of each one's peak so far.
         energy_j: of the whole machine.
-        interrupted: empty without an interruption; else ``how``, ``at_byte``, ``duration_s`` and ``happened``, and if
-            it did: ``passed_bytes`` to the server, ``sent_after_bytes`` by the client on connections that it opened
-            then, and ``recovery_s`` until the last payload of the content.
+        interrupted: empty without an interruption; else ``how``, ``at_byte``, ``duration_s``, ``happened`` and
+            ``run_again`` (a client that is run for each change failed, and was run once more); if it happened also
+            ``passed_bytes`` to the server, ``sent_after_bytes`` by the client on connections that it opened then, and
+            ``recovery_s`` until the last payload of the content.
         is_synced: whether the other side got the content.
         error: what the client said if not.
         reasons: why the numbers may be wrong; empty when they may be used.
@@ -216,12 +217,9 @@ class Transfers:
             self.link.interrupt(interruption.how, at_byte=interruption.at_byte, duration_s=interruption.duration_s)
         folder = client.folder / f"set{self._count:04d}"
         first_ns = put(workload, folder, self.workdir / "stage", f"{self._seed}/{self._count}")
-        error = ""
-        try:
-            client.after_change()
-            client.wait_synced(self._timeout_s)
-        except ClientError as raised:
-            error = str(raised).strip().partition("\n")[0]
+        error, is_run_again = self._bring(), False
+        if error and interruption is not None and not client.facts.watches_folder:
+            error, is_run_again = self._bring(), True
         synced_ns = time.time_ns()
         after = (client.cpu_s("client"), client.cpu_s("server"), read_energy_uj())
         peak_bytes = rss_bytes(client.pids("client"), peak=True)
@@ -232,8 +230,17 @@ class Transfers:
             energy_j=energy_j(before[2], after[2]), is_synced=not error, error=error,
         )  # fmt: skip
         interrupted_ns, facts = self._happened(interruption)
-        done = replace(done, interrupted=facts)
+        done = replace(done, interrupted={**facts, "run_again": is_run_again} if facts else {})
         return _Window(done, first_ns, synced_ns, time.time_ns(), interrupted_ns)
+
+    def _bring(self) -> str:
+        """Let the client do its work; why it did not."""
+        try:
+            self.client.after_change()
+            self.client.wait_synced(self._timeout_s)
+        except ClientError as raised:
+            return str(raised).strip().partition("\n")[0]
+        return ""
 
     def _happened(self, asked: Interruption | None) -> tuple[int | None, dict[str, Any]]:
         """When the interruption was, in nanoseconds since 1970, and what is known of it."""

@@ -156,12 +156,13 @@ def test_nothing_found_is_no_table() -> None:
 def test_columns_of_a_conclusion_are_shown_in_their_units_and_a_text_as_it_is() -> None:
     columns = ("knee_threads", "best_total", "mean_s", "noise", "bandwidth", "market_share", "off", "nothing_s")
     facts = {
-        "knee_threads": 25, "best_total": 1.5, "mean_s": 0.0123, "noise": 0.031, "bandwidth": 2.5e6, "market_share": "much",
-        "off": True, "nothing_s": None,
+        "knee_threads": 25, "best_total": 1.5, "mean_s": 0.0123, "noise": 0.031, "bandwidth": 2.5e6,
+        "market_share": "much", "off": True, "nothing_s": None,
     }  # fmt: skip
     _, title, head, _, row, *_ = lines(Finding(info(**facts), params={"size": 7}, columns=columns))
     assert title.startswith("test_worst_case  emulated:one")
     assert re.split(r"  +", head.strip()) == [
-        "size", "knee threads", "best total ms", "mean ms", "noise", "bandwidth MB/s", "market share", "off", "nothing ms",
+        "size", "knee threads", "best total ms", "mean ms", "noise", "bandwidth MB/s", "market share", "off",
+        "nothing ms",
     ]  # fmt: skip
     assert re.split(r"  +", row.strip()) == ["7", "25", "1,500", "12.3", "3.10 %", "2.50", "much", "yes", "-"]

@@ -226,8 +226,16 @@ def broken_links(document: Path, text: str) -> list[str]:
     return broken
 
 
+# Of these the suites' own tests run the same in each `make test`.
+SLOW = re.compile(r"suites/(propagation|mobile|sync_performance|idle|updates)\b(?!.*--grid paper)")
+
+
+def marks(words: Words) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if SLOW.search(" ".join(words)) else []
+
+
 CASES = [
-    pytest.param(words, id=f"{document.relative_to(ROOT)}: {' '.join(words)}")
+    pytest.param(words, id=f"{document.relative_to(ROOT)}: {' '.join(words)}", marks=marks(words))
     for document in DOCUMENTS
     for command in dict.fromkeys(commands(document.read_text("utf-8")))
     for words in parts(command)

@@ -270,3 +270,11 @@ def test_refill_gives_a_full_bucket_and_keeps_the_account(wire: Any, emulator: R
     emulator.control(refill=True)
     assert wire("files/upload", {"path": "/again.bin"}, b"x").status == 200
     assert len(wire("files/list_folder", {"path": ""}).value["entries"]) == 4
+
+
+def test_refill_begins_the_period_of_a_freeze_anew(wire: Any, emulator: RunningEmulator) -> None:
+    emulator.control(set={"freeze.period_s": 1.0, "freeze.duration_s": 0.5})
+    for _ in range(3):
+        emulator.control(refill=True)
+        assert _took_s(lambda: wire(*_META)) < 0.4, "it has just begun: no freeze for half a second"
+        assert any(_took_s(lambda: wire(*_META)) >= 0.4 for _ in range(5000)), "and then it comes"

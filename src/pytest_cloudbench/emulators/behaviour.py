@@ -79,8 +79,9 @@ class Behaviour:
         self.faults = bool(faults.error_rate or faults.reset_rate or faults.corrupt_rate)
 
     def refill(self) -> None:
-        """Give the throttle's bucket all its tokens: what was done so far does not count."""
+        """As at the start: a full bucket, and the first period of a freeze. What was done so far does not count."""
         self.throttle.refill()
+        self._freeze_start_s = self._clock.now_s()
 
     def latency_s(self, kind: Kind) -> float:
         """One draw of the time from the request to the answer, seconds."""

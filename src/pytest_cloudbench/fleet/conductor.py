@@ -77,7 +77,6 @@ class _Run:
     cpu_ticks: tuple[int, int] | None = None
     cpu_share: float | None = None
     verified: bool = False
-    merged: bool = False
 
 
 def parse_provider(text: str, time_scale: float) -> ProviderSpec:
@@ -320,7 +319,6 @@ class Conductor:
     # -- merging ----------------------------------------------------------------------------------
 
     def _conclude(self, run: _Run, stopped: list[str], offsets: Mapping[str, int]) -> dict[str, Any]:
-        run.merged = True
         about, table = run.about, stats.OpTable()
         logs = {path.stem: path for path in sorted(run.folder.glob("*.oplog"))} | run.logs
         for agent, path in logs.items():
@@ -470,8 +468,9 @@ class Conductor:
 
     def salvage(self, why: str) -> None:
         """Keep what was measured by experiments that never came to their result (Ctrl-C, a lost fleet)."""
-        for run in self._runs.values():
-            if run.merged or not run.folder.is_dir():
+        unfinished, self._runs = self._runs, {}
+        for run in unfinished.values():
+            if not run.folder.is_dir():
                 continue
             try:
                 self._conclude(run, [why], {})

@@ -36,6 +36,8 @@ _PREPARING_THREADS = 8
 _PASSING = frozenset({ErrorKind.THROTTLED, ErrorKind.NETWORK, ErrorKind.SERVER})
 """What work that is not measured waits for."""
 
+_PASSING_REMOVAL = frozenset({ErrorKind.THROTTLED, ErrorKind.SERVER})
+
 
 class ExpectationBroken(AssertionError):
     """An expectation or a gate is not met; the message is one line per claim."""
@@ -52,6 +54,11 @@ def _shares(whole: int, wanted: Sequence[int]) -> list[int]:
         given[index] = min(wanted[index], -(-left // (len(wanted) - rank)))
         left -= given[index]
     return given
+
+
+def _plain(expect: Sequence[Expectation]) -> list[dict[str, Any]]:
+    """Expectations as an execnet channel can carry them."""
+    return [asdict(claim) | {"date": claim.date.isoformat()} for claim in expect]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +198,7 @@ class Experiment:
         about = {
             **self._about(name, label), **self._load_facts(deal, on, prepares), "operation": operation.value,
             "stores": store, "detail": detail, "published": dict(published or {}),
-            "expect": [asdict(claim) | {"date": claim.date.isoformat()} for claim in expect],
+            "expect": _plain(expect),
             "facts": dict(facts or {}), "notes": list(notes),
         }  # fmt: skip
         task = task_of(self.provider.driver, operation, on, load.targets if load else {})
@@ -239,7 +246,7 @@ class Experiment:
             "published": dict(published or {}),
             "ops_files": [part["ops_file"] for part in parts if "ops_file" in part.info],
             "ops": sum(part["ops"] for part in parts), "loop": parts[-1]["loop"] if parts else None,
-            "expect": [asdict(claim) | {"date": claim.date.isoformat()} for claim in expect],
+            "expect": _plain(expect),
         }  # fmt: skip
         return self._result(self.agent.gather(f"conclude:{about['run']}", about))
 
@@ -280,10 +287,7 @@ class Experiment:
         folder = self._log_folder(run)
         with OpLog(folder / f"{agent.name}.oplog", {"agent": agent.name, "nodeid": self.nodeid}) as log:
             yield log
-        sent = None if agent.same_clock else log.path.read_bytes()
-        done = {"run": run, "notes": log.notes, "log": sent, "log_path": str(log.path), "stopped": "",
-                "verified": False, "clock_offset_ns": str(agent.clock_offset_ns)}  # fmt: skip
-        self._parts.append(self._result(agent.gather(f"result:{run}", done)))
+        self._parts.append(self._handed_in(run, log, stopped="", verified=False))
 
     def remove(self, files: Files) -> bool:
         """Remove what a run has kept, before the end of the test. What cannot be removed now is removed at the end.
@@ -383,10 +387,15 @@ class Experiment:
         lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
         if lists:
             agent.once(f"list:{run.name}", lambda: self._list(run.name, run.files.folder))
+        return self._handed_in(run.name, log, stopped=stopped, verified=lists)
+
+    def _handed_in(self, run: str, log: OpLog, *, stopped: str, verified: bool) -> Result:
+        """Hand in this agent's log, which has ended; what the controller makes of all agents'."""
+        agent = self.agent
         sent = None if agent.same_clock else log.path.read_bytes()
-        done = {"run": run.name, "notes": log.notes, "log": sent, "log_path": str(log.path), "stopped": stopped,
-                "verified": lists, "clock_offset_ns": str(agent.clock_offset_ns)}  # fmt: skip
-        return self._result(agent.gather(f"result:{run.name}", done))
+        done = {"run": run, "notes": log.notes, "log": sent, "log_path": str(log.path), "stopped": stopped,
+                "verified": verified, "clock_offset_ns": str(agent.clock_offset_ns)}  # fmt: skip
+        return self._result(agent.gather(f"result:{run}", done))
 
     def _load(self, run: _Run, engine: Engine, planned_s: float, stopped: str) -> str:
         """Put this agent's part of the load on the provider. Returns why it ended early, or an empty text."""
@@ -431,10 +440,10 @@ class Experiment:
         """What the load is, for the controller; plain data."""
         load, payload = deal.load(0, 1), files.payload
         ops = load.ops if load else deal.sensors * deal.ops_per_sensor
-        is_pool = isinstance(deal.arrival, Threads)
+        threads = deal.arrival.count if isinstance(deal.arrival, Threads) else None
         return {
-            "sensors": None if is_pool else deal.sensors, "ops_per_sensor": deal.ops_per_sensor,
-            "threads": deal.arrival.count if isinstance(deal.arrival, Threads) else None,
+            "sensors": deal.sensors if threads is None else None, "ops_per_sensor": deal.ops_per_sensor,
+            "threads": threads,
             "ops": ops, "bytes": load.size_bytes if load else ops * payload.size_bytes,
             "prepared": ops if prepares else 0,
             "size_bytes": None if load else payload.size_bytes, "arrival": repr(deal.arrival),
@@ -508,7 +517,7 @@ class Experiment:
     def _make(self, folder: str, mkdir: bool) -> None:
         if self.provider.is_kept:
             journal.note(self.provider.spec, folder)
-        elif not self._kept and (mkdir or self._runs == 1):  # its random draws begin anew, too
+        elif not self._kept and (mkdir or self._runs == 1):
             self.agent.ask("fresh", self.provider.spec)
         if mkdir:
             self._patiently(lambda: self.provider.driver.mkdir(folder), {ErrorKind.THROTTLED})
@@ -530,17 +539,14 @@ class Experiment:
     def _removed(self, folder: str) -> bool:
         """Try once to remove a folder; an outage is no reason to wait here."""
         try:
-            self.provider.driver.delete(folder)
-        except CloudError as error:
-            if error.kind is not ErrorKind.NOT_FOUND:
-                return False
-        if self.provider.is_kept:
-            journal.forget(self.provider.spec, folder)
+            self._remove(folder, passing=frozenset())
+        except CloudError:
+            return False
         return True
 
-    def _remove(self, folder: str) -> None:
+    def _remove(self, folder: str, passing: Set[ErrorKind] = _PASSING_REMOVAL) -> None:
         try:
-            self._patiently(lambda: self.provider.driver.delete(folder), {ErrorKind.THROTTLED, ErrorKind.SERVER})
+            self._patiently(lambda: self.provider.driver.delete(folder), passing)
         except CloudError as error:
             if error.kind is not ErrorKind.NOT_FOUND:
                 raise

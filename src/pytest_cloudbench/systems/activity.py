@@ -6,7 +6,6 @@ What may live here: acts, the capture around them, and its packets cut into thei
 
 from __future__ import annotations
 
-import mmap
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,11 +14,12 @@ from pathlib import Path
 
 from pytest_cloudbench.capture import Capture, CaptureResult
 from pytest_cloudbench.detect.observe import window
-from pytest_cloudbench.model import ClientError, Content, UsageError, chunks
+from pytest_cloudbench.model import ClientError, Content, chunks
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.payload.edits import Edit, Insert
+from pytest_cloudbench.systems.looking import difference, first_line, look, wait_quiet
 from pytest_cloudbench.systems.session import SyncSession
-from pytest_cloudbench.traffic import Analysis, analyze, metrics
+from pytest_cloudbench.traffic import Analysis, metrics
 
 __all__ = ["Act", "Activity", "Played", "Window", "event_gap_s", "play"]
 
@@ -139,7 +139,7 @@ class Activity:
             is_first = not session._started
             if is_first:
                 seen.append(self._log_in(path))
-            session._wait_quiet(path)
+            wait_quiet(path)
             seen += [self._act(act, path) for act in acts]
         assert capture.result is not None
         session.captures.append(capture.result)
@@ -153,7 +153,7 @@ class Activity:
         seen = _Seen(Window("login"), time.time_ns())
         session._start()
         seen.acted_ns = seen.synced_ns = time.time_ns()
-        session._wait_quiet(path)
+        wait_quiet(path)
         seen.window = replace(seen.window, cpu_s=session.client.cpu_s("client"))
         seen.last_ns = time.time_ns()
         return seen
@@ -175,33 +175,25 @@ class Activity:
                 session.proofs.add(client.wait_synced(session._timeout_s).value)
                 seen.synced_ns = time.time_ns()
             except ClientError as error:
-                line = str(error).strip().partition("\n")[0]
+                line = first_line(error)
                 seen.window = replace(seen.window, reasons=(f"the client did not carry it out: {line}",))
                 session._broken = f"the client was out of sync since an earlier act: {line}"
-            session._wait_quiet(path)
-        after_s = client.cpu_s("client")
-        if before_s is not None and after_s is not None:
-            seen.window = replace(seen.window, cpu_s=after_s - before_s)
+            wait_quiet(path)
+        seen.window = replace(seen.window, cpu_s=difference(client.cpu_s("client"), before_s))
         seen.last_ns = time.time_ns()
         return seen
 
     def _looked_at(self, capture: CaptureResult, seen: Sequence[_Seen]) -> list[Window]:
         session = self.session
-        if capture.reasons:
-            return _unusable(seen, [f"capture: {reason}" for reason in capture.reasons])
-        with capture.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                analysis: Analysis = analyze(data, source=capture.path.name, client=session._link.address("client"))
-            except UsageError as error:  # packets, and none of the client
-                return _unusable(seen, [str(error)])
-            found = [_measured(analysis, each, event_gap_s(session.round_trip_s)) for each in seen]
+
+        def see(analysis: Analysis) -> list[Window]:
             session.metrics.append(analysis.as_dict())
-            del analysis
+            return [_measured(analysis, each, event_gap_s(session.round_trip_s)) for each in seen]
+
+        found, bad = look(capture, session._link.address("client"), see)
+        if found is None:
+            return [replace(each.window, reasons=(*each.window.reasons, *bad)) for each in seen]
         return found
-
-
-def _unusable(seen: Sequence[_Seen], reasons: Sequence[str]) -> list[Window]:
-    return [replace(each.window, reasons=(*each.window.reasons, *reasons)) for each in seen]
 
 
 def _measured(analysis: Analysis, seen: _Seen, gap_s: float) -> Window:

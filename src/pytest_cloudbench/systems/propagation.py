@@ -19,6 +19,7 @@ from pytest_cloudbench.clients.base import SyncClient
 from pytest_cloudbench.clients.processes import Side
 from pytest_cloudbench.link import Link
 from pytest_cloudbench.model import ClientError, chunks
+from pytest_cloudbench.systems.looking import difference, first_line
 from pytest_cloudbench.systems.usage import rss_bytes
 from pytest_cloudbench.systems.workloads import Workload, put
 
@@ -130,7 +131,7 @@ def propagate(
         low_s=max(0.0, (watch.missing_ns - first_ns) / 1e9),
         up_bytes=after["sent_bytes"] - before["sent_bytes"],
         down_bytes=after["received_bytes"] - before["received_bytes"],
-        cpu_s={side: _less(cpu_after[side], cpu_before[side]) for side in _SIDES},
+        cpu_s={side: difference(cpu_after[side], cpu_before[side]) for side in _SIDES},
         memory_bytes={side: rss_bytes(client.pids(side), peak=True) for side in _SIDES},
         error=error,
     )
@@ -146,7 +147,7 @@ def _wait(client: SyncClient, watch: _Watch, timeout_s: float) -> str:
             if time.monotonic() >= until_s:
                 return f"not there, or not intact, after {timeout_s:g} s"
     except ClientError as error:
-        return str(error).strip().partition("\n")[0]
+        return first_line(error)
     return ""
 
 
@@ -177,7 +178,3 @@ def _sha256(content: Any) -> str:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _less(after: float | None, before: float | None) -> float | None:
-    return None if after is None or before is None else after - before

@@ -9,7 +9,6 @@ connections are seen from their first packet. The client and its link stay up be
 
 from __future__ import annotations
 
-import mmap
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,14 +22,14 @@ from pytest_cloudbench.capture import Capture, CaptureResult
 from pytest_cloudbench.clients.base import SyncClient
 from pytest_cloudbench.detect import Observation, Step, Verdict, first_steps, judge, more_steps, observe
 from pytest_cloudbench.link import Link, Way
-from pytest_cloudbench.model import ClientError, UsageError
+from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.systems.changes import Changes
-from pytest_cloudbench.traffic import Analysis, analyze
+from pytest_cloudbench.systems.looking import difference, first_line, look, wait_quiet
+from pytest_cloudbench.traffic import Analysis
 
 __all__ = ["SyncSession"]
 
 _WAY = Way(delay_ms=10)
-_LOOK_S, _QUIET_LOOKS, _QUIET_BYTES, _QUIET_MOST_S = 0.1, 4, 2_000, 4.0
 
 
 class SyncSession:
@@ -63,7 +62,6 @@ class SyncSession:
         self._started = False
         self._start_error: ClientError | None = None
         self._offers_h2 = False
-        self._stop_waiting = threading.Event()
 
     def __enter__(self) -> SyncSession:
         """Raises LinkUnavailable, CaptureUnavailable, MissingProgramError: whatever is not here."""
@@ -103,7 +101,7 @@ class SyncSession:
         capture = Capture(self._link.interface, path, netns=self._link.enter("client", as_root=True), comment=about)
         with capture:
             self._start()
-            self._wait_quiet(path)
+            wait_quiet(path)
             phases = [self._phase(step, path) for step in steps]
         assert capture.result is not None
         self.captures.append(capture.result)
@@ -156,19 +154,17 @@ class SyncSession:
         done = self._changes.apply(step)
         first_ns = time.time_ns() if step.kind == "idle" else self._changes.moved_ns
         if step.kind == "idle":
-            self._stop_waiting.wait(step.duration_s)
+            threading.Event().wait(step.duration_s)
         else:
             try:
                 self.client.after_change()
                 self.proofs.add(self.client.wait_synced(self._timeout_s).value)
             except ClientError as error:
-                done = replace(done, reasons=(f"the client did not carry it out: {_first_line(error)}",))
+                done = replace(done, reasons=(f"the client did not carry it out: {first_line(error)}",))
                 self._take_back()
-            self._wait_quiet(path)
+            wait_quiet(path)
         used_s = self.client.cpu_s("client")
-        if cpu_s is not None and used_s is not None:
-            done = replace(done, cpu_s=used_s - cpu_s)
-        return done, first_ns, time.time_ns()
+        return replace(done, cpu_s=difference(used_s, cpu_s)), first_ns, time.time_ns()
 
     def _take_back(self) -> None:
         self._changes.undo()
@@ -176,38 +172,20 @@ class SyncSession:
             self.client.after_change()
             self.client.wait_synced(self._timeout_s)
         except ClientError as error:
-            self._broken = f"the client was out of sync since an earlier step: {_first_line(error)}"
-
-    def _wait_quiet(self, path: Path) -> None:
-        """Return when the capture hardly grows any more, or after some seconds: a client may never be quiet."""
-        sizes = [path.stat().st_size]
-        until_s = time.monotonic() + _QUIET_MOST_S
-        while time.monotonic() < until_s:
-            self._stop_waiting.wait(_LOOK_S)
-            sizes.append(path.stat().st_size)
-            if len(sizes) > _QUIET_LOOKS and sizes[-1] - sizes[-1 - _QUIET_LOOKS] < _QUIET_BYTES:
-                return
+            self._broken = f"the client was out of sync since an earlier step: {first_line(error)}"
 
     # --- what was seen ---
 
     def _analyzed(self, capture: CaptureResult, phases: Sequence[tuple[Observation, int, int]]) -> list[Observation]:
-        bad = tuple(f"capture: {reason}" for reason in capture.reasons)
-        if bad:
-            return [replace(about, reasons=(*about.reasons, *bad)) for about, _, _ in phases]
-        with capture.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                analysis: Analysis = analyze(data, source=capture.path.name, client=self._link.address("client"))
-            except UsageError as error:  # nothing of the client is in it
-                return [replace(about, reasons=(*about.reasons, str(error))) for about, _, _ in phases]
+        def see(analysis: Analysis) -> list[Observation]:
             self._offers_h2 |= any("h2" in facts.alpn for facts in analysis.facts)
-            found = [
+            self.metrics.append(analysis.as_dict())
+            return [
                 observe(analysis, about, first_ns, last_ns, round_trip_s=self.round_trip_s)
                 for about, first_ns, last_ns in phases
             ]
-            self.metrics.append(analysis.as_dict())
-            del analysis
+
+        found, bad = look(capture, self._link.address("client"), see)
+        if found is None:
+            return [replace(about, reasons=(*about.reasons, *bad)) for about, _, _ in phases]
         return [replace(each, offers_h2=each.offers_h2 or self._offers_h2) for each in found]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

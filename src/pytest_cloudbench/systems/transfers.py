@@ -6,8 +6,6 @@ What a number means is known in ``traffic.metrics``; nothing is concluded here.
 
 from __future__ import annotations
 
-import mmap
-import threading
 import time
 import zlib
 from collections import defaultdict
@@ -24,14 +22,14 @@ from pytest_cloudbench.detect.observe import observe, window
 from pytest_cloudbench.detect.values import Observation
 from pytest_cloudbench.link import Link, Way
 from pytest_cloudbench.model import ClientError
+from pytest_cloudbench.systems.looking import difference, first_line, look, wait_quiet
 from pytest_cloudbench.systems.usage import energy_j, read_energy_uj, rss_bytes
 from pytest_cloudbench.systems.workloads import Workload, put
-from pytest_cloudbench.traffic import Analysis, Flow, FlowTable, analyze, metrics
+from pytest_cloudbench.traffic import Analysis, Flow, FlowTable, metrics
 
 __all__ = ["Interruption", "Transfer", "Transfers", "congestion_control", "link_doubts", "measure_link"]
 
 _WAY = Way(delay_ms=10)
-_LOOK_S, _QUIET_LOOKS, _QUIET_BYTES, _QUIET_MOST_S = 0.1, 4, 2_000, 4.0
 _NEVER = 1 << 60
 _STORAGE_SHARE = 0.1
 """A server that gets less of what the client sends is not where the content goes."""
@@ -145,7 +143,6 @@ class Transfers:
         self._stack = ExitStack()
         self._started = False
         self._count = 0
-        self._nothing = threading.Event()
 
     def __enter__(self) -> Transfers:
         """Raises LinkUnavailable and MissingProgramError: whatever is not here."""
@@ -180,7 +177,7 @@ class Transfers:
             if not self._started:  # within the capture: connections are seen from their first packet
                 self.client.start()
                 self._started = True
-            self._wait_quiet(path)
+            wait_quiet(path)
             windows: list[_Window] = []
             for _ in range(times):
                 windows.append(self._transfer(workload, path, interruption))
@@ -223,10 +220,10 @@ class Transfers:
         synced_ns = time.time_ns()
         after = (client.cpu_s("client"), client.cpu_s("server"), read_energy_uj())
         peak_bytes = rss_bytes(client.pids("client"), peak=True)
-        self._wait_quiet(path)
+        wait_quiet(path)
         done = Transfer(
             workload.files, workload.total_bytes, synced_s=None if error else (synced_ns - first_ns) / 1e9,
-            cpu_s=_less(after[0], before[0]), server_cpu_s=_less(after[1], before[1]), peak_bytes=peak_bytes,
+            cpu_s=difference(after[0], before[0]), server_cpu_s=difference(after[1], before[1]), peak_bytes=peak_bytes,
             energy_j=energy_j(before[2], after[2]), is_synced=not error, error=error,
         )  # fmt: skip
         interrupted_ns, facts = self._happened(interruption)
@@ -239,7 +236,7 @@ class Transfers:
             self.client.after_change()
             self.client.wait_synced(self._timeout_s)
         except ClientError as raised:
-            return str(raised).strip().partition("\n")[0]
+            return first_line(raised)
         return ""
 
     def _happened(self, asked: Interruption | None) -> tuple[int | None, dict[str, Any]]:
@@ -255,27 +252,14 @@ class Transfers:
         facts |= {"happened": True, "passed_bytes": seen["passed_bytes"]}
         return seen["happened_ns"] + offset_ns, facts
 
-    def _wait_quiet(self, path: Path) -> None:
-        """Return when the capture hardly grows any more, or after some seconds: a client may never be quiet."""
-        sizes = [path.stat().st_size]
-        until_s = time.monotonic() + _QUIET_MOST_S
-        while time.monotonic() < until_s:
-            self._nothing.wait(_LOOK_S)
-            sizes.append(path.stat().st_size)
-            if len(sizes) > _QUIET_LOOKS and sizes[-1] - sizes[-1 - _QUIET_LOOKS] < _QUIET_BYTES:
-                return
-
     # --- what was seen ---
 
     def _analyzed(self, capture: CaptureResult, windows: Sequence[_Window]) -> list[Transfer]:
-        bad = tuple(f"capture: {reason}" for reason in capture.reasons)
-        if bad:
-            return [replace(each.about, reasons=bad) for each in windows]
-        with capture.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            analysis: Analysis = analyze(data, source=capture.path.name, client=self.link.address("client"))
-            found = [_measured(analysis, each) for each in windows]
-            del analysis
-        return found
+        def see(analysis: Analysis) -> list[Transfer]:
+            return [_measured(analysis, each) for each in windows]
+
+        found, bad = look(capture, self.link.address("client"), see)
+        return [replace(each.about, reasons=bad) for each in windows] if found is None else found
 
 
 def measure_link(link: Link, stream_s: float) -> None:
@@ -338,7 +322,3 @@ def _storage(table: FlowTable) -> list[Flow]:
         sent[flow.server, flow.server_port] += int(table.packets.payload[rows][table.up[rows]].sum())
     total = sum(sent.values())
     return [flow for flow in flows if total and sent[flow.server, flow.server_port] >= _STORAGE_SHARE * total]
-
-
-def _less(after: float | None, before: float | None) -> float | None:
-    return None if after is None or before is None else after - before

@@ -119,6 +119,37 @@ def test_a_stream_with_answers_may_be_either() -> None:
     assert judge([streamed(each) for each in Made().measured()])["bundling"].answer == "unknown"
 
 
+LISTED = (0, 9_000)
+"""What is sent before any file: names."""
+ROUNDS = {
+    # what the server said and what the client sent then; the answer, and words of it
+    "asked for, ten at a time": ([LISTED, *[(1_200, 100_000)] * 10, (9_000, 0)], "no", "asked for by the server"),
+    "asked for, by much and by little": (
+        [LISTED, (1_200, 40_000), (600, 80_000), (3_600, 350_000), (3_000, 250_000), (3_600, 280_000)], "no", "asked",
+    ),
+    "answered, and ahead": ([(0, 300_000), *[(2_400, 200_000)] * 3, (2_400, 100_000), (2_400, 0)], "unknown", ""),
+    "a list first, then all": ([LISTED, (12_000, 1_000_000), (500, 0)], "unknown", ""),
+    "a list first, then slowly": ([LISTED, (12_000, 200_000), *[(40, 200_000)] * 4], "unknown", ""),
+    "asked in few words": ([LISTED, *[(200, 100_000)] * 10, (22_000, 0)], "unknown", ""),
+    "two large rounds": ([LISTED, (6_000, 500_000), (6_000, 500_000)], "unknown", ""),
+    "nothing is known of rounds": ([], "unknown", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ROUNDS)
+def test_files_that_are_asked_for_one_by_one_are_no_bundle(case: str) -> None:
+    rounds, answer, words = ROUNDS[case]
+
+    def streamed(each: Observation) -> Observation:
+        if each.files == 1:
+            return each
+        return replace(each, exchanges=1, down_bytes=230 * each.files, rounds_bytes=tuple(rounds))
+
+    verdict = judge([streamed(each) for each in Made().measured()])["bundling"]
+    assert verdict.answer == answer
+    assert words in verdict.detail
+
+
 def test_udp_hides_where_a_client_waits() -> None:
     seen = [replace(each, udp_up_bytes=each.up_bytes, exchanges=0) for each in Made(bundles=True).measured()]
     found = answers(seen)

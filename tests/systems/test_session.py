@@ -169,10 +169,10 @@ MORE = [
 ]  # fmt: skip
 NOT_TOLD = {
     "reference?deduplication=block": {"chunking"}, "reference?deduplication=block&delta=fixed": {"chunking"},
-    "syncthing": {"bundling"}, "syncthing?compression=always": {"bundling"}, "restic": {"chunking"},
+    "restic": {"chunking"},
     "rclone": {"bundling"},
 }  # fmt: skip
-"""What may stay unknown: streams with something back for each file, blocks that do not show, a run that failed."""
+"""What may stay unknown: blocks that do not show, a run that failed."""
 
 
 @pytest.mark.slow

@@ -69,6 +69,8 @@ def test_chunks_bursts_pauses_and_turns(sizes: list[int], expected: list[int]) -
     assert [each.payload_bytes for each in bursts] == expected
     assert [each.packets for each in bursts] == [-(-size // 1000) for size in sizes]
     assert metrics.turns(found.table, flow) == len(sizes)
+    said = [0, *[50] * len(sizes)]
+    assert metrics.rounds(found.table, flow) == list(zip(said, [*expected, 0], strict=True))
     pauses = metrics.pauses(found.table, [flow], 0.1)
     assert len(pauses) == len(sizes) - 1
     assert all(each.length_s == pytest.approx(0.2, abs=1e-3) for each in pauses)

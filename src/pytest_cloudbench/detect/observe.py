@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["observe", "window"]
 
 _LEAST_GAP_S = 0.005
+_MOST_ROUNDS = 2000
 
 
 def window(table: FlowTable, first_ns: int, last_ns: int) -> FlowTable:
@@ -51,6 +52,7 @@ def observe(analysis: Analysis, about: Observation, first_ns: int, last_ns: int,
     chunks = [size for flow in flows for size in metrics.chunks(table, flow)]
     up = {flow.number: _unique_bytes(table, flow, up=True) for flow in flows}
     busy = [flow for flow in flows if up[flow.number]]
+    rounds = metrics.rounds(table, max(busy, key=lambda flow: up[flow.number])) if busy else []
     offers = {facts.flow.number for facts in analysis.facts if "h2" in facts.alpn}
     reasons = () if analysis.validity.verdict == "valid" else analysis.validity.reasons
     return replace(
@@ -65,6 +67,7 @@ def observe(analysis: Analysis, about: Observation, first_ns: int, last_ns: int,
         exchanges=sum(max(0, len(metrics.chunks(table, flow)) - 1) for flow in flows),
         answers=_packets(table, flows, up=False),
         chunks_bytes=tuple(chunks),
+        rounds_bytes=tuple(rounds) if len(rounds) <= _MOST_ROUNDS else (),
         offers_h2=any(flow.number in offers for flow in busy),
         duration_s=(last_ns - first_ns) / 1e9,
         start_up_s=metrics.start_up_s(table, busy, first_ns),

@@ -80,6 +80,8 @@ class Observation:
         exchanges: how often the client went on only when all was acknowledged and the server had answered.
         answers: packets with payload from the server.
         chunks_bytes: what was sent between two of these exchanges, flow after flow.
+        rounds_bytes: what the server sent and what the client sent then, alternately, on the connection that carried
+            most; see ``traffic.metrics.rounds``. Empty where there are too many to keep.
         offers_h2: whether a connection offered HTTP/2, whose windows look like chunks.
         duration_s: from the change until the client was in sync and quiet.
         start_up_s, completion_s: see ``traffic.metrics``; None: no payload.
@@ -102,6 +104,7 @@ class Observation:
     exchanges: int = 0
     answers: int = 0
     chunks_bytes: tuple[int, ...] = ()
+    rounds_bytes: tuple[tuple[int, int], ...] = ()
     offers_h2: bool = False
     duration_s: float = 0.0
     start_up_s: float | None = None

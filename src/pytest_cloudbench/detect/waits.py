@@ -27,6 +27,10 @@ _CUT_BY_CONTENT, _LEAST_CUT_BYTES = 0.4, 64 * KIB
 
 _PER_FILE, _NEVER = 0.4, 0.06
 _NO_ANSWER_BYTES = 12
+_AHEAD, _BEHIND = 0.05, 0.35
+_LEAST_ROUND, _LARGEST_ROUND, _LEAST_ROUNDS = 0.05, 0.5, 4
+_NEARLY_ALL = 0.98
+"""Of what is sent; what the server says after it is no question any more."""
 _UDP_SHARE = 0.2
 _REPEATS = 2
 
@@ -160,9 +164,14 @@ def bundling(sent: Sent, observations: Sequence[Observation]) -> Verdict:
     numbers = {f"{key}_per_file": round(value, 4) for key, value in slopes[-1].items()}
     if any(each.up_bytes < 0.5 * each.size_bytes for each in (*few, *many)):
         return unknown(name, "less came up than the files hold", evidence, numbers, wants=wants)
-    if len({_bundled(each) for each in slopes}) > 1:
+    kinds = {_bundled(each) for each in slopes}
+    if "no" not in kinds and "bundle" not in kinds and (asked := max(map(_asked_bytes, many))) >= _ASKED_BYTES:
+        numbers["asked_bytes_per_file"] = round(asked, 2)
+        detail = f"each file is asked for by the server ({asked:.0f} bytes), several at a time"
+        return Verdict(name, "no", detail, round(1 - _ASKED_BYTES / asked, 4), tuple(evidence), numbers)
+    if len(kinds) > 1:
         return unknown(name, "two measurements disagree", evidence, numbers)
-    if any(each.udp_up_bytes > _UDP_SHARE * each.up_bytes for each in many) and _bundled(slopes[-1]) != "no":
+    if any(each.udp_up_bytes > _UDP_SHARE * each.up_bytes for each in many) and "no" not in kinds:
         return unknown(name, "the client sends over UDP, where acknowledgements do not show", evidence, numbers)
     return _told(slopes[-1], len(slopes) < _REPEATS, evidence, numbers)
 
@@ -170,6 +179,7 @@ def bundling(sent: Sent, observations: Sequence[Observation]) -> Verdict:
 def _told(slope: dict[str, float], may_repeat: bool, evidence: list[str], numbers: dict[str, float]) -> Verdict:
     """The verdict on what each file more adds."""
     name, kind = "bundling", _bundled(slope)
+    again = ("few", "many") if may_repeat else ()
     if kind == "no":
         is_syn = slope["syns"] >= _PER_FILE
         much = slope["syns" if is_syn else "exchanges"]
@@ -177,12 +187,36 @@ def _told(slope: dict[str, float], may_repeat: bool, evidence: list[str], number
         return Verdict(name, "no", detail, round(1 - _PER_FILE / max(much, _PER_FILE), 4), tuple(evidence), numbers)
     if kind == "thin":
         why = "more exchanges for more files, but not one for each"
-        return unknown(name, why, evidence, numbers, wants=("few", "many") if may_repeat else ())
+        return unknown(name, why, evidence, numbers, wants=again)
     if kind == "stream":
         why = f"files follow each other without a wait, and {slope['down_bytes']:.0f} bytes come back for each"
-        return unknown(name, why, evidence, numbers)
+        return unknown(name, why, evidence, numbers, wants=again if slope["down_bytes"] >= _ASKED_BYTES else ())
     margin = round(1 - max(0.0, slope["down_bytes"]) / _NO_ANSWER_BYTES, 4)
     return Verdict(name, "yes", "many files travel as one, without answers for each", margin, tuple(evidence), numbers)
+
+
+def _asked_bytes(each: Observation) -> float:
+    """Bytes that the server sends for each file before the client sends it; 0 where the client does not go by them.
+
+    It goes by them if it is never ahead of them, and soon has sent in proportion to them, again and again. Answers do
+    not do that: they come after the file, when the next ones are on their way. Nor does one list of all that is wanted.
+    """
+    total = sum(up for _, up in each.rounds_bytes)
+    said, sent, rounds = 0, 0, []
+    for back, up in each.rounds_bytes:
+        rounds.append((back, up))
+        said, sent = said + back, sent + up
+        if sent >= _NEARLY_ALL * total:
+            break
+    shares = [up / max(1, sent) for _, up in rounds]
+    ahead = behind = heard = gone = 0.0
+    for (back, _), share in zip(rounds, shares, strict=True):
+        ahead = max(ahead, gone - heard)
+        heard, gone = heard + back / max(1, said), gone + share
+        behind = max(behind, heard - gone)
+    often = sum(share >= _LEAST_ROUND for share in shares) >= _LEAST_ROUNDS
+    goes_by_them = often and max(shares) <= _LARGEST_ROUND and ahead <= _AHEAD and behind <= _BEHIND
+    return said / each.files if goes_by_them else 0.0
 
 
 def _slopes(few: Observation, many: Observation, idle: Observation) -> dict[str, float]:

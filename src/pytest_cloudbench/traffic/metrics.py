@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Burst", "Interval", "Pause", "bursts", "chunks", "completion_s", "idle_traffic", "overhead", "pauses",
-    "start_up_s", "syn_times_ns", "tue", "turns",
+    "rounds", "start_up_s", "syn_times_ns", "tue", "turns",
 ]  # fmt: skip
 
 
@@ -174,6 +174,27 @@ def turns(table: FlowTable, flow: Flow) -> int:
     rows = table.rows(flow)
     speaker = table.up[rows[table.packets.payload[rows] > 0]]
     return int(np.count_nonzero(speaker[:-1] & ~speaker[1:]))
+
+
+def rounds(table: FlowTable, flow: Flow) -> list[tuple[int, int]]:
+    """Payload in bytes that the server sent, and what the client sent then, alternately, from the first to the last.
+
+    The first pair has 0 where the client spoke first, the last one where the server spoke last.
+    """
+    import numpy as np
+
+    rows = table.rows(flow)
+    rows = rows[table.packets.payload[rows] > 0]
+    if not len(rows):
+        return []
+    up, payload = table.up[rows], table.packets.payload[rows].astype(np.int64)
+    starts = np.flatnonzero(np.diff(up, prepend=not up[0]))
+    sums = np.add.reduceat(payload, starts).tolist()
+    if up[0]:
+        sums.insert(0, 0)
+    if len(sums) % 2:
+        sums.append(0)
+    return list(zip(sums[::2], sums[1::2], strict=True))
 
 
 def syn_times_ns(table: FlowTable, flows: Sequence[Flow]) -> list[int]:

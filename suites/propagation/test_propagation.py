@@ -37,7 +37,10 @@ SYNCTHINGS_S = 173.0
 TIMEOUT_S = {"quick": 60.0, "paper": 900.0}
 LINK = Way(delay_ms=10)
 DEVICES = tomllib.loads(Path(__file__).with_name("devices.toml").read_text(encoding="utf-8"))
-COLUMNS = ("arrived", "uncertain_s", "tue", "cpu_client_s", "cpu_other_s", "client_mb", "other_mb", "other_side")
+COLUMNS = (
+    "arrived", "uncertain_s", "tue", "cpu_client_s", "cpu_other_s", "client_mb", "other_mb", "other_bytes",
+    "other_side",
+)  # fmt: skip
 
 
 def test_propagation(client_run: ClientRun, grid: str) -> None:
@@ -46,7 +49,11 @@ def test_propagation(client_run: ClientRun, grid: str) -> None:
     device = DEVICES.get(name, {"reason": "suites/propagation/devices.toml does not say what its other half is"})
     if "reason" in device:
         pytest.skip(f"{name} has no second device: {device['reason']}")
-    done = client_run.measure(lambda client, place: measure(client, place, grid))
+    second = device.get("second", {})
+    done = client_run.measure(lambda client, place: measure(client, place, grid), **second.get("options", {}))
+    if done["side"] == "device":
+        device = second
+    added = [f"{name}={value} was added to the client's options" for name, value in done["added_options"].items()]
     results = []
     for each, arrivals in zip(SIZES[grid], done["arrivals"], strict=False):
         arrived = [one for one in arrivals if not one["error"]]
@@ -61,30 +68,36 @@ def test_propagation(client_run: ClientRun, grid: str) -> None:
             columns=(name_of, *COLUMNS),
             label=each.replace(" ", ""),
             params={"set": each},
-            facts={**numbers(arrived), "arrived": f"{len(arrived)} of {len(arrivals)}", "arrivals": arrivals,
-                   "other_side": device["device"], "setting": done["setting"]},
+            facts={**numbers(arrived, done["side"]), "arrived": f"{len(arrived)} of {len(arrivals)}",
+                   "arrivals": arrivals, "other_side": device["device"], "setting": done["setting"]},
             published=published if each == ONCE and name_of == "propagation" else None,
             doubts=done["doubts"],
-            notes=[f"other side: {device['what']}", *(one["error"] for one in arrivals if one["error"])],
+            notes=[f"other side: {device['what']}", *added, *(one["error"] for one in arrivals if one["error"])],
         )  # fmt: skip
         results.append(result)
     client_run.settle(results)
 
 
-def numbers(arrived: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means of everything but the time itself, as the table shows them."""
+def numbers(arrived: Sequence[dict[str, Any]], other: str) -> dict[str, Any]:
+    """Means of everything but the time itself, as the table shows them; ``other`` is whose processes receive."""
 
-    def mean(key: str, side: str, scale: float = 1.0) -> float | None:
-        values = mean_of([one[key][side] for one in arrived])
-        return None if values is None else values / scale
+    def over(value: float | None, unit: float) -> float | None:
+        return None if value is None else value / unit
 
-    return {
-        "uncertain_s": max((one["high_s"] - one["low_s"] for one in arrived), default=None),
-        "cpu_client_s": mean("cpu_s", "client"), "cpu_other_s": mean("cpu_s", "server"),
-        "client_mb": mean("memory_bytes", "client", MB), "other_mb": mean("memory_bytes", "server", MB),
-        "up_bytes": mean_of([one["up_bytes"] for one in arrived]),
-        "down_bytes": mean_of([one["down_bytes"] for one in arrived]),
-    }  # fmt: skip
+    found: dict[str, Any] = {"uncertain_s": max((one["high_s"] - one["low_s"] for one in arrived), default=None)}
+    for name, side in {"client": "client", "other": other, "server": "server"}.items():
+        found[f"cpu_{name}_s"] = mean_of([one["cpu_s"][side] for one in arrived])
+        found[f"{name}_mb"] = over(mean_of([one["memory_bytes"][side] for one in arrived]), MB)
+    for name in ("up_bytes", "down_bytes", "other_up_bytes", "other_down_bytes"):
+        found[name] = mean_of([one[name] for one in arrived])
+    other_bytes = mean_of([moved(one) for one in arrived])
+    return found | {"other_bytes": None if other_bytes is None else round(other_bytes)}
+
+
+def moved(arrival: dict[str, Any]) -> int | None:
+    """Bytes that the other side received and sent."""
+    up, down = arrival["other_up_bytes"], arrival["other_down_bytes"]
+    return None if up is None or down is None else up + down
 
 
 def tue(arrived: Sequence[dict[str, Any]]) -> float | None:
@@ -103,6 +116,8 @@ def measure(client: SyncClient, place: Place, grid: str) -> dict[str, Any]:
                 runner=link,
             )  # fmt: skip
             client.start()
+            receiver = client.receiver()
+            assert receiver is not None, "devices.toml skips clients whose other side is not here"
             for each in SIZES[grid]:
                 if arrivals and arrivals[-1][-1]["error"]:
                     break
@@ -110,7 +125,7 @@ def measure(client: SyncClient, place: Place, grid: str) -> dict[str, Any]:
                 for number in range(1 if each == ONCE else REPEATS[grid]):
                     name, seed = f"{each.replace(' ', '')}-{number}", f"{place.seed}/{each}/{number}"
                     arrival = propagate(
-                        client, place.workdir / "client" / "stored", link, Workload(*SETS[each]),
+                        client, receiver, link, Workload(*SETS[each]),
                         stage=place.workdir / "stage", name=name, seed=seed, timeout_s=TIMEOUT_S[grid],
                     )  # fmt: skip
                     arrivals[-1].append(arrival.as_dict())
@@ -120,6 +135,6 @@ def measure(client: SyncClient, place: Place, grid: str) -> dict[str, Any]:
         finally:
             client.stop()
         return {
-            "arrivals": arrivals, "client_versions": versions, "doubts": link_doubts(link),
+            "arrivals": arrivals, "side": receiver.side, "client_versions": versions, "doubts": link_doubts(link),
             "setting": {"client": client.facts.name, "client_versions": versions, "link": link.record()},
         }  # fmt: skip

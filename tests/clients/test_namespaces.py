@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.clients.base import Proof
-from pytest_cloudbench.clients.processes import Loopback, Side
+from pytest_cloudbench.clients.processes import End, Loopback
 from tests.clients.conftest import Prepare
 
-ADDRESSES: dict[Side, str] = {"client": "10.77.0.1", "server": "10.77.0.2"}
+ADDRESSES: dict[End, str] = {"client": "10.77.0.1", "server": "10.77.0.2"}
 
 
 class Namespaces:
@@ -24,7 +24,7 @@ class Namespaces:
 
     def __init__(self) -> None:
         unshare = ["unshare", "--net", "sh", "-c", "echo; exec sleep 600"]
-        self.keepers: dict[Side, subprocess.Popen[bytes]] = {
+        self.keepers: dict[End, subprocess.Popen[bytes]] = {
             side: subprocess.Popen(unshare, stdout=subprocess.PIPE) for side in ADDRESSES
         }
         for keeper in self.keepers.values():
@@ -36,7 +36,7 @@ class Namespaces:
             for words in (f"addr add {address}/24 dev eth0", "link set eth0 up", "link set lo up"):
                 assert self.popen(side, ["ip", *words.split()]).wait(60) == 0
 
-    def popen(self, side: Side, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+    def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["nsenter", f"--net=/proc/{self.keepers[side].pid}/ns/net", *argv], **kwargs)
 
     def sent_bytes(self) -> int:
@@ -83,7 +83,7 @@ def test_a_pair_over_a_cable(spec: str, prepare: Prepare, namespaces: Namespaces
 class UserNamespace(Loopback):
     """Where this user seems to be root and has none of its rights, as on a link that is made without rights."""
 
-    def popen(self, side: Side, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+    def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
         return super().popen(side, ["unshare", "--user", "--map-root-user", *argv], **kwargs)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_cloudbench.clients import processes as module
 from pytest_cloudbench.clients import watchdog
-from pytest_cloudbench.clients.processes import Loopback, Processes, Side, find_binary, free_port, tail
+from pytest_cloudbench.clients.processes import End, Loopback, Processes, find_binary, free_port, tail
 from pytest_cloudbench.model import ClientError
 from tests.clients.conftest import is_gone, leftovers
 
@@ -38,8 +38,9 @@ def py(code: str) -> list[str]:
 
 def test_cpu_time_of_commands_that_have_ended_counts(processes: Processes) -> None:
     assert processes.run("client", "busy", py(BUSY), timeout_s=60) == ""
-    assert 0.15 <= processes.cpu_s("client") < 5
+    assert 0.15 <= (processes.cpu_s("client") or 0) < 5
     assert processes.cpu_s("server") == 0
+    assert processes.cpu_s("device") is None, "there is none"
 
 
 def test_cpu_time_of_what_the_package_does_itself_does_not(processes: Processes) -> None:
@@ -52,7 +53,7 @@ def test_cpu_time_of_children_counts(processes: Processes) -> None:
     code += "print('done', flush=True)\n"
     process = processes.start("server", "parent", py(code + "import signal\nsignal.pause()"))
     processes.wait_logged(process, "done", 60)
-    assert processes.cpu_s("server") >= 0.15  # /proc counts hundredths of a second
+    assert (processes.cpu_s("server") or 0) >= 0.15  # /proc counts hundredths of a second
 
 
 def test_a_command_that_ends_with_a_process_that_is_needed_gone(processes: Processes) -> None:
@@ -133,18 +134,20 @@ def test_the_watchdog_does_not_kill_another_process_with_the_same_pid() -> None:
 
 
 def test_a_runner_gets_the_side_and_what_popen_takes(tmp_path: Path) -> None:
-    seen: list[tuple[Side, str, Any]] = []
+    seen: list[tuple[End, str, Any]] = []
 
     class Recording(Loopback):
-        def popen(self, side: Side, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
             seen.append((side, argv[0], kwargs["cwd"]))
             return super().popen(side, argv, **kwargs)
 
     running = Processes(tmp_path, Recording())
     running.run("server", "a", ["true"], timeout_s=60)
     running.run("client", "b", ["true"], timeout_s=60, cwd=Path("/"))
+    running.run("device", "c", ["true"], timeout_s=60)
     running.stop()
-    assert seen == [("server", "true", str(tmp_path)), ("client", "true", "/")]
+    here = str(tmp_path)
+    assert seen == [("server", "true", here), ("client", "true", "/"), ("server", "true", here)]
 
 
 def test_a_program_beside_the_interpreter_is_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from .clients import entries_of, ran
 
 
 def test_at_a_server_nothing_is_called_propagation(lab: Lab) -> None:
-    run = ran(lab, "propagation", "--client", "reference?settle_s=0.3", "--client", "rclone")
+    run = ran(lab, "propagation", "--client", "reference?settle_s=0.3&pull_s=0", "--client", "rclone")
     assert run.lines_with("rclone has no second device")
     found = entries_of(run)
     assert sorted(found) == ["100x10kB", "1x10MB", "1x1MB", "1x1kB"]
@@ -23,6 +23,23 @@ def test_at_a_server_nothing_is_called_propagation(lab: Lab) -> None:
     assert found["100x10kB"]["reaches_server_s"] >= 0.3 + 100 * 0.02, "a round trip for each file"
     assert 1.03 <= found["1x10MB"]["tue"] <= 1.08
     assert found["1x1kB"]["tue"] > found["1x10MB"]["tue"]
+
+
+def test_the_second_device_of_the_reference_client_is_asked_for(lab: Lab) -> None:
+    run = ran(lab, "propagation", "--client", "reference?settle_s=0.3")
+    found = entries_of(run)
+    assert run.lines_with("pull_s=0.2 was added to the client's options")
+    assert sorted(found) == ["100x10kB", "1x10MB", "1x1MB", "1x1kB"]
+    for info in found.values():
+        assert "reaches_server_s" not in info
+        assert (info["arrived"], info["other_side"]) == ("2 of 2", "peer")
+        assert info["propagation"] >= 0.3, "it was uploaded before, which waits for settle_s without a change"
+        assert all(info[f"{side}_mb"] > 5 for side in ("client", "other", "server"))
+    large = found["1x10MB"]
+    assert 1.03 <= large["tue"] <= 1.08, "what the device downloads is not on the link"
+    assert 10e6 < large["other_down_bytes"] < 10.3e6
+    assert 10e6 < large["other_bytes"] < 10.6e6
+    assert large["cpu_client_s"] + large["cpu_other_s"] + large["cpu_server_s"] > 0
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -40,6 +40,7 @@ __all__ = [
     "LocalClient",
     "MissingProgramError",
     "Proof",
+    "Receiver",
     "SyncClient",
     "option",
 ]
@@ -88,6 +89,21 @@ class ClientFacts:
 
 class MissingProgramError(UsageError):
     """A program of the client is not installed; the message says which command brings it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """The other side: a second device, or else the server.
+
+    Attributes:
+        folder: where it keeps what it has received.
+        side: whose processes it is.
+        bytes_moved: what it has (received, sent) since its start, where that does not cross the link; else None.
+    """
+
+    folder: Path
+    side: Side
+    bytes_moved: Callable[[], tuple[int, int]] | None = None
 
 
 class SyncClient(Protocol):
@@ -150,6 +166,10 @@ class SyncClient(Protocol):
 
     def cpu_s(self, side: Side) -> float | None:
         """CPU seconds of one side since the start, also of commands that have ended; None: unknown."""
+        ...
+
+    def receiver(self) -> Receiver | None:
+        """Where files arrive, after ``prepare``; None: not on this machine."""
         ...
 
 
@@ -296,6 +316,10 @@ class LocalClient(ABC):
     def cpu_s(self, side: Side) -> float | None:
         """CPU seconds of one side since the start, also of commands that have ended."""
         return self.processes.cpu_s(side)
+
+    def receiver(self) -> Receiver:
+        """The server's half: for some clients it is a second device, for some it keeps no plain files."""
+        return Receiver(self.stored, "server")
 
     def missing(self) -> str:
         """Why it cannot run here, with the command that mends it; empty when all programs are there."""

@@ -116,7 +116,7 @@ class ExternalClient:
 
     def pids(self, side: Side) -> tuple[int, ...]:
         """Processes with the given name on this machine; none where no name was given, or not on Linux."""
-        if side == "server" or not self._process or not Path("/proc/self/comm").exists():
+        if side != "client" or not self._process or not Path("/proc/self/comm").exists():
             return ()
         return tuple(int(name) for name in os.listdir("/proc") if name.isdecimal() and _comm(name) == self._process)
 
@@ -124,6 +124,9 @@ class ExternalClient:
         """CPU seconds of these processes since they began; None: unknown."""
         stats = [stat for pid in self.pids(side) if (stat := read_stat(pid))]
         return sum(stat.cpu_s for stat in stats) if stats else None
+
+    def receiver(self) -> None:
+        """Another device of the account is elsewhere."""
 
     # --- inside -----------------------------------------------------------------------------------
 

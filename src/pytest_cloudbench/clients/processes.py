@@ -22,9 +22,14 @@ from typing import IO, Any, Literal, Protocol
 from pytest_cloudbench.clients import watchdog
 from pytest_cloudbench.model import ClientError, UsageError
 
-__all__ = ["Loopback", "Process", "Processes", "Runner", "Side", "find_binary", "free_port", "program_version", "tail"]
+__all__ = [
+    "End", "Loopback", "Process", "Processes", "Runner", "Side", "find_binary", "free_port", "program_version", "tail",
+]  # fmt: skip
 
-Side = Literal["client", "server"]
+End = Literal["client", "server"]
+"""Where a process runs: the two ends of a link."""
+Side = Literal["client", "server", "device"]
+"""What a process belongs to. ``device`` is a second device beside a server; it runs at the server's end."""
 
 _STOP_S = 5.0
 _VERSION_S = 10.0
@@ -36,15 +41,15 @@ _LISTEN = "0A"
 class Runner(Protocol):
     """Where processes run: one method, which a link between two network namespaces has as well."""
 
-    def popen(self, side: Side, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
-        """Start ``argv`` on one side as ``subprocess.Popen(argv, **kwargs)`` would; the pid is that of ``argv``."""
+    def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        """Start ``argv`` at one end as ``subprocess.Popen(argv, **kwargs)`` would; the pid is that of ``argv``."""
         ...
 
 
 class Loopback:
     """Both sides on this machine, told apart by their ports."""
 
-    def popen(self, side: Side, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+    def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
         """Start a process here."""
         del side
         return subprocess.Popen(list(argv), **kwargs)
@@ -107,7 +112,7 @@ class Process:
 
 
 class Processes:
-    """All processes of one client, on both sides.
+    """All processes of one client, on all sides.
 
     Args:
         workdir: an existing folder; home, temporary files and logs of all processes go below it.
@@ -237,11 +242,13 @@ class Processes:
         leaders = [process.pid for process in self._running if process.side == side and process.ended() is None]
         return tuple(sorted({stat.pid for leader in leaders for stat in watchdog.tree(leader) if stat.state != "Z"}))
 
-    def cpu_s(self, side: Side) -> float:
-        """CPU seconds of one side since the start, with the commands that have ended.
+    def cpu_s(self, side: Side) -> float | None:
+        """CPU seconds of one side since the start, with the commands that have ended; None: it is not there.
 
         A lower bound: what a process leaves uncounted that ended between two looks and nobody waited for.
         """
+        if side not in self._finished_cpu_s:
+            return None
         running = sum(process.cpu_s() for process in self._running if process.side == side)
         return self._finished_cpu_s[side] + running
 
@@ -269,7 +276,7 @@ class Processes:
     ) -> Process:
         try:
             popen = self._runner.popen(
-                side,
+                "client" if side == "client" else "server",
                 argv,
                 env=self.environment(env),
                 cwd=str(cwd or self._workdir),
@@ -281,6 +288,7 @@ class Processes:
         except OSError as error:
             raise ClientError(f"{name} cannot be started: {error}") from error
         process = Process(side, name, popen, log_path)
+        self._finished_cpu_s.setdefault(side, 0.0)
         try:
             self._tell_watchdog(f"{popen.pid}\n")
         except BaseException:

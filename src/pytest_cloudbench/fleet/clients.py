@@ -71,14 +71,16 @@ class ClientRun:
         self.spec, self._agent, self._experiment, self._facts = spec, agent, experiment, facts
         self._named, self.keep_captures = named, keep_captures
 
-    def measure(self, work: Callable[[SyncClient, Place], dict[str, Any]]) -> dict[str, Any]:
+    def measure(self, work: Callable[[SyncClient, Place], dict[str, Any]], **options: str) -> dict[str, Any]:
         """Let one agent do ``work`` with a client that is not prepared yet; all get its plain data.
 
         Skips, with the reason, where a link, a capture or a program is not to be had here. ``client_versions`` of the
-        data become versions of the entry.
+        data become versions of the entry. ``options`` are the client's where the user said nothing of them; those that
+        were taken are in ``added_options`` of the data.
         """
-        self._client()  # a wrong name is an error everywhere
-        done: dict[str, Any] = self._agent.once("measure", lambda: self._measured(work))
+        client, added = self._client(options)  # a wrong name is an error everywhere
+        done: dict[str, Any] = self._agent.once("measure", lambda: self._measured(work, client))
+        done["added_options"] = added
         if "skip" in done:
             pytest.skip(str(done["skip"]))
         self._named.learn(done.get("client_versions", {}))
@@ -108,12 +110,15 @@ class ClientRun:
         if doubts := list(dict.fromkeys(doubt for result in results for doubt in result.doubts)):
             pytest.skip(f"inconclusive: {'; '.join(doubts)}")
 
-    def _client(self) -> SyncClient:
+    def _client(self, options: Mapping[str, str]) -> tuple[SyncClient, dict[str, str]]:
+        """The client, and the options that it was given beside the user's."""
         from pytest_cloudbench import clients
 
-        return clients.client(self.spec)
+        said = {pair.partition("=")[0] for pair in self.spec.partition("?")[2].split("&")}
+        added = {name: value for name, value in options.items() if name not in said}
+        return clients.client(self.spec, **added), added
 
-    def _measured(self, work: Callable[[SyncClient, Place], dict[str, Any]]) -> dict[str, Any]:
+    def _measured(self, work: Callable[[SyncClient, Place], dict[str, Any]], client: SyncClient) -> dict[str, Any]:
         from pytest_cloudbench.capture import CaptureUnavailable
         from pytest_cloudbench.clients.base import MissingProgramError
         from pytest_cloudbench.link import LinkUnavailable
@@ -124,7 +129,7 @@ class ClientRun:
             root = Path(self._facts.results) if is_kept else Path(folder) / "captures"
             place = Place(Path(folder), root / name, f"{self._facts.seed}/{self._experiment.nodeid}")
             try:
-                return work(self._client(), place)
+                return work(client, place)
             except (LinkUnavailable, CaptureUnavailable, MissingProgramError) as error:
                 return {"skip": str(error)}
 

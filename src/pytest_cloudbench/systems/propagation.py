@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_cloudbench.clients.base import SyncClient
-from pytest_cloudbench.clients.processes import Side
+from pytest_cloudbench.clients.base import Receiver, SyncClient
+from pytest_cloudbench.clients.processes import End, Side
 from pytest_cloudbench.link import Link
 from pytest_cloudbench.model import ClientError, chunks
 from pytest_cloudbench.systems.looking import difference, first_line
@@ -29,7 +29,7 @@ _PAUSE_S, _ALIVE_S = 0.005, 0.05
 _PAUSE_SHARE = 2.0
 """After a look that took long (many files), the pause is so many times as long: looking must not be the load."""
 _QUIET_S, _QUIET_BYTES, _QUIET_MOST_S = 0.3, 2_000, 4.0
-_SIDES: tuple[Side, ...] = ("client", "server")
+_SIDES: tuple[Side, ...] = ("client", "server", "device")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Arrival:
         low_s: from the change until the begin of the last look that did not; the truth is between the two.
         up_bytes, down_bytes: that the client's device sent and received (IP packets and, but for TUN, link headers),
             until the link was quiet.
+        other_down_bytes, other_up_bytes: that the receiver received and sent: its end of the link, or payload where
+            its traffic does not cross the link.
         cpu_s, memory_bytes: by side; memory is resident, the sum of each process's peak so far.
         error: why it did not arrive; empty when it did.
     """
@@ -52,6 +54,8 @@ class Arrival:
     low_s: float
     up_bytes: int
     down_bytes: int
+    other_down_bytes: int | None
+    other_up_bytes: int | None
     cpu_s: Mapping[str, float | None]
     memory_bytes: Mapping[str, int | None]
     error: str = ""
@@ -99,15 +103,15 @@ class _Watch(threading.Thread):
 
 
 def propagate(
-    client: SyncClient, receiver: Path, link: Link, workload: Workload, *, stage: Path, name: str, seed: str,
+    client: SyncClient, receiver: Receiver, link: Link, workload: Workload, *, stage: Path, name: str, seed: str,
     timeout_s: float,
 ) -> Arrival:  # fmt: skip
-    """Let a set appear in the client's folder, as the new folder ``name``, and wait for it below ``receiver``.
+    """Let a set appear in the client's folder, as the new folder ``name``, and wait for it at the other side.
 
     Args:
         client: started.
-        receiver: where the other side keeps what it has received, as plain files.
-        link: between the two; its devices count bytes.
+        receiver: the other side; it keeps plain files.
+        link: between client and server; its devices count bytes.
         workload: what appears.
         stage: a folder on the client's file system, where files are made before they are moved in.
         name: new for each call.
@@ -115,14 +119,15 @@ def propagate(
         timeout_s: how long that may take.
     """
     wanted = {file: (content.size_bytes, _sha256(content)) for file, content in workload.contents(seed)}
-    before, cpu_before = _device(link), {side: client.cpu_s(side) for side in _SIDES}
-    watch = _Watch(receiver / name, wanted)
+    before, other_before = _device(link, "client"), _moved(link, receiver)
+    cpu_before = {side: client.cpu_s(side) for side in _SIDES}
+    watch = _Watch(receiver.folder / name, wanted)
     watch.start()
     first_ns = put(workload, client.folder / name, stage, seed)
     error = _wait(client, watch, timeout_s)
     watch.stop.set()
     watch.join()
-    after = _quiet(link)
+    after, other_after = _quiet(link), _moved(link, receiver)
     cpu_after = {side: client.cpu_s(side) for side in _SIDES}
     return Arrival(
         workload.files,
@@ -131,6 +136,8 @@ def propagate(
         low_s=max(0.0, (watch.missing_ns - first_ns) / 1e9),
         up_bytes=after["sent_bytes"] - before["sent_bytes"],
         down_bytes=after["received_bytes"] - before["received_bytes"],
+        other_down_bytes=other_after[0] - other_before[0] if other_after and other_before else None,
+        other_up_bytes=other_after[1] - other_before[1] if other_after and other_before else None,
         cpu_s={side: difference(cpu_after[side], cpu_before[side]) for side in _SIDES},
         memory_bytes={side: rss_bytes(client.pids(side), peak=True) for side in _SIDES},
         error=error,
@@ -153,19 +160,30 @@ def _wait(client: SyncClient, watch: _Watch, timeout_s: float) -> str:
 
 def _quiet(link: Link) -> dict[str, int]:
     """The counters when the link hardly carries anything any more, or after some seconds: it may never be quiet."""
-    pause, now, until_s = threading.Event(), _device(link), time.monotonic() + _QUIET_MOST_S
+    pause, now, until_s = threading.Event(), _device(link, "client"), time.monotonic() + _QUIET_MOST_S
     while time.monotonic() < until_s:
         former = now
         pause.wait(_QUIET_S)
-        now = _device(link)
+        now = _device(link, "client")
         if sum(now.values()) - sum(former.values()) < _QUIET_BYTES:
             break
     return now
 
 
-def _device(link: Link) -> dict[str, int]:
-    seen = link.stats()["devices"]["client"]
+def _device(link: Link, end: End) -> dict[str, int]:
+    seen = link.stats()["devices"][end]
     return {key: int(seen[key]) for key in ("sent_bytes", "received_bytes")}
+
+
+def _moved(link: Link, receiver: Receiver) -> tuple[int, int] | None:
+    """What the other side has received and sent; None: whoever counts it has ended."""
+    if receiver.bytes_moved is not None:
+        try:
+            return receiver.bytes_moved()
+        except ClientError:
+            return None
+    seen = _device(link, "server")
+    return seen["received_bytes"], seen["sent_bytes"]
 
 
 def _sha256(content: Any) -> str:

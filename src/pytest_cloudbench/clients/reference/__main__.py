@@ -1,6 +1,6 @@
-"""What both processes of the reference client run: ``python -I -S __main__.py server|client CONFIG.json``.
+"""What all processes of the reference client run: ``python -I -S __main__.py server|client|device CONFIG.json``.
 
-What may live here: finding the package, and which half is meant. It is run by its path, isolated from whatever else
+What may live here: finding the package, and which of them is meant. It is run by its path, isolated from whatever else
 is installed, since it needs only the standard library and must start fast.
 """
 
@@ -21,6 +21,8 @@ if __name__ == "__main__":
         config = json.load(file)
     if sys.argv[1] == "server":
         from pytest_cloudbench.clients.reference.server import main
+    elif sys.argv[1] == "device":
+        from pytest_cloudbench.clients.reference.device import main
     else:
         from pytest_cloudbench.clients.reference.client import main
     main(config)

@@ -1,6 +1,6 @@
-"""The reference client as the registry knows it: both halves started through the runner, over TLS.
+"""The reference client as the registry knows it: client, server and perhaps a second device, over TLS.
 
-What may live here: configuration of both processes, their start, and asking the server's counters.
+What may live here: configuration of the processes, their start, and asking the server's counters.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench import __version__
-from pytest_cloudbench.clients.base import ClientFacts, Documented, LocalClient
+from pytest_cloudbench.clients.base import ClientFacts, Documented, LocalClient, Receiver
 from pytest_cloudbench.clients.processes import Process, Side
 from pytest_cloudbench.clients.reference import client, server
+from pytest_cloudbench.clients.reference.process import READY
 from pytest_cloudbench.clients.reference.settings import Settings
 from pytest_cloudbench.model import ClientError
 
@@ -30,7 +31,7 @@ _STATS_S = 10.0
 
 
 class ReferenceClient(LocalClient):
-    """A client and a server of ours, with HTTPS between them.
+    """A client and a server of ours, with HTTPS between them, and with ``pull_s`` a second device.
 
     Options are those of ``settings.Settings``, and ``facts.documented`` follows from them: it is the truth, not a
     claim. Errors are not mended unless ``retry`` says so; then the client ends, and ``wait_synced`` raises.
@@ -47,7 +48,7 @@ class ReferenceClient(LocalClient):
         )
 
     def versions(self) -> Mapping[str, str]:
-        """This package and the Python that runs both halves: nothing else takes part."""
+        """This package and the Python that runs all of it: nothing else takes part."""
         return {"reference": __version__, "python": platform.python_version()}
 
     def counters(self) -> dict[str, Any]:
@@ -69,23 +70,46 @@ class ReferenceClient(LocalClient):
         except (OSError, ValueError) as error:
             raise ClientError(f"the reference server does not tell its counters: {error}") from error
 
+    def receiver(self) -> Receiver:
+        """The second device, else the server."""
+        if not self.settings.pull_s:
+            return super().receiver()
+
+        def bytes_moved() -> tuple[int, int]:
+            seen = self.counters()["device"]
+            return seen["sent_bytes"], seen["received_bytes"]  # the server's words
+
+        return Receiver(self.workdir / "device", "device", bytes_moved)
+
     def _configure(self) -> None:
-        sides: tuple[Side, ...] = ("server", "client")
+        sides: tuple[Side, ...] = ("server", "client", "device")
         for side in sides:
             self._private(side).mkdir(mode=0o700, exist_ok=True)
         certificate, authority = self._make_certificate()
         shared = {
             "address": self.server_address,
             "port": self.server_port,
-            "token": secrets.token_hex(16),
             "settings": asdict(self.settings),
         }
+        token, device_token = secrets.token_hex(16), secrets.token_hex(16)
         own: dict[Side, dict[str, str]] = {
-            "server": {"stored": str(self.stored), "certificate": certificate},
+            "server": {
+                "stored": str(self.stored),
+                "certificate": certificate,
+                "token": token,
+                "device_token": device_token,
+            },
             "client": {
                 "folder": str(self.folder),
                 "authority": authority,
                 "client_address": self.client_address,
+                "token": token,
+            },
+            "device": {
+                "folder": str(self.receiver().folder),
+                "authority": authority,
+                "client_address": self.server_address,  # it runs at the server's end of the link
+                "token": device_token,
             },
         }
         for side in sides:
@@ -96,7 +120,9 @@ class ReferenceClient(LocalClient):
         self.processes.wait_listening(self._start("server"), self.server_port, self.start_s)
 
     def _start_client(self) -> None:
-        self.processes.wait_logged(self._start("client"), client.READY, self.start_s)
+        self.processes.wait_logged(self._start("client"), READY, self.start_s)
+        if self.settings.pull_s:
+            self.processes.wait_logged(self._start("device"), READY, self.start_s)
 
     def _is_settled(self) -> bool:
         """Whether the client has its last answer, too."""

@@ -6,23 +6,20 @@ What may live here: when the folder is looked at, when batches are sent and when
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.clients.reference.connection import Connection
-from pytest_cloudbench.clients.reference.protocol import WireError
+from pytest_cloudbench.clients.reference.process import READY, say, until_it_fails
 from pytest_cloudbench.clients.reference.settings import Settings
 from pytest_cloudbench.clients.reference.upload import Known, Uploader
 from pytest_cloudbench.clients.reference.watch import Watch
 
-__all__ = ["BUSY", "READY", "Client", "main"]
+__all__ = ["BUSY", "Client", "main"]
 
 BUSY = "busy"
 """A file in the client's own folder that is there from before a batch is sent until its last answer is in."""
-READY = "in sync for the first time"
-"""What the client says in its log when it has looked at the folder once and the server has all of it."""
 _PATIENCE_S = 0.06
 
 
@@ -50,7 +47,7 @@ class Client:
         look_again = self._sync()
         if self._settings.polling_s:
             self._next_poll_s = time.monotonic() + self._settings.polling_s
-        _say(READY)
+        say(READY)
         while True:
             if self._watch.wait(self._wait_s(look_again)):
                 self._watch.settle(self._settings.settle_s)
@@ -91,15 +88,6 @@ class Client:
             self._connection.close()
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
-
-
 def main(config: dict[str, Any]) -> None:
     """Run until the process is ended; ends by itself, with a message, when something goes wrong."""
-    try:
-        Client(config).run()
-    except (OSError, WireError) as error:
-        _say(f"{type(error).__name__}: {error}")
-        sys.exit(1)
+    until_it_fails(Client(config).run)

@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any
@@ -30,7 +31,7 @@ STATS = "stats.sock"
 """A socket in the server's own folder. Who connects is told the counters as JSON; no byte of it is counted."""
 _BACKLOG = 128
 _TCP_INFO_BYTES = 136
-_BYTES_RECEIVED_AT = 128
+_BYTES_ACKED_AT = 120
 
 
 class _Refused(Exception):
@@ -41,28 +42,62 @@ class _Refused(Exception):
         self.status = status
 
 
+@dataclass(slots=True)
+class _Tally:
+    """What came from the client, or from its second device, and what went there."""
+
+    connections: int = 0
+    requests: Counter[str] = field(default_factory=Counter)
+    body_bytes: int = 0
+    open: set[socket.socket] = field(default_factory=set)
+    closed_received_bytes: int = 0
+    closed_sent_bytes: int = 0
+
+    def begin(self, connection: socket.socket) -> None:
+        self.connections += 1
+        self.open.add(connection)
+
+    def leave_to(self, other: _Tally, connection: socket.socket) -> None:
+        self.connections -= 1
+        self.open.remove(connection)
+        other.begin(connection)
+
+    def end(self, connection: socket.socket) -> None:
+        sent_bytes, received_bytes = _payload_bytes(connection)
+        self.closed_sent_bytes += sent_bytes
+        self.closed_received_bytes += received_bytes
+        self.open.remove(connection)
+
+    def as_dict(self) -> dict[str, Any]:
+        open_bytes = [_payload_bytes(one) for one in self.open]
+        sent_bytes, received_bytes = (sum(column) for column in zip((0, 0), *open_bytes, strict=True))
+        return {
+            "connections": self.connections,
+            "requests": dict(self.requests),
+            "body_bytes": self.body_bytes,
+            "received_bytes": self.closed_received_bytes + received_bytes,
+            "sent_bytes": self.closed_sent_bytes + sent_bytes,
+        }
+
+
 class Server:
     """One server; every connection has a thread.
 
     Args:
-        config: ``address``, ``port``, ``certificate`` (path of key and chain), ``token``, ``stored``, ``private``
-            (paths) and ``settings``.
+        config: ``address``, ``port``, ``certificate`` (path of key and chain), ``token``, ``device_token``,
+            ``stored``, ``private`` (paths) and ``settings``.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
         settings = Settings(**config["settings"])
         self._store = Store(Path(config["stored"]), Path(config["private"]), settings)
-        self._token: str = config["token"]
+        self._tallies = {f"Bearer {config['token']}": _Tally(), f"Bearer {config['device_token']}": _Tally()}
+        self._client, self._device = self._tallies.values()
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(config["certificate"])
         family = socket.AF_INET6 if ":" in config["address"] else socket.AF_INET
         self._listener = socket.create_server((config["address"], config["port"]), family=family, backlog=_BACKLOG)
         self._counting = threading.Lock()
-        self._requests: Counter[str] = Counter()
-        self._connections = 0
-        self._body_bytes = 0
-        self._closed_received_bytes = 0
-        self._open: set[socket.socket] = set()
 
     def serve(self) -> None:
         """Accept connections until the process ends."""
@@ -80,16 +115,13 @@ class Server:
         """What came so far.
 
         ``connections`` accepted; ``requests`` by path; ``body_bytes`` of them; ``received_bytes``: TCP payload
-        with TLS and heads, each byte once, as the kernel counts it.
+        with TLS and heads, each byte once, as the kernel counts it. All of it without the second device's, which is
+        in ``device``, with ``sent_bytes`` to it that were acknowledged.
         """
         with self._counting:
-            received_bytes = self._closed_received_bytes + sum(_received_bytes(one) for one in self._open)
-            return {
-                "connections": self._connections,
-                "requests": dict(self._requests),
-                "body_bytes": self._body_bytes,
-                "received_bytes": received_bytes,
-            }
+            client, device = self._client.as_dict(), self._device.as_dict()
+        del client["sent_bytes"]  # what its kernel acknowledges later would change it while nothing happens
+        return {**client, "device": device}
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -104,21 +136,19 @@ class Server:
         # A duplicate, since TLS takes the socket itself away.
         counted = raw.dup()
         with self._counting:
-            self._connections += 1
-            self._open.add(counted)
+            self._client.begin(counted)
         try:
             with self._tls.wrap_socket(raw, server_side=True) as connection, connection.makefile("rb") as file:
-                while self._request(connection, file):
+                while self._request(connection, file, counted):
                     pass
         except (OSError, WireError) as error:
             _log(f"a connection ended: {error}")
         finally:
             with self._counting:
-                self._closed_received_bytes += _received_bytes(counted)
-                self._open.remove(counted)
+                next(tally for tally in self._tallies.values() if counted in tally.open).end(counted)
             counted.close()
 
-    def _request(self, connection: ssl.SSLSocket, file: IO[bytes]) -> bool:
+    def _request(self, connection: ssl.SSLSocket, file: IO[bytes], counted: socket.socket) -> bool:
         """Answer one request; False when there is none any more."""
         found = read_head(file)
         if found is None:
@@ -126,12 +156,16 @@ class Server:
         line, headers, length_bytes = found
         method, _, rest = line.partition(" ")
         path, _, query = rest.partition(" ")[0].partition("?")
+        token = headers.get("authorization", "")
         with self._counting:
-            self._requests[path] += 1
-            self._body_bytes += length_bytes
+            tally = self._tallies.get(token, self._client)
+            if tally is self._device and counted in self._client.open:  # until now it was taken for the client's
+                self._client.leave_to(tally, counted)
+            tally.requests[path] += 1
+            tally.body_bytes += length_bytes
         body = Limited(file, length_bytes)
         try:
-            if headers.get("authorization") != f"Bearer {self._token}":
+            if token not in self._tallies:
                 raise _Refused(HTTPStatus.UNAUTHORIZED, "the token is wrong")
             status, said = HTTPStatus.OK, self._answer(f"{method} {path}", dict(parse_qsl(query)), body)
         except _Refused as refused:
@@ -152,6 +186,11 @@ class Server:
             return json.dumps(self._store.files()).encode()
         if what == "GET /poll":
             return json.dumps({"changes": self._store.changes}).encode()
+        if what == "GET /news":
+            changes, files = self._store.news(int(query.get("since", "0")))
+            return json.dumps({"changes": changes, "files": files}).encode()
+        if what == "POST /content":
+            return self._store.piece(*json.loads(body.read(body.left_bytes)))
         if what == "POST /have":
             asked = body.read(body.left_bytes)
             return self._store.have([asked[at : at + 32] for at in range(0, len(asked), 32)])
@@ -168,11 +207,11 @@ class Server:
         raise _Refused(HTTPStatus.NOT_FOUND, f"there is no {what}")
 
 
-def _received_bytes(connection: socket.socket) -> int:
-    """Payload that the kernel has taken in on a connection (linux/tcp.h: tcpi_bytes_received)."""
+def _payload_bytes(connection: socket.socket) -> tuple[int, int]:
+    """Payload of a connection that was sent and acknowledged, and that the kernel has taken in (linux/tcp.h)."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    received_bytes: int = struct.unpack_from("Q", info, _BYTES_RECEIVED_AT)[0]
-    return received_bytes
+    acked_bytes, received_bytes = struct.unpack_from("QQ", info, _BYTES_ACKED_AT)
+    return acked_bytes, received_bytes
 
 
 def _log(text: str) -> None:

@@ -27,6 +27,7 @@ _NUMBERS: Mapping[str, tuple[float, float, float]] = {
     "chunk_bytes": (1 << 20, 1 << 10, 1 << 28),
     "delta_bytes": (1 << 12, 1 << 6, 1 << 20),
     "polling": (0, 0, 86_400),
+    "pull_s": (0, 0, 86_400),
     "retry": (0, 0, 100),
     "settle_s": (0.1, 0.01, 60),
 }
@@ -50,6 +51,7 @@ class Settings:
         delta_bytes: bytes of content per block of delta.
         deduplicate_deleted: whether content that no file has any more counts as known to the server.
         polling_s: seconds between two questions whether the server has news; 0: it never asks.
+        pull_s: seconds that a second device waits between two questions for news; 0: there is no second device.
         connections: ``one`` that stays, or one ``per-file``.
         retries: how often a request is repeated on a new connection after an error.
         settle_s: seconds without a change after which changes are sent as one batch.
@@ -64,6 +66,7 @@ class Settings:
     delta_bytes: int = 1 << 12
     deduplicate_deleted: bool = True
     polling_s: float = 0
+    pull_s: float = 0
     connections: str = "one"
     retries: int = 0
     settle_s: float = 0.1
@@ -84,6 +87,7 @@ class Settings:
             delta_bytes=int(numbers["delta_bytes"]),
             deduplicate_deleted=_one_of(options, "deduplicate_deleted", ("1", "0")) == "1",
             polling_s=numbers["polling"],
+            pull_s=numbers["pull_s"],
             connections=_one_of(options, "connections", ("one", "per-file")),
             retries=int(numbers["retry"]),
             settle_s=numbers["settle_s"],
@@ -148,7 +152,7 @@ def _one_of(options: Mapping[str, str], name: str, values: tuple[str, ...]) -> s
 def _number(options: Mapping[str, str], name: str) -> float:
     default, least, most = _NUMBERS[name]
     text = options.get(name, str(default))
-    is_whole = name not in {"polling", "settle_s"}
+    is_whole = name not in {"polling", "pull_s", "settle_s"}
     expected = f"a {'whole ' if is_whole else ''}number from {least:g} to {most:g}"
     try:
         value: Any = int(text) if is_whole else float(text)

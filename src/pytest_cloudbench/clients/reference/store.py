@@ -50,7 +50,7 @@ class Store:
         self._live: dict[str, _Version] = {}
         self._known: dict[bytes, list[tuple[_Version, int]]] = {}
         self._leaving: list[_Version] = []
-        self.changes = 0
+        self._changed: list[str] = []
         for path in sorted(stored.rglob("*")):
             if path.is_file():
                 self._enter(path.relative_to(stored).as_posix(), path)
@@ -59,6 +59,32 @@ class Store:
         """Path to SHA-256."""
         with self._lock:
             return {path: version.digests.sha256 for path, version in self._live.items()}
+
+    @property
+    def changes(self) -> int:
+        """How many there were since the start."""
+        return len(self._changed)
+
+    def news(self, since: int) -> tuple[int, dict[str, str | None]]:
+        """How many changes there were, and what became of each file that changed after the first ``since``.
+
+        That is its SHA-256, or None where it is gone.
+        """
+        with self._lock:
+            changed = dict.fromkeys(self._changed[since:])
+            return self.changes, {
+                path: self._live[path].digests.sha256 if path in self._live else None for path in changed
+            }
+
+    def piece(self, path: str, sha256: str, at_bytes: int) -> bytes:
+        """Content of a file from there on, ``PIECE_BYTES`` at most; nothing where the file is not that one any more."""
+        with self._lock:
+            version = self._live.get(path)
+            if version is None or version.digests.sha256 != sha256:
+                return b""
+            with version.file.open("rb") as file:
+                file.seek(at_bytes)
+                return file.read(PIECE_BYTES)
 
     def have(self, digests: list[bytes]) -> bytes:
         """A byte for each digest, 1 where a file or block with it can be referred to.
@@ -169,7 +195,7 @@ class Store:
     def _enter(self, path: str, file: Path, digests: Digests | None = None) -> None:
         version = _Version(file, digests or self._digests(file))
         self._live[path] = version
-        self.changes += 1
+        self._changed.append(path)
         offset = 0
         for digest, length in version.digests.blocks:
             self._known.setdefault(digest, []).append((version, offset))
@@ -180,7 +206,7 @@ class Store:
         version = self._live.pop(path, None)
         if version is None:
             return
-        self.changes += 1
+        self._changed.append(path)
         if self._settings.block_bytes is None:
             version.file.unlink(missing_ok=True)
         else:

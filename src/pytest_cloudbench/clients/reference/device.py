@@ -1,0 +1,100 @@
+"""The second device of the reference client: asks the server for news, and makes its own folder the same.
+
+What may live here: when the server is asked, and how files arrive and leave. What changes in this folder is not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench.clients.reference.connection import Connection
+from pytest_cloudbench.clients.reference.process import READY, say, until_it_fails
+from pytest_cloudbench.clients.reference.protocol import PIECE_BYTES, Part
+from pytest_cloudbench.clients.reference.settings import Settings
+
+__all__ = ["Device", "main"]
+
+
+class Device:
+    """One device; its folder is empty when it starts.
+
+    Args:
+        config: ``folder``, ``private`` (paths), ``settings``, and what ``Connection`` takes.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._settings = Settings(**config["settings"])
+        self._folder, self._arriving = Path(config["folder"]), Path(config["private"]) / "arriving"
+        self._connection = Connection(config, self._settings.retries)
+        self._has: dict[str, str] = {}
+        self._changes = 0
+
+    def run(self) -> None:
+        """Ask for ever, ``pull_s`` after what was new is here. Raises OSError or WireError."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        pause = threading.Event()
+        while not self._pull():
+            pause.wait(self._settings.pull_s)
+        say(READY)
+        while not pause.wait(self._settings.pull_s):
+            self._pull()
+
+    def _pull(self) -> bool:
+        """Bring what is new; whether all of it is here. What is not is part of the next news."""
+        news = json.loads(self._connection.ask("GET", f"/news?since={self._changes}"))
+        files: dict[str, str | None] = news["files"]
+        # First what is gone: a file may have become a folder, or a folder a file.
+        for path in [path for path in self._has if path in files and files[path] is None]:
+            self._delete(path)
+        new = [(path, sha256) for path, sha256 in files.items() if sha256 and self._has.get(path) != sha256]
+        lacking = [path for path, sha256 in new if not self._bring(path, sha256)]
+        if not lacking:
+            self._changes = news["changes"]
+        if self._settings.connections == "per-file":
+            self._connection.close()
+        return not lacking
+
+    def _bring(self, path: str, sha256: str) -> bool:
+        """Put a file in its place at once; False where what came is not what was announced."""
+        digest, at_bytes = hashlib.sha256(), 0
+        with self._arriving.open("wb") as file:
+            while True:
+                asked = Part.of(json.dumps([path, sha256, at_bytes]).encode())
+                piece = self._connection.ask("POST", "/content", [asked])
+                digest.update(piece)
+                file.write(piece)
+                at_bytes += len(piece)
+                if len(piece) < PIECE_BYTES:
+                    break
+        if digest.hexdigest() != sha256:
+            say(f"{path!r} is not what was announced, or is another one by now")
+            return False
+        target = self._folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(self._arriving, target)
+        self._has[path] = sha256
+        return True
+
+    def _delete(self, path: str) -> None:
+        """Take a file away, with the folders that have nothing in them then."""
+        target = self._folder / path
+        target.unlink()
+        del self._has[path]
+        for folder in target.parents:
+            if folder == self._folder:
+                break
+            with suppress(OSError):  # something else is in it
+                folder.rmdir()
+
+
+def main(config: dict[str, Any]) -> None:
+    """Run until the process is ended; ends by itself, with a message, when something goes wrong."""
+    until_it_fails(Device(config).run)

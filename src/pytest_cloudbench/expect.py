@@ -57,7 +57,7 @@ CONCLUSIONS: dict[str, Metric] = {
     "idle_traffic": Metric("bit/s"),
     "polling_period": Metric("s"),
     "sync_delay": Metric("s"),
-    **_spread("readiness", "hash_call"),
+    **_spread("readiness", "hash_call", "start_up", "sync_delay"),
     "best_segments": Metric("segments"),
     "native": Metric("s", time_like=True),
     "segmented": Metric("s", time_like=True),

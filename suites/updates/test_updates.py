@@ -16,6 +16,8 @@ import pytest
 
 from pytest_cloudbench.fleet.acting import watch
 from pytest_cloudbench.model import KIB, MIB, Content, chunks
+from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.stats import PERCENTILES, percentile
 from pytest_cloudbench.systems.activity import Act, Played, play
 
 if TYPE_CHECKING:
@@ -37,6 +39,13 @@ REPEATS = {"quick": 1, "paper": 3}
 APPENDS = {"quick": ((0.1, 8), (1.0, 8)), "paper": tuple((each, KIB) for each in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0))}
 """Seconds between appends of one byte, and how many; figures 4 to 7 and 9, and 12 at one second."""
 APPENDED = {1.0: "1.2 MB and 2 MB of traffic on two machines for 1 KB (Figures 4, 5)"}
+
+DELAYS = {"quick": ((1, 3),), "paper": ((1, KIB), (100 * KIB, 50))}
+"""Bytes of an append, and how many: figures 8 and 9, and 11, for which the text gives no sizes."""
+REST_S = {"quick": 0.5, "paper": 5.0}
+INDEXED = {"start_up_p50_7200_rpm_s": 0.2, "start_up_p50_5400_rpm_s": 0.4, "start_up_max_s": 0.96}
+DELAYED = {"sync_delay_1_to_4_s": 1 / 3, "sync_delay_4_to_7_s": 1 / 3}
+"""Figure 8: medians by the disk and the longest of all; Figure 9: shares of all."""
 
 BLOCKS_KB = {"quick": (100,), "paper": (50, 60, 70, 80, 90, 100)}
 BLOCKS_UNTIL = {"quick": 300 * KIB, "paper": 5 * MIB}
@@ -61,6 +70,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     elif "interval_s" in names:
         ids = [f"{interval_s:g}s-{count}" for interval_s, count in APPENDS[grid]]
         metafunc.parametrize("interval_s, count", APPENDS[grid], ids=ids)
+    elif "append_bytes" in names:
+        ids = [f"{size // KIB}KB-{count}" if size >= KIB else f"{size}B-{count}" for size, count in DELAYS[grid]]
+        metafunc.parametrize("append_bytes, count", DELAYS[grid], ids=ids)
     elif "block_kb" in names:
         metafunc.parametrize("block_kb", BLOCKS_KB[grid], ids=lambda size: f"{size}KB")
     elif "rate_kbit_per_s" in names:
@@ -108,6 +120,40 @@ def test_appends(sync_session: SyncItem, payloads: Payloads, interval_s: float, 
     streamed(sync_session, stream, "appends", "Figures 4 to 7 and 12", APPENDED.get(interval_s))
 
 
+def test_delays(sync_session: SyncItem, payloads: Payloads, grid: str, append_bytes: int, count: int) -> None:
+    """Figures 8, 9 and 11: random bytes are appended, each time when what came before is in sync and all is quiet."""
+    client = sync_session.lab.session.client
+    path, created = new_file(sync_session, "delays", Literal(b""))
+    size, is_figure_8 = count * append_bytes, append_bytes == 1
+    acts = [created]
+    for _, edit in payloads.updates("byte_appends", block_bytes=append_bytes, until_bytes=size):
+        acts += [resting(sync_session, REST_S[grid]), Act("append", partial(appended, path, edit))]
+    _, [_, *seen] = watch(sync_session, acts)
+    rests, appends = seen[::2], seen[1::2]
+    start_ups_s = [each.start_up_s for each in appends if each.start_up_s is not None]
+    delays_s = [each.sync_delay_s for each in appends if each.sync_delay_s is not None]
+    if min(len(start_ups_s), len(delays_s)) < count:
+        pytest.skip("inconclusive: an append got there, and no payload was seen")
+    figures = {**spread("start_up", start_ups_s), **spread("sync_delay", delays_s)}
+    note = f"{sync_session.spec}: it does not watch its folder; its start-up begins with being run"
+    result = sync_session.conclude(
+        figures,
+        start_ups_s,
+        stats_of="from an append to the first payload that the client sent",
+        columns=("appends", "start_up_p50", "start_up_max", "uds", "sync_delay_p50", "sync_delay_max", "sync_events"),
+        facts={
+            "appends": count, "file_bytes": size, "start_ups_s": start_ups_s, "sync_delays_s": delays_s,
+            "sync_events": sum(len(each.events_s) for each in appends),
+            "uds": "200, 400 ms" if is_figure_8 else "drawn only",
+            "sync_delay_1_to_4_s": within(delays_s, 1, 4), "sync_delay_4_to_7_s": within(delays_s, 4, 7),
+        },
+        published={"source": f"{SOURCE}, Figures 8 and 9", **INDEXED, **DELAYED} if is_figure_8 else {},
+        doubts=own_traffic(rests, figures["start_up_p50"]),
+        notes=[] if client.facts.watches_folder else [note],
+    )  # fmt: skip
+    result.check()
+
+
 def test_blocks(sync_session: SyncItem, payloads: Payloads, grid: str, block_kb: int) -> None:
     """Figure 10: a block of random bytes is appended every second."""
     until = BLOCKS_UNTIL[grid]
@@ -137,12 +183,7 @@ def streamed(
     """Measure one stream of updates, and make an entry of it."""
     session = item.lab.session
     client, played = session.client, Played()
-    path = client.folder / f"{name}-{len(session.captures)}"
-    staged = session.workdir / path.name
-    if start is None:
-        staged.touch()
-    else:
-        write(staged, start)
+    path, before = new_file(item, name, start or Literal(b""))
     after = None if client.facts.watches_folder else client.after_change
 
     def work() -> int:
@@ -150,7 +191,6 @@ def streamed(
         played = play(stream, path, start=start, after=after)
         return played.changed_bytes
 
-    before = Act("file", partial(moved_in, staged, client.folder))
     _, [_, idle, seen] = watch(item, [before, resting(item), Act(name, work)])
     facts = {**sums(idle, [seen]), **of_stream(seen, played), "uds": published or "drawn only"}
     if after is not None:  # runs follow each other without a silence, and each was asked for
@@ -187,11 +227,24 @@ def moved_in(staged: Path, folder: Path) -> int:
     return size
 
 
-def resting(item: SyncItem) -> Act:
+def new_file(item: SyncItem, name: str, content: Content) -> tuple[Path, Act]:
+    """A file that an experiment goes on with, and the act that lets it appear."""
+    session = item.lab.session
+    staged = write(session.workdir / f"{name}-{len(session.captures)}", content)
+    folder = session.client.folder
+    return folder / staged.name, Act("file", partial(moved_in, staged, folder))
+
+
+def appended(path: Path, edit: Edit) -> int:
+    """Write one edit; gives the bytes that it changed."""
+    return play([(0.0, edit)], path).changed_bytes
+
+
+def resting(item: SyncItem, duration_s: float = IDLE_S) -> Act:
     """Nothing for a short time: what the client sends by itself."""
 
     def rest() -> int:
-        item.lab.session.client.idle(IDLE_S)
+        item.lab.session.client.idle(duration_s)
         return 0
 
     return Act("idle", rest, is_synced=False)
@@ -222,6 +275,27 @@ def of_stream(seen: Window, played: Played) -> dict[str, Any]:
         "bytes_per_update": (seen.wire_bytes or 0) / played.updates, "sync_delay_s": seen.sync_delay_s,
         "traffic_over_file": (seen.wire_bytes or 0) / played.size_bytes, "each_second_bytes": seen.every(1.0),
     }  # fmt: skip
+
+
+def spread(name: str, values_s: Sequence[float]) -> dict[str, float]:
+    """Percentiles of what was observed."""
+    ordered = sorted(values_s)
+    return {f"{name}_{label}": percentile(ordered, share) for label, share in PERCENTILES.items()}
+
+
+def within(values_s: Sequence[float], least_s: float, most_s: float) -> float:
+    """The share that is between the two."""
+    return sum(least_s <= value < most_s for value in values_s) / len(values_s)
+
+
+def own_traffic(rests: Sequence[Window], start_up_s: float) -> list[str]:
+    """A doubt where the client sends so often by itself that the first payload after an append may not be due to it."""
+    events, rested_s = sum(len(each.events_s) for each in rests), sum(each.duration_s for each in rests)
+    if events * start_up_s <= _MUCH * rested_s:
+        return []
+    return [
+        f"it began to send {events} times in {rested_s:.1f} s of rest: what follows an append may be its own traffic"
+    ]
 
 
 def noise(facts: Mapping[str, Any]) -> list[str]:

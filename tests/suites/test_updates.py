@@ -56,3 +56,27 @@ def test_a_new_file_stands_beside_the_published_one(lab: Lab) -> None:
     assert run.entries[f"test_table_1[1MB-{WHOLE}]"]["params"] == {"size": "1 MB"}
     for each in (large, tiny):
         assert 0.1 < each["sync_delay_s"] < 10, "the client waits for 0.1 s before it sends"
+
+
+def test_start_up_is_what_the_client_waits_for(lab: Lab) -> None:
+    """Indexing takes no time here, so all of it is ``settle_s``; and what a client says by itself is told apart."""
+    specs = [f"reference?{options}" for options in ("settle_s=0.5", "settle_s=0.01", "polling=0.1")]
+    run = ran(lab, "updates::test_delays", *(f"--client={spec}" for spec in specs), "-n", "2")
+    patient, quick, polling = (run.info(f"test_delays[1B-3-{spec}]") for spec in specs)
+    for each in (patient, quick, polling):
+        assert (each["appends"], each["file_bytes"], len(each["start_ups_s"])) == (3, 3, 3)
+        assert each["published"]["start_up_p50_5400_rpm_s"] == 0.4
+        assert each["start_up_max"] == max(each["start_ups_s"])
+    assert min(patient["start_ups_s"]) >= 0.5
+    assert min(patient["start_ups_s"]) < 1.0
+    assert min(quick["start_ups_s"]) < 0.3
+    assert all(late > early for late, early in zip(patient["sync_delays_s"], patient["start_ups_s"], strict=True))
+    assert patient["sync_events"] in (3, 4), "each append went by itself; a busy machine may pause within one"
+    assert patient["doubts"] == quick["doubts"] == []
+    assert "times in 1.5 s of rest" in polling["doubts"][0]
+
+
+def test_delays_of_the_paper_are_collected_with_larger_appends(lab: Lab) -> None:
+    run = run_suite(lab, "updates::test_delays", "--client", WHOLE, "--grid", "paper", "--collect-only")
+    assert run.lines_with("test_delays[1B-1024-reference]")
+    assert run.lines_with("test_delays[100KB-50-reference]")

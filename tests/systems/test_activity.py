@@ -108,6 +108,9 @@ def test_a_client_is_watched(tmp_path: Path) -> None:
     assert (quiet.wire_bytes, quiet.events_s, quiet.tue) == (0, (), None)
     assert 50_000 < (new.up_bytes or 0) < 55_000
     assert len(new.events_s) == 1
+    assert new.start_up_s == pytest.approx(new.events_s[0]), "the first that it sent"
+    assert 0.1 <= (new.start_up_s or 0) <= (new.sync_delay_s or 0) + new.acted_s, "it waits for 0.1 s without a change"
+    assert quiet.start_up_s is None
     assert counters["requests"]["/files"] == 1 + len(many.events_s), "each event is one upload"
     assert 1 <= len(many.events_s) <= 4
     assert (many.up_bytes or 0) > 50_000 * len(many.events_s), "without delta, all of the file goes each time"

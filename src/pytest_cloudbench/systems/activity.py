@@ -52,6 +52,7 @@ class Window:
         changed_bytes: what the user changed.
         duration_s: from the beginning of the act until the client was in sync and quiet.
         acted_s: how much of it the act itself took.
+        start_up_s: from the beginning of the act to the first payload that the client sent; None as below.
         sync_delay_s: from the end of the act to the last payload before the server was seen to hold all of it; None:
             there was none, or nobody waited for it.
         up_bytes, down_bytes: what the client sent and received; None: the capture does not have sizes of the wire.
@@ -66,6 +67,7 @@ class Window:
     changed_bytes: int = 0
     duration_s: float = 0.0
     acted_s: float = 0.0
+    start_up_s: float | None = None
     sync_delay_s: float | None = None
     up_bytes: int | None = None
     down_bytes: int | None = None
@@ -206,6 +208,7 @@ def _measured(analysis: Analysis, seen: _Seen, gap_s: float) -> Window:
         seen.window,
         duration_s=(seen.last_ns - seen.first_ns) / 1e9,
         acted_s=(seen.acted_ns - seen.first_ns) / 1e9,
+        start_up_s=metrics.start_up_s(table, flows, seen.first_ns) if seen.synced_ns is not None else None,
         sync_delay_s=_delay_s(analysis, seen) if seen.synced_ns is not None else None,
         up_bytes=sum(step.up_bytes for step in steps) if is_whole else None,
         down_bytes=sum(step.down_bytes for step in steps) if is_whole else None,

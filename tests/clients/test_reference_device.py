@@ -87,10 +87,11 @@ def test_content_comes_in_pieces_and_is_counted_apart(start: Callable[[str], Ref
 def test_a_question_follows_a_period_after_the_last_answer(start: Callable[[str], ReferenceClient]) -> None:
     """A change just after a question is there with the answer to the next one, and not before."""
     client = start("pull_s=1.2")
+    look_s = before_s = time.monotonic()
     asked = questions(client)
-    before_s = time.monotonic()
     while questions(client) == asked:
-        before_s = time.monotonic()  # the question was not there yet
+        # When it was asked, the next question was not there yet.
+        before_s, look_s = look_s, time.monotonic()
     (client.folder / "a").write_bytes(b"new")
     client.wait_synced(TIMEOUT_S)
     arrived = device_folder(client) / "a"

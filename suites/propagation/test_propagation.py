@@ -6,9 +6,11 @@ one clock. docs/suites/propagation.md says what the numbers mean.
 
 from __future__ import annotations
 
+import threading
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,6 +37,8 @@ ONCE = "50000 x 1 kB"
 
 SYNCTHINGS_S = 173.0
 TIMEOUT_S = {"quick": 60.0, "paper": 900.0}
+PHASE_S = 2.0
+"""Sets appear after a random time of at most so much: else each would come at the same place in a client's period."""
 LINK = Way(delay_ms=10)
 DEVICES = tomllib.loads(Path(__file__).with_name("devices.toml").read_text(encoding="utf-8"))
 COLUMNS = (
@@ -124,6 +128,7 @@ def measure(client: SyncClient, place: Place, grid: str) -> dict[str, Any]:
                 arrivals.append([])
                 for number in range(1 if each == ONCE else REPEATS[grid]):
                     name, seed = f"{each.replace(' ', '')}-{number}", f"{place.seed}/{each}/{number}"
+                    threading.Event().wait(Random(seed).uniform(0, PHASE_S))
                     arrival = propagate(
                         client, receiver, link, Workload(*SETS[each]),
                         stage=place.workdir / "stage", name=name, seed=seed, timeout_s=TIMEOUT_S[grid],

@@ -7,6 +7,8 @@ import tempfile
 
 import pytest
 
+from pytest_cloudbench.link import Link, LinkUnavailable
+
 _STATE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 
@@ -18,3 +20,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_STATE].cleanup()
+
+
+@pytest.fixture(scope="session")
+def can_link() -> None:
+    """Skips where this machine cannot make a link; the reason says what would let it."""
+    try:
+        with Link():
+            pass
+    except LinkUnavailable as error:
+        pytest.skip(str(error))

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.capture import read_comment, walk
-from pytest_cloudbench.link import Link, LinkUnavailable
 from tests.fleet.harness import Ended, Lab, lab_in
+
+pytestmark = pytest.mark.usefixtures("can_link")
 
 TEST = """
 from pytest_cloudbench.detect import Step
@@ -45,15 +46,6 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         made.write(TEST)
         made.write(EXPECTED, "expected.toml")
         yield made
-
-
-@pytest.fixture(scope="module", autouse=True)
-def can_link() -> None:
-    try:
-        with Link():
-            pass
-    except LinkUnavailable as error:
-        pytest.skip(str(error))
 
 
 def judged(run: Ended) -> None:

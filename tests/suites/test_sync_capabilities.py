@@ -8,23 +8,15 @@ import sys
 
 import pytest
 
-from pytest_cloudbench.link import Link, LinkUnavailable
 from tests.fleet.harness import Ended, Lab
 
 from .harness import SUITES
 
+pytestmark = pytest.mark.usefixtures("can_link")
+
 ROOT = SUITES.parent
 FILE = SUITES / "sync_capabilities/test_sync_capabilities.py"
 CLEVER = "reference?chunking=1&bundling=1&deduplication=1&delta=1&compression=smart"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def can_link() -> None:
-    try:
-        with Link():
-            pass
-    except LinkUnavailable as error:
-        pytest.skip(str(error))
 
 
 def run(lab: Lab, client: str, only: str) -> Ended:

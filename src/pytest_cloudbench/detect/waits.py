@@ -27,7 +27,7 @@ _CUT_BY_CONTENT, _LEAST_CUT_BYTES = 0.4, 64 * KIB
 
 _PER_FILE, _NEVER = 0.4, 0.06
 _NO_ANSWER_BYTES = 12
-_AHEAD, _BEHIND = 0.05, 0.35
+_AHEAD, _BEHIND = 0.05, 0.25
 _LEAST_ROUND, _LARGEST_ROUND, _LEAST_ROUNDS = 0.05, 0.5, 4
 _NEARLY_ALL = 0.98
 """Of what is sent; what the server says after it is no question any more."""

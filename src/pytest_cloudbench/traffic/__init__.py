@@ -1,13 +1,17 @@
 """Captured traffic into flows and numbers: pure functions of a capture file's bytes.
 
 What may live here: the order in which the modules see a capture (``records``: the file; ``packets``: headers;
-``flows``, ``sequence``, ``resent``: connections; ``handshake``, ``streams``: payload; ``roles``, ``metrics``: meaning;
-``analysis``: all together). No file is opened here. Bulk numbers never come from another program; docs/traffic.md says
-why.
+``flows``, ``sequence``, ``resent``: connections; ``handshake``, ``streams``: payload; ``roles``, ``owners``,
+``metrics``: meaning; ``analysis``: all together). No file is opened here. Bulk numbers never come from another program;
+docs/traffic.md says why.
 """
 
 from pytest_cloudbench.traffic.analysis import Analysis, FlowFacts, Validity, analyze
 from pytest_cloudbench.traffic.flows import Flow, FlowTable, Side
+from pytest_cloudbench.traffic.owners import Sorted, Whose
 from pytest_cloudbench.traffic.roles import Rule, parse_rules
 
-__all__ = ["Analysis", "Flow", "FlowFacts", "FlowTable", "Rule", "Side", "Validity", "analyze", "parse_rules"]
+__all__ = [
+    "Analysis", "Flow", "FlowFacts", "FlowTable", "Rule", "Side", "Sorted", "Validity", "Whose", "analyze",
+    "parse_rules",
+]  # fmt: skip

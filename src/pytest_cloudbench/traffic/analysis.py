@@ -5,14 +5,15 @@ What may live here: putting the other modules' answers together, and saying whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.traffic import handshake, metrics, sequence, streams
 from pytest_cloudbench.traffic.flows import Flow, FlowTable, group
+from pytest_cloudbench.traffic.owners import Sorted, Whose
 from pytest_cloudbench.traffic.packets import SYN, Address, Aside, Collector
 from pytest_cloudbench.traffic.records import Reader
 from pytest_cloudbench.traffic.roles import Rule, role
@@ -111,6 +112,7 @@ class Analysis:
         first_ns, last_ns: when the first and the last packet was seen.
         validity: whether the numbers can be trusted.
         canary: the answer to ``canary``, where it was asked.
+        sorted: whose flows they are, where ``whose`` was asked; ``table`` and ``facts`` have the client's only then.
     """
 
     source: str
@@ -125,6 +127,7 @@ class Analysis:
     last_ns: int | None
     validity: Validity
     canary: Canary | None = None
+    sorted: Sorted | None = None
     dns_queries: dict[str, int] = field(default_factory=dict)
 
     def of(self, *roles: str) -> list[Flow]:
@@ -290,7 +293,8 @@ def analyze(
     buffer: Buffer,
     *,
     source: str = "capture",
-    client: str | None = None,
+    client: str | Collection[str] | None = None,
+    whose: Whose | None = None,
     rules: Sequence[Rule] = (),
     canary: bytes | None = None,
     drops: int | None = None,
@@ -301,26 +305,37 @@ def analyze(
     Args:
         buffer: the whole file: bytes, or a memory map.
         source: what errors and results call it.
-        client: address of the client; without it, who opened a connection is its client.
+        client: address of the client, or all of them; without it, who opened a connection is its client.
+        whose: which flows of these addresses are the client's, where other programs have the same ones.
         rules: what tells roles; see ``roles.parse_rules``.
         canary: a text whose plain occurrence is looked for.
         drops: packets that the capturing program said it lost, where the file does not say so itself.
         release: called with a place in the file before which nothing is needed for now.
     """
-    address = _address(client)
+    addresses = _addresses(client)
     reader, collector = Reader(buffer, source, release), Collector(buffer)
     for batch in reader:
         collector.add(batch)
     packets = collector.packets()
-    table = group(packets, collector.pairs(), address)
-    if address is not None and not table.flows and table.foreign:
+    table = group(packets, collector.pairs(), addresses)
+    if addresses and whose is None and not table.flows and table.foreign:
         seen = sorted({str(flow.client) for flow in table.foreign})
         some = ", ".join(seen[:_MANY_NAMES]) + (", ..." if len(seen) > _MANY_NAMES else "")
-        raise UsageError(f"{source}: no packet is from or to {address}; clients in it are: {some}")
+        raise UsageError(
+            f"{source}: no packet is from or to {' or '.join(map(str, addresses))}; clients in it are: {some}"
+        )
     facts, queries = _facts(table, buffer, rules)
+    owners = None
+    if whose is not None:
+        owners = whose.sort(facts)
+        strangers = [each.flow for each in facts if each.flow.number not in owners.by]
+        table = replace(table, flows=owners.own, foreign=[*strangers, *table.foreign])
+        facts = [each for each in facts if each.flow.number in owners.by]
+        queries = {name: count for name, count in queries.items() if whose.has_name(name)}
     found = Analysis(
         source, reader, table, facts, collector.aside, collector.records, collector.wire_bytes, collector.cut,
-        collector.first_ns, collector.last_ns, _validity(reader, collector, table, buffer, drops), None, queries,
+        collector.first_ns, collector.last_ns, _validity(reader, collector, table, buffer, drops), None, owners,
+        queries,
     )  # fmt: skip
     if canary is not None:
         places = streams.find(table, buffer, canary, release)
@@ -330,13 +345,14 @@ def analyze(
     return found
 
 
-def _address(client: str | None) -> Address | None:
-    if client is None:
-        return None
-    try:
-        return ip_address(client)
-    except ValueError as error:
-        raise UsageError(f"client {client!r}: expected an IPv4 or IPv6 address") from error
+def _addresses(client: str | Collection[str] | None) -> tuple[Address, ...]:
+    found = []
+    for each in (client,) if isinstance(client, str) else client or ():
+        try:
+            found.append(ip_address(each))
+        except ValueError as error:
+            raise UsageError(f"client {each!r}: expected an IPv4 or IPv6 address") from error
+    return tuple(found)
 
 
 # --- names and roles ---
@@ -422,11 +438,14 @@ def _offload(table: FlowTable, buffer: Buffer) -> tuple[str, ...]:
     packets = table.packets
     opening = np.flatnonzero((packets.flags[table.order] & SYN) > 0)  # places in the order of flows
     owners = np.searchsorted(table.starts, opening, "right") - 1
+    flows = {flow.number: flow for flow in table.flows}
     for place, number in zip(opening.tolist(), owners.tolist(), strict=True):
+        if number not in flows:
+            continue
         row = int(table.order[place])
         mss = _mss(buffer, packets.offset[row], packets.header[row])
-        if mss is not None and number < len(table.flows):  # it says what its sender accepts: it bounds the other way
-            side = table.flows[number].down if table.up[row] else table.flows[number].up
+        if mss is not None:  # it says what its sender accepts: it bounds the other way
+            side = flows[number].down if table.up[row] else flows[number].up
             side.mss_bytes = mss
     above = unknown = 0
     for flow in table.flows:

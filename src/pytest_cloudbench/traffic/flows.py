@@ -6,7 +6,7 @@ What may live here: grouping and counting. A flow is a pair of endpoints; for TC
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -125,13 +125,13 @@ class FlowTable:
         return self.order[self.starts[flow.number] : self.starts[flow.number + 1]]
 
 
-def group(packets: Packets, pairs: list[Pair], client: Address | None = None) -> FlowTable:
+def group(packets: Packets, pairs: list[Pair], clients: Collection[Address] = ()) -> FlowTable:
     """Find the flows.
 
     Args:
         packets: all packets.
         pairs: what ``packets.pair`` points to.
-        client: the client's address, where it is known: it sends up, and flows without it are foreign.
+        clients: the client's addresses, where they are known: it sends up, and flows without it are foreign.
     """
     import numpy as np
 
@@ -140,8 +140,8 @@ def group(packets: Packets, pairs: list[Pair], client: Address | None = None) ->
     pair_of = np.zeros(count, np.int64)
     pair_of[number] = packets.pair
     order, starts = _sorted(number, count)
-    high_is_client, why = _clients(packets, [pairs[pair] for pair in pair_of], number, order, starts, client)
-    own = np.array([client is None or client in (pairs[p].low, pairs[p].high) for p in pair_of], bool)
+    high_is_client, why = _clients(packets, [pairs[pair] for pair in pair_of], number, order, starts, clients)
+    own = np.array([not clients or pairs[p].low in clients or pairs[p].high in clients for p in pair_of], bool)
     first_row = order[starts[:-1]] if count else np.zeros(0, np.int64)
     place = np.lexsort((first_row, ~own))  # own flows first, each kind in the order of its first packet
     renumbered: Any = np.empty(count, np.int32)
@@ -237,7 +237,7 @@ def _begins(flags: list[int], seq: list[int], ack: list[int], side: list[bool]) 
 
 
 def _clients(
-    packets: Packets, pairs: list[Pair], number: Any, order: Any, starts: Any, client: Address | None
+    packets: Packets, pairs: list[Pair], number: Any, order: Any, starts: Any, clients: Collection[Address]
 ) -> tuple[Any, list[str]]:
     """For each flow whether the high endpoint is the client, and how that is known."""
     import numpy as np
@@ -252,8 +252,8 @@ def _clients(
             why[flow] = "syn"
     busy = Counter(pair.high if high[flow] else pair.low for flow, pair in enumerate(pairs) if why[flow])
     for flow, pair in enumerate(pairs):
-        if client is not None and client in (pair.low, pair.high) and pair.low != pair.high:
-            high[flow], why[flow] = pair.high == client, "option"
+        if (pair.low in clients) != (pair.high in clients):
+            high[flow], why[flow] = pair.high in clients, "option"
         elif not why[flow]:
             high[flow], why[flow] = _guess(pair, busy, first_from_high=bool(packets.from_high[order[starts[flow]]]))
     return high, why

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_cloudbench import clients
 from pytest_cloudbench.clients import external
-from pytest_cloudbench.clients.base import Proof
+from pytest_cloudbench.clients.base import ClientUnavailable, Outside, Proof
 from pytest_cloudbench.clients.external import PRODUCTS, ExternalClient
 from pytest_cloudbench.model import ClientError, UsageError
 
@@ -21,26 +21,40 @@ from pytest_cloudbench.model import ClientError, UsageError
 def made(folder: Path, **options: str) -> ExternalClient:
     client = clients.client("external", folder=str(folder), **options)
     assert isinstance(client, ExternalClient)
-    client.prepare(folder)
+    client.prepare(folder.parent / f"{folder.name}-work")
     client.start()
     return client
 
 
 def test_only_a_new_folder_is_written_and_removed(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("stays")
-    first, second = made(tmp_path), made(tmp_path)
-    assert first.folder.parent == second.folder.parent == tmp_path
-    assert first.folder != second.folder
-    (first.folder / "a").mkdir()
-    (first.folder / "a" / "x").write_text("goes")
+    folders = set()
+    for _ in range(2):
+        client = made(tmp_path)
+        assert client.folder.parent == tmp_path
+        folders.add(client.folder)
+        (client.folder / "a").mkdir()
+        (client.folder / "a" / "x").write_text("goes")
+        client.stop()
+        client.stop()
+        assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert len(folders) == 2
+
+
+def test_only_one_at_a_time_measures_a_client(tmp_path: Path) -> None:
+    first = made(tmp_path)
+    with pytest.raises(ClientUnavailable, match=r"another process measures the client of .* now; run it without -n"):
+        made(tmp_path)
+    assert list(tmp_path.iterdir()) == [first.folder]
     first.stop()
-    second.stop()
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    made(tmp_path).stop()
 
 
 def test_without_a_rule_it_is_unknown(tmp_path: Path) -> None:
     client = made(tmp_path)
-    with pytest.raises(UsageError, match="unknown whether it is in sync; give verify=COMMAND or quiet_s=SECONDS"):
+    with pytest.raises(
+        ClientUnavailable, match="unknown whether it is in sync; give verify=COMMAND or quiet_s=SECONDS"
+    ):
         client.wait_synced(1)
 
 
@@ -61,25 +75,26 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
 
 
 class Interface:
-    """The kernel's counters of an interface, as files that a test writes: on a real one others are busy, too."""
+    """The kernel's counters of an interface, as a file that a test writes: on a real one others are busy, too."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "if0" / "statistics"
-        self._folder.mkdir(parents=True)
-        self._carried_bytes = 0
+    def __init__(self, path: Path) -> None:
+        self._path, self._carried_bytes = path, 0
         self.carry(0)
 
     def carry(self, size_bytes: int) -> None:
         self._carried_bytes += size_bytes
-        for name in ("rx_bytes", "tx_bytes"):
-            (self._folder / "new").write_text(f"{self._carried_bytes}\n")
-            (self._folder / "new").rename(self._folder / name)
+        each = f"{self._carried_bytes} 1 0 0 0 0 0 0"
+        new = self._path.with_name("new")
+        new.write_text(f"Inter-| Receive\n face |bytes\n    lo: 0 0 0 0 0 0 0 0 0 0\n   if0: {each} {each}\n")
+        new.rename(self._path)
 
 
 @pytest.fixture
 def interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interface:
-    monkeypatch.setattr(external, "_COUNTERS", tmp_path / "net")
-    return Interface(tmp_path / "net")
+    path = tmp_path.parent / f"{tmp_path.name}-net"
+    path.mkdir()
+    monkeypatch.setattr(external, "_COUNTERS", path / "dev")
+    return Interface(path / "dev")
 
 
 def test_quiet_after_traffic(tmp_path: Path, interface: Interface) -> None:
@@ -129,7 +144,7 @@ def test_a_network_that_stays_busy_is_unknown(tmp_path: Path, interface: Interfa
         thread.join()
 
 
-@pytest.mark.skipif(not Path("/sys/class/net/lo").is_dir(), reason="there are no counters below /sys/class/net")
+@pytest.mark.skipif(not Path("/proc/self/net/dev").exists(), reason="there are no counters in /proc/self/net/dev")
 def test_the_counters_are_the_kernels(tmp_path: Path) -> None:
     client = made(tmp_path, interface="lo", quiet_s="1")
     before_bytes = client._carried_bytes()
@@ -149,17 +164,23 @@ def test_a_process_by_its_name(tmp_path: Path) -> None:
         assert client.cpu_s("client") is not None
         process.kill()
     assert client.cpu_s("client") is None
+    client.stop()
     assert made(tmp_path).cpu_s("client") is None
 
 
 def test_names_of_a_product_or_ones_own(tmp_path: Path) -> None:
-    assert made(tmp_path, product="onedrive").name_patterns == PRODUCTS["onedrive"]
-    assert made(tmp_path, product="onedrive", names="a.example, *.b.example").name_patterns == (
-        "a.example",
-        "*.b.example",
-    )
-    assert made(tmp_path).name_patterns == ()
-    assert made(tmp_path).facts.watches_folder
+    def outside(**options: str) -> Outside:
+        facts = clients.client("external", folder=str(tmp_path), **options).facts
+        assert facts.outside is not None
+        return facts.outside
+
+    assert outside(product="onedrive").names == PRODUCTS["onedrive"]
+    own = ("a.example", "*.b.example")
+    assert outside(product="onedrive", names="a.example, *.b.example").names == own
+    assert outside() == Outside("")
+    told = outside(interface="eth0", address="10.0.0.1", servers="10.1.0.0/16,2001:db8::1")
+    assert told == Outside("eth0", ("10.0.0.1",), (), ("10.1.0.0/16", "2001:db8::1"))
+    assert clients.client("external", folder=str(tmp_path)).facts.watches_folder
 
 
 @pytest.mark.parametrize(
@@ -172,11 +193,25 @@ def test_names_of_a_product_or_ones_own(tmp_path: Path) -> None:
         ({"folder": "/", "quiet_s": "-1"}, "quiet_s is a number from 0"),
         ({"folder": "/", "quiet_s": "5", "verify": "true", "interface": "lo"}, "exclude each other"),
         ({"folder": "/", "product": "mybox"}, "product is one of"),
+        ({"folder": "/", "address": "eth0"}, "address: 'eth0' does not appear to be"),
+        ({"folder": "/", "servers": "10.0.0.0/8,all"}, "servers: 'all' does not appear to be"),
     ],
 )
 def test_options_that_cannot_work(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         clients.client("external", **options)
+
+
+def test_temporary_files_are_beside_the_folder_and_not_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = clients.client("external", folder=str(tmp_path))
+    with pytest.raises(ClientUnavailable, match=r"would be in .*, and be synced: set TMPDIR"):
+        client.prepare(tmp_path / "work")
+    status = os.stat(tmp_path)
+    other = os.stat_result((*status[:2], status.st_dev + 1, *status[3:]))
+    monkeypatch.setattr(Path, "stat", lambda path, **_: other if path == tmp_path else os.stat(path))
+    with pytest.raises(ClientUnavailable, match=r"on another file system .*: set TMPDIR"):
+        client.prepare(tmp_path.parent / f"{tmp_path.name}-work")
+    assert [each.name for each in tmp_path.iterdir()] == []
 
 
 def test_a_folder_of_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ _CLIENTS: Mapping[str, tuple[str, frozenset[str]]] = {
     "reference": ("pytest_cloudbench.clients.reference.adapter:ReferenceClient", OPTIONS),
     "external": (
         "pytest_cloudbench.clients.external:ExternalClient",
-        frozenset({"folder", "interface", "names", "product", "process", "quiet_s", "quiet_bytes", "verify"}),
+        frozenset("folder interface address names product servers process quiet_s quiet_bytes verify".split()),
     ),
 }
 """Name to its class and the options that it knows."""

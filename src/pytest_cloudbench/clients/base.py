@@ -36,9 +36,11 @@ from pytest_cloudbench.model import ClientError, UsageError
 __all__ = [
     "CAPABILITIES",
     "ClientFacts",
+    "ClientUnavailable",
     "Documented",
     "LocalClient",
     "MissingProgramError",
+    "Outside",
     "Proof",
     "Receiver",
     "SyncClient",
@@ -68,6 +70,23 @@ class Documented:
 
 
 @dataclass(frozen=True, slots=True)
+class Outside:
+    """Where a client's traffic is seen that runs on the user's own network, and how it is told from others'.
+
+    Attributes:
+        interface: its name.
+        addresses: the client's; empty: all that the interface has.
+        names: patterns of its servers' names.
+        servers: addresses or networks of its servers.
+    """
+
+    interface: str
+    addresses: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ClientFacts:
     """What is known of a client without running it.
 
@@ -78,6 +97,7 @@ class ClientFacts:
         testbed: the name that ``tools/testbed install`` knows it by; empty where it does not.
         documented: answers to CAPABILITIES, per its documentation, with the options it was given. They are what
             detectors are checked against, and are never an input of one.
+        outside: set for a client that this package does not start: it runs on the user's own network.
     """
 
     name: str
@@ -85,9 +105,14 @@ class ClientFacts:
     binaries: tuple[str, ...] = ()
     testbed: str = ""
     documented: Mapping[str, Documented] = field(default_factory=dict)
+    outside: Outside | None = None
 
 
-class MissingProgramError(UsageError):
+class ClientUnavailable(UsageError):
+    """The client cannot be measured here now; the message says what would let it."""
+
+
+class MissingProgramError(ClientUnavailable):
     """A program of the client is not installed; the message says which command brings it."""
 
 
@@ -129,7 +154,7 @@ class SyncClient(Protocol):
     ) -> None:
         """Find programs and ports, and write configuration below ``workdir``.
 
-        Raises MissingProgramError, or UsageError when it cannot run here.
+        Raises ClientUnavailable (MissingProgramError), or UsageError when it cannot run here.
         """
         ...
 
@@ -144,7 +169,8 @@ class SyncClient(Protocol):
     def wait_synced(self, timeout_s: float) -> Proof:
         """Return when the server has what the folder holds now, and how that is known.
 
-        Raises ClientError, with the last lines of the logs, when a process ends or the time is over.
+        Raises ClientError, with the last lines of the logs, when a process ends or the time is over, and
+        ClientUnavailable when nothing can tell.
         """
         ...
 

@@ -14,9 +14,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
-from pytest_cloudbench.clients.base import ClientFacts, Proof, option
+from pytest_cloudbench.clients.base import ClientFacts, ClientUnavailable, Outside, Proof, option
 from pytest_cloudbench.clients.processes import Runner, Side
 from pytest_cloudbench.clients.watchdog import read_stat
 from pytest_cloudbench.model import ClientError, UsageError
@@ -30,7 +31,8 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
 }
 """Where to start with the names of a product's servers; not measured here: look at one capture of your own."""
 
-_COUNTERS = Path("/sys/class/net")
+_COUNTERS = Path("/proc/self/net/dev")
+"""Of the network namespace that this process is in; files below /sys are of the one that was there at the mount."""
 _LOOK_S = 0.2
 _VERIFY_LOOK_S = 1.0
 
@@ -38,10 +40,11 @@ _VERIFY_LOOK_S = 1.0
 class ExternalClient:
     """A client that somebody else runs.
 
-    Options: ``folder`` that it mirrors (required); ``interface`` it uses; ``names``: patterns of its servers' names,
-    separated by commas, or ``product``, one of PRODUCTS; ``process``: its name, for CPU time (Linux);
-    ``verify``: a command that ends with 0 when the cloud has what ``{folder}`` holds; or ``quiet_s``: in sync when
-    the interface, after some traffic, carried less than ``quiet_bytes`` (20,000) in so many seconds.
+    Options: ``folder`` that it mirrors (required); ``interface`` it uses, and ``address``, its addresses there, where
+    it does not use all of them; ``names``: patterns of its servers' names, separated by commas, or ``product``, one of
+    PRODUCTS; ``servers``: their addresses or networks; ``process``: its name, for CPU time (Linux); ``verify``: a
+    command that ends with 0 when the cloud has what ``{folder}`` holds; or ``quiet_s``: in sync when the interface,
+    after some traffic, carried less than ``quiet_bytes`` (20,000) in so many seconds.
     Without ``verify`` and ``quiet_s`` nothing tells when it is in sync, and ``wait_synced`` says so.
     """
 
@@ -51,21 +54,30 @@ class ExternalClient:
         self._mirrored = Path(options["folder"]).expanduser()
         if not self._mirrored.is_dir():
             raise UsageError(f"client 'external': {options['folder']} is not a folder")
-        self.interface = options.get("interface", "")
+        self._interface = options.get("interface", "")
         product = option("external", options, "product", ("", *PRODUCTS), "")
-        names = tuple(name.strip() for name in options.get("names", "").split(",") if name.strip())
-        self.name_patterns = names or PRODUCTS.get(product, ())
+        names = _listed(options, "names") or PRODUCTS.get(product, ())
+        addresses, servers = _listed(options, "address"), _listed(options, "servers")
+        for key, values, read in (("address", addresses, ip_address), ("servers", servers, ip_network)):
+            for value in values:
+                try:
+                    read(value)
+                except ValueError as error:
+                    raise UsageError(f"client 'external': {key}: {error}") from error
         self._process = options.get("process", "")
         self._verify = shlex.split(options.get("verify", ""))
         self._quiet_s = _number(options, "quiet_s", 0.0)
         self._quiet_bytes = _number(options, "quiet_bytes", 20_000.0)
         if self._verify and self._quiet_s:
             raise UsageError("client 'external': verify and quiet_s exclude each other")
-        if self._quiet_s and not (_COUNTERS / self.interface / "statistics").is_dir():
-            raise UsageError(f"client 'external': quiet_s needs an interface below {_COUNTERS}, not {self.interface!r}")
-        self.facts = ClientFacts("external", watches_folder=True)
+        if self._quiet_s and self._interface not in _carried():
+            there = f"not {self._interface!r}; there are: {', '.join(_carried()) or 'none'}"
+            raise UsageError(f"client 'external': quiet_s needs an interface of {_COUNTERS}, {there}")
+        outside = Outside(self._interface, addresses, names, servers)
+        self.facts = ClientFacts("external", watches_folder=True, outside=outside)
         self._run_folder = self._mirrored / f"cloudbench-{secrets.token_hex(4)}"
         self._changed_bytes = 0
+        self._lock: int | None = None
 
     @property
     def folder(self) -> Path:
@@ -80,8 +92,20 @@ class ExternalClient:
         client_address: str = "",
         runner: Runner | None = None,
     ) -> None:
-        """Make the new folder. It runs where it runs: addresses and a runner have no effect on it."""
-        del workdir, server_address, client_address, runner
+        """Make the new folder. It runs where it runs: addresses and a runner have no effect on it.
+
+        Raises ClientUnavailable when files cannot be made in ``workdir`` and moved in, so that they appear at once, and
+        when another process does this now: each would count what the other made the client send.
+        """
+        del server_address, client_address, runner
+        mend = "set TMPDIR to a folder beside it"
+        if workdir.resolve().is_relative_to(self._mirrored.resolve()):
+            raise ClientUnavailable(f"external: temporary files would be in {self._mirrored}, and be synced: {mend}")
+        workdir.mkdir(parents=True, exist_ok=True)
+        if workdir.stat().st_dev != self._mirrored.stat().st_dev:
+            why = "on another file system than temporary files, which cannot be moved in at once"
+            raise ClientUnavailable(f"external: {self._mirrored} is {why}: {mend}")
+        self._take()
         self._run_folder.mkdir()
 
     def start(self) -> None:
@@ -93,14 +117,14 @@ class ExternalClient:
         self._changed_bytes = self._carried_bytes() if self._quiet_s else 0
 
     def wait_synced(self, timeout_s: float) -> Proof:
-        """By the ``verify`` command or the quiet rule; UsageError when neither was given: it is unknown."""
+        """By the ``verify`` command or the quiet rule; ClientUnavailable when neither was given: it is unknown."""
         if self._verify:
             self._wait_verified(timeout_s)
             return Proof.CONTENT
         if self._quiet_s:
             self._wait_quiet(timeout_s)
             return Proof.QUIET
-        raise UsageError("client 'external': unknown whether it is in sync; give verify=COMMAND or quiet_s=SECONDS")
+        raise ClientUnavailable("external: unknown whether it is in sync; give verify=COMMAND or quiet_s=SECONDS")
 
     def idle(self, duration_s: float) -> None:
         """Leave it alone for so long; whether it runs is not known."""
@@ -109,6 +133,9 @@ class ExternalClient:
     def stop(self) -> None:
         """Remove the new folder; the client goes on running."""
         shutil.rmtree(self._run_folder, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def versions(self) -> Mapping[str, str]:
         """Unknown: nobody asks another's program for its version."""
@@ -129,6 +156,22 @@ class ExternalClient:
         """Another device of the account is elsewhere."""
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        """Lock the mirrored folder, for who else measures it; nothing is written for that."""
+        import fcntl
+
+        self._lock = os.open(self._mirrored, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            self._lock = None
+            raise ClientUnavailable(
+                f"external: another process measures the client of {self._mirrored} now; run it without -n"
+            ) from error
+        except OSError:  # a file system without locks
+            return
 
     def _wait_verified(self, timeout_s: float) -> None:
         argv = [word.replace("{folder}", str(self.folder)) for word in self._verify]
@@ -166,8 +209,25 @@ class ExternalClient:
         raise ClientError(f"external: not known to be in sync within {timeout_s:g} s: {seen}")
 
     def _carried_bytes(self) -> int:
-        folder = _COUNTERS / self.interface / "statistics"
-        return sum(int((folder / name).read_text("ascii")) for name in ("rx_bytes", "tx_bytes"))
+        try:
+            return _carried()[self._interface]
+        except KeyError as error:
+            raise ClientError(f"external: the interface {self._interface} is gone") from error
+
+
+def _carried() -> dict[str, int]:
+    """Interface to the bytes that it has carried, both ways; nothing on systems without these counters."""
+    try:
+        lines = _COUNTERS.read_text("utf-8").splitlines()
+    except OSError:
+        return {}
+    rows = [line.partition(":") for line in lines[2:]]
+    return {name.strip(): int(counts.split()[0]) + int(counts.split()[8]) for name, _, counts in rows}
+
+
+def _listed(options: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """The values of an option that is a list, separated by commas."""
+    return tuple(each.strip() for each in options.get(name, "").split(",") if each.strip())
 
 
 def _comm(pid: str) -> str:

@@ -145,7 +145,7 @@ class ReferenceClient(LocalClient):
         import trustme
 
         authority = trustme.CA(organization_name="pytest-cloudbench reference", key_type=trustme.KeyType.ECDSA)
-        made = authority.issue_cert(self.server_address, key_type=trustme.KeyType.ECDSA)
+        made = authority.issue_cert(self.settings.server_name or self.server_address, key_type=trustme.KeyType.ECDSA)
         certificate, trusted = self._private("server") / "server.pem", self._private("client") / "authority.pem"
         made.private_key_and_cert_chain_pem.write_to_path(certificate)
         authority.cert_pem.write_to_path(trusted)

@@ -34,7 +34,8 @@ class Connection:
     """Connects when it is first used. Errors are not mended, unless ``retries`` says how often.
 
     Args:
-        config: ``address``, ``port``, ``client_address``, ``authority`` (path of a certificate), ``token``.
+        config: ``address``, ``port``, ``client_address``, ``authority`` (path of a certificate), ``token``, and
+            ``server_name`` among ``settings``.
         retries: how often a request is repeated, on a new connection and a second later, after an error of the
             connection or of the server.
     """
@@ -44,6 +45,7 @@ class Connection:
         self._source: tuple[str, int] = (config["client_address"], 0)
         host = f"[{self._address[0]}]" if ":" in self._address[0] else self._address[0]
         self._host, self._token, self._retries = f"{host}:{self._address[1]}", config["token"], retries
+        self._name: str = config["settings"]["server_name"] or config["address"]
         self._tls = ssl.create_default_context(cafile=config["authority"])
         self._socket: ssl.SSLSocket | None = None
         self._file: IO[bytes] | None = None
@@ -82,7 +84,7 @@ class Connection:
         if self._socket is None or self._file is None:
             raw = socket.create_connection(self._address, timeout=_TIMEOUT_S, source_address=self._source)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = self._tls.wrap_socket(raw, server_hostname=self._address[0])
+            self._socket = self._tls.wrap_socket(raw, server_hostname=self._name)
             self._file = self._socket.makefile("rb")
         for data in self._sent(requests):
             self._socket.sendall(data)

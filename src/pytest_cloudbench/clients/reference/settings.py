@@ -31,7 +31,7 @@ _NUMBERS: Mapping[str, tuple[float, float, float]] = {
     "retry": (0, 0, 100),
     "settle_s": (0.1, 0.01, 60),
 }
-OPTIONS = frozenset({*_SWITCHES, *_NUMBERS, "deduplicate_deleted", "connections"})
+OPTIONS = frozenset({*_SWITCHES, *_NUMBERS, "deduplicate_deleted", "connections", "server_name"})
 """Names of all options."""
 
 
@@ -55,6 +55,7 @@ class Settings:
         connections: ``one`` that stays, or one ``per-file``.
         retries: how often a request is repeated on a new connection after an error.
         settle_s: seconds without a change after which changes are sent as one batch.
+        server_name: what the client calls its server in the TLS hello; empty: it has only an address.
     """
 
     chunking: bool = False
@@ -70,6 +71,7 @@ class Settings:
     connections: str = "one"
     retries: int = 0
     settle_s: float = 0.1
+    server_name: str = ""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Settings:
@@ -91,6 +93,7 @@ class Settings:
             connections=_one_of(options, "connections", ("one", "per-file")),
             retries=int(numbers["retry"]),
             settle_s=numbers["settle_s"],
+            server_name=options.get("server_name", ""),
         )
         if made.connections == "per-file" and made.bundling != "no":
             raise _wrong("connections", "one, because bundling puts many files on one connection", "per-file")

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cloudbench.link import Link, Way
+from pytest_cloudbench.systems.network import link_doubts, measure_link
 from pytest_cloudbench.systems.propagation import propagate
 from pytest_cloudbench.systems.repeats import mean_of
-from pytest_cloudbench.systems.transfers import link_doubts, measure_link
 from pytest_cloudbench.systems.workloads import Workload
 
 if TYPE_CHECKING:

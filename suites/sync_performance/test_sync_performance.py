@@ -1,16 +1,19 @@
 """How quickly does a sync client upload, and with how much traffic? (IMC 2013, section 5)
 
 ``--client`` names the client. It and its server run here, in two network namespaces with a link between them, and every
-byte on it is captured. docs/suites/sync_performance.md says what the numbers mean.
+byte on it is captured; ``external`` is captured where it runs. docs/suites/sync_performance.md says what the numbers
+mean.
 """
 
 from __future__ import annotations
 
 import tomllib
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.link import Way
+from pytest_cloudbench.systems.network import network_of
 from pytest_cloudbench.systems.repeats import doubts_of, means
 from pytest_cloudbench.systems.transfers import Transfers
 from pytest_cloudbench.systems.workloads import Workload
@@ -61,7 +64,7 @@ def test_figure_6(client_run: ClientRun, grid: str) -> None:
             facts=facts,
             published={"source": PUBLISHED["source"], "quoted": quoted},
             doubts=[*doubts_of(transfers, REPEATS[grid]), *done["doubts"]],
-            notes=[f"IMC 2013, {each['set']}, {each['quantity']}: {each['said']}" for each in quoted],
+            notes=[*done["notes"], *(f"IMC 2013, {one['set']}, {one['quantity']}: {one['said']}" for one in quoted)],
         )
         results.append(result)
     client_run.settle(results)
@@ -74,9 +77,8 @@ def measure(client: SyncClient, place: Place, grid: str) -> dict[str, Any]:
         place.workdir,
         captures=place.captures,
         seed=place.seed,
-        up=LINK,
         timeout_s=TIMEOUT_S[grid],
-        stream_s=0.0,
+        network=network_of(client, LINK, stream_s=0.0, seed=zlib.crc32(place.seed.encode())),
     ) as transfers:
         found: list[list[dict[str, Any]]] = []
         for name, kind in WORKLOADS[grid]:
@@ -85,5 +87,5 @@ def measure(client: SyncClient, place: Place, grid: str) -> dict[str, Any]:
             found.append([each.as_dict() for each in seen] or [found[-1][-1]])
         return {
             "transfers": found, "setting": transfers.record(), "doubts": transfers.doubts(),
-            "client_versions": dict(transfers.versions),
+            "notes": transfers.notes(), "client_versions": dict(transfers.versions),
         }  # fmt: skip

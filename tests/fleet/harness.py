@@ -17,7 +17,7 @@ import textwrap
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,8 +113,9 @@ class Running:
     """A pytest process in a session of its own, with a mark by which all that it started can be found."""
 
     def __init__(
-        self, folder: Path, args: tuple[str, ...], env: Mapping[str, str | None], within: str = "", after: str = "true"
-    ) -> None:
+        self, folder: Path, args: tuple[str, ...], env: Mapping[str, str | None], within: str = "", after: str = "true",
+        enter: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.folder = folder
         self._mark = f"cloudbench-test-{uuid.uuid4().hex}"
         self._out = folder / "out.txt"
@@ -130,6 +131,7 @@ class Running:
         command = [part for part in command if part != "cacheprovider"]
         if within:  # in a mount namespace of its own, which ends with it
             command = ["unshare", "-m", "sh", "-c", f'{within}; "$@"; status=$?; {after}; exit $status', "sh", *command]
+        command = [*enter, *command]
         self._began_s = time.monotonic()
         with self._out.open("wb") as out:
             self.process = subprocess.Popen(
@@ -239,22 +241,25 @@ class Lab:
         return self
 
     def start(
-        self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true"
-    ) -> Running:
+        self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true",
+        enter: Sequence[str] = (),
+    ) -> Running:  # fmt: skip
         """Start pytest; entries go to ``out.json``.
 
         ``within`` are shell commands to run before it in a mount namespace, ``after`` those to run there at the end.
+        ``enter`` are words to put before its command, such as those that enter a network namespace.
         """
         for old in [*self.folder.glob("pid-*"), self.folder / "out.json"]:
             old.unlink(missing_ok=True)
-        running = Running(self.folder, ("--benchmark-json=out.json", *args), env or {}, within, after)
+        running = Running(self.folder, ("--benchmark-json=out.json", *args), env or {}, within, after, enter)
         self._running.append(running)
         return running
 
     def run(
-        self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true"
-    ) -> Ended:
-        return self.start(*args, env=env, within=within, after=after).end()
+        self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true",
+        enter: Sequence[str] = (), timeout_s: float = HANG_S,
+    ) -> Ended:  # fmt: skip
+        return self.start(*args, env=env, within=within, after=after, enter=enter).end(timeout_s)
 
     def close(self) -> None:
         for running in self._running:

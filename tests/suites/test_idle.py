@@ -43,12 +43,13 @@ def test_a_login_is_captured_from_its_first_packet(lab: Lab) -> None:
     assert 1500 < login["login_bytes"] < 6000, "a TLS handshake and one question"
 
 
-def test_a_client_outside_of_the_link_is_not_taken_for_a_silent_one(lab: Lab) -> None:
+def test_a_client_outside_says_what_it_must_be_told(lab: Lab) -> None:
     (lab.folder / "mirrored").mkdir()
     run = run_suite(lab, "idle", "--client", f"external?folder={lab.folder / 'mirrored'}")
     assert run.counts() == {"skipped": 2}, run.text
-    assert run.lines_with("runs outside of the link") or run.lines_with("client external")
+    assert run.lines_with("interface is missing, the one that it uses")
     assert not run.entries
+    assert not list((lab.folder / "mirrored").iterdir())
 
 
 def test_a_wrong_time_is_said(lab: Lab) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.link import Way
+from pytest_cloudbench import clients
+from pytest_cloudbench.link import LinkUnavailable, Way
 from pytest_cloudbench.systems.repeats import recovery
-from pytest_cloudbench.systems.transfers import Interruption
+from pytest_cloudbench.systems.transfers import Interruption, Transfers
 from pytest_cloudbench.systems.workloads import Workload
 
 from .links import transfers
@@ -159,9 +160,12 @@ def test_a_link_that_is_not_as_asked_is_a_doubt(tmp_path: Path) -> None:
     assert any("up rate" in doubt for doubt in doubts), doubts
 
 
-def test_a_client_that_is_not_on_the_link_has_no_numbers(tmp_path: Path) -> None:
+def test_a_client_that_is_not_on_the_link_cannot_be_transferred_on_it(tmp_path: Path) -> None:
     (tmp_path / "mirrored").mkdir()
-    with transfers(f"external?folder={tmp_path / 'mirrored'}&verify=true", tmp_path, SLOW, stream_s=None) as made:
-        one = made.run(SET)[0]
-    assert one.reasons == ("nothing that the client sent was on the link",)
-    assert (one.wire_bytes, one.overhead, one.tue, one.completion_s) == (None, None, None, None)
+    client = clients.client(f"external?folder={tmp_path / 'mirrored'}&verify=true")
+    with (
+        pytest.raises(LinkUnavailable, match="on the user's own network, which nothing here shapes"),
+        Transfers(client, tmp_path, seed="known", up=SLOW),
+    ):
+        pass
+    assert not list((tmp_path / "mirrored").iterdir())

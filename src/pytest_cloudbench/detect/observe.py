@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.detect.values import Observation
 from pytest_cloudbench.traffic import Analysis, Flow, FlowTable, metrics, sequence
+from pytest_cloudbench.traffic.owners import nameless_doubt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["observe", "window"]
+__all__ = ["nameless_bytes", "observe", "window"]
 
 _LEAST_GAP_S = 0.005
 _MOST_ROUNDS = 2000
+_LEAST_FILE_BYTES = 400_000
+"""A step has 1 MB at least, and most have more; an idle phase is compared with those."""
 
 
 def window(table: FlowTable, first_ns: int, last_ns: int) -> FlowTable:
@@ -35,7 +38,9 @@ def window(table: FlowTable, first_ns: int, last_ns: int) -> FlowTable:
     return FlowTable(table.packets, table.flows, table.foreign, table.order[kept], starts, table.up, table.verdicts)
 
 
-def observe(analysis: Analysis, about: Observation, first_ns: int, last_ns: int, *, round_trip_s: float) -> Observation:
+def observe(
+    analysis: Analysis, about: Observation, first_ns: int, last_ns: int, *, round_trip_s: float | None
+) -> Observation:  # fmt: skip
     """What the capture shows of the time from ``first_ns`` until before ``last_ns`` (nanoseconds since 1970).
 
     Args:
@@ -43,21 +48,24 @@ def observe(analysis: Analysis, about: Observation, first_ns: int, last_ns: int,
         about: what was done in that time; its counts are filled in.
         first_ns: when the change began.
         last_ns: when the client was in sync and quiet.
-        round_trip_s: of the link; bursts are parted by a good half of it.
+        round_trip_s: to the server; bursts are parted by a good half of it. None: not known.
     """
     table = window(analysis.table, first_ns, last_ns)
     flows = [flow for flow in table.flows if len(table.rows(flow)) and not flow.server.is_multicast]
     is_whole = analysis.validity.sizes_known
-    gap_s = max(0.6 * round_trip_s, _LEAST_GAP_S)
+    gap_s = max(0.6 * (round_trip_s or 0.0), _LEAST_GAP_S)
     chunks = [size for flow in flows for size in metrics.chunks(table, flow)]
     up = {flow.number: _unique_bytes(table, flow, up=True) for flow in flows}
     busy = [flow for flow in flows if up[flow.number]]
     rounds = metrics.rounds(table, max(busy, key=lambda flow: up[flow.number])) if busy else []
     offers = {facts.flow.number for facts in analysis.facts if "h2" in facts.alpn}
-    reasons = () if analysis.validity.verdict == "valid" else analysis.validity.reasons
+    up_bytes, nameless = sum(up.values()), nameless_bytes(analysis, table)
+    reasons = [] if analysis.validity.verdict == "valid" else [*analysis.validity.reasons]
+    # Ratios are of the file's size: what would not change them much is no doubt, though it is more than was sent.
+    reasons += nameless_doubt(nameless, max(_LEAST_FILE_BYTES, about.size_bytes, up_bytes))
     return replace(
         about,
-        up_bytes=sum(up.values()),
+        up_bytes=up_bytes,
         down_bytes=sum(_unique_bytes(table, flow, up=False) for flow in flows),
         udp_up_bytes=sum(up[flow.number] for flow in flows if not flow.is_tcp),
         wire_bytes=sum(int(table.packets.wire[table.rows(flow)].sum()) for flow in flows) if is_whole else None,
@@ -72,8 +80,16 @@ def observe(analysis: Analysis, about: Observation, first_ns: int, last_ns: int,
         duration_s=(last_ns - first_ns) / 1e9,
         start_up_s=metrics.start_up_s(table, busy, first_ns),
         completion_s=metrics.completion_s(table, busy, first_ns),
+        round_trip_s=round_trip_s,
+        nameless_bytes=nameless,
         reasons=(*about.reasons, *reasons),
     )
+
+
+def nameless_bytes(analysis: Analysis, table: FlowTable) -> int:
+    """Wire bytes in a window of flows of which nobody can tell whether they are the client's."""
+    flows = analysis.sorted.nameless if analysis.sorted is not None else ()
+    return sum(int(table.packets.wire[table.rows(flow)].sum()) for flow in flows)
 
 
 def _packets(table: FlowTable, flows: Sequence[Flow], *, up: bool) -> int:

@@ -86,6 +86,8 @@ class Observation:
         duration_s: from the change until the client was in sync and quiet.
         start_up_s, completion_s: see ``traffic.metrics``; None: no payload.
         cpu_s: CPU time of the client; None: unknown.
+        round_trip_s: to the server; None: not known.
+        nameless_bytes: of flows that may be the client's or not (``traffic.owners``); in no other count.
         reasons: why it may not be used; empty when it may.
     """
 
@@ -110,6 +112,8 @@ class Observation:
     start_up_s: float | None = None
     completion_s: float | None = None
     cpu_s: float | None = None
+    round_trip_s: float | None = None
+    nameless_bytes: int = 0
     reasons: tuple[str, ...] = ()
 
     @property

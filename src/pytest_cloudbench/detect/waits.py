@@ -33,6 +33,8 @@ _NEARLY_ALL = 0.98
 """Of what is sent; what the server says after it is no question any more."""
 _UDP_SHARE = 0.2
 _REPEATS = 2
+_LEAST_ROUND_TRIP_S = 0.005
+"""At a shorter one, an answer may be there before the next bytes are sent, though nobody waited for it."""
 
 
 def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
@@ -41,6 +43,8 @@ def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
     files = valid_of(observations, "new", "big")
     if sent.doubt:
         return unknown(name, sent.doubt, wants=("idle", "new"))
+    if close := _too_close(files):
+        return unknown(name, close)
     if not files or all(each.up_bytes < 0.5 * each.size_bytes for each in files):
         return unknown(name, "no large file was seen", wants=("new",))
     if any(each.udp_up_bytes > _UDP_SHARE * each.up_bytes for each in files):
@@ -58,6 +62,14 @@ def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
         why = "there are pauses, but not between pieces of one size"
         return unknown(name, why, evidence, numbers, wants=("big",))
     return _one_piece(sent, largest, evidence, numbers)
+
+
+def _too_close(observations: Sequence[Observation]) -> str:
+    """Why waits do not show, where the server is too near; else nothing."""
+    known = [each.round_trip_s for each in observations if each.round_trip_s is not None]
+    if not known or min(known) >= _LEAST_ROUND_TRIP_S:
+        return ""
+    return f"the server is near (round trip {1e3 * min(known):.2g} ms), so what the client waits for does not show"
 
 
 def _pieces(each: Observation) -> tuple[int | None, str, float]:
@@ -147,6 +159,8 @@ def bundling(sent: Sent, observations: Sequence[Observation]) -> Verdict:
     few, many = valid_of(observations, "few"), valid_of(observations, "many")
     if sent.doubt:
         return unknown(name, sent.doubt, wants=("idle", "new", *wants))
+    if close := _too_close((*few, *many)):
+        return unknown(name, close)
     evidence = [
         f"{each.files} files of {size_text(each.size_bytes / max(1, each.files))}: {each.syns} connections, "
         f"{each.exchanges} exchanges, {each.down_bytes} bytes back"

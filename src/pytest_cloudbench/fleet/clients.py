@@ -120,7 +120,7 @@ class ClientRun:
 
     def _measured(self, work: Callable[[SyncClient, Place], dict[str, Any]], client: SyncClient) -> dict[str, Any]:
         from pytest_cloudbench.capture import CaptureUnavailable
-        from pytest_cloudbench.clients.base import MissingProgramError
+        from pytest_cloudbench.clients.base import ClientUnavailable
         from pytest_cloudbench.link import LinkUnavailable
 
         name = slug(self._experiment.nodeid)
@@ -130,7 +130,7 @@ class ClientRun:
             place = Place(Path(folder), root / name, f"{self._facts.seed}/{self._experiment.nodeid}")
             try:
                 return work(client, place)
-            except (LinkUnavailable, CaptureUnavailable, MissingProgramError) as error:
+            except (ClientUnavailable, LinkUnavailable, CaptureUnavailable) as error:
                 return {"skip": str(error)}
 
 

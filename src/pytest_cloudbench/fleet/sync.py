@@ -1,4 +1,4 @@
-"""Sync clients as tests see them: one client on a link, measured step by step, and entries of what was seen.
+"""Sync clients as tests see them: one client in a network, measured step by step, and entries of what was seen.
 
 What may live here: what the ``sync_session`` fixture gives. It needs one worker and no other: its items are not fleet
 items, and xdist shares them out as it does any test.
@@ -17,7 +17,7 @@ import pytest
 
 from pytest_cloudbench import clients
 from pytest_cloudbench.capture import CaptureUnavailable
-from pytest_cloudbench.clients.base import ClientFacts, MissingProgramError
+from pytest_cloudbench.clients.base import ClientFacts, ClientUnavailable
 from pytest_cloudbench.detect import Observation, Step, Verdict
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.experiment import Result
@@ -25,6 +25,7 @@ from pytest_cloudbench.fleet.facts import RunFacts, slug
 from pytest_cloudbench.link import LinkUnavailable
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.systems.session import SyncSession
+from pytest_cloudbench.traffic.owners import nameless_doubt
 
 __all__ = ["SyncItem", "SyncLab", "item_of"]
 
@@ -55,7 +56,7 @@ class SyncLab:
             made = SyncSession(self._client, self._workdir, seed=f"{self._facts.seed}/{self.spec}")
             try:
                 self._session = made.__enter__()
-            except (MissingProgramError, LinkUnavailable, CaptureUnavailable) as error:
+            except (ClientUnavailable, LinkUnavailable, CaptureUnavailable) as error:
                 self._missing = str(error)
         if self._session is None:
             pytest.skip(f"client {self.spec}: {self._missing}")
@@ -120,7 +121,10 @@ class SyncItem:
     def measure(self, steps: Sequence[Step]) -> list[Observation]:
         """Do the steps one after another; what each of them showed. Inconclusive where one of them is not valid."""
         found: list[Observation] = self._or_skip(lambda: self.lab.session.measure(steps))
-        if bad := [f"{each.kind}: {reason}" for each in found for reason in each.reasons]:
+        bad = [f"{each.kind}: {reason}" for each in found for reason in each.reasons]
+        changed = [each for each in found if each.kind != "idle"]
+        sent = sum(each.up_bytes + each.down_bytes for each in changed)
+        if bad := [*bad, *nameless_doubt(sum(each.nameless_bytes for each in changed), sent)]:
             pytest.skip(f"inconclusive: {'; '.join(dict.fromkeys(bad))}")
         return found
 
@@ -128,7 +132,7 @@ class SyncItem:
         session = self.lab.session
         try:
             return work()
-        except CaptureUnavailable as error:
+        except (ClientUnavailable, CaptureUnavailable) as error:
             pytest.skip(f"client {self.spec}: {error}")
         except ClientError as error:
             if session.captures:
@@ -163,7 +167,7 @@ class SyncItem:
             "test": self.test, "provider": self.spec, "profile": None, "params": {**self.params, **(params or {})},
             "metrics": dict(metrics), "rounds_s": list(rounds_s), "stats_of": stats_of, "columns": list(columns),
             "facts": {"setting": session.record()}, "shown": dict(facts or {}), "published": dict(published or {}),
-            "doubts": list(doubts), "notes": [*self._notes(session), *notes],
+            "doubts": list(doubts), "notes": [*session.notes(), *notes],
             "versions": dict(session.versions), "expect": [], "ops": 0, "ops_files": [], "loop": None,
         }  # fmt: skip
         made = self.lab.agent.ask("alone", json.loads(json.dumps(about)))
@@ -171,14 +175,6 @@ class SyncItem:
             made["info"], tuple((status, line) for status, line in made["judgements"]), tuple(made["doubts"]),
             tuple(made["notes"]),
         )  # fmt: skip
-
-    @staticmethod
-    def _notes(session: SyncSession) -> list[str]:
-        """Where both halves are. Bytes and waits do not depend on how exactly the link keeps its delay."""
-        delay = session.way.delay_ms
-        delivered = session.record()["link"]["delivered"] or {}
-        off = [f"the link did not deliver what was asked: {each}" for each in delivered.get("off", ())]
-        return [f"client and server are on this machine, with a link of {delay:g} ms each way between them", *off]
 
 
 def item_of(item: pytest.Item, lab: SyncLab) -> SyncItem:

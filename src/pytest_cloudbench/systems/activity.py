@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_cloudbench.capture import Capture, CaptureResult
-from pytest_cloudbench.detect.observe import window
+from pytest_cloudbench.capture import CaptureResult
+from pytest_cloudbench.detect.observe import nameless_bytes, window
 from pytest_cloudbench.model import ClientError, Content, chunks
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.payload.edits import Edit, Insert
-from pytest_cloudbench.systems.looking import difference, first_line, look, wait_quiet
+from pytest_cloudbench.systems.looking import difference, first_line, wait_quiet
 from pytest_cloudbench.systems.session import SyncSession
 from pytest_cloudbench.traffic import Analysis, metrics
+from pytest_cloudbench.traffic.owners import nameless_doubt
 
 __all__ = ["Act", "Activity", "Played", "Window", "event_gap_s", "play"]
 
@@ -60,6 +61,7 @@ class Window:
         syns: connections asked for.
         events_s: when the client began to send, each time after a silence (``event_gap_s``); from the beginning on.
         cpu_s: CPU time of the client's processes; None: unknown.
+        nameless_bytes: of flows that may be the client's or not (``traffic.owners``); in no other count.
         reasons: why it may not be used; empty when it may.
     """
 
@@ -75,6 +77,7 @@ class Window:
     syns: int = 0
     events_s: tuple[float, ...] = ()
     cpu_s: float | None = None
+    nameless_bytes: int = 0
     reasons: tuple[str, ...] = ()
 
     @property
@@ -119,7 +122,7 @@ class _Seen:
 class Activity:
     """Acts on the folder of a session that has begun; the client is started, and watched, by the first of them.
 
-    ``login`` is the window of that start, None where the client ran before.
+    ``login`` is the window of that start, None where the client ran before, as one does that runs outside.
     """
 
     def __init__(self, session: SyncSession) -> None:
@@ -135,18 +138,18 @@ class Activity:
         session = self.session
         path = session.workdir / "captures" / f"{len(session.captures)}.pcapng"
         about = {"client": session.client.facts.name, "acts": [act.label for act in acts]}
-        link = session._link
         seen: list[_Seen] = []
-        with Capture(link.interface, path, netns=link.enter("client", as_root=True), comment=about) as capture:
-            is_first = not session._started
-            if is_first:
+        with session.network.capture(path, about) as capture:
+            is_login = not session._started and session.client.facts.outside is None
+            if is_login:
                 seen.append(self._log_in(path))
+            session._start()
             wait_quiet(path)
             seen += [self._act(act, path) for act in acts]
         assert capture.result is not None
         session.captures.append(capture.result)
         found = self._looked_at(capture.result, seen)
-        if is_first:
+        if is_login:
             self.login = found.pop(0)
         return found
 
@@ -174,7 +177,7 @@ class Activity:
         if act.is_synced:
             try:
                 client.after_change()
-                session.proofs.add(client.wait_synced(session._timeout_s).value)
+                session.proofs.add(client.wait_synced(session._timeout_s))
                 seen.synced_ns = time.time_ns()
             except ClientError as error:
                 line = first_line(error)
@@ -190,9 +193,9 @@ class Activity:
 
         def see(analysis: Analysis) -> list[Window]:
             session.metrics.append(analysis.as_dict())
-            return [_measured(analysis, each, event_gap_s(session.round_trip_s)) for each in seen]
+            return [_measured(analysis, each, event_gap_s(session.network.round_trip_s or 0.0)) for each in seen]
 
-        found, bad = look(capture, session._link.address("client"), see)
+        found, bad = session.network.look(capture, see)
         if found is None:
             return [replace(each.window, reasons=(*each.window.reasons, *bad)) for each in seen]
         return found
@@ -215,9 +218,11 @@ def _measured(analysis: Analysis, seen: _Seen, gap_s: float) -> Window:
         steps=tuple((step.up_bytes, step.down_bytes) for step in steps),
         syns=len(metrics.syn_times_ns(table, flows)),
         events_s=tuple((burst.first_ns - seen.first_ns) / 1e9 for burst in bursts),
+        nameless_bytes=nameless_bytes(analysis, table),
     )
     unseen = changed.changed_bytes and seen.synced_ns is not None and not any(map(any, changed.steps))
     reasons = ["the server has it, and no packet was seen"] if unseen else []
+    reasons += nameless_doubt(changed.nameless_bytes, sum(map(sum, changed.steps)))
     reasons += [] if validity.verdict == "valid" else validity.reasons
     return replace(changed, reasons=(*changed.reasons, *reasons))
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import mmap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from pytest_cloudbench.capture import CaptureResult
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.traffic import Analysis, analyze
+from pytest_cloudbench.traffic import Analysis, Whose, analyze
 
 __all__ = ["difference", "first_line", "look", "wait_quiet"]
 
@@ -35,19 +35,22 @@ def wait_quiet(path: Path) -> None:
             return
 
 
-def look(capture: CaptureResult, client: str, see: Callable[[Analysis], _Seen]) -> tuple[_Seen | None, tuple[str, ...]]:
+def look(
+    capture: CaptureResult, see: Callable[[Analysis], _Seen], *, client: Sequence[str], whose: Whose | None = None
+) -> tuple[_Seen | None, tuple[str, ...]]:  # fmt: skip
     """What ``see`` makes of a capture's packets; else None, and why the capture counts for nothing.
 
     Args:
         capture: one that has ended.
-        client: the client's address.
         see: called with the analysis, of which it may keep no columns: they end with the file's mapping.
+        client: the client's addresses.
+        whose: which of their flows are the client's, where other programs have the same addresses.
     """
     if capture.reasons:
         return None, tuple(f"capture: {reason}" for reason in capture.reasons)
     with capture.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            analysis: Analysis = analyze(data, source=capture.path.name, client=client)
+            analysis: Analysis = analyze(data, source=capture.path.name, client=client, whose=whose)
         except UsageError as error:  # packets, and none of the client
             return None, (str(error),)
         found = see(analysis)

@@ -1,10 +1,10 @@
-"""A sync client between two ends of a link, with a capture on its side: steps in, observations out.
+"""A sync client in a network, with a capture on its side: steps in, observations out.
 
-What may live here: the order in which link, capture and client live, and what is recorded of them. Nothing is
+What may live here: the order in which network, capture and client live, and what is recorded of them. Nothing is
 concluded here.
 
 One capture lasts for one series of steps and is cut by time: so there is one place in which a drop can hide, and
-connections are seen from their first packet. The client and its link stay up between series.
+connections are seen from their first packet. The client and its network stay up between series.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pytest_cloudbench.capture import Capture, CaptureResult
-from pytest_cloudbench.clients.base import SyncClient
+from pytest_cloudbench.capture import CaptureResult
+from pytest_cloudbench.clients.base import Proof, SyncClient
 from pytest_cloudbench.detect import Observation, Step, Verdict, first_steps, judge, more_steps, observe
-from pytest_cloudbench.link import Link, Way
+from pytest_cloudbench.link import Way
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.systems.changes import Changes
-from pytest_cloudbench.systems.looking import difference, first_line, look, wait_quiet
+from pytest_cloudbench.systems.looking import difference, first_line, wait_quiet
+from pytest_cloudbench.systems.network import Network, network_of, proof_notes
 from pytest_cloudbench.traffic import Analysis
 
 __all__ = ["SyncSession"]
@@ -33,7 +34,7 @@ _WAY = Way(delay_ms=10)
 
 
 class SyncSession:
-    """A client, both of its halves, a link between them, and captures; all of it ends with the context.
+    """A client, the network that it is in, and captures; all of it ends with the context.
 
     Args:
         client: not prepared yet.
@@ -43,20 +44,22 @@ class SyncSession:
         timeout_s: how long a client may take for one step.
         measure_link: whether to measure what the link delivers, before anything else.
         rights: see ``link.Link``.
+
+    A client that runs outside has no link: then ``way`` and what follows from it has no meaning.
     """
 
     def __init__(
         self, client: SyncClient, workdir: Path, *, seed: str, way: Way = _WAY, timeout_s: float = 120.0,
         measure_link: bool = True, rights: str = "auto",
     ) -> None:  # fmt: skip
-        self.client, self.workdir, self.way = client, workdir, way
+        self.client, self.workdir = client, workdir
+        self.network: Network = network_of(client, way, stream_s=0.3 if measure_link else None, rights=rights)
         self.captures: list[CaptureResult] = []
         self.metrics: list[dict[str, Any]] = []
         self.observations: list[Observation] = []
         self.versions: Mapping[str, str] = {}
-        self.proofs: set[str] = set()
-        self._seed, self._timeout_s, self._measure_link = seed, timeout_s, measure_link
-        self._link = Link(way, rights=rights)
+        self.proofs: set[Proof] = set()
+        self._seed, self._timeout_s = seed, timeout_s
         self._stack = ExitStack()
         self._broken = ""
         self._started = False
@@ -64,17 +67,11 @@ class SyncSession:
         self._offers_h2 = False
 
     def __enter__(self) -> SyncSession:
-        """Raises LinkUnavailable, CaptureUnavailable, MissingProgramError: whatever is not here."""
+        """Raises LinkUnavailable, CaptureUnavailable, ClientUnavailable: whatever is not here."""
+        (self.workdir / "captures").mkdir(parents=True, exist_ok=True)
         with self._stack:
-            self._stack.enter_context(self._link)
-            if self._measure_link:
-                self._link.measure(stream_s=0.3)
-            (self.workdir / "captures").mkdir(parents=True, exist_ok=True)
-            self._stack.callback(self.client.stop)
-            server, client = self._link.address("server"), self._link.address("client")
-            self.client.prepare(
-                self.workdir / "client", server_address=server, client_address=client, runner=self._link
-            )
+            self._stack.callback(self.network.close)
+            self.network.open(self.client, self.workdir / "client")
             self._changes = Changes(self.client.folder, self.workdir / "stage", self._seed)
             self.versions = self.client.versions()
             self._stack = self._stack.pop_all()
@@ -85,11 +82,6 @@ class SyncSession:
     ) -> None:
         self._stack.close()
 
-    @property
-    def round_trip_s(self) -> float:
-        """Of the link as it was asked for."""
-        return 2 * self.way.delay_ms / 1e3
-
     def measure(self, steps: Sequence[Step]) -> list[Observation]:
         """Do the steps one after another, in one capture; what each of them showed, in their order.
 
@@ -98,8 +90,7 @@ class SyncSession:
         """
         path = self.workdir / "captures" / f"{len(self.captures)}.pcapng"
         about = {"client": self.client.facts.name, "steps": [step.kind for step in steps]}
-        capture = Capture(self._link.interface, path, netns=self._link.enter("client", as_root=True), comment=about)
-        with capture:
+        with self.network.capture(path, about) as capture:
             self._start()
             wait_quiet(path)
             phases = [self._phase(step, path) for step in steps]
@@ -134,14 +125,18 @@ class SyncSession:
         return {
             "client": self.client.facts.name,
             "versions": dict(self.versions),
-            "link": self._link.record(),
-            "proofs": sorted(self.proofs),
+            "link": self.network.record(),
+            "proofs": sorted(each.value for each in self.proofs),
             "captures": [
                 {"packets": each.packets, "dropped": each.dropped, "is_valid": each.is_valid,
                  "reasons": list(each.reasons)}
                 for each in self.captures
             ],
         }  # fmt: skip
+
+    def notes(self) -> list[str]:
+        """What a reader of its numbers should know."""
+        return [*self.network.notes(), *proof_notes(self.proofs)]
 
     # --- one phase ---
 
@@ -158,7 +153,7 @@ class SyncSession:
         else:
             try:
                 self.client.after_change()
-                self.proofs.add(self.client.wait_synced(self._timeout_s).value)
+                self.proofs.add(self.client.wait_synced(self._timeout_s))
             except ClientError as error:
                 done = replace(done, reasons=(f"the client did not carry it out: {first_line(error)}",))
                 self._take_back()
@@ -181,11 +176,11 @@ class SyncSession:
             self._offers_h2 |= any("h2" in facts.alpn for facts in analysis.facts)
             self.metrics.append(analysis.as_dict())
             return [
-                observe(analysis, about, first_ns, last_ns, round_trip_s=self.round_trip_s)
+                observe(analysis, about, first_ns, last_ns, round_trip_s=self.network.round_trip_s)
                 for about, first_ns, last_ns in phases
             ]
 
-        found, bad = look(capture, self._link.address("client"), see)
+        found, bad = self.network.look(capture, see)
         if found is None:
             return [replace(about, reasons=(*about.reasons, *bad)) for about, _, _ in phases]
         return [replace(each, offers_h2=each.offers_h2 or self._offers_h2) for each in found]

@@ -16,18 +16,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from pytest_cloudbench.capture import Capture, CaptureResult
-from pytest_cloudbench.clients.base import SyncClient
+from pytest_cloudbench.capture import CaptureResult
+from pytest_cloudbench.clients.base import Proof, SyncClient
 from pytest_cloudbench.detect.observe import observe, window
 from pytest_cloudbench.detect.values import Observation
 from pytest_cloudbench.link import Link, Way
-from pytest_cloudbench.model import ClientError
-from pytest_cloudbench.systems.looking import difference, first_line, look, wait_quiet
+from pytest_cloudbench.model import ClientError, UsageError
+from pytest_cloudbench.systems.looking import difference, first_line, wait_quiet
+from pytest_cloudbench.systems.network import Network, OwnLink, proof_notes
 from pytest_cloudbench.systems.usage import energy_j, read_energy_uj, rss_bytes
 from pytest_cloudbench.systems.workloads import Workload, put
 from pytest_cloudbench.traffic import Analysis, Flow, FlowTable, metrics
+from pytest_cloudbench.traffic.owners import nameless_doubt
 
-__all__ = ["Interruption", "Transfer", "Transfers", "congestion_control", "link_doubts", "measure_link"]
+__all__ = ["Interruption", "Transfer", "Transfers"]
 
 _WAY = Way(delay_ms=10)
 _NEVER = 1 << 60
@@ -64,6 +66,7 @@ class Transfer:
             ``recovery_s`` until the last payload of the content.
         is_synced: whether the other side got the content.
         error: what the client said if not.
+        nameless_bytes: of flows that may be the client's or not (``traffic.owners``); in no other count.
         reasons: why the numbers may be wrong; empty when they may be used.
     """
 
@@ -84,6 +87,7 @@ class Transfer:
     interrupted: Mapping[str, Any] = field(default_factory=dict)
     is_synced: bool = True
     error: str = ""
+    nameless_bytes: int = 0
     reasons: tuple[str, ...] = ()
 
     @property
@@ -114,7 +118,7 @@ class _Window:
 
 
 class Transfers:
-    """A client, both of its halves and a link between them; all of it ends with the context.
+    """A client in a network, and transfers one after another; all of it ends with the context.
 
     Args:
         client: not prepared yet.
@@ -126,36 +130,36 @@ class Transfers:
         timeout_s: how long a client may take for one transfer.
         stream_s: how long one TCP stream runs in each direction when the link is measured, to see its rate; 0: only
             delay and loss are measured; None: nothing.
+        network: in place of a link, and of what is said of it above.
     """
 
     def __init__(
         self, client: SyncClient, workdir: Path, *, captures: Path | None = None, seed: str, up: Way = _WAY,
         down: Way | None = None, interruptible: bool = False, timeout_s: float = 120.0,
-        stream_s: float | None = 0.3,
+        stream_s: float | None = 0.3, network: Network | None = None,
     ) -> None:  # fmt: skip
         self.client, self.workdir = client, workdir
-        self.link = Link(up, down, interruptible=interruptible, seed=zlib.crc32(seed.encode()))
+        self.network: Network = network or OwnLink(
+            up, down, stream_s=stream_s, interruptible=interruptible, seed=zlib.crc32(seed.encode())
+        )
         self.versions: Mapping[str, str] = {}
         self.congestion_control = ""
         self.captures: list[CaptureResult] = []
+        self.proofs: set[Proof] = set()
         self._captures = captures or workdir / "captures"
-        self._seed, self._timeout_s, self._stream_s = seed, timeout_s, stream_s
+        self._seed, self._timeout_s = seed, timeout_s
         self._stack = ExitStack()
         self._started = False
         self._count = 0
 
     def __enter__(self) -> Transfers:
-        """Raises LinkUnavailable and MissingProgramError: whatever is not here."""
+        """Raises LinkUnavailable and ClientUnavailable: whatever is not here."""
+        self._captures.mkdir(parents=True, exist_ok=True)
         with self._stack:
-            self._stack.enter_context(self.link)
-            if self._stream_s is not None:
-                measure_link(self.link, self._stream_s)
-            self._captures.mkdir(parents=True, exist_ok=True)
-            self._stack.callback(self.client.stop)
-            server, client = self.link.address("server"), self.link.address("client")
-            self.client.prepare(self.workdir / "client", server_address=server, client_address=client, runner=self.link)
+            self._stack.callback(self.network.close)
+            self.network.open(self.client, self.workdir / "client")
             self.versions = self.client.versions()
-            self.congestion_control = congestion_control(self.link)
+            self.congestion_control = self.network.congestion_control()
             self._stack = self._stack.pop_all()
         return self
 
@@ -163,6 +167,13 @@ class Transfers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    @property
+    def link(self) -> Link:
+        """The client's link. Raises UsageError where it has none."""
+        if self.network.link is None:
+            raise UsageError("there is no link on the user's own network")
+        return self.network.link
 
     def run(self, workload: Workload, times: int = 1, *, interruption: Interruption | None = None) -> list[Transfer]:
         """Transfer a set so often, each time with other content, in one capture.
@@ -172,8 +183,7 @@ class Transfers:
         """
         path = self._captures / f"{len(self.captures)}.pcapng"
         about = {"client": self.client.facts.name, "files": workload.files, "size_bytes": workload.size_bytes}
-        capture = Capture(self.link.interface, path, netns=self.link.enter("client", as_root=True), comment=about)
-        with capture:
+        with self.network.capture(path, about) as capture:
             if not self._started:  # within the capture: connections are seen from their first packet
                 self.client.start()
                 self._started = True
@@ -192,7 +202,7 @@ class Transfers:
         return {
             "client": self.client.facts.name,
             "client_versions": dict(self.versions),
-            "link": self.link.record(),
+            "link": self.network.record(),
             "congestion_control": self.congestion_control,
             "captures": [
                 {"file": each.path.name, "packets": each.packets, "dropped": each.dropped,
@@ -202,8 +212,12 @@ class Transfers:
         }  # fmt: skip
 
     def doubts(self) -> list[str]:
-        """Why numbers may be wrong although each capture is whole: the link is not as asked for."""
-        return link_doubts(self.link)
+        """Why numbers may be wrong although each capture is whole."""
+        return self.network.doubts()
+
+    def notes(self) -> list[str]:
+        """What a reader of its numbers should know."""
+        return [*self.network.notes(), *proof_notes(self.proofs)]
 
     # --- one transfer ---
 
@@ -234,7 +248,7 @@ class Transfers:
         """Let the client do its work; why it did not."""
         try:
             self.client.after_change()
-            self.client.wait_synced(self._timeout_s)
+            self.proofs.add(self.client.wait_synced(self._timeout_s))
         except ClientError as raised:
             return first_line(raised)
         return ""
@@ -258,37 +272,23 @@ class Transfers:
         def see(analysis: Analysis) -> list[Transfer]:
             return [_measured(analysis, each) for each in windows]
 
-        found, bad = look(capture, self.link.address("client"), see)
+        found, bad = self.network.look(capture, see)
         return [replace(each.about, reasons=bad) for each in windows] if found is None else found
-
-
-def measure_link(link: Link, stream_s: float) -> None:
-    """Measure what it delivers; once more where that is not as asked, since a busy moment is no property of it."""
-    if not link.measure(stream_s=stream_s).is_as_asked:
-        link.measure(stream_s=stream_s)
-
-
-def congestion_control(link: Link) -> str:
-    """TCP's algorithm inside the link, as the kernel calls it; with loss or long round trips it decides."""
-    done = link.run("client", ["cat", "/proc/sys/net/ipv4/tcp_congestion_control"], capture_output=True, text=True)
-    return str(done.stdout).strip() or "unknown"
-
-
-def link_doubts(link: Link) -> list[str]:
-    """In which figures a link is not as it was asked for."""
-    off = link.delivered.off if link.delivered is not None else ("it was not measured",)
-    return [f"link: {text}" for text in off]
 
 
 def _measured(analysis: Analysis, one: _Window) -> Transfer:
     """A window's packets as the quantities of its transfer."""
-    seen = observe(analysis, Observation("new"), one.first_ns, one.last_ns, round_trip_s=0.0)
+    seen = observe(analysis, Observation("new"), one.first_ns, one.last_ns, round_trip_s=None)
     # What comes after the content is there (news, tear-down) is no part of the completion time.
     table = window(analysis.table, one.first_ns, one.synced_ns)
     storage = _storage(table)
     interrupted = dict(one.about.interrupted)
     start_up_s = metrics.start_up_s(table, storage, one.first_ns)
     completion_s = metrics.completion_s(table, storage, one.first_ns) if one.about.is_synced else None
+    wire_bytes = seen.wire_bytes if seen.up_bytes else None
+    doubt = nameless_doubt(seen.nameless_bytes, wire_bytes if wire_bytes is not None else seen.up_bytes)
+    if not seen.up_bytes:
+        doubt.append("nothing that the client sent was seen")
     if one.interrupted_ns is not None:
         interrupted["sent_after_bytes"] = _sent_on_new_flows(analysis, one.interrupted_ns, one.last_ns)
         if start_up_s is not None and completion_s is not None:
@@ -297,13 +297,14 @@ def _measured(analysis: Analysis, one: _Window) -> Transfer:
         one.about,
         start_up_s=start_up_s,
         completion_s=completion_s,
-        wire_bytes=seen.wire_bytes if seen.up_bytes else None,
+        wire_bytes=wire_bytes,
         up_bytes=seen.up_bytes,
         down_bytes=seen.down_bytes,
         connections=seen.syns,
         turns=seen.turns,
         interrupted=interrupted,
-        reasons=seen.reasons if seen.up_bytes else (*seen.reasons, "nothing that the client sent was on the link"),
+        nameless_bytes=seen.nameless_bytes,
+        reasons=tuple(dict.fromkeys((*seen.reasons, *doubt))),
     )
 
 

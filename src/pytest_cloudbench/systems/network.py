@@ -1,0 +1,351 @@
+"""Where a client's packets pass, and how they are known to be its own: a link of its own, or the user's interface.
+
+What may live here: what sessions, activities and transfers ask of a network: to let a client run in it, to capture
+there, and to say what it was. What was sent, and what follows from it, is none of its concern.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import struct
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from pytest_cloudbench.capture import Capture, CaptureResult
+from pytest_cloudbench.clients.base import ClientUnavailable, Outside, Proof, SyncClient
+from pytest_cloudbench.link import Link, LinkUnavailable, Way
+from pytest_cloudbench.systems.looking import look
+from pytest_cloudbench.traffic import Analysis, Whose
+
+__all__ = [
+    "Network",
+    "OwnLink",
+    "UsersInterface",
+    "interface_addresses",
+    "link_doubts",
+    "measure_link",
+    "network_of",
+    "proof_notes",
+]
+
+_Seen = TypeVar("_Seen")
+
+_CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
+_NAMES_SHOWN = 4
+
+
+class Network(Protocol):
+    """A network with one client in it, from ``open`` to ``close``."""
+
+    @property
+    def link(self) -> Link | None:
+        """What can be shaped and interrupted; None on the user's own network."""
+        ...
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """Between the client and its server: as asked for, or as seen so far; None: not known."""
+        ...
+
+    def open(self, client: SyncClient, workdir: Path) -> None:
+        """Prepare the client to run here. Raises LinkUnavailable, ClientUnavailable: whatever is not here."""
+        ...
+
+    def close(self) -> None:
+        """Stop the client, and end what was made for it; safe to call again."""
+        ...
+
+    def capture(self, path: Path, about: Mapping[str, Any]) -> Capture:
+        """A capture of what the client sends and receives, which is not open yet."""
+        ...
+
+    def look(self, capture: CaptureResult, see: Callable[[Analysis], _Seen]) -> tuple[_Seen | None, tuple[str, ...]]:
+        """What ``see`` makes of the client's packets in a capture; else None and the reasons. See ``looking.look``."""
+        ...
+
+    def congestion_control(self) -> str:
+        """TCP's algorithm at the client, as the kernel calls it; with loss or long round trips it decides."""
+        ...
+
+    def record(self) -> dict[str, Any]:
+        """What it was, as plain data to store beside results."""
+        ...
+
+    def notes(self) -> list[str]:
+        """What a reader of numbers from here should know."""
+        ...
+
+    def doubts(self) -> list[str]:
+        """Why numbers may be wrong although each capture is whole."""
+        ...
+
+
+def network_of(
+    client: SyncClient, up: Way, down: Way | None = None, *, stream_s: float | None = None, seed: int = 0,
+    rights: str = "auto",
+) -> Network:  # fmt: skip
+    """The user's interface for a client that runs outside, a link of its own for any other; see ``OwnLink``."""
+    if client.facts.outside is not None:
+        return UsersInterface(client.facts.outside)
+    return OwnLink(up, down, stream_s=stream_s, seed=seed, rights=rights)
+
+
+class OwnLink:
+    """Two network namespaces with a link between them: the client in one, its server in the other, and nobody else.
+
+    Args:
+        up, down: the link; ``down`` is the same as ``up`` when left out.
+        stream_s: how long one TCP stream runs in each direction when the link is measured, to see its rate; 0: only
+            delay and loss are measured; None: nothing.
+        interruptible, seed, rights: see ``link.Link``.
+    """
+
+    def __init__(
+        self, up: Way, down: Way | None = None, *, stream_s: float | None = None, interruptible: bool = False,
+        seed: int = 0, rights: str = "auto",
+    ) -> None:  # fmt: skip
+        self.link: Link = Link(up, down, interruptible=interruptible, seed=seed, rights=rights)
+        self._stream_s = stream_s
+        self._stack = ExitStack()
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """As it was asked for."""
+        return (self.link.up.delay_ms + self.link.down.delay_ms) / 1e3
+
+    def open(self, client: SyncClient, workdir: Path) -> None:
+        """Make the link, measure it, and prepare both halves at its two ends."""
+        if client.facts.outside is not None:
+            raise LinkUnavailable(f"client {client.facts.name} is on the user's own network, which nothing here shapes")
+        with self._stack:
+            self._stack.enter_context(self.link)
+            if self._stream_s is not None:
+                measure_link(self.link, self._stream_s)
+            self._stack.callback(client.stop)
+            server, mine = self.link.address("server"), self.link.address("client")
+            client.prepare(workdir, server_address=server, client_address=mine, runner=self.link)
+            self._stack = self._stack.pop_all()
+
+    def close(self) -> None:
+        """Stop the client and end the link."""
+        self._stack.close()
+
+    def capture(self, path: Path, about: Mapping[str, Any]) -> Capture:
+        """On the client's side."""
+        return Capture(self.link.interface, path, netns=self.link.enter("client", as_root=True), comment=about)
+
+    def look(self, capture: CaptureResult, see: Callable[[Analysis], _Seen]) -> tuple[_Seen | None, tuple[str, ...]]:
+        """Every packet there is the client's."""
+        return look(capture, see, client=(self.link.address("client"),))
+
+    def congestion_control(self) -> str:
+        """Inside the link."""
+        done = self.link.run("client", ["cat", _CONGESTION_CONTROL], capture_output=True, text=True)
+        return str(done.stdout).strip() or "unknown"
+
+    def record(self) -> dict[str, Any]:
+        """As asked for and as delivered."""
+        return self.link.record()
+
+    def notes(self) -> list[str]:
+        """Where both halves are. Bytes and waits do not depend on how exactly the link keeps its delay."""
+        ways = dict.fromkeys(f"{way.delay_ms:g} ms" for way in (self.link.up, self.link.down))
+        off = self.link.delivered.off if self.link.delivered is not None else ()
+        return [
+            f"client and server are on this machine, with a link of {' and '.join(ways)} each way between them",
+            *(f"the link did not deliver what was asked: {each}" for each in off),
+        ]
+
+    def doubts(self) -> list[str]:
+        """In which figures the link is not as it was asked for."""
+        return link_doubts(self.link)
+
+
+class UsersInterface:
+    """An interface of this machine, which other programs use, too. Nothing is shaped; what it was is measured.
+
+    The client's flows are told by their servers' names or addresses (``traffic.owners``). Whatever nobody can tell is
+    not counted, and the notes say how much that was.
+    """
+
+    link = None
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._whose = Whose(outside.names, tuple(ip_network(each) for each in outside.servers))
+        self._addresses: tuple[str, ...] = ()
+        self._client: SyncClient | None = None
+        self._known_by: Counter[str] = Counter()
+        self._servers: dict[str, None] = {}
+        self._nameless: dict[str, int] = {"flows": 0, "wire_bytes": 0}
+        self._others = 0
+        self._handshakes_s: list[float] = []
+        self._answers_s: list[float] = []
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """Median of the handshakes seen; without any, of each connection's quickest acknowledgement."""
+        seen = self._handshakes_s or self._answers_s
+        return statistics.median(seen) if seen else None
+
+    def open(self, client: SyncClient, workdir: Path) -> None:
+        """Find out what to capture. Raises ClientUnavailable when that is not told."""
+        name, outside = client.facts.name, self._outside
+        if not outside.interface:
+            there = ", ".join(each for _, each in socket.if_nameindex())
+            raise ClientUnavailable(f"{name}: interface is missing, the one that it uses; there are: {there}")
+        if not outside.names and not outside.servers:
+            raise ClientUnavailable(
+                f"{name}: whose traffic on {outside.interface} is the client's? Give names, product or servers"
+            )
+        self._addresses = outside.addresses or interface_addresses(outside.interface)
+        if not self._addresses:
+            raise ClientUnavailable(f"{name}: no address of {outside.interface} is known; give address")
+        self._client = client
+        try:
+            client.prepare(workdir)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Remove the client's new folder; the client itself runs on."""
+        if self._client is not None:
+            self._client.stop()
+
+    def capture(self, path: Path, about: Mapping[str, Any]) -> Capture:
+        """On the interface. Where addresses alone say whose a flow is, nothing else comes into the file."""
+        only = None if self._outside.names else " or ".join(f"net {each}" for each in self._whose.servers)
+        return Capture(self._outside.interface, path, comment=about, filter=only)
+
+    def look(self, capture: CaptureResult, see: Callable[[Analysis], _Seen]) -> tuple[_Seen | None, tuple[str, ...]]:
+        """Only what is known to be the client's."""
+
+        def count_and_see(analysis: Analysis) -> _Seen:
+            self._count(analysis)
+            return see(analysis)
+
+        return look(capture, count_and_see, client=self._addresses, whose=self._whose)
+
+    def congestion_control(self) -> str:
+        """Of this machine."""
+        try:
+            return Path(_CONGESTION_CONTROL).read_text("ascii").strip()
+        except OSError:
+            return "unknown"
+
+    def record(self) -> dict[str, Any]:
+        """What was captured, how flows were told apart, and the round trip that was seen."""
+        return {
+            "asked": None, "delivered": None, "mode": "the user's own network, not shaped",
+            "interface": self._outside.interface, "addresses": list(self._addresses),
+            "names": list(self._outside.names), "servers": list(self._outside.servers),
+            "round_trip_s": self.round_trip_s, "handshakes": len(self._handshakes_s),
+            "flows_by": dict(self._known_by), "flows_of_others": self._others, "nameless": dict(self._nameless),
+            "seen_servers": list(self._servers),
+        }  # fmt: skip
+
+    def notes(self) -> list[str]:
+        """Where it was, how its flows were known, and what was left out because nobody could tell."""
+        outside, trip_s = self._outside, self.round_trip_s
+        seen = "handshakes" if self._handshakes_s else "acknowledgements"
+        trip = "not known" if trip_s is None else f"{1e3 * trip_s:.3g} ms, measured from {seen}"
+        told = [("name", outside.names), ("server address", outside.servers)]
+        by = " and ".join(f"{what} ({_some(values)})" for what, values in told if values)
+        how = ", ".join(f"{count} by {name}" for name, count in self._known_by.items()) or "none was seen"
+        notes = [
+            f"the user's own client on interface {outside.interface}, over a network that nothing shaped: round trip "
+            f"{trip}",
+            f"flows are told by {by}: {how}; name resolution is not counted",
+            "times until all was quiet may be longer than the client took, by up to 4 s: others send there, too",
+        ]
+        if self._nameless["flows"]:
+            flows, size = self._nameless["flows"], self._nameless["wire_bytes"]
+            what = "flow" if flows == 1 else "flows"
+            notes.append(f"{flows} {what} / {size:,} bytes on this interface had no name, and are not counted")
+        return notes
+
+    def doubts(self) -> list[str]:
+        """None of its own: what has no name is a doubt of the time in which it was."""
+        return []
+
+    def _count(self, analysis: Analysis) -> None:
+        found = analysis.sorted
+        assert found is not None
+        self._known_by.update(found.by.values())
+        self._others += len(found.others)
+        self._nameless["flows"] += len(found.nameless)
+        self._nameless["wire_bytes"] += sum(each.up.wire_bytes + each.down.wire_bytes for each in found.nameless)
+        for facts in analysis.facts:
+            self._servers[facts.names[0]] = None
+            if facts.flow.initial_rtt_ns is not None:
+                self._handshakes_s.append(facts.flow.initial_rtt_ns / 1e9)
+            elif (seen := analysis.round_trips(facts.flow, up=True)) is not None:
+                self._answers_s.append(seen["min"])
+
+
+def proof_notes(proofs: Collection[Proof]) -> list[str]:
+    """What is to be said of how it was known that the server had everything."""
+    if Proof.QUIET not in proofs:
+        return []
+    return [
+        "that the server had all of it follows from a quiet network alone, which is weaker than looking there; times "
+        "until it was in sync hold the quiet seconds"
+    ]
+
+
+def _some(values: tuple[str, ...]) -> str:
+    return ", ".join(values[:_NAMES_SHOWN]) + (", ..." if len(values) > _NAMES_SHOWN else "")
+
+
+def measure_link(link: Link, stream_s: float) -> None:
+    """Measure what it delivers; once more where that is not as asked, since a busy moment is no property of it."""
+    if not link.measure(stream_s=stream_s).is_as_asked:
+        link.measure(stream_s=stream_s)
+
+
+def link_doubts(link: Link) -> list[str]:
+    """In which figures a link is not as it was asked for."""
+    off = link.delivered.off if link.delivered is not None else ("it was not measured",)
+    return [f"link: {text}" for text in off]
+
+
+# --- addresses of an interface ---
+
+_GET, _NEW, _DONE, _DUMP = 22, 20, 3, 0x301
+_ADDRESS, _LOCAL = 1, 2
+
+
+def interface_addresses(interface: str) -> tuple[str, ...]:
+    """All addresses of an interface, from the kernel (rtnetlink(7)); none where it has none, or not on Linux."""
+    family = getattr(socket, "AF_NETLINK", None)
+    if family is None or interface not in [name for _, name in socket.if_nameindex()]:
+        return ()
+    index, found = socket.if_nametoindex(interface), list[str]()
+    with socket.socket(family, socket.SOCK_RAW, 0) as kernel:
+        kernel.send(struct.pack("=IHHIIBBBBi", 24, _GET, _DUMP, 1, 0, socket.AF_UNSPEC, 0, 0, 0, 0))
+        while True:
+            data = kernel.recv(1 << 16)
+            while data:
+                length, kind = struct.unpack_from("=IH", data)
+                if kind == _NEW and struct.unpack_from("=i", data, 20)[0] == index:
+                    attributes = dict(_attributes(data[24:length]))
+                    address = attributes.get(_LOCAL, attributes.get(_ADDRESS, b""))  # of two ends, the first is ours
+                    found.append(str(ip_address(address)))
+                elif kind != _NEW:  # the end, or an error
+                    return tuple(dict.fromkeys(found))
+                data = data[(length + 3) & ~3 :]
+
+
+def _attributes(data: bytes) -> list[tuple[int, bytes]]:
+    found = []
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        found.append((kind, data[4:length]))
+        data = data[(max(length, 4) + 3) & ~3 :]
+    return found

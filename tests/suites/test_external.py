@@ -1,0 +1,145 @@
+"""The suites of sync clients on a client that somebody else started, run where it runs, beside other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.detect import CAPABILITIES
+from tests.desk import NAMED, Desk, desk
+from tests.fleet.harness import Ended, Lab
+
+from .harness import SUITES, run_suite
+
+MINE = "*.example.test"
+SWITCHES = "chunking=1&bundling=1&deduplication=1&delta=1&compression=smart"
+
+
+def run(lab: Lab, at: Desk, suite: str, *args: str, timeout_s: float = 60.0, **options: Any) -> Ended:
+    """Run a suite as the user of the desk would."""
+    folder, _, test = suite.partition("::")
+    path = SUITES / folder / f"test_{folder}.py"
+    words = (f"{path}{'::' if test else ''}{test}", "-rs", "--client", at.spec(**options), *args)
+    ended = lab.run(*words, enter=at.enter, timeout_s=timeout_s)
+    assert ended.leftovers == []
+    assert not list(at.pair.folder.glob("cloudbench-*")), "what was written is removed"
+    return ended
+
+
+def entry(ended: Ended) -> Mapping[str, Any]:
+    assert ended.entries, ended.text
+    info: Mapping[str, Any] = next(iter(ended.entries.values()))["extra_info"]
+    return info
+
+
+def test_what_copies_cost_beside_another_program(lab: Lab, tmp_path: Path) -> None:
+    """Three equal files of 2 MB, of which a client that deduplicates sends one."""
+    with desk(f"reference?deduplication=1&connections=per-file&{NAMED}", tmp_path / "desk") as at:
+        at.other_program()
+        ended = run(lab, at, "sync_capabilities", "-k", "test_table_4_7", names=MINE)
+    assert ended.counts()["passed"] == 1, ended.text
+    info = entry(ended)
+    assert info["traffic_mb"] == pytest.approx(2, rel=0.1)
+    assert info["setting"]["link"]["mode"] == "the user's own network, not shaped"
+    assert info["setting"]["link"]["seen_servers"] == ["files.example.test"]
+    assert ended.lines_with("the user's own client on interface")
+    assert not ended.lines_with("on this machine")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switches", ["", f"{SWITCHES}&"], ids=["none", "all"])
+def test_verdicts_are_what_the_client_was_told_to_do(lab: Lab, tmp_path: Path, switches: str) -> None:
+    """Its connection was open before, as a desktop client's is."""
+    with desk(f"reference?{switches}{NAMED}", tmp_path / "desk") as at:
+        at.nameless_program(10)
+        server = at.link.address("server")
+        ended = run(lab, at, "sync_capabilities::test_table_1", timeout_s=300, names=MINE, servers=server)
+    assert ended.counts()["passed"] == 1, ended.text
+    found = {
+        name: each["extra_info"]
+        for each in ended.entries.values()
+        for name in CAPABILITIES
+        if name in each["extra_info"]
+    }
+    assert {name: found[name][name] for name in CAPABILITIES} == dict.fromkeys(
+        CAPABILITIES, "yes" if switches else "no"
+    )
+
+
+def test_performance(lab: Lab, tmp_path: Path) -> None:
+    with desk("reference", tmp_path / "desk") as at:
+        ended = run(lab, at, "sync_performance", servers=at.link.address("server"), timeout_s=180)
+    assert ended.counts()["passed"] == 1, ended.text
+    info = next(each["extra_info"] for each in ended.document["benchmarks"] if "1x1MB-binary" in each["fullname"])
+    assert 0 < info["overhead"] < 0.15
+    assert info["completion"] > 0.02
+    assert ended.lines_with("the user's own client on interface")
+
+
+def test_idle(lab: Lab, tmp_path: Path) -> None:
+    with desk(f"reference?polling=1&connections=per-file&{NAMED}", tmp_path / "desk") as at:
+        at.other_program()
+        ended = run(lab, at, "idle", "--idle-seconds", "6", verified=False, names=MINE)
+    assert ended.counts() == {"passed": 1, "skipped": 1}, ended.text
+    assert ended.lines_with("it runs already, and nobody here starts it")
+    assert entry(ended)["polling_period_s"] == pytest.approx(1, abs=0.1)
+
+
+def test_idle_is_unknown_where_others_may_be_the_client(lab: Lab, tmp_path: Path) -> None:
+    with desk(f"reference?{NAMED}", tmp_path / "desk") as at:
+        at.nameless_program(100)
+        ended = run(lab, at, "idle::test_idle", "--idle-seconds", "2", verified=False, names=MINE)
+    assert ended.counts() == {"skipped": 1}, ended.text
+    assert ended.lines_with("were of flows that have no name and may be the client's")
+
+
+def test_updates(lab: Lab, tmp_path: Path) -> None:
+    with desk(f"reference?connections=per-file&{NAMED}", tmp_path / "desk") as at:
+        ended = run(lab, at, "updates", "-k", "test_table_1 and 100KB", names=MINE)
+    assert ended.counts()["passed"] == 1, ended.text
+    assert 1 < entry(ended)["tue"] < 1.4
+
+
+def test_without_a_rule_it_is_not_known_when_it_is_in_sync(lab: Lab, tmp_path: Path) -> None:
+    with desk(f"reference?{NAMED}", tmp_path / "desk") as at:
+        ended = run(lab, at, "sync_capabilities", "-k", "test_table_4_7", verified=False, names=MINE)
+    assert ended.counts()["skipped"] == 1, ended.text
+    assert ended.lines_with("unknown whether it is in sync; give verify=COMMAND or quiet_s=SECONDS")
+    assert not ended.entries
+
+
+def test_without_the_right_to_capture_it_says_what_gives_it(lab: Lab, tmp_path: Path) -> None:
+    """On an interface of this machine, by somebody without rights; one that is not there looks the same to a skip."""
+    mirrored = tmp_path / "mirrored"
+    mirrored.mkdir()
+    forbidden = tmp_path / "bin"
+    forbidden.mkdir()
+    (forbidden / "dumpcap").write_text(
+        "#!/bin/sh\necho 'You do not have permission to capture on that device' >&2\nexit 1\n"
+    )
+    (forbidden / "dumpcap").chmod(0o755)
+    spec = f"external?folder={mirrored}&interface=lo&names={MINE}&verify=true"
+    words = ("--client", spec, "-k", "test_table_4_7")
+    ended = lab.run(str(SUITES / "sync_capabilities"), "-rs", *words, env={"PATH": f"{forbidden}:/usr/bin:/bin"})
+    assert ended.counts()["skipped"] == 1, ended.text
+    assert ended.lines_with("dumpcap may not capture here; any one of these gives the right")
+    assert not list(mirrored.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("suite", "reason"),
+    [
+        ("mobile", "on the user's own network, which nothing here shapes"),
+        ("propagation", "external has no second device"),
+    ],
+)
+def test_what_needs_another_network_or_device(lab: Lab, tmp_path: Path, suite: str, reason: str) -> None:
+    mirrored = tmp_path / "mirrored"
+    mirrored.mkdir()
+    spec = f"external?folder={mirrored}&interface=lo&names={MINE}&verify=true"
+    ended = run_suite(lab, suite, "--client", spec)
+    assert set(ended.counts()) == {"skipped"}, ended.text
+    assert ended.lines_with(reason)

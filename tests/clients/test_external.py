@@ -99,7 +99,7 @@ def interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interface:
 
 def test_quiet_after_traffic(tmp_path: Path, interface: Interface) -> None:
     client = made(tmp_path, interface="if0", quiet_s="0.3")
-    client.after_change()
+    client.before_change()
     later = threading.Timer(0.5, interface.carry, [1_000_000])
     later.start()
     assert client.wait_synced(60) is Proof.QUIET
@@ -109,17 +109,17 @@ def test_quiet_after_traffic(tmp_path: Path, interface: Interface) -> None:
 
 def test_traffic_between_the_change_and_the_question_counts(tmp_path: Path, interface: Interface) -> None:
     client = made(tmp_path, interface="if0", quiet_s="0.1")
-    client.after_change()
+    client.before_change()
     interface.carry(1_000_000)
     assert client.wait_synced(60) is Proof.QUIET
-    client.after_change()
+    client.before_change()
     with pytest.raises(ClientError, match="no traffic that stands out"):
         client.wait_synced(0.4)
 
 
 def test_chatter_is_no_sign(tmp_path: Path, interface: Interface) -> None:
     client = made(tmp_path, interface="if0", quiet_s="0.1")
-    client.after_change()
+    client.before_change()
     interface.carry(5_000)
     with pytest.raises(ClientError, match="no traffic that stands out"):
         client.wait_synced(0.5)
@@ -127,7 +127,7 @@ def test_chatter_is_no_sign(tmp_path: Path, interface: Interface) -> None:
 
 def test_a_network_that_stays_busy_is_unknown(tmp_path: Path, interface: Interface) -> None:
     client = made(tmp_path, interface="if0", quiet_s="0.5")
-    client.after_change()
+    client.before_change()
     stop = threading.Event()
 
     def chatter() -> None:

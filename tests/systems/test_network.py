@@ -23,10 +23,13 @@ from pytest_cloudbench import clients
 from pytest_cloudbench.clients.base import ClientUnavailable
 from pytest_cloudbench.detect import Step
 from pytest_cloudbench.systems.session import SyncSession
-from pytest_cloudbench.systems.activity import Act, Activity
 spec, folder, steps = sys.argv[1:]
 with SyncSession(clients.client(spec), Path(folder), seed=folder, timeout_s=30) as session:
-    seen = session.measure([Step(**each) for each in json.loads(steps)])
+    try:
+        seen = session.measure([Step(**each) for each in json.loads(steps)])
+    except ClientUnavailable as error:
+        print(json.dumps({"refused": str(error)}))
+        sys.exit()
 print(json.dumps({"seen": [asdict(each) for each in seen], "record": session.record(), "notes": session.notes()}))
 """
 STEPS = (
@@ -69,12 +72,19 @@ def test_by_name_beside_another_program_at_the_same_address(tmp_path: Path) -> N
 
 def test_an_open_connection_has_no_name_and_is_not_guessed(tmp_path: Path) -> None:
     with desk(f"reference?{NAMED}", tmp_path) as at:
-        seen, found = measured(at, tmp_path, names="*.example.test")
-    assert (seen["new"]["up_bytes"], seen["new"]["wire_bytes"]) == (0, 0)
-    assert seen["new"]["nameless_bytes"] > 1_000_000
-    assert "have no name and may be the client's, or not: say which servers" in seen["new"]["reasons"][0]
-    (note,) = [each for each in found["notes"] if "had no name" in each]
-    assert note.startswith("1 flow / 2,")
+        refused = at.look(SESSION, at.spec(names="*.example.test"), str(tmp_path / "session"), STEPS)["refused"]
+        assert not list(at.pair.folder.iterdir())
+    assert "bytes were of flows that have no name and may be the client's, or not: say which servers" in refused
+
+
+def test_names_that_lack_a_server_are_found_out(tmp_path: Path) -> None:
+    """The content goes to a server that nobody named; it must not look like a client that hardly sends anything."""
+    with desk(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
+        at.other_program()
+        for spec in (at.spec(names="login.example.test"), at.spec(servers="192.0.2.1")):
+            refused = at.look(SESSION, spec, str(tmp_path / f"session-{next(_number)}"), STEPS)["refused"]
+            assert "the server has it, and nothing that the client sent was seen" in refused
+            assert ("files.example.test (1," in refused) == ("names" in spec), refused
 
 
 def test_addresses_of_servers_name_an_open_connection(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ share: their life and how a verified destination is waited for.
 
 The life of a client::
 
-    prepare(workdir)  ->  start()  ->  { change files in folder; after_change(); wait_synced() } ...  ->  stop()
+    prepare(workdir)  ->  start()
+        ->  { before_change(); change files in folder; after_change(); wait_synced() } ...  ->  stop()
 
 ``prepare`` finds the programs and ports, ``start`` brings up the server half and then the client half and returns
 when an idle pair is in sync. A client is used from one thread.
@@ -162,6 +163,10 @@ class SyncClient(Protocol):
         """Bring both halves up; returns when they are connected and in sync. Raises ClientError."""
         ...
 
+    def before_change(self) -> None:
+        """Told before files are changed, for a client of which only its traffic says when it is in sync."""
+        ...
+
     def after_change(self) -> None:
         """Make a client run that does not watch the folder; nothing for one that does. Raises ClientError."""
         ...
@@ -224,6 +229,9 @@ class LocalClient(ABC):
 
     version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """How a program is asked for its version, where that is not ``--version``; without arguments: not at all."""
+
+    def before_change(self) -> None:  # noqa: B027  # the same
+        """Nothing: what the server holds is looked at."""
 
     def after_change(self) -> None:  # noqa: B027  # most clients watch, and need not say so
         """Nothing: it watches the folder."""

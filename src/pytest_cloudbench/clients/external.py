@@ -110,11 +110,14 @@ class ExternalClient:
 
     def start(self) -> None:
         """Nothing: it runs already."""
-        self.after_change()
+        self.before_change()
+
+    def before_change(self) -> None:
+        """Remember how much the interface had carried: the client may be done before anybody asks."""
+        self._changed_bytes = self._carried_bytes() if self._quiet_s else 0
 
     def after_change(self) -> None:
-        """Remember how much the interface had carried when files were changed."""
-        self._changed_bytes = self._carried_bytes() if self._quiet_s else 0
+        """Nothing: it watches the folder."""
 
     def wait_synced(self, timeout_s: float) -> Proof:
         """By the ``verify`` command or the quiet rule; ClientUnavailable when neither was given: it is unknown."""

@@ -76,8 +76,12 @@ class SyncLab:
         session, self._session = self._session, None
         session.__exit__(None, None, None)
         folder = Path(self._facts.results) / f"sync-{slug(self.spec)}-{self.agent.name}"
-        if not session.captures:
-            return
+        if session.captures:
+            self._store(session, folder)
+        # pytest keeps temporary folders of some runs; what was sent, also by other programs, is not to stay there.
+        shutil.rmtree(session.workdir / "captures", ignore_errors=True)
+
+    def _store(self, session: SyncSession, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "session.json").write_text(json.dumps(session.record(), indent=1) + "\n", "utf-8")
         rows = [asdict(each) for each in session.observations]

@@ -133,9 +133,11 @@ class Activity:
         """Do the acts one after another in one capture; what each of them showed, in their order.
 
         An act that the client does not carry out gives a window with reasons, and so do those after it. Raises
-        ClientError when the client does not start.
+        ClientError when the client does not start, and what ``SyncSession.try_out`` raises.
         """
         session = self.session
+        if any(act.is_synced for act in acts):
+            session.try_out()
         path = session.workdir / "captures" / f"{len(session.captures)}.pcapng"
         about = {"client": session.client.facts.name, "acts": [act.label for act in acts]}
         seen: list[_Seen] = []
@@ -171,6 +173,7 @@ class Activity:
             seen.acted_ns = seen.last_ns = seen.first_ns
             seen.window = replace(seen.window, reasons=(session._broken,))
             return seen
+        client.before_change()
         changed_bytes = act.work()
         seen.acted_ns = time.time_ns()
         seen.window = replace(seen.window, changed_bytes=changed_bytes)

@@ -20,7 +20,7 @@ from pytest_cloudbench.capture import Capture, CaptureResult
 from pytest_cloudbench.clients.base import ClientUnavailable, Outside, Proof, SyncClient
 from pytest_cloudbench.link import Link, LinkUnavailable, Way
 from pytest_cloudbench.systems.looking import look
-from pytest_cloudbench.traffic import Analysis, Whose
+from pytest_cloudbench.traffic import Analysis, Flow, Whose
 
 __all__ = [
     "Network",
@@ -82,6 +82,10 @@ class Network(Protocol):
 
     def doubts(self) -> list[str]:
         """Why numbers may be wrong although each capture is whole."""
+        ...
+
+    def others_text(self, least_bytes: int) -> str:
+        """Who else was sent so many bytes in the last capture, to put behind a message; empty: nobody."""
         ...
 
 
@@ -165,6 +169,11 @@ class OwnLink:
         """In which figures the link is not as it was asked for."""
         return link_doubts(self.link)
 
+    def others_text(self, least_bytes: int) -> str:
+        """Nobody: the client is alone."""
+        del least_bytes
+        return ""
+
 
 class UsersInterface:
     """An interface of this machine, which other programs use, too. Nothing is shaped; what it was is measured.
@@ -180,10 +189,11 @@ class UsersInterface:
         self._whose = Whose(outside.names, tuple(ip_network(each) for each in outside.servers))
         self._addresses: tuple[str, ...] = ()
         self._client: SyncClient | None = None
-        self._known_by: Counter[str] = Counter()
+        self._known_by: dict[object, str] = {}
         self._servers: dict[str, None] = {}
-        self._nameless: dict[str, int] = {"flows": 0, "wire_bytes": 0}
-        self._others = 0
+        self._nameless: Counter[object] = Counter()
+        self._others: set[object] = set()
+        self._sent_to_others: Counter[str] = Counter()
         self._handshakes_s: list[float] = []
         self._answers_s: list[float] = []
 
@@ -246,7 +256,8 @@ class UsersInterface:
             "interface": self._outside.interface, "addresses": list(self._addresses),
             "names": list(self._outside.names), "servers": list(self._outside.servers),
             "round_trip_s": self.round_trip_s, "handshakes": len(self._handshakes_s),
-            "flows_by": dict(self._known_by), "flows_of_others": self._others, "nameless": dict(self._nameless),
+            "flows_by": dict(Counter(self._known_by.values())), "flows_of_others": len(self._others),
+            "nameless": {"flows": len(self._nameless), "wire_bytes": self._nameless.total()},
             "seen_servers": list(self._servers),
         }  # fmt: skip
 
@@ -257,15 +268,18 @@ class UsersInterface:
         trip = "not known" if trip_s is None else f"{1e3 * trip_s:.3g} ms, measured from {seen}"
         told = [("name", outside.names), ("server address", outside.servers)]
         by = " and ".join(f"{what} ({_some(values)})" for what, values in told if values)
-        how = ", ".join(f"{count} by {name}" for name, count in self._known_by.items()) or "none was seen"
+        how = (
+            ", ".join(f"{count} by {name}" for name, count in Counter(self._known_by.values()).items())
+            or "none was seen"
+        )
         notes = [
             f"the user's own client on interface {outside.interface}, over a network that nothing shaped: round trip "
             f"{trip}",
             f"flows are told by {by}: {how}; name resolution is not counted",
             "times until all was quiet may be longer than the client took, by up to 4 s: others send there, too",
         ]
-        if self._nameless["flows"]:
-            flows, size = self._nameless["flows"], self._nameless["wire_bytes"]
+        if self._nameless:
+            flows, size = len(self._nameless), self._nameless.total()
             what = "flow" if flows == 1 else "flows"
             notes.append(f"{flows} {what} / {size:,} bytes on this interface had no name, and are not counted")
         return notes
@@ -274,19 +288,32 @@ class UsersInterface:
         """None of its own: what has no name is a doubt of the time in which it was."""
         return []
 
+    def others_text(self, least_bytes: int) -> str:
+        """Names are those that other programs use; they go into a message for the user, and into no result."""
+        found = [f"{name} ({size:,} bytes)" for name, size in self._sent_to_others.most_common() if size >= least_bytes]
+        return f"; in that time most went to {', '.join(found[:_NAMES_SHOWN])}" if found else ""
+
     def _count(self, analysis: Analysis) -> None:
         found = analysis.sorted
         assert found is not None
-        self._known_by.update(found.by.values())
-        self._others += len(found.others)
-        self._nameless["flows"] += len(found.nameless)
-        self._nameless["wire_bytes"] += sum(each.up.wire_bytes + each.down.wire_bytes for each in found.nameless)
+        # A connection that several captures show is one.
+        self._known_by |= {_ends(each): found.by[each.number] for each in found.own}
+        self._others |= {_ends(each) for each in found.others}
+        self._sent_to_others = Counter()
+        for each in found.others:
+            self._sent_to_others[found.names.get(each.number, str(each.server))] += each.up.unique_bytes
+        for each in found.nameless:
+            self._nameless[_ends(each)] += each.up.wire_bytes + each.down.wire_bytes
         for facts in analysis.facts:
             self._servers[facts.names[0]] = None
             if facts.flow.initial_rtt_ns is not None:
                 self._handshakes_s.append(facts.flow.initial_rtt_ns / 1e9)
             elif (seen := analysis.round_trips(facts.flow, up=True)) is not None:
                 self._answers_s.append(seen["min"])
+
+
+def _ends(flow: Flow) -> tuple[object, ...]:
+    return flow.protocol, flow.client, flow.client_port, flow.server, flow.server_port
 
 
 def proof_notes(proofs: Collection[Proof]) -> list[str]:

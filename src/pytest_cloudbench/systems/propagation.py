@@ -119,6 +119,7 @@ def propagate(
         timeout_s: how long that may take.
     """
     wanted = {file: (content.size_bytes, _sha256(content)) for file, content in workload.contents(seed)}
+    client.before_change()
     before, other_before = _device(link, "client"), _moved(link, receiver)
     cpu_before = {side: client.cpu_s(side) for side in _SIDES}
     watch = _Watch(receiver.folder / name, wanted)

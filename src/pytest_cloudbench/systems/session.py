@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from pytest_cloudbench.capture import CaptureResult
-from pytest_cloudbench.clients.base import Proof, SyncClient
+from pytest_cloudbench.clients.base import ClientUnavailable, Proof, SyncClient
 from pytest_cloudbench.detect import Observation, Step, Verdict, first_steps, judge, more_steps, observe
 from pytest_cloudbench.link import Way
 from pytest_cloudbench.model import ClientError
@@ -31,6 +31,7 @@ from pytest_cloudbench.traffic import Analysis
 __all__ = ["SyncSession"]
 
 _WAY = Way(delay_ms=10)
+_TRIAL, _SEEN_SHARE = Step("big", 1_000_000), 0.9
 
 
 class SyncSession:
@@ -62,6 +63,7 @@ class SyncSession:
         self._seed, self._timeout_s = seed, timeout_s
         self._stack = ExitStack()
         self._broken = ""
+        self._lacks: str | None = None
         self._started = False
         self._start_error: ClientError | None = None
         self._offers_h2 = False
@@ -86,8 +88,32 @@ class SyncSession:
         """Do the steps one after another, in one capture; what each of them showed, in their order.
 
         A step that the client does not carry out is taken back, and its observation is not valid. When that does
-        not help either, neither are those after it. Raises ClientError when the client does not start.
+        not help either, neither are those after it. Raises ClientError when the client does not start, and what
+        ``try_out`` raises.
         """
+        self.try_out()
+        found = self._measure(steps)
+        self.observations += found
+        return found
+
+    def try_out(self) -> None:
+        """Let a client that runs outside send random bytes, once: they must be seen, or not all its servers are told.
+
+        Raises ClientUnavailable when they are not. Nothing for a client that is alone in its network.
+        """
+        if self.client.facts.outside is None:
+            return
+        if self._lacks is None:
+            (seen,) = self._measure([_TRIAL])
+            size = seen.size_bytes
+            lacks, is_seen = list(seen.reasons), seen.up_bytes >= _SEEN_SHARE * size
+            if not is_seen and not lacks:
+                lacks.append(f"of {size:,} new random bytes, {seen.up_bytes:,} were seen: names or servers lack some")
+            self._lacks = "; ".join(lacks) + ("" if is_seen else self.network.others_text(size))
+        if self._lacks:
+            raise ClientUnavailable(f"inconclusive: {self._lacks}")
+
+    def _measure(self, steps: Sequence[Step]) -> list[Observation]:
         path = self.workdir / "captures" / f"{len(self.captures)}.pcapng"
         about = {"client": self.client.facts.name, "steps": [step.kind for step in steps]}
         with self.network.capture(path, about) as capture:
@@ -96,9 +122,7 @@ class SyncSession:
             phases = [self._phase(step, path) for step in steps]
         assert capture.result is not None
         self.captures.append(capture.result)
-        found = self._analyzed(capture.result, phases)
-        self.observations += found
-        return found
+        return self._analyzed(capture.result, phases)
 
     def _start(self) -> None:
         """Start the client once. One that did not start is stopped for good, and its error is told again."""
@@ -146,6 +170,7 @@ class SyncSession:
             now = time.time_ns()
             return Observation(step.kind, reasons=(self._broken,)), now, now
         cpu_s = self.client.cpu_s("client")
+        self.client.before_change()
         done = self._changes.apply(step)
         first_ns = time.time_ns() if step.kind == "idle" else self._changes.moved_ns
         if step.kind == "idle":
@@ -162,6 +187,7 @@ class SyncSession:
         return replace(done, cpu_s=difference(used_s, cpu_s)), first_ns, time.time_ns()
 
     def _take_back(self) -> None:
+        self.client.before_change()
         self._changes.undo()
         try:
             self.client.after_change()
@@ -183,4 +209,11 @@ class SyncSession:
         found, bad = self.network.look(capture, see)
         if found is None:
             return [replace(about, reasons=(*about.reasons, *bad)) for about, _, _ in phases]
+        found = [replace(each, reasons=(*each.reasons, *_unseen(each))) for each in found]
         return [replace(each, offers_h2=each.offers_h2 or self._offers_h2) for each in found]
+
+
+def _unseen(seen: Observation) -> list[str]:
+    """A change that got to the server and of which nothing was seen is no cheap change."""
+    is_unseen = seen.kind != "idle" and not seen.up_bytes and seen.is_valid
+    return ["the server has it, and nothing that the client sent was seen"] if is_unseen else []

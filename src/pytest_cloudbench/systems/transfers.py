@@ -33,6 +33,8 @@ __all__ = ["Interruption", "Transfer", "Transfers"]
 
 _WAY = Way(delay_ms=10)
 _NEVER = 1 << 60
+_SEEN_SHARE = 0.9
+"""Random bytes cannot be sent as fewer; what is missing was not seen."""
 _STORAGE_SHARE = 0.1
 """A server that gets less of what the client sends is not where the content goes."""
 
@@ -114,6 +116,7 @@ class _Window:
     first_ns: int
     synced_ns: int
     last_ns: int
+    is_random: bool
     interrupted_ns: int | None = None
 
 
@@ -227,6 +230,7 @@ class Transfers:
         if interruption is not None:
             self.link.interrupt(interruption.how, at_byte=interruption.at_byte, duration_s=interruption.duration_s)
         folder = client.folder / f"set{self._count:04d}"
+        client.before_change()
         first_ns = put(workload, folder, self.workdir / "stage", f"{self._seed}/{self._count}")
         error, is_run_again = self._bring(), False
         if error and interruption is not None and not client.facts.watches_folder:
@@ -242,7 +246,7 @@ class Transfers:
         )  # fmt: skip
         interrupted_ns, facts = self._happened(interruption)
         done = replace(done, interrupted={**facts, "run_again": is_run_again} if facts else {})
-        return _Window(done, first_ns, synced_ns, time.time_ns(), interrupted_ns)
+        return _Window(done, first_ns, synced_ns, time.time_ns(), workload.kind == "binary", interrupted_ns)
 
     def _bring(self) -> str:
         """Let the client do its work; why it did not."""
@@ -289,6 +293,9 @@ def _measured(analysis: Analysis, one: _Window) -> Transfer:
     doubt = nameless_doubt(seen.nameless_bytes, wire_bytes if wire_bytes is not None else seen.up_bytes)
     if not seen.up_bytes:
         doubt.append("nothing that the client sent was seen")
+    elif one.is_random and one.about.is_synced and seen.up_bytes < _SEEN_SHARE * one.about.content_bytes:
+        what = f"of {one.about.content_bytes:,} new random bytes, {seen.up_bytes:,} were seen"
+        doubt.append(f"{what}: not all servers of the client are told")
     if one.interrupted_ns is not None:
         interrupted["sent_after_bytes"] = _sent_on_new_flows(analysis, one.interrupted_ns, one.last_ns)
         if start_up_s is not None and completion_s is not None:

@@ -37,12 +37,14 @@ class Sorted:
             ``DNS`` or ``other connections to its server``.
         nameless: may be the client's: no name is known, or their server has names of the client's and others.
         others: other programs'.
+        names: number of one of these to what its server is called.
     """
 
     own: list[Flow] = field(default_factory=list)
     by: dict[int, str] = field(default_factory=dict)
     nameless: list[Flow] = field(default_factory=list)
     others: list[Flow] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class Whose:
                 found.by[flow.number] = how
             else:
                 (found.nameless if is_own is None else found.others).append(flow)
+                found.names[flow.number] = each.names[0]
         return found
 
     def _learn(self, facts: FlowFacts) -> None:

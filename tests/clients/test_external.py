@@ -155,10 +155,10 @@ def test_the_counters_are_the_kernels(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_a_process_by_its_name(tmp_path: Path) -> None:
-    program = tmp_path / "desktopclient"
+    program = tmp_path / f"client{os.getpid()}"  # others on this machine may run this test, too
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([program, "600"]) as process:
-        client = made(tmp_path, process="desktopclient")
+        client = made(tmp_path, process=program.name)
         assert process.pid in client.pids("client")
         assert client.pids("server") == ()
         assert client.cpu_s("client") is not None

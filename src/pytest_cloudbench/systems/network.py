@@ -265,7 +265,7 @@ class UsersInterface:
         """Where it was, how its flows were known, and what was left out because nobody could tell."""
         outside, trip_s = self._outside, self.round_trip_s
         seen = "handshakes" if self._handshakes_s else "acknowledgements"
-        trip = "not known" if trip_s is None else f"{1e3 * trip_s:.3g} ms, measured from {seen}"
+        trip = "not known" if trip_s is None else f"{_ms(trip_s)}, measured from {seen}"
         told = [("name", outside.names), ("server address", outside.servers)]
         by = " and ".join(f"{what} ({_some(values)})" for what, values in told if values)
         how = (
@@ -310,6 +310,11 @@ class UsersInterface:
                 self._handshakes_s.append(facts.flow.initial_rtt_ns / 1e9)
             elif (seen := analysis.round_trips(facts.flow, up=True)) is not None:
                 self._answers_s.append(seen["min"])
+
+
+def _ms(time_s: float) -> str:
+    """As exact as it is worth: entries of one run are to say the same."""
+    return f"{1e3 * time_s:.0f} ms" if time_s >= 0.01 else f"{1e3 * time_s:.2g} ms"
 
 
 def _ends(flow: Flow) -> tuple[object, ...]:

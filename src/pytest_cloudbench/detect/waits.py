@@ -174,10 +174,18 @@ def bundling(sent: Sent, observations: Sequence[Observation]) -> Verdict:
     if not few or not many:
         return unknown(name, "two batches of files are needed", evidence, wants=wants)
     idle = max(valid_of(observations, "idle"), key=lambda each: each.exchanges / max(each.duration_s, 1e-9))
+    return _compared(few, many, idle, evidence)
+
+
+def _compared(
+    few: Sequence[Observation], many: Sequence[Observation], idle: Observation, evidence: list[str]
+) -> Verdict:
+    """The verdict on pairs of batches."""
+    name = "bundling"
     slopes = [_slopes(*pair, idle) for pair in zip(few, many, strict=False)]
     numbers = {f"{key}_per_file": round(value, 4) for key, value in slopes[-1].items()}
     if any(each.up_bytes < 0.5 * each.size_bytes for each in (*few, *many)):
-        return unknown(name, "less came up than the files hold", evidence, numbers, wants=wants)
+        return unknown(name, "less came up than the files hold", evidence, numbers, wants=("few", "many"))
     kinds = {_bundled(each) for each in slopes}
     if "no" not in kinds and "bundle" not in kinds and (asked := max(map(_asked_bytes, many))) >= _ASKED_BYTES:
         numbers["asked_bytes_per_file"] = round(asked, 2)

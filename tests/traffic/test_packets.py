@@ -164,6 +164,17 @@ def test_flows_of_others_are_foreign() -> None:
         analyze(data, client="me")
 
 
+@pytest.mark.parametrize(("isn", "flows", "retransmissions"), [(1000, 1, 3), (9000, 2, 0)])
+def test_the_same_syn_after_the_end_begins_nothing_new(isn: int, flows: int, retransmissions: int) -> None:
+    """As in tshark 4.0: a capture that holds everything twice does not hold twice as many unique bytes."""
+    again = craft.connection(b"x" * 500, start_ns=START_NS + craft.SECOND, isn=isn)
+    found = analyze(craft.pcap(craft.records([*craft.connection(b"x" * 500), *again]))).as_dict()
+    assert len(found["flows"]) == flows
+    assert found["unique_up_bytes"] == 500 * flows
+    assert found["retransmissions_up"] == retransmissions
+    assert found["syns"] == 2
+
+
 def test_many_flows_keep_apart() -> None:
     segments = [
         Segment(START_NS + row, True, 1 + row, data=b"x" * (port % 50), client_port=port)

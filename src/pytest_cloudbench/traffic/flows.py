@@ -185,8 +185,8 @@ def _sorted(number: Any, count: int) -> tuple[Any, Any]:
 def _incarnations(packets: Packets) -> Any:
     """A flow's number for each packet: its pair's, unless a later SYN began a new connection of the same pair.
 
-    As tshark has it: a SYN begins a new connection when the former one saw FIN or RST, or when its sequence number
-    is not the one that its sender began with.
+    As tshark 4.0 has it: a SYN begins a new connection when its sequence number is not the one that its sender began
+    with. With the same number it is the same SYN again, also after FIN or RST.
     """
     import numpy as np
 
@@ -216,20 +216,16 @@ def _begins(flags: list[int], seq: list[int], ack: list[int], side: list[bool]) 
     """Where, after the first packet, new connections begin."""
     found = []
     base: list[int | None] = [None, None]
-    is_closed, fresh = False, True
     for row, (flag, here, acked, which) in enumerate(zip(flags, seq, ack, side, strict=True)):
-        if flag & (SYN | ACK) == SYN and base[which] is not None and (here != base[which] or is_closed):
+        if flag & (SYN | ACK) == SYN and base[which] is not None and here != base[which]:
             found.append(row)
-            base, is_closed, fresh = [None, None], False, True
+            base = [None, None]
         elif flag & (SYN | ACK) == SYN | ACK and base[which] is not None:
             base[which] = here
         if base[which] is None:
             base[which] = here if flag & SYN else (here - 1) & 0xFFFFFFFF
         if base[not which] is None and flag & ACK:
             base[not which] = (acked - 1) & 0xFFFFFFFF
-        if not fresh:
-            is_closed = is_closed or bool(flag & RST) or flag & (FIN | ACK) == FIN | ACK
-        fresh = False
     return found
 
 

@@ -27,6 +27,7 @@ RETRANSMITTED, FAST, SPURIOUS, OUT_OF_ORDER, KEEP_ALIVE = 1, 2, 3, 4, 5
 
 _FAST_WITHIN_NS = 20_000_000
 _OUT_OF_ORDER_WITHIN_NS = 3_000_000
+_UNSIGNED = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +165,12 @@ class _Machine:
             return SPURIOUS
         if not is_behind:
             return 0
-        # -1 counts as many, and a time that runs backwards as long: both are unsigned in tshark.
+        # -1 counts as many: it is unsigned in tshark.
         repeated = other.duplicate_acks >= 2 or other.duplicate_acks == -1
         if repeated and other.last_ack == here and 0 <= now - other.last_ack_ns < _FAST_WITHIN_NS:
             return FAST
-        within_ns = self.round_trip_ns or _OUT_OF_ORDER_WITHIN_NS
-        if 0 <= now - own.next_seq_ns < (within_ns if within_ns > 0 else 1 << 62):
+        # Both are unsigned in tshark: where time runs backwards they are huge.
+        if (now - own.next_seq_ns) % _UNSIGNED < (self.round_trip_ns or _OUT_OF_ORDER_WITHIN_NS) % _UNSIGNED:
             end = (here + size + (1 if marks else 0)) & 0xFFFFFFFF
             if end != own.next_seq:
                 return OUT_OF_ORDER

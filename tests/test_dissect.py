@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +48,29 @@ def test_without_tshark_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         dissect.hellos(FOLDER / "names.pcapng", quic=True)
     assert cli.main(["analyze", str(FOLDER / "names.pcapng"), "--dissect"]) == 0
     assert "tshark is not installed" in capsys.readouterr().out
+
+
+def test_packed_by_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, packed = FOLDER / "loss-up.pcapng", tmp_path / "packed.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    facts = []
+    for path in (plain, packed):
+        assert cli.main(["analyze", str(path), "--json"]) == 0
+        facts.append(json.loads(capsys.readouterr().out) | {"file": ""})
+    assert facts[0] == facts[1]
+    packed.write_bytes(packed.read_bytes()[:-20])
+    assert cli.main(["analyze", str(packed)]) == 4
+    assert "compression (gzip) is damaged, or it was cut" in capsys.readouterr().err
+
+
+def test_from_the_standard_input(capsys: pytest.CaptureFixture[str]) -> None:
+    data = (FOLDER / "loss-up.pcapng").read_bytes()
+    command = [sys.executable, "-m", "pytest_cloudbench.cli", "analyze", "-", "--json"]
+    done = subprocess.run(command, input=data, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["packets"] == analyze(data).records
+    assert cli.main(["analyze", "-", "--dissect"]) == 4
+    assert "expected a file's name" in capsys.readouterr().err
 
 
 def test_memory_is_given_back(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def _add_analyze(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Flows, their names and roles, payload, unique and wire bytes, retransmissions, and whether the "
         "numbers can be trusted, of a pcap or pcapng file.",
     )
-    analyze.add_argument("file", metavar="FILE", type=Path)
+    analyze.add_argument("file", metavar="FILE", type=Path, help="also packed by gzip; - is the standard input")
     analyze.add_argument("--client", metavar="IP", help="the client's address (default: who opened a connection)")
     analyze.add_argument("--json", action="store_true", help="print JSON")
     analyze.add_argument("--canary", metavar="TEXT", help="look for this text in what was sent without encryption")
@@ -107,6 +107,8 @@ def _analyze(options: argparse.Namespace) -> int:
     canary = None if options.canary is None else options.canary.encode("utf-8", "surrogateescape")
     if options.changed_bytes is not None and options.changed_bytes < 1:
         raise UsageError(f"--changed-bytes {options.changed_bytes}: expected 1 or more")
+    if options.dissect and str(options.file) == "-":
+        raise UsageError("--dissect: expected a file's name, since tshark reads it again")
     with dissect.opened(options.file) as (buffer, release):
         found = analyze(
             buffer, source=str(options.file), client=options.client, rules=rules, canary=canary, release=release

@@ -6,18 +6,23 @@ from there: it is hundreds of times slower, and its summaries have returned one 
 
 from __future__ import annotations
 
+import gzip
+import io
 import mmap
 import os
 import shutil
+import stat
+import tempfile
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.model import MIB, UsageError
 from pytest_cloudbench.traffic import Analysis, Rule
 from pytest_cloudbench.traffic.roles import role
 
@@ -34,12 +39,14 @@ Hello = tuple[str, int, str]
 def opened(path: Path) -> Iterator[tuple[bytes | mmap.mmap, Callable[[int], None]]]:
     """A capture's bytes, mapped, and a function that gives memory back. Raises UsageError when it cannot be read.
 
-    The function's argument is the place before which nothing is needed for now.
+    ``-`` is the standard input. The function's argument is the place before which nothing is needed for now.
     """
     try:
-        with path.open("rb") as file:
+        with open(0 if str(path) == "-" else path, "rb", closefd=str(path) != "-") as given, _plain(given) as file:
             size = os.fstat(file.fileno()).st_size
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"{path}: its compression (gzip) is damaged, or it was cut ({error})") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
@@ -51,6 +58,17 @@ def opened(path: Path) -> Iterator[tuple[bytes | mmap.mmap, Callable[[int], None
 
     yield mapped, release
     # Not closed here: columns may still point into it. It is unmapped with the last of them.
+
+
+def _plain(file: io.BufferedReader) -> IO[bytes]:
+    """The file itself; or what it holds where it is a pipe or packed by gzip, in a file without a name."""
+    packed = file.peek(2)[:2] == b"\x1f\x8b"
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and not packed:
+        return file
+    with tempfile.TemporaryFile() as whole, gzip.open(file) if packed else file as source:
+        shutil.copyfileobj(source, whole, MIB)
+        whole.flush()
+        return os.fdopen(os.dup(whole.fileno()), "rb")
 
 
 _STATUS_UNKNOWN = "retcode: 255"

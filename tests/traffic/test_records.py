@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,43 @@ def test_pcap(order: str, nano: bool) -> None:
     reader, rows = read(data)
     assert (reader.format, reader.is_complete, reader.interfaces[0].snaplen) == ("pcap", True, 40)
     assert [(data[o : o + c], w, t) for o, c, w, t in rows] == [(f[:40], len(f), t) for t, f in packets]
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_pcap_with_longer_heads(order: str) -> None:
+    """Alexey Kuznetzov's patch of libpcap put eight bytes more before each packet."""
+    packets = [(craft.START_NS + number * 1_001_000, bytes([number % 251]) * (20 + number)) for number in range(600)]
+    data = struct.pack(order + "IHHiIII", 0xA1B2CD34, 2, 4, 0, 0, 65535, 1)
+    for at_ns, frame in packets:
+        head = (at_ns // craft.SECOND, at_ns % craft.SECOND // 1000, len(frame), len(frame) + 1)
+        data += struct.pack(order + "IIIIIHBB", *head, 1, 8, 0, 0) + frame
+    _, rows = read(data)
+    assert [(data[o : o + c], w - 1, t) for o, c, w, t in rows] == [(f, len(f), t) for t, f in packets]
+
+
+def test_more_was_kept_than_there_was() -> None:
+    """A packet cannot have been shorter than what was kept of it, so its length is in doubt."""
+    data = craft.section() + craft.interface() + craft.packet(1, FRAME + b"x" * 30, wire=40) + craft.statistics()
+    found = analyze(data)
+    assert (found.wire_bytes, found.reader.longer) == (len(FRAME) + 30, 1)
+    assert found.validity.verdict == "unknown"
+    assert found.validity.reasons == ("1 packets are longer in the file than they say they were",)
+
+
+def test_blocks_that_hold_no_packet_may_be_long() -> None:
+    data = craft.section() + craft.interface() + craft.block(0x777, bytes(17 << 20)) + craft.packet(5, FRAME)
+    reader, rows = read(data)
+    assert (len(rows), reader.is_complete) == (1, True)
+
+
+def test_a_version_that_is_not_known_is_named() -> None:
+    later = bytearray(craft.section())
+    later[12] = 2
+    with pytest.raises(UsageError, match="pcapng version 2"):
+        read(bytes(later))
+    reader, rows = read(craft.section() + craft.interface() + craft.packet(5, FRAME) + bytes(later))
+    assert len(rows) == 1
+    assert "pcapng version 2" in str(reader.reason)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

@@ -423,6 +423,8 @@ def _validity(reader: Reader, collector: Collector, table: FlowTable, buffer: Bu
         (aside.not_understood, "packets of an unknown link type"),
         (aside.short, "packets were cut within their headers"),
         (reader.untimed, "packets have no time"),
+        (reader.longer, "packets are longer in the file than they say they were"),
+        (aside.malformed, "packets with headers that contradict themselves"),
     ):
         if count:
             unsure.append(f"{count:,} {what}")

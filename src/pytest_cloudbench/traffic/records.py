@@ -32,10 +32,11 @@ BATCH_RECORDS = 32768
 
 _PIECE_BYTES = 128 * 1024
 _LARGEST_RECORD = 262144  # libpcap's MAXIMUM_SNAPLEN
-_LARGEST_BLOCK = 16 * MIB  # as in Wireshark
-_PCAP_MAGICS = {
-    b"\xd4\xc3\xb2\xa1": ("<", 1000), b"\xa1\xb2\xc3\xd4": (">", 1000),
-    b"\x4d\x3c\xb2\xa1": ("<", 1), b"\xa1\xb2\x3c\x4d": (">", 1),
+_LARGEST_BLOCK = 128 * MIB + 131072  # as in Wireshark
+_PCAP_MAGICS = {  # byte order, nanoseconds of a tick, bytes before each packet: 24 as patched by Alexey Kuznetzov
+    b"\xd4\xc3\xb2\xa1": ("<", 1000, 16), b"\xa1\xb2\xc3\xd4": (">", 1000, 16),
+    b"\x4d\x3c\xb2\xa1": ("<", 1, 16), b"\xa1\xb2\x3c\x4d": (">", 1, 16),
+    b"\x34\xcd\xb2\xa1": ("<", 1000, 24), b"\xa1\xb2\xcd\x34": (">", 1000, 24),
 }  # fmt: skip
 _SECTION, _INTERFACE, _OLD_PACKET, _SIMPLE, _STATISTICS, _PACKET = 0x0A0D0D0A, 1, 2, 3, 5, 6
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"(\xb5": "zstd", b"\x04\x22": "lz4"}
@@ -109,6 +110,7 @@ class Reader:
         reason: why the file is not complete, or None.
         records: how many there were.
         untimed: how many had no time stamp (simple packet blocks).
+        longer: how many kept more bytes than they say the packet had.
         packet_drops: sum of the drop counts that packets carry.
     """
 
@@ -121,6 +123,7 @@ class Reader:
     reason: str | None = None
     records: int = 0
     untimed: int = 0
+    longer: int = 0
     packet_drops: int = 0
 
     @property
@@ -140,9 +143,9 @@ class Reader:
         hint = f"it is compressed ({kind}): unpack it first" if kind else "expected a pcap or pcapng file"
         raise UsageError(f"{self.source}: {'it is empty: ' if not head else ''}{hint}")
 
-    # --- pcap: a header of 24 bytes, then 16 bytes before each packet ---
+    # --- pcap: a header of 24 bytes, then 16 bytes or more before each packet ---
 
-    def _pcap(self, order: str, fraction_ns: int) -> Iterator[Batch]:
+    def _pcap(self, order: str, fraction_ns: int, head: int) -> Iterator[Batch]:
         import numpy as np
 
         if len(self.buffer) < 24:
@@ -153,15 +156,15 @@ class Reader:
         size, place = len(self.buffer), 24
         words = _words(self.buffer, order)
         largest = max(_LARGEST_RECORD, min(snaplen, _LARGEST_BLOCK))
-        sync = _pcap_sync(self.buffer, order, 1_000_000_000 // fraction_ns)
+        sync = _pcap_sync(self.buffer, order, 1_000_000_000 // fraction_ns, head)
         while place < size:
-            found, place = _walk(words, place, min(place + WINDOW_BYTES, size), 8, 16, sync)
+            found, place = _walk(words, place, min(place + WINDOW_BYTES, size), 8, head, sync)
             for begin in range(0, len(found), BATCH_RECORDS):
                 at = found[begin : begin + BATCH_RECORDS]
-                at = at[: _good(at + 16 <= size)]
+                at = at[: _good(at + head <= size)]
                 raw = _take(self.buffer, at, 16).view(order + "u4").reshape(-1, 4)
                 captured = raw[:, 2].astype(np.int64)
-                wrong = _good((captured <= largest) & (at + 16 + captured <= size))
+                wrong = _good((captured <= largest) & (at + head + captured <= size))
                 if wrong < len(found[begin : begin + BATCH_RECORDS]):
                     cut = int(found[begin + wrong])
                     whole = wrong < len(at) and captured[wrong] > largest
@@ -169,14 +172,21 @@ class Reader:
                     at, raw, captured = at[:wrong], raw[:wrong], captured[:wrong]
                     place = size
                 time_ns = raw[:, 0].astype(np.int64) * 1_000_000_000 + raw[:, 1].astype(np.int64) * fraction_ns
-                yield self._batch(at + 16, captured, raw[:, 3].astype(np.int64), time_ns, np.full(len(at), link_type))
+                wire = raw[:, 3].astype(np.int64)
+                yield self._batch(at + head, captured, wire, time_ns, np.full(len(at), link_type))
                 if self.reason:
                     return
             self.release(min(place, size))
 
     def _batch(self, offset: Ints, captured: Ints, wire: Ints, time_ns: Ints, link_type: Ints) -> Batch:
+        import numpy as np
+
         first = self.records + 1
         self.records += len(offset)
+        too_long = captured > wire
+        if too_long.any():  # it cannot have been shorter than what was kept of it
+            self.longer += int(too_long.sum())
+            wire = np.maximum(captured, wire)
         return Batch(first, offset, captured, wire, time_ns, link_type)
 
     def _stop(self, good: int, place: int, what: str | None) -> None:
@@ -204,6 +214,13 @@ class Reader:
             if not start:
                 raise UsageError(f"{self.source}: its section header cannot be read: expected a pcap or pcapng file")
             self.reason = f"the section at byte {start:,} has no readable header: the rest is left out"
+            return size
+        major = struct.unpack(order + "H", self.buffer[start + 12 : start + 14])[0]
+        if major != 1:
+            what = f"the section at byte {start:,} is of pcapng version {major}, which is not known"
+            if not start:
+                raise UsageError(f"{self.source}: {what}")
+            self.reason = f"{what}: the rest is left out"
             return size
         words, base, place = _words(self.buffer, order), len(self.interfaces), start
         sync = _pcapng_sync(self.buffer, order)
@@ -425,10 +442,10 @@ def _walk_one(words: Any, start: int, stop: int, length_at: int, extra: int) -> 
     return np.array(found, np.int64), place
 
 
-def _pcap_sync(buffer: Buffer, order: str, ticks_per_s: int) -> Callable[[int, int], int | None]:
+def _pcap_sync(buffer: Buffer, order: str, ticks_per_s: int, head: int) -> Callable[[int, int], int | None]:
     """A likely pcap record: two in a row with the high half of the first record's time, and possible lengths."""
     header = struct.Struct(order + "IIII").unpack_from
-    if len(buffer) < 40:
+    if len(buffer) < 24 + head:
         return lambda start, stop: None
     reference = header(buffer, 24)[0]
     pattern = bytes(buffer[26:28]) if order == "<" else bytes(buffer[24:26])
@@ -436,11 +453,11 @@ def _pcap_sync(buffer: Buffer, order: str, ticks_per_s: int) -> Callable[[int, i
 
     def likely(place: int) -> int | None:
         """Where the record ends, or None."""
-        if place + 16 > size:
+        if place + head > size:
             return None
         seconds, fraction, captured, wire = header(buffer, place)
         near = -3600 < seconds - reference < 86400 and fraction < ticks_per_s
-        return place + 16 + captured if near and captured <= _LARGEST_RECORD and captured <= wire < 1 << 20 else None
+        return place + head + captured if near and captured <= _LARGEST_RECORD and captured <= wire < 1 << 20 else None
 
     def sync(start: int, stop: int) -> int | None:
         place = start

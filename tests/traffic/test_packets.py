@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.traffic import Analysis, analyze, flows
+from pytest_cloudbench.traffic import Analysis, analyze, flows, fragments
 from tests.traffic import craft
 from tests.traffic.craft import CLIENT, SERVER, START_NS, Segment
 
@@ -49,6 +49,81 @@ def test_link_types(link: int, head: bytes) -> None:
     assert flow.up.wire_bytes == len(head) + len(DATA.frame()) - 14
 
 
+IP4 = DATA.frame()[14:]
+ETHER = bytes(12)
+
+
+def outer(protocol: int, body: bytes) -> bytes:
+    return craft.ethernet("192.0.2.1", "192.0.2.2", protocol, body)
+
+
+def in_udp(port: int, body: bytes) -> bytes:
+    return craft.udp("192.0.2.1", 5555, "192.0.2.2", port, body)
+
+
+@pytest.mark.parametrize(
+    ("link", "frame"),
+    [
+        (1, ETHER + b"\x81\0\0\7" * 7 + b"\x08\0" + IP4),  # as many VLAN tags
+        (1, ETHER + b"\x88\x47\0\1\0\x40\0\2\1\x40" + IP4),  # two MPLS labels
+        (1, ETHER + b"\x88\x48\0\1\1\x40" + DATA.frame()[14:]),
+        (1, ETHER + b"\x88\x64\x11\0\0\1\0\x8e\0\x21" + IP4 + bytes(9)),  # PPPoE
+        (1, ETHER + b"\x81\0\0\7\x88\x64\x11\0\0\1\0\x8e\0\x21" + IP4),
+        (1, ETHER + b"\0\x94\xaa\xaa\3\0\0\0\x08\0" + IP4),  # 802.3 with SNAP
+        (1, ETHER + b"\0\x8f\6\6\3" + IP4),  # and with IP alone
+        (9, b"\xff\3\0\x21" + IP4), (9, b"\0\x21" + IP4), (50, b"\xff\3\x21" + IP4),  # PPP
+        (51, b"\x11\0\0\1\0\x8e\0\x21" + IP4), (104, b"\x0f\0\x08\0" + IP4),  # PPPoE and Cisco HDLC as link types
+        (113, bytes(14) + b"\x81\0\0\7\x08\0" + IP4),
+        (1, outer(4, IP4)), (1, outer(4, outer(4, IP4)[14:])),  # IP in IP
+        (1, craft.ethernet("2001:db8::9", "2001:db8::8", 4, IP4)),
+        (1, outer(47, b"\0\0\x08\0" + IP4)), (1, outer(47, b"\xb0\0\x08\0" + bytes(12) + IP4)),  # GRE
+        (1, outer(47, b"\0\0\x65\x58" + DATA.frame())),
+        (1, in_udp(4789, b"\x08\0\0\0\0\0\1\0" + DATA.frame())),  # VXLAN
+        (1, in_udp(6081, b"\0\0\x65\x58\0\0\1\0" + DATA.frame())),  # Geneve
+    ],
+)  # fmt: skip
+def test_wrappings_and_tunnels(link: int, frame: bytes) -> None:
+    """What is inside counts, as in tshark's fields of TCP; the frame's bytes are the whole frame's."""
+    found = read(frame, link=link)
+    (flow,) = found.table.flows
+    assert (flow.protocol, str(flow.client), flow.client_port) == (6, CLIENT, 40_000)
+    assert (flow.up.payload_bytes, flow.up.wire_bytes) == (100, len(frame))
+    assert found.aside.wire_bytes == 0
+
+
+def test_ipv6_in_tunnels() -> None:
+    inner = six(b"", 6)[14:]
+    tunnels = [outer(41, inner), outer(47, b"\0\0\x86\xdd" + inner), ETHER + b"\x88\x47\0\0\x21\x40" + inner]
+    tunnels.append(ETHER + b"\x88\x64\x11\0\0\1\0\xa2\0\x57" + inner)
+    found = read(*tunnels)
+    (flow,) = found.table.flows
+    assert (str(flow.client), flow.up.payload_bytes, flow.up.packets) == (SIX[0], 400, 4)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        ETHER + b"\x88\x47\0\1\1\x40" + bytes(60),  # a pseudowire behind an MPLS label
+        ETHER + b"\x88\xe7\0\0\0\1" + DATA.frame(), outer(47, b"\x20\1\x88\x0b" + bytes(60)),
+        ETHER + b"\x81\0\0\7" * 40 + b"\x08\0" + IP4,
+    ],
+)  # fmt: skip
+def test_a_wrapping_that_is_not_known_is_never_nothing(frame: bytes) -> None:
+    found = read(frame)
+    assert (found.aside.not_understood, found.aside.wire_bytes, found.table.flows) == (1, len(frame), [])
+    assert "unknown link type or wrapping" in found.validity.reasons[-1]
+
+
+def test_another_use_of_a_tunnels_port_is_udp() -> None:
+    found = read(in_udp(4789, b"hello" * 9), in_udp(6081, bytes(60)))
+    assert [flow.up.payload_bytes for flow in found.table.flows] == [45, 60]
+
+
+def test_an_icmp_error_that_quotes_tcp_is_no_tcp() -> None:
+    found = read(outer(1, b"\3\1" + bytes(6) + IP4), DATA.frame())
+    assert (found.aside.other_ip, payload(found)) == (1, [100])
+
+
 def test_a_link_type_that_is_not_known_is_counted() -> None:
     found = read(DATA.frame(), link=147)
     assert (found.aside.not_understood, found.table.flows) == (1, [])
@@ -76,14 +151,57 @@ def test_ipv6_extension_headers(extensions: bytes, first: int) -> None:
     assert str(found.table.flows[0].client) == SIX[0]
 
 
-def test_fragments_are_counted_aside() -> None:
-    fragment = bytearray(DATA.frame())
-    fragment[20:22] = struct.pack(">H", 0x2000)
-    later = bytearray(DATA.frame())
-    later[20:22] = struct.pack(">H", 64)
-    found = read(bytes(fragment), bytes(later), six(b"\x06\x00\x00\x01" + bytes(4), 44), DATA.frame())
-    assert (found.aside.fragments, payload(found)) == (3, [100])
+def pieces(size: int, identity: int = 7) -> list[bytes]:
+    """The IPv4 packet of DATA in pieces of this size."""
+    head, body = bytearray(IP4[:20]), IP4[20:]
+    found = []
+    for begin in range(0, len(body), size):
+        part = body[begin : begin + size]
+        more = 0x2000 if begin + size < len(body) else 0
+        head[2:8] = struct.pack(">HHH", 20 + len(part), identity, more | begin // 8)
+        found.append(ETHER + b"\x08\0" + bytes(head) + part)
+    return found
+
+
+def pieces6(size: int) -> list[bytes]:
+    body = six(b"", 6)[54:]
+    return [
+        six(struct.pack(">BBHI", 6, 0, begin | (begin + size < len(body)), 9), 44, body[begin : begin + size])
+        for begin in range(0, len(body), size)
+    ]
+
+
+@pytest.mark.parametrize("frames", [pieces(64), pieces(24), pieces6(64), pieces6(24)])
+@pytest.mark.parametrize("order", [1, -1])
+def test_fragments_are_joined(frames: list[bytes], order: int) -> None:
+    found = read(*frames[::order])
+    (flow,) = found.table.flows
+    assert (flow.up.packets, flow.up.payload_bytes) == (1, 100)
+    assert flow.up.wire_bytes == found.wire_bytes == sum(map(len, frames))
+    aside = found.aside
+    assert (aside.joined, aside.fragments, aside.wire_bytes) == (len(frames) - 1, 0, 0)
+
+
+def test_fragments_without_the_others_are_counted_aside() -> None:
+    whole = pieces(64)
+    found = read(whole[0], *pieces(24, 8)[1:], *pieces6(24)[:2], DATA.frame())
+    assert (found.aside.fragments, found.aside.joined, payload(found)) == (7, 0, [100])
     assert found.validity.verdict == "unknown"
+    assert "7 fragments of IP packets without the others" in found.validity.reasons[-1]
+    again = read(whole[0], whole[0], *whole)
+    assert (again.aside.fragments, again.aside.joined, payload(again)) == (2, 1, [100])
+
+
+def test_an_ipv6_packet_in_one_piece_is_no_fragment() -> None:
+    found = read(six(b"\6\0\0\0" + bytes(4), 44))
+    assert (payload(found), found.aside.joined) == ([100], 0)
+
+
+def test_pieces_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragments, "_MOST_PIECES", 10)
+    waiting = [pieces(64, identity)[0] for identity in range(30)]
+    found = read(*waiting, pieces(64, 0)[1], pieces(64, 29)[1])
+    assert (payload(found), found.aside.fragments) == ([100], 30)
 
 
 def test_padding_is_no_payload() -> None:
@@ -127,6 +245,15 @@ def test_headers_that_contradict_themselves(place: int, value: int, counter: str
     found = read(bytes(frame))
     assert counter is None or getattr(found.aside, counter) == 1
     assert len(found.table.packets) + found.aside.malformed + found.aside.other_ip + found.aside.short == 1
+
+
+def test_a_malformed_packet_leaves_no_flow_without_packets() -> None:
+    """Its endpoints were numbered, and then it was put aside: the analysis of what followed failed."""
+    broken = bytearray(DATA.frame())
+    broken[46] = 0x10
+    found = read(bytes(broken), Segment(START_NS, True, 1, data=b"y", client_port=7).frame())
+    assert [(flow.number, flow.client_port, flow.up.payload_bytes) for flow in found.table.flows] == [(0, 7, 1)]
+    assert found.validity.reasons[-1] == "1 packets with headers that contradict themselves"
 
 
 def test_every_packet_is_in_a_flow_or_aside() -> None:

@@ -339,7 +339,12 @@ def analyze(
     )  # fmt: skip
     if canary is not None:
         places = streams.find(table, buffer, canary, release)
-        is_whole = found.validity.verdict != "invalid" and not collector.cut and not collector.aside.fragments
+        is_whole = (
+            found.validity.verdict != "invalid"
+            and not collector.cut
+            and not collector.aside.fragments
+            and not collector.aside.joined
+        )
         found.canary = Canary("yes" if places else "no" if is_whole else "unknown", tuple(places))
     release(len(buffer))
     return found
@@ -419,8 +424,8 @@ def _validity(reader: Reader, collector: Collector, table: FlowTable, buffer: Bu
         wrong.append(f"{lacking:,} bytes that were sent are not in the capture")
     aside = collector.aside
     for count, what in (
-        (aside.fragments, "fragments of IP packets, whose payload is not counted"),
-        (aside.not_understood, "packets of an unknown link type"),
+        (aside.fragments, "fragments of IP packets without the others, whose payload is not counted"),
+        (aside.not_understood, "packets of an unknown link type or wrapping"),
         (aside.short, "packets were cut within their headers"),
         (reader.untimed, "packets have no time"),
         (reader.longer, "packets are longer in the file than they say they were"),

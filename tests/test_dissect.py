@@ -14,6 +14,7 @@ import pytest
 from pytest_cloudbench import cli, dissect
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.traffic import analyze
+from tests.traffic import craft
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "captures"
 needs_tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
@@ -104,6 +105,27 @@ def test_bad_input_is_one_line(
     assert message in said.err
     assert said.err.count("\n") == 1
     assert not said.out
+
+
+def test_the_largest_flows_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    path = tmp_path / "many.pcap"
+    ports = range(2000, 2100)
+    segments = [craft.Segment(craft.START_NS, True, 1, data=b"x" * (port % 90), client_port=port) for port in ports]
+    path.write_bytes(craft.pcap(craft.records(segments)))
+    assert cli.main(["analyze", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "60 smaller flows are not shown; --json has them all" in text
+    assert "89 B" in text
+    assert "30 B" not in text
+    assert cli.main(["analyze", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts == analyze(path.read_bytes(), source=str(path)).as_dict() | {
+        "notes": [], "roles": facts["roles"], "flows": facts["flows"],
+    }  # fmt: skip
+    assert [flow["payload_up_bytes"] for flow in facts["flows"]] == [port % 90 for port in ports]
 
 
 def test_what_people_see(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

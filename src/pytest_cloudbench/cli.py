@@ -6,7 +6,6 @@ What may live here: argument parsing and one call per command.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -115,13 +114,12 @@ def _analyze(options: argparse.Namespace) -> int:
         )
         notes = dissect.name_quic_flows(found, options.file, rules) if options.dissect else []
         changed_ns = None if options.changed_at is None else round(options.changed_at * 1e9)
-        facts = found.as_dict(changed_bytes=options.changed_bytes, changed_ns=changed_ns)
+        facts = found.summary(changed_bytes=options.changed_bytes, changed_ns=changed_ns)
+        if options.json:
+            capture.write_json(facts, notes, found.flows(), sys.stdout)
+        else:
+            capture.show(facts, notes, list(found.flows(capture.MOST_FLOWS)))
         del found, buffer
-    if options.json:
-        json.dump({**facts, "notes": notes}, sys.stdout, indent=1)
-        sys.stdout.write("\n")
-    else:
-        capture.show(facts, notes)
     return 0
 
 

@@ -302,6 +302,16 @@ def test_the_same_syn_after_the_end_begins_nothing_new(isn: int, flows: int, ret
     assert found["syns"] == 2
 
 
+def test_many_connections_of_the_same_ports() -> None:
+    """A SYN with a new number each time, as a load generator with a fixed port sends them."""
+    segments: list[Segment] = []
+    for number in range(300):
+        segments += craft.connection(b"x" * number, isn=1 + 100_000 * number, start_ns=START_NS + number * craft.SECOND)
+    facts = analyze(craft.pcap(craft.records(segments))).as_dict()
+    assert [flow["unique_up_bytes"] for flow in facts["flows"]] == list(range(300))
+    assert facts["retransmissions"] == 0
+
+
 def test_many_flows_keep_apart() -> None:
     segments = [
         Segment(START_NS + row, True, 1 + row, data=b"x" * (port % 50), client_port=port)

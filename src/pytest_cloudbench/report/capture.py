@@ -5,16 +5,18 @@ What may live here: the analysis' JSON into lines of text. What is not known is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["show", "size"]
+__all__ = ["MOST_FLOWS", "show", "size", "write_json"]
 
-_MOST_FLOWS = 40
+MOST_FLOWS = 40
+"""So many are shown: those with the most wire bytes."""
 _COLOURS = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}
 
 
@@ -41,8 +43,19 @@ def _seconds(value: float | None) -> str:
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.3f} s"
 
 
-def show(facts: Mapping[str, Any], notes: Sequence[str] = (), console: Console | None = None) -> None:
-    """Print an analysis (``Analysis.as_dict``)."""
+def write_json(facts: Mapping[str, Any], notes: Sequence[str], flows: Iterable[Mapping[str, Any]], to: IO[str]) -> None:
+    """Write an analysis as one JSON document, each flow when its turn comes: all together may not fit the memory."""
+    to.write(json.dumps({**facts, "notes": notes}, indent=1)[:-2])
+    to.write(',\n "flows": [')
+    for number, flow in enumerate(flows):
+        to.write(f"{',' if number else ''}\n  {json.dumps(flow)}")
+    to.write("\n ]\n}\n")
+
+
+def show(
+    facts: Mapping[str, Any], notes: Sequence[str], flows: Sequence[Mapping[str, Any]], console: Console | None = None
+) -> None:
+    """Print an analysis: its ``summary``, and some of its ``flows``."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -61,9 +74,12 @@ def show(facts: Mapping[str, Any], notes: Sequence[str] = (), console: Console |
         found = len(facts["canary"]["found"])
         console.print(f"canary sent in plain text: [bold]{facts['canary']['verdict']}[/] ({found} streams)")
     console.print()
-    if facts["flows"]:
-        console.print(_totals(facts))
-        console.print(_flows(facts["flows"]))
+    count = sum(each["flows"] for each in facts["roles"].values())
+    if flows:
+        console.print(_totals(facts, count))
+        console.print(_flows(flows, facts["first_s"]))
+    if count > len(flows):
+        console.print(f"{count - len(flows):,} smaller flows are not shown; --json has them all")
     for line in _rest(facts):
         console.print(escape(line))
 
@@ -83,7 +99,7 @@ def _table(*columns: str, left: Sequence[str]) -> Table:
 _COUNTS = ("payload_up_bytes", "payload_down_bytes", "unique_up_bytes", "wire_up_bytes", "wire_down_bytes")
 
 
-def _totals(facts: Mapping[str, Any]) -> Table:
+def _totals(facts: Mapping[str, Any], flows: int) -> Table:
     table = _table(
         "role", "flows", "packets", "up", "down", "unique", "wire up", "wire down", "SYNs", "resent",
         left=("role",),
@@ -96,21 +112,19 @@ def _totals(facts: Mapping[str, Any]) -> Table:
     if len(facts["roles"]) > 1:
         table.add_section()
         table.add_row(
-            "all", f"{len(facts['flows']):,}", f"{facts['flow_packets']:,}", *(size(facts[key]) for key in _COUNTS),
+            "all", f"{flows:,}", f"{facts['flow_packets']:,}", *(size(facts[key]) for key in _COUNTS),
             f"{facts['syns']:,}", f"{facts['retransmissions']:,}", style="bold",
         )  # fmt: skip
     return table
 
 
-def _flows(flows: Sequence[Mapping[str, Any]]) -> Table:
+def _flows(flows: Sequence[Mapping[str, Any]], begin: float) -> Table:
     from rich.markup import escape
 
     table = _table(
         "#", "role", "server", "kind", "start", "lasts", "up", "down", "resent", "RTT", left=("role", "server", "kind")
     )
-    begin = min(flow["first_s"] for flow in flows)
-    largest = sorted(flows, key=lambda flow: -(flow["wire_up_bytes"] + flow["wire_down_bytes"]))[:_MOST_FLOWS]
-    for flow in sorted(largest, key=lambda flow: flow["number"]):
+    for flow in flows:
         kind = flow["tls_version"] or (f"quic {flow['quic_version']}" if flow["quic_version"] else flow["protocol"])
         table.add_row(
             str(flow["number"]), flow["role"], f"{escape(flow['name'])}:{flow['server_port']}", kind,
@@ -123,9 +137,6 @@ def _flows(flows: Sequence[Mapping[str, Any]]) -> Table:
 def _rest(facts: Mapping[str, Any]) -> list[str]:
     """What stands below the tables."""
     lines = []
-    hidden = len(facts["flows"]) - _MOST_FLOWS
-    if hidden > 0:
-        lines.append(f"{hidden:,} smaller flows are not shown; --json has them all")
     for label, value in (
         ("start-up", _seconds(facts["start_up_s"])), ("completion", _seconds(facts["completion_s"])),
         ("headers", size(facts["header_bytes"])), ("TUE", _ratio(facts["tue"])),

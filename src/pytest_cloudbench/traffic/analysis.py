@@ -5,9 +5,11 @@ What may live here: putting the other modules' answers together, and saying whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nlargest
 from ipaddress import ip_address
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import UsageError
@@ -142,7 +144,19 @@ class Analysis:
         return (self.last_ns - self.first_ns) / 1e9
 
     def as_dict(self, *, changed_bytes: int | None = None, changed_ns: int | None = None) -> dict[str, Any]:
-        """Everything as JSON types.
+        """Everything as JSON types: ``summary``, and ``flows``. A hundred thousand flows take half a gigabyte."""
+        return self.summary(changed_bytes=changed_bytes, changed_ns=changed_ns) | {"flows": list(self.flows())}
+
+    def flows(self, most: int | None = None) -> Iterator[dict[str, Any]]:
+        """Flows as JSON types, one at a time: all, or those with the most wire bytes."""
+        chosen = self.facts
+        if most is not None:
+            largest = nlargest(most, chosen, key=lambda each: each.flow.up.wire_bytes + each.flow.down.wire_bytes)
+            chosen = sorted(largest, key=lambda each: each.flow.number)
+        return map(self._flow, chosen)
+
+    def summary(self, *, changed_bytes: int | None = None, changed_ns: int | None = None) -> dict[str, Any]:
+        """Everything but the flows as JSON types.
 
         Args:
             changed_bytes: what the user changed; gives TUE and overhead.
@@ -187,7 +201,6 @@ class Analysis:
                 for each in self.reader.interfaces
             ],
             "comments": list(self.reader.comments),
-            "flows": [self._flow(each) for each in self.facts],
         }  # fmt: skip
 
     def _roles(self) -> dict[str, dict[str, int]]:
@@ -236,7 +249,8 @@ class Analysis:
         """Count, least, median and greatest round trip in seconds, seen from where the capture was made."""
         import numpy as np
 
-        if not flow.is_tcp:
+        sender, other = (flow.up, flow.down) if up else (flow.down, flow.up)
+        if not flow.is_tcp or not sender.payload_bytes or not other.packets:
             return None
         packets, rows = self.table.packets, self.table.rows(flow)
         parts = []
@@ -264,14 +278,15 @@ def _totals(flows: Sequence[Flow], packets: str = "packets") -> dict[str, int]:
     """Sums over flows, by direction and together. ``packets``: the key of their number."""
 
     def both(name: str) -> int:
-        return sum(getattr(flow.up, name) + getattr(flow.down, name) for flow in flows)
+        read = attrgetter(name)
+        return sum([read(flow.up) + read(flow.down) for flow in flows])
 
     sums = {packets: both("packets")}
     for name in _SUMS:
         stem, _, unit = name.partition("_")
         for way in ("up", "down"):
             key = f"{stem}_{way}_{unit}" if unit else f"{stem}_{way}"
-            sums[key] = sum(getattr(getattr(flow, way), name) for flow in flows)
+            sums[key] = sum(map(attrgetter(f"{way}.{name}"), flows))
     for name in ("syns", "syn_acks", "fins", "resets", "retransmissions", "fast", "spurious", "out_of_order"):
         key = {"fast": "fast_retransmissions", "spurious": "spurious_retransmissions"}.get(name, name)
         sums[key] = both(name)

@@ -204,9 +204,10 @@ def _incarnations(packets: Packets) -> Any:
     for pair in again.tolist():
         rows = order[starts[pair] : starts[pair + 1]]
         columns = (packets.flags, packets.seq, packets.ack, packets.from_high)
-        for begin in _begins(*(column[rows].tolist() for column in columns)):
-            number[rows[begin:]] = following
-            following += 1
+        begins = _begins(*(column[rows].tolist() for column in columns))
+        later = np.searchsorted(begins, np.arange(len(rows)), "right")  # connections that began since the first
+        number[rows] = np.where(later > 0, following - 1 + later, pair)
+        following += len(begins)
     used = np.zeros(following, np.int64)
     used[number] = 1
     return (np.cumsum(used) - 1)[number].astype(np.int32)

@@ -171,6 +171,8 @@ def turns(table: FlowTable, flow: Flow) -> int:
     """How often the client spoke and the server then answered, in payload: round trips of the application."""
     import numpy as np
 
+    if not flow.up.payload_bytes or not flow.down.payload_bytes:
+        return 0
     rows = table.rows(flow)
     speaker = table.up[rows[table.packets.payload[rows] > 0]]
     return int(np.count_nonzero(speaker[:-1] & ~speaker[1:]))

@@ -28,6 +28,7 @@ RETRANSMITTED, FAST, SPURIOUS, OUT_OF_ORDER, KEEP_ALIVE = 1, 2, 3, 4, 5
 _FAST_WITHIN_NS = 20_000_000
 _OUT_OF_ORDER_WITHIN_NS = 3_000_000
 _UNSIGNED = 1 << 64
+_FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,10 @@ def _judge_block(segments: Segments, machine: _Machine, *, stepwise: bool) -> ND
     import numpy as np
 
     found = np.zeros(len(segments.seq), np.uint8)
+    if len(found) <= _FEW:  # looking for a short cut would take longer
+        columns = [getattr(segments, each.name).tolist() for each in fields(Segments)]
+        found[:] = [machine.step(*line) for line in zip(*columns, strict=True)]
+        return found
     course = _Course(segments, machine)
     course.unusual[0] |= not machine.is_calm
     rows = list(range(len(found))) if stepwise else np.flatnonzero(course.unusual).tolist()

@@ -5,7 +5,9 @@ What may live here: arithmetic on columns of sequence and acknowledgement number
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.traffic.packets import ACK, SYN
@@ -130,11 +132,15 @@ class Reach:
         self._end = int(reach[-1])
 
     def _fill(self, begin: int, end: int) -> None:
+        """What was missing from ``begin`` to ``end`` has come. The holes are in order, and none touches another."""
         if self._begin is not None and begin < self._begin:
             self._holes.insert(0, (begin, self._begin))
             self._begin = begin
-        kept = [part for a, b in self._holes for part in ((a, min(b, begin)), (max(a, end), b)) if part[0] < part[1]]
-        self._holes = kept
+        first = bisect_right(self._holes, begin, key=itemgetter(1))
+        last = bisect_left(self._holes, end, key=itemgetter(0))
+        if first < last:
+            (left, _), (_, right) = self._holes[first], self._holes[last - 1]
+            self._holes[first:last] = [part for part in ((left, begin), (end, right)) if part[0] < part[1]]
 
     def acknowledged(self, ack: Any) -> None:
         """The next acknowledgements by the other side."""

@@ -286,8 +286,8 @@ class _Course:
         if machine.round_trip_ns or (machine.syn_ns is None and not len(syns)):
             return
         for row in np.flatnonzero(opening == ACK):
-            earlier = syns[syns < row]
-            syn_ns = self.segments.time_ns[earlier[-1]] if len(earlier) else machine.syn_ns
+            earlier = np.searchsorted(syns, row)
+            syn_ns = self.segments.time_ns[syns[earlier - 1]] if earlier else machine.syn_ns
             if syn_ns is not None:
                 self.unusual[row] = True
                 if self.segments.time_ns[row] != syn_ns:

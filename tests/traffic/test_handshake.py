@@ -35,6 +35,12 @@ def test_a_hello() -> None:
     assert "TLSv1.3" in found.versions
 
 
+def test_a_name_that_a_terminal_would_obey() -> None:
+    found = client_hello(HELLO.replace(b"files.example.com", b"files\x1b[31m\r.com  "))
+    assert found is not None
+    assert found.sni == "files\ufffd[31m\ufffd.com  "
+
+
 @pytest.mark.parametrize("size", range(0, len(HELLO), 7))
 def test_a_cut_hello_is_unknown(size: int) -> None:
     assert client_hello(HELLO[:size]) is None

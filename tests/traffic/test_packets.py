@@ -114,6 +114,13 @@ def test_a_wrapping_that_is_not_known_is_never_nothing(frame: bytes) -> None:
     assert "unknown link type or wrapping" in found.validity.reasons[-1]
 
 
+def test_a_canary_may_be_in_what_was_not_looked_into() -> None:
+    known = craft.pcapng([(START_NS, DATA.frame())])
+    hidden = craft.pcapng([(START_NS, DATA.frame()), (START_NS, ETHER + b"\x88\xe7\0\0\0\1" + b"canary")])
+    verdicts = [found.canary.verdict for data in (known, hidden) if (found := analyze(data, canary=b"canary")).canary]
+    assert verdicts == ["no", "unknown"]
+
+
 def test_another_use_of_a_tunnels_port_is_udp() -> None:
     found = read(in_udp(4789, b"hello" * 9), in_udp(6081, bytes(60)))
     assert [flow.up.payload_bytes for flow in found.table.flows] == [45, 60]
@@ -289,6 +296,14 @@ def test_flows_of_others_are_foreign() -> None:
         analyze(data, client="10.0.0.77")
     with pytest.raises(UsageError, match="expected an IPv4 or IPv6 address"):
         analyze(data, client="me")
+    assert len(analyze(data, client=f"::ffff:{CLIENT}").table.flows) == 1
+
+
+def test_a_client_is_known_in_any_spelling() -> None:
+    data = craft.pcap([(START_NS, six(b"", 6))])
+    for spelling in (SIX[0], "2001:DB8:0:0::0001", "2001:db8::1%eth0"):
+        (flow,) = analyze(data, client=spelling).table.flows
+        assert (str(flow.client), flow.up.payload_bytes, flow.client_by) == (SIX[0], 100, "option")
 
 
 @pytest.mark.parametrize(("isn", "flows", "retransmissions"), [(1000, 1, 3), (9000, 2, 0)])

@@ -354,24 +354,22 @@ def analyze(
     )  # fmt: skip
     if canary is not None:
         places = streams.find(table, buffer, canary, release)
-        is_whole = (
-            found.validity.verdict != "invalid"
-            and not collector.cut
-            and not collector.aside.fragments
-            and not collector.aside.joined
-        )
+        aside = collector.aside
+        unread = collector.cut + aside.fragments + aside.joined + aside.malformed + aside.not_understood
+        is_whole = found.validity.verdict != "invalid" and not unread
         found.canary = Canary("yes" if places else "no" if is_whole else "unknown", tuple(places))
     release(len(buffer))
     return found
 
 
 def _addresses(client: str | Collection[str] | None) -> tuple[Address, ...]:
-    found = []
+    found: list[Address] = []
     for each in (client,) if isinstance(client, str) else client or ():
         try:
-            found.append(ip_address(each))
+            address = ip_address(each.partition("%")[0])
         except ValueError as error:
             raise UsageError(f"client {each!r}: expected an IPv4 or IPv6 address") from error
+        found.append(getattr(address, "ipv4_mapped", None) or address)
     return tuple(found)
 
 

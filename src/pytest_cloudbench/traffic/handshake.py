@@ -75,6 +75,12 @@ class _Bytes:
         return len(self.data) - self.place
 
 
+def _text(data: bytes) -> str:
+    """A name. What cannot be printed is replaced: a terminal would obey it."""
+    text = data.decode("ascii", "replace")
+    return text if text.isprintable() else "".join(each if each.isprintable() else "\ufffd" for each in text)
+
+
 def _message(stream: bytes, kind: int) -> _Bytes | None:
     """The first handshake message of a TLS stream, out of as many records as it needs, if it is of this kind."""
     records, message = _Bytes(stream), b""
@@ -114,11 +120,11 @@ def client_hello(stream: bytes) -> ClientHello | None:
         if _SERVER_NAME in found and found[_SERVER_NAME].left:
             names = found[_SERVER_NAME].part(2)
             if names.number(1) == 0:
-                sni = names.part(2).data.decode("ascii", "replace").lower().rstrip(".")
+                sni = _text(names.part(2).data).lower().rstrip(".")
         if _ALPN in found:
             names = found[_ALPN].part(2)
             while names.left:
-                alpn.append(names.part(1).data.decode("ascii", "replace"))
+                alpn.append(_text(names.part(1).data))
         if _SUPPORTED_VERSIONS in found:
             offered = found[_SUPPORTED_VERSIONS].part(1)
             versions = [offered.number(2) for _ in range(offered.left // 2)]
@@ -210,6 +216,6 @@ def _dns_name(body: _Bytes) -> str:
         if not length:
             body.place = place + 1 if following is None else following
             return ".".join(labels).lower()
-        labels.append(body.data[place + 1 : place + 1 + length].decode("ascii", "replace"))
+        labels.append(_text(body.data[place + 1 : place + 1 + length]))
         place += 1 + length
     raise _Short

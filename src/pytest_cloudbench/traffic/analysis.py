@@ -30,6 +30,7 @@ SCHEMA = 1
 
 _USUAL_MSS_BYTES = 1460
 _MANY_NAMES = 8
+_TOUCHED_FLOWS = streams.TOUCHED_PACKETS // 16
 _PART_ROWS = 1 << 17
 _AROUND_ROWS = 1 << 14
 """Packets before and after a part in which the acknowledgement, or the same bytes again, are looked for."""
@@ -339,7 +340,7 @@ def analyze(
         raise UsageError(
             f"{source}: no packet is from or to {' or '.join(map(str, addresses))}; clients in it are: {some}"
         )
-    facts, queries = _facts(table, buffer, rules)
+    facts, queries = _facts(table, buffer, rules, release)
     owners = None
     if whose is not None:
         owners = whose.sort(facts)
@@ -347,10 +348,10 @@ def analyze(
         table = replace(table, flows=owners.own, foreign=[*strangers, *table.foreign])
         facts = [each for each in facts if each.flow.number in owners.by]
         queries = {name: count for name, count in queries.items() if whose.has_name(name)}
+    validity = _validity(reader, collector, table, drops, _offload(table, buffer, release))
     found = Analysis(
         source, reader, table, facts, collector.aside, collector.records, collector.wire_bytes, collector.cut,
-        collector.first_ns, collector.last_ns, _validity(reader, collector, table, buffer, drops), None, owners,
-        queries,
+        collector.first_ns, collector.last_ns, validity, None, owners, queries,
     )  # fmt: skip
     if canary is not None:
         places = streams.find(table, buffer, canary, release)
@@ -376,7 +377,9 @@ def _addresses(client: str | Collection[str] | None) -> tuple[Address, ...]:
 # --- names and roles ---
 
 
-def _facts(table: FlowTable, buffer: Buffer, rules: Sequence[Rule]) -> tuple[list[FlowFacts], dict[str, int]]:
+def _facts(
+    table: FlowTable, buffer: Buffer, rules: Sequence[Rule], release: Callable[[int], None]
+) -> tuple[list[FlowFacts], dict[str, int]]:
     """What hellos and DNS say of each flow, and how often each name was asked for."""
     names: dict[Address, dict[str, None]] = {}
     queries: dict[str, int] = {}
@@ -393,6 +396,8 @@ def _facts(table: FlowTable, buffer: Buffer, rules: Sequence[Rule]) -> tuple[lis
                         names.setdefault(address, {})[message.name] = None
     found = []
     for flow in table.flows:
+        if not flow.number % _TOUCHED_FLOWS:
+            release(len(buffer))
         facts = FlowFacts(flow, dns_names=tuple(names.get(flow.server, ())))
         if flow.is_tcp and flow.up.payload_bytes:
             _hellos(facts, table, buffer)
@@ -406,10 +411,9 @@ def _facts(table: FlowTable, buffer: Buffer, rules: Sequence[Rule]) -> tuple[lis
 
 def _hellos(facts: FlowFacts, table: FlowTable, buffer: Buffer) -> None:
     flow = facts.flow
-    stream = streams.beginning(table, buffer, flow, up=True)
-    if stream[:1] != b"\x16":
+    if streams.beginning(table, buffer, flow, up=True, limit=1) != b"\x16":
         return
-    hello = handshake.client_hello(stream)
+    hello = handshake.client_hello(streams.beginning(table, buffer, flow, up=True))
     if hello is not None:
         facts.sni, facts.alpn, facts.has_ech = hello.sni, hello.alpn, hello.has_ech
     facts.tls_version = handshake.server_version(streams.beginning(table, buffer, flow, up=False))
@@ -418,7 +422,9 @@ def _hellos(facts: FlowFacts, table: FlowTable, buffer: Buffer) -> None:
 # --- whether the numbers can be trusted ---
 
 
-def _validity(reader: Reader, collector: Collector, table: FlowTable, buffer: Buffer, drops: int | None) -> Validity:
+def _validity(
+    reader: Reader, collector: Collector, table: FlowTable, drops: int | None, size_reasons: tuple[str, ...]
+) -> Validity:
     wrong, unsure = [], []
     if reader.reason:
         wrong.append(reader.reason)
@@ -447,11 +453,10 @@ def _validity(reader: Reader, collector: Collector, table: FlowTable, buffer: Bu
         if count:
             unsure.append(f"{count:,} {what}")
     verdict = "invalid" if wrong else "unknown" if unsure else "valid"
-    reasons = _offload(table, buffer)
-    return Validity(verdict, (*wrong, *unsure), not reasons, reasons, drops)
+    return Validity(verdict, (*wrong, *unsure), not size_reasons, size_reasons, drops)
 
 
-def _offload(table: FlowTable, buffer: Buffer) -> tuple[str, ...]:
+def _offload(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -> tuple[str, ...]:
     """Why sizes are not those of the wire, if so. Also fills in each side's ``mss_bytes``."""
     import numpy as np
 
@@ -459,7 +464,9 @@ def _offload(table: FlowTable, buffer: Buffer) -> tuple[str, ...]:
     opening = np.flatnonzero((packets.flags[table.order] & SYN) > 0)  # places in the order of flows
     owners = np.searchsorted(table.starts, opening, "right") - 1
     flows = {flow.number: flow for flow in table.flows}
-    for place, number in zip(opening.tolist(), owners.tolist(), strict=True):
+    for touched, (place, number) in enumerate(zip(opening.tolist(), owners.tolist(), strict=True)):
+        if not touched % streams.TOUCHED_PACKETS:
+            release(len(buffer))
         if number not in flows:
             continue
         row = int(table.order[place])

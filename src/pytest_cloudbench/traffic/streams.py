@@ -17,8 +17,10 @@ from pytest_cloudbench.traffic.flows import Flow, FlowTable
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Buffer
 
-__all__ = ["Found", "beginning", "datagrams", "find", "pieces"]
+__all__ = ["TOUCHED_PACKETS", "Found", "beginning", "datagrams", "find", "pieces"]
 
+TOUCHED_PACKETS = 512
+"""So many are looked into before a mapped file's pages are given back: each may bring in 64 KiB around it."""
 _FEW = 64
 _PART_ROWS = 1 << 15
 _JOINED_BYTES = MIB
@@ -126,8 +128,12 @@ def find(
     """
     if not text:
         return []
-    found = []
+    found, touched = [], 0
     for flow in table.flows:
+        touched += flow.up.packets + flow.down.packets
+        if touched > TOUCHED_PACKETS:
+            release(len(buffer))
+            touched = 0
         for up in (True, False):
             place = _first(table, buffer, flow, text, release, up=up)
             if place is not None:
@@ -139,8 +145,15 @@ def _first(
     table: FlowTable, buffer: Buffer, flow: Flow, text: bytes, release: Callable[[int], None], *, up: bool
 ) -> int | None:
     if not flow.is_tcp:
-        places = (data.find(text) for data in datagrams(table, buffer, flow, up=up))
-        return next((place for place in places if place >= 0), None)
+        seen = 0
+        for datagram in datagrams(table, buffer, flow, up=up):
+            if (place := datagram.find(text)) >= 0:
+                return place
+            seen += len(datagram)
+            if seen > 32 * MIB:
+                release(len(buffer))
+                seen = 0
+        return None
     tail, end, seen = b"", 0, 0
     for begin, data in pieces(table, buffer, flow, up=up):
         tail = tail if begin == end else b""

@@ -140,6 +140,7 @@ def test_what_people_see(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert any({"storage", "150", "kB", "7"} <= set(line.split()) for line in lines)
     assert any("10.9.0.2:9000" in line for line in lines)
     assert "TUE: 1.1" in text
+    assert "up is what 10.9.0.1 sent" in lines
     assert max(map(len, lines)) <= 100
     assert cli.main(["analyze", str(FOLDER / "offload.pcap"), "--changed-bytes", "200000"]) == 0
     text = capsys.readouterr().out

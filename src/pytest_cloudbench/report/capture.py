@@ -76,6 +76,9 @@ def show(
     console.print()
     count = sum(each["flows"] for each in facts["roles"].values())
     if flows:
+        clients = sorted({flow["client"] for flow in flows})
+        who = clients[0] if len(clients) == 1 else f"each flow's client ({len(clients)} addresses)"
+        console.print(f"up is what {who} sent")
         console.print(_totals(facts, count))
         console.print(_flows(flows, facts["first_s"]))
     if count > len(flows):

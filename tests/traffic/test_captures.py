@@ -17,6 +17,7 @@ import pytest
 from pytest_cloudbench.data import read_flow_rules
 from pytest_cloudbench.traffic import Analysis, analyze, metrics, parse_rules
 from pytest_cloudbench.traffic.resent import FAST, KEEP_ALIVE, OUT_OF_ORDER, RETRANSMITTED, SPURIOUS
+from tests.traffic import craft
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "fixtures" / "captures"
@@ -191,3 +192,22 @@ def test_the_command(name: str) -> None:
     for each in (facts, *facts["flows"]):
         assert wanted | {"packets", "retransmissions"} <= each.keys()
     assert facts["retransmissions"] == len(STORED[name]["retransmission"])
+
+
+@pytest.mark.parametrize("every", [1, 3, 100])
+def test_a_capture_that_shows_packets_twice_says_so(every: int) -> None:
+    once = craft.records(craft.connection(bytes(200_000)))
+    shown = [
+        (at_ns + 20_000 * again, frame)
+        for number, (at_ns, frame) in enumerate(once)
+        for again in range(1 + (number % every == 0))
+    ]
+    validity = analyze(craft.pcapng(shown)).validity
+    is_told = every < 10  # one of a hundred is what networks do, too
+    assert validity.verdict == ("unknown" if is_told else "valid")
+    assert any("sent twice" in reason for reason in validity.reasons) == is_told
+
+
+def test_what_was_lost_and_sent_again_is_not_in_the_capture_twice() -> None:
+    for name in ("loss-heavy.pcapng", "loss-up.pcapng", "loss-down.pcapng", "keep-alive.pcapng"):
+        assert not [reason for reason in analysed(name).validity.reasons if "twice" in reason]

@@ -32,6 +32,7 @@ _USUAL_MSS_BYTES = 1460
 _MANY_NAMES = 8
 _TOUCHED_FLOWS = streams.TOUCHED_PACKETS // 16
 _PART_ROWS = 1 << 17
+_AT_ONCE_NS, _FEW_TWICE, _MUCH_TWICE = 1_000_000, 8, 0.1
 _AROUND_ROWS = 1 << 14
 """Packets before and after a part in which the acknowledgement, or the same bytes again, are looked for."""
 
@@ -452,8 +453,29 @@ def _validity(
     ):
         if count:
             unsure.append(f"{count:,} {what}")
+    if again := _seen_twice(table):
+        unsure.append(f"{again:,} packets follow their like at once: the capture may hold what was sent twice")
     verdict = "invalid" if wrong else "unknown" if unsure else "valid"
     return Validity(verdict, (*wrong, *unsure), not size_reasons, size_reasons, drops)
+
+
+def _seen_twice(table: FlowTable) -> int:
+    """Packets of TCP whose payload comes again within a millisecond, if they are many.
+
+    A sender needs a round trip to repeat itself, but a mirror port, or the interface "any", shows each packet twice.
+    """
+    import numpy as np
+
+    packets, again, total = table.packets, 0, 0
+    for first in range(0, len(table.order), _PART_ROWS):
+        rows = table.order[first : first + _PART_ROWS]
+        rows = rows[(packets.payload[rows] > 0) & (packets.flags[rows] > 0)]
+        one, other = rows[:-1], rows[1:]
+        same = np.abs(packets.time_ns[other] - packets.time_ns[one]) < _AT_ONCE_NS
+        for each in (packets.seq, packets.ack, packets.payload, packets.flags, table.up):
+            same &= each[one] == each[other]
+        again, total = again + int(same.sum()), total + len(rows)
+    return again if again >= max(_FEW_TWICE, _MUCH_TWICE * total) else 0
 
 
 def _offload(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -> tuple[str, ...]:

@@ -89,6 +89,17 @@ def test_an_answer_before_the_acknowledgement_is_no_boundary() -> None:
     assert metrics.chunks(found.table, found.table.flows[0]) == [12_000]
 
 
+@pytest.mark.parametrize(("waits", "expected"), [(False, (3, 150)), (True, (0, 0))])
+def test_answers_amid_a_piece(waits: bool, expected: tuple[int, int]) -> None:
+    """Five parts, answered one by one while the next is under way: those to the first and the last are at the edges."""
+    segments = uploads([4000] * 5, 0.2)
+    if not waits:
+        late = SECOND // 5
+        segments = [each if each.up else replace(each, at_ns=each.at_ns + late, ack=each.ack - 1) for each in segments]
+    found = read(segments)
+    assert metrics.asides(found.table, found.table.flows[0], 3500) == expected
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=8), st.data())
 def test_chunks_survive_retransmissions(sizes: list[int], data: st.DataObject) -> None:

@@ -22,6 +22,7 @@ _LEAST_GAP_S = 0.005
 _MOST_ROUNDS = 2000
 _LEAST_FILE_BYTES = 400_000
 """A step has 1 MB at least, and most have more; an idle phase is compared with those."""
+_EDGE_BYTES = 64 << 10
 
 
 def window(table: FlowTable, first_ns: int, last_ns: int) -> FlowTable:
@@ -55,6 +56,7 @@ def observe(
     is_whole = analysis.validity.sizes_known
     gap_s = max(0.6 * (round_trip_s or 0.0), _LEAST_GAP_S)
     chunks = [size for flow in flows for size in metrics.chunks(table, flow)]
+    asides = [metrics.asides(table, flow, _EDGE_BYTES) for flow in flows]
     up = {flow.number: _unique_bytes(table, flow, up=True) for flow in flows}
     busy = [flow for flow in flows if up[flow.number]]
     rounds = metrics.rounds(table, max(busy, key=lambda flow: up[flow.number])) if busy else []
@@ -74,6 +76,8 @@ def observe(
         turns=sum(metrics.turns(table, flow) for flow in flows),
         exchanges=sum(max(0, len(metrics.chunks(table, flow)) - 1) for flow in flows),
         answers=_packets(table, flows, up=False),
+        asides=sum(packets for packets, _ in asides),
+        aside_bytes=sum(size for _, size in asides),
         chunks_bytes=tuple(chunks),
         rounds_bytes=tuple(rounds) if len(rounds) <= _MOST_ROUNDS else (),
         offers_h2=any(flow.number in offers for flow in busy),

@@ -40,6 +40,7 @@ class Sent:
         costs_bytes: the same in bytes.
         sizes_bytes: size of each base.
         ratios: kind to the ratios of all observations of it.
+        shares: kind to bytes sent over bytes in the file, not divided by anything.
         doubt: why no ratio can be trusted; empty when they can.
     """
 
@@ -48,6 +49,7 @@ class Sent:
     costs_bytes: list[dict[str, float]] = field(default_factory=list)
     sizes_bytes: list[int] = field(default_factory=list)
     ratios: dict[str, list[float]] = field(default_factory=dict)
+    shares: dict[str, list[float]] = field(default_factory=dict)
     doubt: str = ""
 
     @classmethod
@@ -77,6 +79,7 @@ class Sent:
             if unit:
                 ratio = cost / each.size_bytes / unit
                 made.ratios.setdefault(each.kind, []).append(ratio)
+                made.shares.setdefault(each.kind, []).append(cost / each.size_bytes)
                 if made.groups:
                     made.groups[-1][each.kind], made.costs_bytes[-1][each.kind] = ratio, cost
         if not made.doubt and "new" not in made.ratios:
@@ -267,9 +270,14 @@ def compression(sent: Sent, observations: Sequence[Observation]) -> Verdict:
         return unknown(name, "more is sent than the file, so other files go with it", evidence, numbers)
     if all(ratio >= _NOT_COMPRESSED for ratio in texts):
         margin = _margin(min(texts), packed["text"])
-        return Verdict(name, "no", "text is sent as it is", margin, tuple(evidence), numbers)
+        size = size_text(min(each.size_bytes for each in observations if each.kind == "text" and each.is_valid))
+        return Verdict(name, "no", f"text of {size} is sent as it is", margin, tuple(evidence), numbers)
     if any(ratio > _COMPRESSED for ratio in texts):
         return unknown(name, "text is sent hardly smaller than it is", evidence, numbers, wants=("text",))
+    if (share := max(sent.shares["text"])) > _COMPRESSED:
+        # An encoding that makes text longer by less than random bytes (JSON, base64 for what is no text) saves nothing.
+        why = f"text costs less than random bytes, but {share:.0%} of its size: the others may be encoded or padded"
+        return unknown(name, why, evidence, numbers)
     policy, wants = [], []
     for kind in ("text_in_jpeg", "text_as_jpeg"):
         ratio = sent.last(kind)

@@ -79,6 +79,7 @@ class Observation:
         turns: how often the client spoke and the server then answered.
         exchanges: how often the client went on only when all was acknowledged and the server had answered.
         answers: packets with payload from the server.
+        asides, aside_bytes: those that came while the client sent something large, and their payload.
         chunks_bytes: what was sent between two of these exchanges, flow after flow.
         rounds_bytes: what the server sent and what the client sent then, alternately, on the connection that carried
             most; see ``traffic.metrics.rounds``. Empty where there are too many to keep.
@@ -105,6 +106,8 @@ class Observation:
     turns: int = 0
     exchanges: int = 0
     answers: int = 0
+    asides: int = 0
+    aside_bytes: int = 0
     chunks_bytes: tuple[int, ...] = ()
     rounds_bytes: tuple[tuple[int, int], ...] = ()
     offers_h2: bool = False

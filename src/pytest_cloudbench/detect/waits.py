@@ -20,7 +20,12 @@ _LEAST_CHUNK_BYTES = 120_000
 _LEAST_CHUNKS, _SAME = 3, 0.03
 _CHUNKED_SHARE, _ONE_PIECE = 0.6, 0.9
 _NO_ABOVE_BYTES = 32 * MIB
-_H2_ANSWER_BYTES = 120
+_LEAST_ANSWER_BYTES = 120
+"""Fewer may be a window that is opened again (HTTP/2: 35 to 70 bytes within TLS, SSH: 36 to 68)."""
+_FEW_PIECES = 8
+"""So few pieces may be as many connections or copies, whatever the size of the file: another size tells."""
+_LEAST_ASIDES, _WINDOW_BYTES, _WINDOW_EVERY_BYTES = 3, 90, 200_000
+"""What a server says amid an upload opens a window when it is short and said often; else it may answer parts."""
 _ASKED_BYTES = 48
 _CUT_BY_CONTENT, _LEAST_CUT_BYTES = 0.4, 64 * KIB
 """Fixed blocks send half of a file again whose middle has moved."""
@@ -58,6 +63,8 @@ def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
         return _regular(sizes, files, evidence, numbers)
     if block_bytes(sent) is not None:
         return _deduplicated(sent, observations, evidence, numbers)
+    if talk := [text for each in files if (text := _talk(each))]:
+        return unknown(name, f"{talk[-1]}: it may answer parts that are not waited for", evidence, numbers)
     if any(share < _ONE_PIECE for _, _, share in found):
         why = "there are pauses, but not between pieces of one size"
         return unknown(name, why, evidence, numbers, wants=("big",))
@@ -85,12 +92,24 @@ def _pieces(each: Observation) -> tuple[int | None, str, float]:
             best, best_bytes = sorted(alike)[len(alike) // 2], sum(alike)
     if best is None or best_bytes < _CHUNKED_SHARE * total:
         return None, f"{file}: {len(pieces)} pieces, the largest has {share:.0%}", share
+    if best >= _ONE_PIECE * each.size_bytes:
+        return None, f"{file}: sent {len(pieces)} times", share
     larger = [size for size in pieces if size > best * (1 + _SAME)]
     if len(larger) > len(pieces) // 10:
         return None, f"{file}: pieces of {size_text(best)}, and {len(larger)} larger ones", share
     # Headers of each piece and of what carries it are not the file's.
     content = round(best * min(1.0, each.size_bytes / total))
     return content, f"{file}: {len(pieces)} pieces, most of {size_text(content)}", share
+
+
+def _talk(each: Observation) -> str:
+    """What a server says amid an upload that does not wait for it, unless it only opens windows."""
+    if each.asides < _LEAST_ASIDES:
+        return ""
+    size_bytes, every_bytes = each.aside_bytes / each.asides, each.up_bytes / each.asides
+    if size_bytes < _WINDOW_BYTES and every_bytes < _WINDOW_EVERY_BYTES:
+        return ""
+    return f"{each.asides} times the server speaks amid the upload, {size_bytes:.0f} bytes each time"
 
 
 def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str], numbers: dict[str, float]) -> Verdict:
@@ -103,9 +122,13 @@ def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str]
         why = f"pieces of {size_text(low)} may be windows of the protocol (64 KiB in HTTP/2)"
         return unknown("chunking", why, evidence, numbers)
     answers = min(each.down_bytes / max(1, each.size_bytes / low) for each in files)
-    if any(each.offers_h2 for each in files) and answers < _H2_ANSWER_BYTES:
-        why = f"HTTP/2 was offered, and {answers:.0f} bytes come back for each piece: it may be a window"
+    if answers < _LEAST_ANSWER_BYTES:
+        why = f"{answers:.0f} bytes come back for each piece: it may be a window of the protocol, as HTTP/2 and SSH have"
         return unknown("chunking", why, evidence, numbers)
+    known = {each.size_bytes for each in files}
+    if len(known) < 2 and max(known) < _FEW_PIECES * low:
+        why = f"pieces of {size_text(low)}, but whether those of another file are as large is not known"
+        return unknown("chunking", why, evidence, numbers, wants=("big",))
     margin = round(1 - _LEAST_CHUNK_BYTES / low, 4)
     return Verdict("chunking", "yes", f"chunks of {size_text(low)}", margin, tuple(evidence), numbers)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Ints
 
 __all__ = [
-    "Burst", "Interval", "Pause", "bursts", "chunks", "completion_s", "idle_traffic", "overhead", "pauses",
+    "Burst", "Interval", "Pause", "asides", "bursts", "chunks", "completion_s", "idle_traffic", "overhead", "pauses",
     "rounds", "start_up_s", "syn_times_ns", "tue", "turns",
 ]  # fmt: skip
 
@@ -216,13 +216,36 @@ def chunks(table: FlowTable, flow: Flow) -> list[int]:
     """
     import numpy as np
 
-    if not flow.is_tcp:
-        return []
+    ends, _, _ = _pieces(table, flow)
+    return [int(size) for size in np.diff(ends, prepend=0)]
+
+
+def asides(table: FlowTable, flow: Flow, margin_bytes: int) -> tuple[int, int]:
+    """Packets with payload, and their bytes, that the server sent in the middle of what ``chunks`` takes for a piece.
+
+    In the middle: the client had sent ``margin_bytes`` of it, and as many were still to come. So answers to what came
+    before and to the whole do not count; those to parts that are not waited for do, and so do windows of HTTP/2 and SSH.
+    """
+    import numpy as np
+
+    ends, answered_at, sizes = _pieces(table, flow)
+    if not len(ends):
+        return 0, 0
+    piece = np.minimum(np.searchsorted(ends, answered_at, side="right"), len(ends) - 1)
+    begins = np.concatenate(([0], ends[:-1]))
+    is_amid = (answered_at - begins[piece] >= margin_bytes) & (ends[piece] - answered_at >= margin_bytes)
+    return int(is_amid.sum()), int(sizes[is_amid].sum())
+
+
+def _pieces(table: FlowTable, flow: Flow) -> tuple[Any, Any, Any]:
+    """Where pieces end; where each of the server's packets with payload came, and its size; all in the client's bytes."""
+    import numpy as np
+
     packets, rows = table.packets, table.rows(flow)
     up, has = table.up[rows], packets.payload[rows] > 0
     sent = np.flatnonzero(up & has).astype(np.int32)
-    if not len(sent):
-        return []
+    if not flow.is_tcp or not len(sent):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
     answers = np.flatnonzero(~up & has).astype(np.int32)
     acks = np.flatnonzero(~up & ((packets.flags[rows] & ACK) > 0)).astype(np.int32)
     reach = _distance(packets.seq[rows[sent]]) + packets.payload[rows[sent]]
@@ -233,7 +256,8 @@ def chunks(table: FlowTable, flow: Flow) -> list[int]:
     replied = np.searchsorted(answers, sent)
     boundary = (replied[1:] > replied[:-1]) & (acked[seen[1:]] >= reach[:-1]) & (reach[1:] > reach[:-1])
     ends = np.append(reach[np.flatnonzero(boundary)], reach[-1])
-    return [int(size) for size in np.diff(ends, prepend=0)]
+    sent_before = np.concatenate(([0], reach))[np.searchsorted(sent, answers)]
+    return ends, sent_before, packets.payload[rows[answers]].astype(np.int64)
 
 
 def _distance(seq: Any) -> Ints:

@@ -110,6 +110,28 @@ def test_short_answers_may_open_a_window_whatever_the_protocol() -> None:
     assert (verdict.answer, "window" in verdict.detail) == ("unknown", True)
 
 
+def test_windows_that_are_opened_often_are_no_answers_to_chunks() -> None:
+    """As rsync --bwlimit over SSH does it: bursts by a clock, and ten windows opened for each."""
+    seen = [
+        replace(each, answers=10 * len(each.chunks_bytes), down_bytes=520 * len(each.chunks_bytes))
+        for each in Made(chunk_bytes=MIB).measured()
+    ]
+    verdict = judge(seen)["chunking"]
+    assert (verdict.answer, "52 bytes at a time" in verdict.detail) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("resume_s", "spread_s", "answer"),
+    [(0.05, 0.05, "unknown"), (0.4, 0.05, "yes"), (0.002, 0.01, "yes"), (None, None, "yes")],
+)
+def test_who_pauses_by_a_clock_does_not_wait_for_answers(
+    resume_s: float | None, spread_s: float | None, answer: str
+) -> None:
+    """A slow client that hashes before each chunk is steady; a bound on the rate with progress reports is not."""
+    seen = [replace(each, resume_s=resume_s, resume_spread_s=spread_s) for each in Made(chunk_bytes=MIB).measured()]
+    assert judge(seen)["chunking"].answer == answer
+
+
 def several(observations: list[Observation], count: int, share: float) -> list[Observation]:
     """The same, with each large file sent in ``count`` pieces of this share of it."""
     return [

@@ -89,6 +89,12 @@ def test_an_answer_before_the_acknowledgement_is_no_boundary() -> None:
     assert metrics.chunks(found.table, found.table.flows[0]) == [12_000]
 
 
+def test_when_the_client_goes_on_after_an_answer() -> None:
+    found = read(uploads([4000, 900, 4000, 4000], 0.2))
+    assert metrics.resumptions_s(found.table, found.table.flows[0], 1000) == [pytest.approx(0.1)] * 2
+    assert metrics.resumptions_s(found.table, found.table.flows[0], 5000) == []
+
+
 @pytest.mark.parametrize(("waits", "expected"), [(False, (3, 150)), (True, (0, 0))])
 def test_answers_amid_a_piece(waits: bool, expected: tuple[int, int]) -> None:
     """Five parts, answered one by one while the next is under way: those to the first and the last are at the edges."""

@@ -57,6 +57,7 @@ def observe(
     gap_s = max(0.6 * (round_trip_s or 0.0), _LEAST_GAP_S)
     chunks = [size for flow in flows for size in metrics.chunks(table, flow)]
     asides = [metrics.asides(table, flow, _EDGE_BYTES) for flow in flows]
+    resume_s, spread_s = _quarters([each for flow in flows for each in metrics.resumptions_s(table, flow, _EDGE_BYTES)])
     up = {flow.number: _unique_bytes(table, flow, up=True) for flow in flows}
     busy = [flow for flow in flows if up[flow.number]]
     rounds = metrics.rounds(table, max(busy, key=lambda flow: up[flow.number])) if busy else []
@@ -80,6 +81,8 @@ def observe(
         aside_bytes=sum(size for _, size in asides),
         chunks_bytes=tuple(chunks),
         rounds_bytes=tuple(rounds) if len(rounds) <= _MOST_ROUNDS else (),
+        resume_s=resume_s,
+        resume_spread_s=spread_s,
         offers_h2=any(flow.number in offers for flow in busy),
         duration_s=(last_ns - first_ns) / 1e9,
         start_up_s=metrics.start_up_s(table, busy, first_ns),
@@ -94,6 +97,16 @@ def nameless_bytes(analysis: Analysis, table: FlowTable) -> int:
     """Wire bytes in a window of flows of which nobody can tell whether they are the client's."""
     flows = analysis.sorted.nameless if analysis.sorted is not None else ()
     return sum(int(table.packets.wire[table.rows(flow)].sum()) for flow in flows)
+
+
+def _quarters(values_s: Sequence[float]) -> tuple[float | None, float | None]:
+    """The median, and the distance between the lower and the upper quarter."""
+    import numpy as np
+
+    if not values_s:
+        return None, None
+    low, middle, high = np.quantile(values_s, (0.25, 0.5, 0.75))
+    return round(float(middle), 6), round(float(high - low), 6)
 
 
 def _packets(table: FlowTable, flows: Sequence[Flow], *, up: bool) -> int:

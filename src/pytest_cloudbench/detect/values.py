@@ -83,6 +83,8 @@ class Observation:
         chunks_bytes: what was sent between two of these exchanges, flow after flow.
         rounds_bytes: what the server sent and what the client sent then, alternately, on the connection that carried
             most; see ``traffic.metrics.rounds``. Empty where there are too many to keep.
+        resume_s, resume_spread_s: from the server's last word until the client went on, after large pieces: the median,
+            and between the quarters; None: it never went on.
         offers_h2: whether a connection offered HTTP/2, whose windows look like chunks.
         duration_s: from the change until the client was in sync and quiet.
         start_up_s, completion_s: see ``traffic.metrics``; None: no payload.
@@ -110,6 +112,8 @@ class Observation:
     aside_bytes: int = 0
     chunks_bytes: tuple[int, ...] = ()
     rounds_bytes: tuple[tuple[int, int], ...] = ()
+    resume_s: float | None = None
+    resume_spread_s: float | None = None
     offers_h2: bool = False
     duration_s: float = 0.0
     start_up_s: float | None = None

@@ -22,6 +22,9 @@ _CHUNKED_SHARE, _ONE_PIECE = 0.6, 0.9
 _NO_ABOVE_BYTES = 32 * MIB
 _LEAST_ANSWER_BYTES = 120
 """Fewer may be a window that is opened again (HTTP/2: 35 to 70 bytes within TLS, SSH: 36 to 68)."""
+_WINDOW_ANSWER_BYTES = 75
+_STEADY_S, _STEADY = 0.03, 0.5
+"""How much the time from an answer to the next piece may vary: clients that compute in between are slow, but steady."""
 _FEW_PIECES = 8
 """So few pieces may be as many connections or copies, whatever the size of the file: another size tells."""
 _LEAST_ASIDES, _WINDOW_BYTES, _WINDOW_EVERY_BYTES = 3, 90, 200_000
@@ -123,7 +126,16 @@ def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str]
         return unknown("chunking", why, evidence, numbers)
     answers = min(each.down_bytes / max(1, each.size_bytes / low) for each in files)
     if answers < _LEAST_ANSWER_BYTES:
-        why = f"{answers:.0f} bytes come back for each piece: it may be a window of the protocol, as HTTP/2 and SSH have"
+        why = (
+            f"{answers:.0f} bytes come back for each piece: it may be a window of the protocol, as HTTP/2 and SSH have"
+        )
+        return unknown("chunking", why, evidence, numbers)
+    if short := [each for each in files if each.answers and each.down_bytes < _WINDOW_ANSWER_BYTES * each.answers]:
+        size = short[0].down_bytes / short[0].answers
+        why = f"the server answers {size:.0f} bytes at a time: it may be a window, and the pauses of another origin"
+        return unknown("chunking", why, evidence, numbers)
+    if any(_is_by_clock(each) for each in files):
+        why = "the client does not go on when it is answered, but sooner or later: it may pause by a clock"
         return unknown("chunking", why, evidence, numbers)
     known = {each.size_bytes for each in files}
     if len(known) < 2 and max(known) < _FEW_PIECES * low:
@@ -131,6 +143,13 @@ def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str]
         return unknown("chunking", why, evidence, numbers, wants=("big",))
     margin = round(1 - _LEAST_CHUNK_BYTES / low, 4)
     return Verdict("chunking", "yes", f"chunks of {size_text(low)}", margin, tuple(evidence), numbers)
+
+
+def _is_by_clock(each: Observation) -> bool:
+    """Whether the client goes on at times that have nothing to do with what the server says."""
+    if each.resume_s is None or each.resume_spread_s is None:
+        return False
+    return each.resume_spread_s > max(_STEADY_S, _STEADY * each.resume_s)
 
 
 def _deduplicated(

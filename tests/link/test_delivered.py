@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from pytest_cloudbench.link import Way
-from pytest_cloudbench.link.delivered import judged, probe_settings
+from pytest_cloudbench.link.delivered import judged, probe_settings, stream_bytes
 from pytest_cloudbench.model import UsageError
 
 STREAM = {"bytes": 1_000_000, "timed_bytes": 1_000_000, "seconds": 0.8, "overhead": 1.04}
@@ -71,12 +72,36 @@ def test_probes_take_a_quarter_of_a_slow_link() -> None:
     assert settings["count"] * settings["spacing_s"] <= 4.1
 
 
+def test_the_bits_of_a_probe_are_not_delay_that_nobody_asked_for() -> None:
+    slow = Way(rate_bit_per_s=64_000)
+    delays = {"up_ns": [6_200_000] * 10, "down_ns": [6_200_000] * 10}
+    assert judged(slow, slow, seen(delay=delays)).is_as_asked
+    at_once = judged(slow, slow, seen(delay={"up_ns": [100_000] * 10, "down_ns": [6_200_000] * 10}))
+    assert [text.partition(":")[0] for text in at_once.off] == ["up delay", "round trip"]
+
+
+def test_a_stream_fills_a_slow_link_for_no_longer_than_asked() -> None:
+    assert stream_bytes(Way(rate_bit_per_s=8e6), 0.5) == 500_000
+    assert stream_bytes(Way(rate_bit_per_s=9_600), 1.0) == 30_000
+    assert stream_bytes(Way(delay_ms=10), 1.0) is None
+
+
 @pytest.mark.parametrize(
     "wrong",
-    [{"delay_ms": -1}, {"jitter_ms": 1}, {"loss": 1.0}, {"loss": -0.1}, {"rate_bit_per_s": 0}, {"queue_bytes": 0}],
+    [
+        {"delay_ms": -1},
+        {"jitter_ms": 1},
+        {"loss": 1.0},
+        {"loss": -0.1},
+        {"rate_bit_per_s": 0},
+        {"queue_bytes": 0},
+        {"delay_ms": math.inf},
+        {"rate_bit_per_s": math.inf},
+        {"queue_bytes": math.nan},
+    ],
 )
 def test_no_link_has_these(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
+    with pytest.raises(UsageError, match=f"{next(iter(wrong))}|finite"):
         Way(**wrong)
 
 

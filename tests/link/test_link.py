@@ -85,6 +85,21 @@ def test_loss_and_jitter() -> None:
         assert lost["down"]["lost"] == 0
 
 
+def test_a_link_that_loses_nearly_everything_is_measured_and_says_so() -> None:
+    with Link(Way(loss=0.97), Way()) as link:
+        got = link.measure(stream_s=0)
+    assert 0.9 < (got.up.loss or 0) < 1
+    assert got.down.loss == 0
+
+
+def test_a_slow_link_is_soon_measured_and_as_asked() -> None:
+    with Link(Way(rate_bit_per_s=256e3), Way()) as link:
+        got = measured(link, 0.5)
+    assert got.up.delay_ms == pytest.approx(48 * 8 / 256, abs=1)
+    assert got.up.throughput_bit_per_s == pytest.approx(256e3, rel=0.1)
+    assert got.up.stream_bytes <= 30_000
+
+
 def test_the_record_says_what_was_asked_and_delivered() -> None:
     with Link(Way(delay_ms=2), run="record") as link:
         link.measure(stream_s=0)

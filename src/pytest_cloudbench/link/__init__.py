@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal
 
-from pytest_cloudbench.link.delivered import Delivered, DeliveredWay, Way, judged, probe_settings
+from pytest_cloudbench.link.delivered import Delivered, DeliveredWay, Way, judged, probe_settings, stream_bytes
 from pytest_cloudbench.link.devices import ADDRESSES, INTERFACE
 from pytest_cloudbench.link.leftovers import MARK, Leftover, Mark, end_leftovers
 from pytest_cloudbench.model import CloudbenchError, UsageError
@@ -42,6 +42,7 @@ _MODES = ("netem", "tun", "packet")
 _FORWARDED = ("tun", "packet")
 _RIGHTS = ("root", "sudo", "user")
 _STOP_S = 10.0
+_PROBE_S, _STREAM_WAIT_S = 120.0, 30.0
 _DIRECT = Way()
 _HOW_DEVICES = {
     "netem": "`netem` needs `ip` and `tc` (package iproute2) and `sudo modprobe -a veth sch_netem cls_u32 act_mirred`",
@@ -299,9 +300,14 @@ class Link:
                 ports = server.stdout.readline().decode()
                 for name, settings in probe_settings((self.up, self.down)).items():
                     seen[name] = self._probe([*echo, "probe", address, ports], settings)
+                    server.stdin.write(f"{seen[name]['port']}\n".encode())
+                    server.stdin.flush()
+                    seen[name]["arrived"] = int(server.stdout.readline())
                 for way, side in (("up", "server"), ("down", "client")) if stream_s else ():
                     before = self.stats()["devices"][side]
-                    stream = self._probe([*echo, "probe", address, ports], {"way": way, "seconds": stream_s})
+                    asked = {"way": way, "seconds": stream_s, "wait_s": stream_s + _STREAM_WAIT_S}
+                    most_bytes = stream_bytes(self.up if way == "up" else self.down, stream_s) or 0
+                    stream = self._probe([*echo, "probe", address, ports], {**asked, "most_bytes": most_bytes})
                     stream["overhead"] = self._overhead(before, self.stats()["devices"][side], stream["bytes"])
                     seen[way] = stream
             finally:
@@ -327,9 +333,13 @@ class Link:
 
     def _probe(self, words: list[str], settings: dict[str, Any]) -> dict[str, Any]:
         words = [*words, json.dumps(settings)]
-        done = self.run("client", words, capture_output=True, timeout=120, start_new_session=True)
+        try:
+            done = self.run("client", words, capture_output=True, timeout=_PROBE_S, start_new_session=True)
+        except subprocess.TimeoutExpired as error:
+            raise LinkError(f"the link could not be measured within {_PROBE_S:g} s") from error
         if done.returncode:
-            raise LinkError(f"the link could not be measured: {done.stderr.decode(errors='replace')[-500:]}")
+            told = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise LinkError(f"the link could not be measured: {told[-1]}")
         return dict(json.loads(done.stdout))
 
     def _overhead(self, before: dict[str, int], after: dict[str, int], payload_bytes: int) -> float:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from pytest_cloudbench.model import UsageError
 
-__all__ = ["Delivered", "DeliveredWay", "Way", "judged", "probe_settings"]
+__all__ = ["Delivered", "DeliveredWay", "Way", "judged", "probe_settings", "stream_bytes"]
 
 _DELAY_SHARE, _DELAY_MS = 0.10, 1.0
 _JITTER_SHARE, _JITTER_MS = 0.30, 1.0
@@ -22,6 +22,7 @@ _RATE_SHARE = 0.10
 _QUEUE_S, _QUEUE_MIN_BYTES = 0.1, 64 * 1024
 _PROBE_IP_BYTES = 48
 _PROBES_S = 4.0
+_STREAM_LEAST_BYTES = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Way:
         wrong = [
             text
             for is_right, text in (
+                (all(map(_is_finite, astuple(self))), "every value is a finite number"),
                 (self.delay_ms >= 0, "delay_ms is negative"),
                 (0 <= self.jitter_ms <= self.delay_ms, "jitter_ms is not between 0 and delay_ms"),
                 (0 <= self.loss < 1, "loss is a share, from 0 to below 1"),
@@ -112,6 +114,20 @@ class Delivered:
         return asdict(self)
 
 
+def _is_finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)
+
+
+def _idle_delay_ms(way: Way) -> float:
+    """What a probe takes on an idle link: at a low rate its own bits are most of it."""
+    return way.delay_ms + (_PROBE_IP_BYTES * 8e3 / way.rate_bit_per_s if way.rate_bit_per_s else 0.0)
+
+
+def stream_bytes(way: Way, stream_s: float) -> int | None:
+    """How much a stream may send at most, so that a slow link is soon empty again; None for as much as it can."""
+    return max(_STREAM_LEAST_BYTES, int(way.rate_bit_per_s / 8 * stream_s)) if way.rate_bit_per_s else None
+
+
 def probe_settings(ways: Sequence[Way]) -> dict[str, dict[str, float]]:
     """How many datagrams to send, how fast, and how long to wait: few and far apart for delays, many for loss."""
     jitter_s = max(way.jitter_ms for way in ways) / 1000
@@ -165,7 +181,7 @@ def _way(
         throughput_bit_per_s=throughput,
         stream_bytes=int(stream["bytes"]) if stream else 0,
     )
-    off = _is_off(f"{name} delay", "ms", way.delay_ms, got.delay_ms, _DELAY_SHARE, _DELAY_MS)
+    off = _is_off(f"{name} delay", "ms", _idle_delay_ms(way), got.delay_ms, _DELAY_SHARE, _DELAY_MS)
     off += _is_off(f"{name} jitter", "ms", way.jitter_ms, jitter_ms, _JITTER_SHARE, _JITTER_MS)
     bound = _LOSS_SIGMAS * math.sqrt(sent * way.loss * (1 - way.loss))
     if abs(sent - arrived - sent * way.loss) > bound:
@@ -195,5 +211,5 @@ def judged(up: Way, down: Way, seen: Mapping[str, Any]) -> Delivered:
         ways.append(got)
         off += [text for text in wrong if is_rate_known or " rate: " not in text]
     off += [f"{name}: the forwarder missed {count} packets" for name, count in seen["missed"].items() if count]
-    off += _is_off("round trip", "ms", up.delay_ms + down.delay_ms, rtt_ms, _DELAY_SHARE, _DELAY_MS)
+    off += _is_off("round trip", "ms", _idle_delay_ms(up) + _idle_delay_ms(down), rtt_ms, _DELAY_SHARE, _DELAY_MS)
     return Delivered(rtt_ms, _deviation_ms(round_ns), ways[0], ways[1], tuple(off))

@@ -21,11 +21,15 @@ from typing import Any
 __all__ = ["main"]
 
 _PROBE = struct.Struct("!IQQ")
+_ASKED = struct.Struct("!cdQ")
 _FILL = b"\0" * 65536
 
 
 def _serve(address: str) -> int:
-    """Echo datagrams with the time of their arrival; take or send a stream as the first byte asks. Ends with stdin."""
+    """Echo datagrams with the time of their arrival; take or send a stream as the first byte asks.
+
+    Ends with stdin. A port there asks how many datagrams came from it: not over the link, which may lose the answer.
+    """
     echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     echo.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
     echo.bind((address, 0))
@@ -41,29 +45,28 @@ def _serve(address: str) -> int:
             echo.sendto(_PROBE.pack(number, sent_ns, time.monotonic_ns()), sender)
         if streams in ready:
             # a thread, because datagrams that nobody asked about must not wait for a stream
-            threading.Thread(target=_stream, args=(streams.accept()[0], arrived), daemon=True).start()
+            threading.Thread(target=_stream, args=(streams.accept()[0],), daemon=True).start()
         if sys.stdin in ready:
-            return 0
+            line = sys.stdin.readline()
+            if not line:
+                return 0
+            _say(arrived.get(int(line), 0))
 
 
-def _stream(connection: socket.socket, arrived: dict[int, int]) -> None:
-    with connection:
-        way, number = struct.unpack("!cd", connection.recv(9, socket.MSG_WAITALL))
-        try:
-            if way == b"d":
-                _send_for(connection, number)
-            elif way == b"c":
-                connection.sendall(json.dumps(arrived.get(int(number), 0)).encode())
-            else:
-                connection.sendall(json.dumps(_take(connection)).encode())
-        except OSError:
-            return
+def _stream(connection: socket.socket) -> None:
+    with connection, contextlib.suppress(OSError, struct.error):
+        way, seconds, most_bytes = _ASKED.unpack(connection.recv(_ASKED.size, socket.MSG_WAITALL))
+        if way == b"d":
+            _send_for(connection, seconds, most_bytes)
+        else:
+            connection.sendall(json.dumps(_take(connection)).encode())
 
 
-def _send_for(connection: socket.socket, seconds: float) -> None:
-    until_s = time.monotonic() + seconds
-    while time.monotonic() < until_s:
-        connection.sendall(_FILL)
+def _send_for(connection: socket.socket, seconds: float, most_bytes: int) -> None:
+    until_s, left_bytes = time.monotonic() + seconds, most_bytes or sys.maxsize
+    while left_bytes and time.monotonic() < until_s:
+        connection.sendall(_FILL[:left_bytes])
+        left_bytes -= min(left_bytes, len(_FILL))
     connection.shutdown(socket.SHUT_WR)
 
 
@@ -77,10 +80,6 @@ def _take(connection: socket.socket) -> dict[str, float]:
             first_s, first_bytes = last_s, size
         total += size
     return {"bytes": total, "timed_bytes": total - first_bytes, "seconds": last_s - first_s}
-
-
-def _ask(connection: socket.socket, way: bytes, number: float) -> None:
-    connection.sendall(struct.pack("!cd", way, number))
 
 
 def _answer(connection: socket.socket) -> Any:
@@ -112,21 +111,21 @@ def _probe(address: str, ports: list[int], count: int, spacing_s: float, wait_s:
                 number, sent_ns, there_ns = _PROBE.unpack(probe.recv(2048))
                 delays.setdefault(number, (there_ns - sent_ns, time.monotonic_ns() - there_ns))
         own_port = probe.getsockname()[1]
-    with socket.create_connection((address, ports[1]), timeout=60) as connection:
-        _ask(connection, b"c", own_port)
-        arrived = _answer(connection)
     up_ns, down_ns = [up for up, _ in delays.values()], [down for _, down in delays.values()]
-    return {"sent": sent, "arrived": arrived, "back": len(delays), "up_ns": up_ns, "down_ns": down_ns}
+    return {"port": own_port, "sent": sent, "back": len(delays), "up_ns": up_ns, "down_ns": down_ns}
 
 
-def _bulk(address: str, port: int, way: str, seconds: float) -> dict[str, float]:
-    """One stream for ``seconds``; what its receiver saw."""
-    with socket.create_connection((address, port), timeout=seconds + 60) as connection:
-        _ask(connection, way[0].encode(), seconds)
-        if way == "down":
-            return _take(connection)
-        _send_for(connection, seconds)
-        return dict(_answer(connection))
+def _bulk(address: str, port: int, way: str, seconds: float, most_bytes: int, wait_s: float) -> dict[str, float]:
+    """One stream for ``seconds``; what its receiver saw: nothing where the link was too bad for a connection."""
+    try:
+        with socket.create_connection((address, port), timeout=wait_s) as connection:
+            connection.sendall(_ASKED.pack(way[0].encode(), seconds, most_bytes))
+            if way == "down":
+                return _take(connection)
+            _send_for(connection, seconds, most_bytes)
+            return dict(_answer(connection))
+    except (OSError, ValueError):  # too late, or an answer that was cut off
+        return {"bytes": 0, "timed_bytes": 0, "seconds": 0.0}
 
 
 def _hurry() -> None:

@@ -191,3 +191,14 @@ def test_a_black_hole_takes_all_protocols(wires: tuple[Wire, Wire]) -> None:
     assert [len(data) for data in wires[0].arrived()] == [41, 41]
     assert wires[1].arrived() == []
     assert wires[0].direction.counts.interrupted == 2
+
+
+def test_a_short_black_hole_does_not_end_a_long_one(wires: tuple[Wire, Wire]) -> None:
+    cutter = interrupter(wires, "black_hole", 1)
+    wires[0].send(client(b"ab", 0))
+    assert len(wires[0].arrived()) == 1  # the packet with the byte, cut
+    cutter.arm("black_hole", None, 0.0, 1e-6)
+    cutter.tick()
+    wires[0].send(client(b"c", 2))
+    assert wires[0].arrived() == []
+    assert [one["how"] for one in cutter.records()] == ["black_hole"] * 2

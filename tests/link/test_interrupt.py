@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,9 @@ def test_reset_at_a_time() -> None:
         {"how": "reset"},
         {"how": "reset", "at_byte": 1, "at_s": 1.0},
         {"how": "reset", "at_byte": 0},
+        {"how": "reset", "at_byte": 1e6},
+        {"how": "reset", "at_s": math.nan},
+        {"how": "reset", "at_s": math.inf},
         {"how": "reset", "at_byte": 1, "duration_s": 1.0},
         {"how": "black_hole", "at_s": 1.0},
     ],

@@ -20,15 +20,14 @@ _LEAST_CHUNK_BYTES = 120_000
 _LEAST_CHUNKS, _SAME = 3, 0.03
 _CHUNKED_SHARE, _ONE_PIECE = 0.6, 0.9
 _NO_ABOVE_BYTES = 32 * MIB
-_LEAST_ANSWER_BYTES = 120
-"""Fewer may be a window that is opened again (HTTP/2: 35 to 70 bytes within TLS, SSH: 36 to 68)."""
-_WINDOW_ANSWER_BYTES = 75
+_LEAST_ANSWER_BYTES, _LEAST_H2_ANSWER_BYTES = 56, 120
+"""Fewer may be a window that is opened again: 36 or 52 bytes in SSH; 35, 48 or 70 in HTTP/2 within TLS."""
 _STEADY_S, _STEADY = 0.03, 0.5
 """How much the time from an answer to the next piece may vary: clients that compute in between are slow, but steady."""
 _FEW_PIECES = 8
 """So few pieces may be as many connections or copies, whatever the size of the file: another size tells."""
 _LEAST_ASIDES, _WINDOW_BYTES, _WINDOW_EVERY_BYTES = 3, 90, 200_000
-"""What a server says amid an upload opens a window when it is short and said often; else it may answer parts."""
+"""Shorter words of a server, said more often, may open windows; others may answer parts that are not waited for."""
 _ASKED_BYTES = 48
 _CUT_BY_CONTENT, _LEAST_CUT_BYTES = 0.4, 64 * KIB
 """Fixed blocks send half of a file again whose middle has moved."""
@@ -109,10 +108,14 @@ def _talk(each: Observation) -> str:
     """What a server says amid an upload that does not wait for it, unless it only opens windows."""
     if each.asides < _LEAST_ASIDES:
         return ""
-    size_bytes, every_bytes = each.aside_bytes / each.asides, each.up_bytes / each.asides
-    if size_bytes < _WINDOW_BYTES and every_bytes < _WINDOW_EVERY_BYTES:
+    if _are_windows(each.asides, each.aside_bytes, each.up_bytes):
         return ""
-    return f"{each.asides} times the server speaks amid the upload, {size_bytes:.0f} bytes each time"
+    return f"the server speaks {each.asides} times amid the upload, {each.aside_bytes / each.asides:.0f} bytes each"
+
+
+def _are_windows(count: int, answer_bytes: int, up_bytes: int) -> bool:
+    """Whether so many packets of a server may be nothing but windows that are opened again: short ones, and often."""
+    return count > 0 and answer_bytes < _WINDOW_BYTES * count and up_bytes < _WINDOW_EVERY_BYTES * count
 
 
 def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str], numbers: dict[str, float]) -> Verdict:
@@ -125,14 +128,14 @@ def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str]
         why = f"pieces of {size_text(low)} may be windows of the protocol (64 KiB in HTTP/2)"
         return unknown("chunking", why, evidence, numbers)
     answers = min(each.down_bytes / max(1, each.size_bytes / low) for each in files)
-    if answers < _LEAST_ANSWER_BYTES:
+    if answers < (_LEAST_H2_ANSWER_BYTES if any(each.offers_h2 for each in files) else _LEAST_ANSWER_BYTES):
         why = (
             f"{answers:.0f} bytes come back for each piece: it may be a window of the protocol, as HTTP/2 and SSH have"
         )
         return unknown("chunking", why, evidence, numbers)
-    if short := [each for each in files if each.answers and each.down_bytes < _WINDOW_ANSWER_BYTES * each.answers]:
+    if short := [each for each in files if _are_windows(each.answers, each.down_bytes, each.up_bytes)]:
         size = short[0].down_bytes / short[0].answers
-        why = f"the server answers {size:.0f} bytes at a time: it may be a window, and the pauses of another origin"
+        why = f"the server says {size:.0f} bytes at a time, and often: windows, perhaps, and pauses of another origin"
         return unknown("chunking", why, evidence, numbers)
     if any(_is_by_clock(each) for each in files):
         why = "the client does not go on when it is answered, but sooner or later: it may pause by a clock"

@@ -285,7 +285,7 @@ class Interrupter:
         armed.happened_ns = int(now_s * 1e9)
         self.done.append(armed)
         if armed.how == "black_hole":
-            self._hole_until_s = now_s + (armed.duration_s or 0.0)
+            self._hole_until_s = max(self._hole_until_s, now_s + (armed.duration_s or 0.0))
             return
         if armed.at_byte is None:
             self._verdict_on_old = armed.how  # connections that were idle while it was armed were not seen

@@ -131,6 +131,25 @@ def test_a_server_that_does_not_come_up_is_an_error(make: Make) -> None:
         pair.start()
 
 
+def test_a_server_that_leaves_is_told_to_stay(make: Make) -> None:
+    with pytest.raises(ClientError, match=r"server\.command has to stay in the foreground"):
+        make('name = "x"\n[server]\ncommand = ["true"]\n[sync]\ncommand = ["true"]').start()
+
+
+def test_a_server_may_have_a_udp_port_and_a_second_one(make: Make) -> None:
+    script = (
+        "import socket, sys; ports = [socket.socket(type=socket.SOCK_DGRAM) for _ in sys.argv[1:]]; "
+        '[one.bind(("127.0.0.1", int(port))) for one, port in zip(ports, sys.argv[1:])]; ports[0].recv(1)'
+    )
+    pair = make(
+        f'name = "x"\n[server]\nudp = true\ncommand = {python(script, "{port2}", "{port}")}\n'
+        '[sync]\ncommand = ["sh", "-c", "[ {port} != {port2} ]"]'
+    )
+    pair.start()
+    pair.after_change()
+    assert pair.pids("server")
+
+
 def test_the_example_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = re.search(r"^```python\n(.*?)^```", DOCUMENT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert found

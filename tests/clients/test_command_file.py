@@ -70,6 +70,7 @@ def test_the_documents_explain_every_key_and_placeholder() -> None:
         (f'{LEAST}[files]\n"../a" = "b"', "files.'../a': expected a plain file name"),
         (f"{LEAST}[environment]\nA = 3", "environment.A: expected a text"),
         (f"{LEAST}[server]\n", "server.command: expected a list of texts"),
+        (f'{LEAST}[server]\nudp = 3\ncommand = ["b"]', "server.udp: expected true or false"),
     ],
 )
 def test_what_is_refused(text: str, message: str) -> None:

@@ -114,7 +114,7 @@ def test_reset_at_a_time() -> None:
         {"how": "reset"},
         {"how": "reset", "at_byte": 1, "at_s": 1.0},
         {"how": "reset", "at_byte": 0},
-        {"how": "reset", "at_byte": 1e6},
+        {"how": "reset", "at_byte": 1.5},
         {"how": "reset", "at_s": math.nan},
         {"how": "reset", "at_s": math.inf},
         {"how": "reset", "at_byte": 1, "duration_s": 1.0},

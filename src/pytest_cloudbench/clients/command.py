@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_cloudbench.clients.base import ClientFacts, LocalClient, Proof
 from pytest_cloudbench.clients.command_file import CommandFile, fill, load_command_file
-from pytest_cloudbench.clients.processes import Side, find_binary, program_version
+from pytest_cloudbench.clients.processes import Side, find_binary, free_port, program_version
 from pytest_cloudbench.model import ClientError
 
 __all__ = ["CommandClient"]
@@ -49,6 +49,7 @@ class CommandClient(LocalClient):
             "server": self.server_address,
             "client": self.client_address,
             "port": str(self.server_port),
+            "port2": str(free_port(self.server_address, besides=self.server_port)),
             "stored": str(self.stored),
             "restored": str(self.workdir / "restored"),
         }
@@ -71,7 +72,12 @@ class CommandClient(LocalClient):
             process = self.processes.start(
                 "server", "server", self._argv(self._described.server), env=self._environment
             )
-            self.processes.wait_listening(process, self.server_port, self.start_s)
+            try:
+                self.processes.wait_listening(process, self.server_port, self.start_s, udp=self._described.server_udp)
+            except ClientError as error:
+                if process.ended() == 0:
+                    raise ClientError(f"server.command has to stay in the foreground: {error}") from error
+                raise
 
     def _start_client(self) -> None:
         for index, command in enumerate(self._described.setup):

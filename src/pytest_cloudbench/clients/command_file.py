@@ -24,6 +24,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "server": "the server's address",
     "client": "the client's address",
     "port": "a free TCP port on the server",
+    "port2": "another one, for a tool that needs two",
     "stored": "the server's own folder",
     "restored": "an empty folder for verify.restore",
 }
@@ -31,7 +32,7 @@ PLACEHOLDERS: Mapping[str, str] = {
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "setup": ("commands",),
-    "server": ("command",),
+    "server": ("command", "udp"),
     "sync": ("command", "timeout_s"),
     "verify": ("folder", "restore", "command"),
 }
@@ -56,6 +57,7 @@ class CommandFile:
         files: name below ``{workdir}`` to content, written before anything starts.
         setup: run on the client's side, one after another, when the server is up.
         server: stays; it is up when it listens on ``{port}``. Empty: there is none.
+        server_udp: ``{port}`` is a UDP port.
         sync: run after each change, or started once.
         timeout_s: how long one run of ``sync`` or ``verify`` may take, seconds.
         verify_folder: a folder that must be equal to ``{folder}`` by content.
@@ -73,6 +75,7 @@ class CommandFile:
     files: Mapping[str, str] = field(default_factory=dict)
     setup: tuple[_Words, ...] = ()
     server: _Words = ()
+    server_udp: bool = False
     timeout_s: float = _DEFAULT_TIMEOUT_S
     verify_folder: str = ""
     verify_restore: _Words = ()
@@ -106,9 +109,7 @@ def parse_command_file(text: str, source: str) -> CommandFile:
     tables = {name: read.table(name, data.get(name, {})) for name in (*_KEYS, "environment", "files")}
     for name, keys in _KEYS.items():
         read.known(name, tables[name], keys)
-    watches = data.get("watches", False)
-    if not isinstance(watches, bool):
-        raise ConfigError(source, "watches", "expected true or false")
+    watches = read.flag("watches", data.get("watches", False))
     setup = tables["setup"].get("commands", [])
     if not isinstance(setup, list):
         raise ConfigError(source, "setup.commands", "expected a list of commands, each a list of texts")
@@ -126,6 +127,7 @@ def parse_command_file(text: str, source: str) -> CommandFile:
         files={read.file_name(name): read.text(f"files.{name}", value) for name, value in tables["files"].items()},
         setup=tuple(read.command(f"setup.commands[{index}]", command) for index, command in enumerate(setup)),
         server=read.command("server.command", tables["server"].get("command")) if "server" in data else (),
+        server_udp=read.flag("server.udp", tables["server"].get("udp", False)),
         timeout_s=read.seconds("sync.timeout_s", tables["sync"].get("timeout_s", _DEFAULT_TIMEOUT_S)),
         verify_folder=read.text("verify.folder", verify["folder"]) if "folder" in verify else "",
         verify_restore=read.command("verify.restore", verify["restore"]) if "restore" in verify else (),
@@ -157,6 +159,11 @@ class _Reader:
     def table(self, key: str, value: object) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ConfigError(self._source, key, "expected a table")
+        return value
+
+    def flag(self, key: str, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ConfigError(self._source, key, "expected true or false")
         return value
 
     def text(self, key: str, value: object) -> str:

@@ -35,7 +35,7 @@ _STOP_S = 5.0
 _VERSION_S = 10.0
 _LOOK_S = 0.02
 _TAIL_LINES = 8
-_LISTEN = "0A"
+_LISTEN, _BOUND = "0A", "07"
 
 
 class Runner(Protocol):
@@ -221,11 +221,10 @@ class Processes:
             # What ends wakes this up before the next look.
             self._wait_any(_LOOK_S)
 
-    def wait_listening(self, process: Process, port: int, timeout_s: float) -> None:
-        """Return when something in the process's network namespace listens on the TCP port."""
-        self.wait_until(
-            lambda: port in _listening(process.pid), timeout_s, f"{process.name} did not listen on port {port}"
-        )
+    def wait_listening(self, process: Process, port: int, timeout_s: float, *, udp: bool = False) -> None:
+        """Return when something in the process's network namespace listens on the TCP port, or has the UDP port."""
+        what = f"{process.name} did not listen on {'UDP ' if udp else ''}port {port}"
+        self.wait_until(lambda: port in _listening(process.pid, udp=udp), timeout_s, what)
 
     def wait_logged(self, process: Process, words: str, timeout_s: float) -> None:
         """Return when the words occur in the process's log."""
@@ -338,11 +337,11 @@ def find_binary(name: str) -> str | None:
     return shutil.which(name, path=path)
 
 
-def free_port(address: str) -> int:
+def free_port(address: str, *, besides: int = 0) -> int:
     """A TCP port that nothing uses now. Of an address in another namespace, one that is free here."""
     with _bound(address) as server:
         port: int = server.getsockname()[1]
-        return port
+        return port if port != besides else free_port(address)
 
 
 @contextmanager
@@ -382,11 +381,12 @@ def tail(path: Path, lines: int = _TAIL_LINES) -> str:
     return "".join(f"\n  {line}" for line in text.strip().splitlines()[-lines:])
 
 
-def _listening(pid: int) -> set[int]:
-    """TCP ports that are listened on in the network namespace of a process; no packet is sent to find out."""
+def _listening(pid: int, *, udp: bool = False) -> set[int]:
+    """Ports that are listened on in the network namespace of a process; no packet is sent to find out."""
     found = set()
-    for table in ("tcp", "tcp6"):
+    tables, state = (("udp", "udp6"), _BOUND) if udp else (("tcp", "tcp6"), _LISTEN)
+    for table in tables:
         with suppress(OSError):
             rows = [line.split() for line in Path(f"/proc/{pid}/net/{table}").read_text("ascii").splitlines()[1:]]
-            found |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == _LISTEN}
+            found |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == state}
     return found

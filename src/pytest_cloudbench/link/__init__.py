@@ -265,12 +265,13 @@ class Link:
             raise UsageError("link: an interruption is reset, drop or black_hole")
         if (at_byte is None) == (at_s is None):
             raise UsageError("link: give one of at_byte and at_s")
-        if at_byte is not None and (not isinstance(at_byte, int) or at_byte < 1):
+        if at_byte is not None and (at_byte < 1 or at_byte % 1 != 0):
             raise UsageError("link: at_byte is a whole number, at least 1")
         if at_s is not None and not 0 <= at_s < math.inf:
             raise UsageError("link: at_s is a number of seconds, at least 0")
         if (how == "black_hole") != (duration_s is not None and duration_s > 0):
             raise UsageError("link: a black hole, and only that, has a duration_s above 0")
+        at_byte = None if at_byte is None else int(at_byte)
         self._ask(interrupt={"how": how, "at_byte": at_byte, "at_s": at_s, "duration_s": duration_s})
 
     def interruptions(self) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from pytest_cloudbench.capture import CaptureResult
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.traffic import Analysis, Whose, analyze
 
-__all__ = ["difference", "first_line", "look", "wait_quiet"]
+__all__ = ["briefly", "difference", "look", "wait_quiet"]
 
 _LOOK_S, _QUIET_LOOKS, _QUIET_BYTES, _QUIET_MOST_S = 0.1, 4, 2_000, 4.0
 
@@ -58,9 +58,10 @@ def look(
     return found, ()
 
 
-def first_line(error: Exception) -> str:
-    """The beginning of what an error says; clients add the last lines of their logs."""
-    return str(error).strip().partition("\n")[0]
+def briefly(error: Exception) -> str:
+    """The first line of what an error says, and the last: clients add the end of a log, whose last line says most."""
+    first, *more = str(error).strip().splitlines() or [""]
+    return f"{first} ({more[-1].strip()})" if more else first
 
 
 def difference(after: float | None, before: float | None) -> float | None:

@@ -19,7 +19,7 @@ from pytest_cloudbench.clients.base import Receiver, SyncClient
 from pytest_cloudbench.clients.processes import End, Side
 from pytest_cloudbench.link import Link
 from pytest_cloudbench.model import ClientError, chunks
-from pytest_cloudbench.systems.looking import difference, first_line
+from pytest_cloudbench.systems.looking import briefly, difference
 from pytest_cloudbench.systems.usage import rss_bytes
 from pytest_cloudbench.systems.workloads import Workload, put
 
@@ -155,7 +155,7 @@ def _wait(client: SyncClient, watch: _Watch, timeout_s: float) -> str:
             if time.monotonic() >= until_s:
                 return f"not there, or not intact, after {timeout_s:g} s"
     except ClientError as error:
-        return first_line(error)
+        return briefly(error)
     return ""
 
 

@@ -24,7 +24,7 @@ from pytest_cloudbench.detect import Observation, Step, Verdict, first_steps, ju
 from pytest_cloudbench.link import Way
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.systems.changes import Changes
-from pytest_cloudbench.systems.looking import difference, first_line, wait_quiet
+from pytest_cloudbench.systems.looking import briefly, difference, wait_quiet
 from pytest_cloudbench.systems.network import Network, network_of, proof_notes
 from pytest_cloudbench.traffic import Analysis
 
@@ -180,7 +180,7 @@ class SyncSession:
                 self.client.after_change()
                 self.proofs.add(self.client.wait_synced(self._timeout_s))
             except ClientError as error:
-                done = replace(done, reasons=(f"the client did not carry it out: {first_line(error)}",))
+                done = replace(done, reasons=(f"the client did not carry it out: {briefly(error)}",))
                 self._take_back()
             wait_quiet(path)
         used_s = self.client.cpu_s("client")
@@ -193,7 +193,7 @@ class SyncSession:
             self.client.after_change()
             self.client.wait_synced(self._timeout_s)
         except ClientError as error:
-            self._broken = f"the client was out of sync since an earlier step: {first_line(error)}"
+            self._broken = f"the client was out of sync since an earlier step: {briefly(error)}"
 
     # --- what was seen ---
 

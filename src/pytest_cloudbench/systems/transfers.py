@@ -22,7 +22,7 @@ from pytest_cloudbench.detect.observe import observe, window
 from pytest_cloudbench.detect.values import Observation
 from pytest_cloudbench.link import Link, Way
 from pytest_cloudbench.model import ClientError, UsageError
-from pytest_cloudbench.systems.looking import difference, first_line, wait_quiet
+from pytest_cloudbench.systems.looking import briefly, difference, wait_quiet
 from pytest_cloudbench.systems.network import Network, OwnLink, proof_notes
 from pytest_cloudbench.systems.usage import energy_j, read_energy_uj, rss_bytes
 from pytest_cloudbench.systems.workloads import Workload, put
@@ -254,7 +254,7 @@ class Transfers:
             self.client.after_change()
             self.proofs.add(self.client.wait_synced(self._timeout_s))
         except ClientError as raised:
-            return first_line(raised)
+            return briefly(raised)
         return ""
 
     def _happened(self, asked: Interruption | None) -> tuple[int | None, dict[str, Any]]:

@@ -57,7 +57,7 @@ def test_table_1_finds_what_the_client_was_told_to_do(lab: Lab) -> None:
     assert [each["has_capability"] for each in info.values()] == [1] * 5
     assert info["Deduplication"]["deduplication"] == "yes"
     assert info["Compression"]["how"].startswith("smart")
-    assert info["Chunking"]["how"] == "chunks of 1 MiB"
+    assert info["Chunking"]["how"].startswith("chunks of 1 MiB, in files of 16 MiB")
     assert all(each["evidence"] for each in info.values())
     assert ended.lines_with("Dropbox, Wuala")
 

@@ -137,7 +137,7 @@ def deduplication(sent: Sent) -> Verdict:
         return unknown(name, "no copy of a file was measured", evidence, numbers, wants=("copy",))
     if all(ratio >= _WHOLE for ratio in copies):
         margin = _margin(min(copies), _CHEAP)
-        return Verdict(name, "no", "a copy is sent like a new file", margin, tuple(evidence), numbers)
+        return Verdict(name, "no", "a copy made at once is sent like a new file", margin, tuple(evidence), numbers)
     if any(ratio > _CHEAP for ratio in copies):
         return unknown(name, "a copy is neither sent whole nor left out", evidence, numbers, wants=("new", "copy"))
     parts, wants = [], []

@@ -145,7 +145,8 @@ def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str]
         why = f"pieces of {size_text(low)}, but whether those of another file are as large is not known"
         return unknown("chunking", why, evidence, numbers, wants=("big",))
     margin = round(1 - _LEAST_CHUNK_BYTES / low, 4)
-    return Verdict("chunking", "yes", f"chunks of {size_text(low)}", margin, tuple(evidence), numbers)
+    detail = f"chunks of {size_text(low)}, in files of {' and '.join(map(size_text, sorted(known)))}"
+    return Verdict("chunking", "yes", detail, margin, tuple(evidence), numbers)
 
 
 def _is_by_clock(each: Observation) -> bool:

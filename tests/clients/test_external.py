@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -157,12 +158,14 @@ def test_the_counters_are_the_kernels(tmp_path: Path) -> None:
 def test_a_process_by_its_name(tmp_path: Path) -> None:
     program = tmp_path / f"client{os.getpid()}"  # others on this machine may run this test, too
     program.symlink_to("/bin/sleep")
-    with subprocess.Popen([program, "600"]) as process:
+    with subprocess.Popen([program, "600"]) as process, ExitStack() as stack:
+        stack.callback(process.kill)  # a failure must not wait for its end
+        while Path(f"/proc/{process.pid}/comm").read_text("utf-8").strip() != program.name:
+            pass  # the kernel names it a moment after it has told the parent
         client = made(tmp_path, process=program.name)
         assert process.pid in client.pids("client")
         assert client.pids("server") == ()
         assert client.cpu_s("client") is not None
-        process.kill()
     assert client.cpu_s("client") is None
     client.stop()
     assert made(tmp_path).cpu_s("client") is None

@@ -23,8 +23,8 @@ NOT_TOLD = {
     ("chunking", "script: windows of 1 MiB"),
     ("compression", "script: base64 for what is no text"),
 }
-"""What is documented and stays unknown: a stream in which an answer comes back for each file, and what looks like waiting
-or compressing and is not."""
+"""What is documented and stays unknown: a stream in which an answer comes back for each file, and what only looks like
+waiting or compressing."""
 
 
 def recorded(spec: str) -> list[Observation]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pytest_cloudbench.detect.bundling import bundling
+from pytest_cloudbench.detect.chunking import chunking
 from pytest_cloudbench.detect.sent import Sent, compression, deduplication, delta
 from pytest_cloudbench.detect.values import KINDS, Observation, Step, Verdict, unknown
-from pytest_cloudbench.detect.waits import bundling, chunking
 from pytest_cloudbench.model import MIB
 
 __all__ = ["CAPABILITIES", "first_steps", "judge", "more_steps"]

@@ -1,306 +1,34 @@
-"""Where a client waits for answers: chunking and bundling (IMC 2013, sections 4.1 and 4.2).
+"""Whether it shows where a client waits, which chunking and bundling rest on (IMC 2013, sections 4.1 and 4.2).
 
-What may live here: verdicts that rest on exchanges: places where the client went on only after everything that it had
-sent was acknowledged and the server had spoken.
+What may live here: what hides exchanges: places where the client went on only after everything that it had sent was
+acknowledged and the server had spoken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_cloudbench.detect.sent import Sent, block_bytes, is_edit_cheaper
-from pytest_cloudbench.detect.values import Observation, Verdict, size_text, unknown, valid_of
-from pytest_cloudbench.model import KIB, MIB
+from pytest_cloudbench.detect.values import Observation
 
-__all__ = ["bundling", "chunking"]
+__all__ = ["ASKED_BYTES", "too_close", "unseen"]
 
-_LEAST_PIECE_BYTES = 16 * KIB
-_LEAST_CHUNK_BYTES = 120_000
-"""Below lie windows of 64 KiB, of HTTP/2 and others, which look just like chunks."""
-_LEAST_CHUNKS, _SAME = 3, 0.03
-_CHUNKED_SHARE, _ONE_PIECE = 0.6, 0.9
-_NO_ABOVE_BYTES = 32 * MIB
-_LEAST_ANSWER_BYTES, _LEAST_H2_ANSWER_BYTES = 56, 120
-"""Fewer may be a window that is opened again: 36 or 52 bytes in SSH; 35, 48 or 70 in HTTP/2 within TLS."""
-_STEADY_S, _STEADY = 0.03, 0.5
-"""How much the time from an answer to the next piece may vary: clients that compute in between are slow, but steady."""
-_FEW_PIECES = 8
-"""So few pieces may be as many connections or copies, whatever the size of the file: another size tells."""
-_LEAST_ASIDES, _WINDOW_BYTES, _WINDOW_EVERY_BYTES = 3, 90, 200_000
-"""Shorter words of a server, said more often, may open windows; others may answer parts that are not waited for."""
-_ASKED_BYTES = 48
-_CUT_BY_CONTENT, _LEAST_CUT_BYTES = 0.4, 64 * KIB
-"""Fixed blocks send half of a file again whose middle has moved."""
-
-_PER_FILE, _NEVER = 0.4, 0.06
-_NO_ANSWER_BYTES = 12
-_AHEAD, _BEHIND = 0.05, 0.25
-_LEAST_ROUND, _LARGEST_ROUND, _LEAST_ROUNDS = 0.05, 0.5, 4
-_NEARLY_ALL = 0.98
-"""Of what is sent; what the server says after it is no question any more."""
+ASKED_BYTES = 48
+"""What a server needs at least to ask for something by its name or digest."""
 _UDP_SHARE = 0.2
-_REPEATS = 2
 _LEAST_ROUND_TRIP_S = 0.005
 """At a shorter one, an answer may be there before the next bytes are sent, though nobody waited for it."""
 
 
-def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
-    """Whether a large file is sent in pieces, each acknowledged before the next one begins, and how large they are."""
-    name = "chunking"
-    files = valid_of(observations, "new", "big")
-    if sent.doubt:
-        return unknown(name, sent.doubt, wants=("idle", "new"))
-    if close := _too_close(files):
-        return unknown(name, close)
-    if not files or all(each.up_bytes < 0.5 * each.size_bytes for each in files):
-        return unknown(name, "no large file was seen", wants=("new",))
-    if any(each.udp_up_bytes > _UDP_SHARE * each.up_bytes for each in files):
-        return unknown(name, "the client sends over UDP, where acknowledgements do not show")
-    found = [_pieces(each) for each in files]
-    evidence = [text for _, text, _ in found]
-    sizes = [size for size, _, _ in found if size is not None]
-    largest = max(files, key=lambda each: each.size_bytes)
-    numbers = {"largest_file_bytes": float(largest.size_bytes), "largest_piece": min(share for _, _, share in found)}
-    if sizes and len(sizes) >= sum(each.size_bytes >= _LEAST_CHUNKS * min(sizes) for each in files):
-        return _regular(sizes, files, evidence, numbers)
-    if block_bytes(sent) is not None:
-        return _deduplicated(sent, observations, evidence, numbers)
-    if talk := [text for each in files if (text := _talk(each))]:
-        return unknown(name, f"{talk[-1]}: it may answer parts that are not waited for", evidence, numbers)
-    if any(share < _ONE_PIECE for _, _, share in found):
-        why = "there are pauses, but not between pieces of one size"
-        return unknown(name, why, evidence, numbers, wants=("big",))
-    return _one_piece(sent, largest, evidence, numbers)
+def unseen(observations: Sequence[Observation]) -> str:
+    """Why waits do not show, where much goes over UDP; else nothing."""
+    if any(each.udp_up_bytes > _UDP_SHARE * each.up_bytes for each in observations):
+        return "the client sends over UDP, where acknowledgements do not show"
+    return ""
 
 
-def _too_close(observations: Sequence[Observation]) -> str:
+def too_close(observations: Sequence[Observation]) -> str:
     """Why waits do not show, where the server is too near; else nothing."""
     known = [each.round_trip_s for each in observations if each.round_trip_s is not None]
     if not known or min(known) >= _LEAST_ROUND_TRIP_S:
         return ""
     return f"the server is near (round trip {1e3 * min(known):.2g} ms), so what the client waits for does not show"
-
-
-def _pieces(each: Observation) -> tuple[int | None, str, float]:
-    """(size of the chunks, what was seen, share of the largest piece) in the upload of one file."""
-    pieces = [size for size in each.chunks_bytes if size >= _LEAST_PIECE_BYTES]
-    total = sum(pieces)
-    share = max(pieces, default=0) / max(1, total)
-    file = size_text(each.size_bytes)
-    best, best_bytes = None, 0
-    for size in sorted(set(pieces)):
-        alike = [other for other in pieces if abs(other - size) <= _SAME * size]
-        if len(alike) >= _LEAST_CHUNKS and sum(alike) > best_bytes:
-            best, best_bytes = sorted(alike)[len(alike) // 2], sum(alike)
-    if best is None or best_bytes < _CHUNKED_SHARE * total:
-        return None, f"{file}: {len(pieces)} pieces, the largest has {share:.0%}", share
-    if best >= _ONE_PIECE * each.size_bytes:
-        return None, f"{file}: sent {len(pieces)} times", share
-    larger = [size for size in pieces if size > best * (1 + _SAME)]
-    if len(larger) > len(pieces) // 10:
-        return None, f"{file}: pieces of {size_text(best)}, and {len(larger)} larger ones", share
-    # Headers of each piece and of what carries it are not the file's.
-    content = round(best * min(1.0, each.size_bytes / total))
-    return content, f"{file}: {len(pieces)} pieces, most of {size_text(content)}", share
-
-
-def _talk(each: Observation) -> str:
-    """What a server says amid an upload that does not wait for it, unless it only opens windows."""
-    if each.asides < _LEAST_ASIDES:
-        return ""
-    if _are_windows(each.asides, each.aside_bytes, each.up_bytes):
-        return ""
-    return f"the server speaks {each.asides} times amid the upload, {each.aside_bytes / each.asides:.0f} bytes each"
-
-
-def _are_windows(count: int, answer_bytes: int, up_bytes: int) -> bool:
-    """Whether so many packets of a server may be nothing but windows that are opened again: short ones, and often."""
-    return count > 0 and answer_bytes < _WINDOW_BYTES * count and up_bytes < _WINDOW_EVERY_BYTES * count
-
-
-def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str], numbers: dict[str, float]) -> Verdict:
-    low, high = min(sizes), max(sizes)
-    numbers["chunk_bytes"] = float(low)
-    if high > low * (1 + _SAME):
-        why = f"pieces are of one size in a file, but not in all ({size_text(low)} and {size_text(high)})"
-        return unknown("chunking", why, evidence, numbers)
-    if low < _LEAST_CHUNK_BYTES:
-        why = f"pieces of {size_text(low)} may be windows of the protocol (64 KiB in HTTP/2)"
-        return unknown("chunking", why, evidence, numbers)
-    answers = min(each.down_bytes / max(1, each.size_bytes / low) for each in files)
-    if answers < (_LEAST_H2_ANSWER_BYTES if any(each.offers_h2 for each in files) else _LEAST_ANSWER_BYTES):
-        why = (
-            f"{answers:.0f} bytes come back for each piece: it may be a window of the protocol, as HTTP/2 and SSH have"
-        )
-        return unknown("chunking", why, evidence, numbers)
-    if short := [each for each in files if _are_windows(each.answers, each.down_bytes, each.up_bytes)]:
-        size = short[0].down_bytes / short[0].answers
-        why = f"the server says {size:.0f} bytes at a time, and often: windows, perhaps, and pauses of another origin"
-        return unknown("chunking", why, evidence, numbers)
-    if any(_is_by_clock(each) for each in files):
-        why = "the client does not go on when it is answered, but sooner or later: it may pause by a clock"
-        return unknown("chunking", why, evidence, numbers)
-    known = {each.size_bytes for each in files}
-    if len(known) < 2 and max(known) < _FEW_PIECES * low:
-        why = f"pieces of {size_text(low)}, but whether those of another file are as large is not known"
-        return unknown("chunking", why, evidence, numbers, wants=("big",))
-    margin = round(1 - _LEAST_CHUNK_BYTES / low, 4)
-    detail = f"chunks of {size_text(low)}, in files of {' and '.join(map(size_text, sorted(known)))}"
-    return Verdict("chunking", "yes", detail, margin, tuple(evidence), numbers)
-
-
-def _is_by_clock(each: Observation) -> bool:
-    """Whether the client goes on at times that have nothing to do with what the server says."""
-    if each.resume_s is None or each.resume_spread_s is None:
-        return False
-    return each.resume_spread_s > max(_STEADY_S, _STEADY * each.resume_s)
-
-
-def _deduplicated(
-    sent: Sent, observations: Sequence[Observation], evidence: list[str], numbers: dict[str, float]
-) -> Verdict:
-    """Blocks that are deduplicated and do not show as pauses: are they asked for one by one, or cut by content?
-
-    Blocks that are found again behind an insertion are cut by content. Small ones may as well be a difference to a
-    similar file.
-    """
-    block = block_bytes(sent)
-    assert block is not None
-    new, copy = valid_of(observations, "new")[-1], valid_of(observations, "copy")[-1]
-    blocks = new.size_bytes / max(1.0, block)
-    asked = (new.down_bytes - copy.down_bytes) / max(1.0, blocks)
-    numbers |= {"block_bytes": block, "asked_bytes_per_block": round(asked, 2)}
-    if asked >= _ASKED_BYTES and blocks >= 4 * _LEAST_CHUNKS:
-        detail = f"blocks of about {size_text(block)}, each asked for by the server"
-        return Verdict("chunking", "yes", detail, round(1 - _ASKED_BYTES / asked, 4), tuple(evidence), numbers)
-    moved = sent.last("twin_insert")
-    if moved is not None and moved <= _CUT_BY_CONTENT and block >= _LEAST_CUT_BYTES:
-        detail = f"cut by content, about {size_text(block)} each; sent together, so no pauses show"
-        evidence += sent.evidence("twin_insert")
-        return Verdict("chunking", "yes", detail, round(1 - moved / _CUT_BY_CONTENT, 4), tuple(evidence), numbers)
-    why = "content is deduplicated by block, but no pieces are seen on the wire"
-    return unknown("chunking", why, evidence, numbers)
-
-
-def _one_piece(sent: Sent, largest: Observation, evidence: list[str], numbers: dict[str, float]) -> Verdict:
-    copy, twin = sent.last("copy"), sent.last("twin_change")
-    if copy is None or (copy < _CHUNKED_SHARE and twin is None and is_edit_cheaper(sent)):
-        wants = ("copy",) if copy is None else ("twin_change", "twin_insert", "big")
-        return unknown("chunking", "whether blocks are deduplicated is not known", evidence, numbers, wants=wants)
-    if largest.size_bytes < _NO_ABOVE_BYTES:
-        why = f"not up to {size_text(largest.size_bytes)}; larger files were not tried"
-        return unknown("chunking", why, evidence, numbers, wants=("big",))
-    margin = round(1 - (1 - numbers["largest_piece"]) / (1 - _ONE_PIECE), 4)
-    detail = f"one piece, up to {size_text(largest.size_bytes)}"
-    return Verdict("chunking", "no", detail, margin, tuple(evidence), numbers)
-
-
-def bundling(sent: Sent, observations: Sequence[Observation]) -> Verdict:
-    """Whether many small files travel together, without a connection, a wait or an answer for each.
-
-    Two batches of as many bytes in different numbers of files are compared, so whatever does not depend on the number
-    of files cancels out.
-    """
-    name, wants = "bundling", ("few", "many")
-    few, many = valid_of(observations, "few"), valid_of(observations, "many")
-    if sent.doubt:
-        return unknown(name, sent.doubt, wants=("idle", "new", *wants))
-    if close := _too_close((*few, *many)):
-        return unknown(name, close)
-    evidence = [
-        f"{each.files} files of {size_text(each.size_bytes / max(1, each.files))}: {each.syns} connections, "
-        f"{each.exchanges} exchanges, {each.down_bytes} bytes back"
-        for each in (*few, *many)
-    ]
-    # A connection for each file needs no second batch to be seen.
-    if many and not few and min(each.syns / max(1, each.files) for each in many) >= 2 * _PER_FILE:
-        syns = many[-1].syns / many[-1].files
-        detail = f"a connection for each file ({syns:.2g})"
-        return Verdict(name, "no", detail, round(1 - _PER_FILE / syns, 4), tuple(evidence), {"syns_per_file": syns})
-    if not few or not many:
-        return unknown(name, "two batches of files are needed", evidence, wants=wants)
-    idle = max(valid_of(observations, "idle"), key=lambda each: each.exchanges / max(each.duration_s, 1e-9))
-    return _compared(few, many, idle, evidence)
-
-
-def _compared(
-    few: Sequence[Observation], many: Sequence[Observation], idle: Observation, evidence: list[str]
-) -> Verdict:
-    """The verdict on pairs of batches."""
-    name = "bundling"
-    slopes = [_slopes(*pair, idle) for pair in zip(few, many, strict=False)]
-    numbers = {f"{key}_per_file": round(value, 4) for key, value in slopes[-1].items()}
-    if any(each.up_bytes < 0.5 * each.size_bytes for each in (*few, *many)):
-        return unknown(name, "less came up than the files hold", evidence, numbers, wants=("few", "many"))
-    kinds = {_bundled(each) for each in slopes}
-    if "no" not in kinds and "bundle" not in kinds and (asked := max(map(_asked_bytes, many))) >= _ASKED_BYTES:
-        numbers["asked_bytes_per_file"] = round(asked, 2)
-        detail = f"each file is asked for by the server ({asked:.0f} bytes), several at a time"
-        return Verdict(name, "no", detail, round(1 - _ASKED_BYTES / asked, 4), tuple(evidence), numbers)
-    if len(kinds) > 1:
-        return unknown(name, "two measurements disagree", evidence, numbers)
-    if any(each.udp_up_bytes > _UDP_SHARE * each.up_bytes for each in many) and "no" not in kinds:
-        return unknown(name, "the client sends over UDP, where acknowledgements do not show", evidence, numbers)
-    return _told(slopes[-1], len(slopes) < _REPEATS, evidence, numbers)
-
-
-def _told(slope: dict[str, float], may_repeat: bool, evidence: list[str], numbers: dict[str, float]) -> Verdict:
-    """The verdict on what each file more adds."""
-    name, kind = "bundling", _bundled(slope)
-    again = ("few", "many") if may_repeat else ()
-    if kind == "no":
-        is_syn = slope["syns"] >= _PER_FILE
-        much = slope["syns" if is_syn else "exchanges"]
-        detail = f"{'a connection' if is_syn else 'an exchange'} for each file ({much:.2g})"
-        return Verdict(name, "no", detail, round(1 - _PER_FILE / max(much, _PER_FILE), 4), tuple(evidence), numbers)
-    if kind == "thin":
-        why = "more exchanges for more files, but not one for each"
-        return unknown(name, why, evidence, numbers, wants=again)
-    if kind == "stream":
-        why = f"files follow each other without a wait, and {slope['down_bytes']:.0f} bytes come back for each"
-        return unknown(name, why, evidence, numbers, wants=again if slope["down_bytes"] >= _ASKED_BYTES else ())
-    margin = round(1 - max(0.0, slope["down_bytes"]) / _NO_ANSWER_BYTES, 4)
-    return Verdict(name, "yes", "many files travel as one, without answers for each", margin, tuple(evidence), numbers)
-
-
-def _asked_bytes(each: Observation) -> float:
-    """Bytes that the server sends for each file before the client sends it; 0 where the client does not go by them.
-
-    It goes by them if it is never ahead of them, and soon has sent in proportion to them, again and again. Answers do
-    not do that: they come after the file, when the next ones are on their way. Nor does one list of all that is wanted.
-    """
-    total = sum(up for _, up in each.rounds_bytes)
-    said, sent, rounds = 0, 0, []
-    for back, up in each.rounds_bytes:
-        rounds.append((back, up))
-        said, sent = said + back, sent + up
-        if sent >= _NEARLY_ALL * total:
-            break
-    shares = [up / max(1, sent) for _, up in rounds]
-    ahead = behind = heard = gone = 0.0
-    for (back, _), share in zip(rounds, shares, strict=True):
-        ahead = max(ahead, gone - heard)
-        heard, gone = heard + back / max(1, said), gone + share
-        behind = max(behind, heard - gone)
-    often = sum(share >= _LEAST_ROUND for share in shares) >= _LEAST_ROUNDS
-    goes_by_them = often and max(shares) <= _LARGEST_ROUND and ahead <= _AHEAD and behind <= _BEHIND
-    return said / each.files if goes_by_them else 0.0
-
-
-def _slopes(few: Observation, many: Observation, idle: Observation) -> dict[str, float]:
-    """What each file more adds, with what the idle client would have done taken off."""
-    files = many.files - few.files
-    longer_s = many.duration_s - few.duration_s
-    found = {}
-    for key in ("syns", "exchanges", "down_bytes"):
-        while_idle = getattr(idle, key) / max(idle.duration_s, 1e-9) * longer_s
-        found[key] = (getattr(many, key) - getattr(few, key) - max(0.0, while_idle)) / max(1, files)
-    return found
-
-
-def _bundled(slopes: dict[str, float]) -> str:
-    if max(slopes["syns"], slopes["exchanges"]) >= _PER_FILE:
-        return "no"
-    if max(slopes["syns"], slopes["exchanges"]) > _NEVER:
-        return "thin"
-    return "bundle" if slopes["down_bytes"] <= _NO_ANSWER_BYTES else "stream"

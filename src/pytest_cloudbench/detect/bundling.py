@@ -1,0 +1,133 @@
+"""Bundling: whether many small files travel together (IMC 2013, section 4.2).
+
+What may live here: the verdict on what each file more adds to a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_cloudbench.detect.sent import Sent
+from pytest_cloudbench.detect.values import Observation, Verdict, size_text, unknown, valid_of
+from pytest_cloudbench.detect.waits import ASKED_BYTES, too_close, unseen
+
+__all__ = ["bundling"]
+
+_PER_FILE, _NEVER = 0.4, 0.06
+_NO_ANSWER_BYTES = 12
+_AHEAD, _BEHIND = 0.05, 0.25
+_LEAST_ROUND, _LARGEST_ROUND, _LEAST_ROUNDS = 0.05, 0.5, 4
+_NEARLY_ALL = 0.98
+"""Of what is sent; what the server says after it is no question any more."""
+_REPEATS = 2
+
+
+def bundling(sent: Sent, observations: Sequence[Observation]) -> Verdict:
+    """Whether many small files travel together, without a connection, a wait or an answer for each.
+
+    Two batches of as many bytes in different numbers of files are compared, so whatever does not depend on the number
+    of files cancels out.
+    """
+    name, wants = "bundling", ("few", "many")
+    few, many = valid_of(observations, "few"), valid_of(observations, "many")
+    if sent.doubt:
+        return unknown(name, sent.doubt, wants=("idle", "new", *wants))
+    if close := too_close((*few, *many)):
+        return unknown(name, close)
+    evidence = [
+        f"{each.files} files of {size_text(each.size_bytes / max(1, each.files))}: {each.syns} connections, "
+        f"{each.exchanges} exchanges, {each.down_bytes} bytes back"
+        for each in (*few, *many)
+    ]
+    # A connection for each file needs no second batch to be seen.
+    if many and not few and min(each.syns / max(1, each.files) for each in many) >= 2 * _PER_FILE:
+        syns = many[-1].syns / many[-1].files
+        detail = f"a connection for each file ({syns:.2g})"
+        return Verdict(name, "no", detail, round(1 - _PER_FILE / syns, 4), tuple(evidence), {"syns_per_file": syns})
+    if not few or not many:
+        return unknown(name, "two batches of files are needed", evidence, wants=wants)
+    idle = max(valid_of(observations, "idle"), key=lambda each: each.exchanges / max(each.duration_s, 1e-9))
+    return _compared(few, many, idle, evidence)
+
+
+def _compared(
+    few: Sequence[Observation], many: Sequence[Observation], idle: Observation, evidence: list[str]
+) -> Verdict:
+    """The verdict on pairs of batches."""
+    name = "bundling"
+    slopes = [_slopes(*pair, idle) for pair in zip(few, many, strict=False)]
+    numbers = {f"{key}_per_file": round(value, 4) for key, value in slopes[-1].items()}
+    if any(each.up_bytes < 0.5 * each.size_bytes for each in (*few, *many)):
+        return unknown(name, "less came up than the files hold", evidence, numbers, wants=("few", "many"))
+    kinds = {_bundled(each) for each in slopes}
+    if "no" not in kinds and "bundle" not in kinds and (asked := max(map(_asked_bytes, many))) >= ASKED_BYTES:
+        numbers["asked_bytes_per_file"] = round(asked, 2)
+        detail = f"each file is asked for by the server ({asked:.0f} bytes), several at a time"
+        return Verdict(name, "no", detail, round(1 - ASKED_BYTES / asked, 4), tuple(evidence), numbers)
+    if len(kinds) > 1:
+        return unknown(name, "two measurements disagree", evidence, numbers)
+    if "no" not in kinds and (hidden := unseen(many)):
+        return unknown(name, hidden, evidence, numbers)
+    return _told(slopes[-1], len(slopes) < _REPEATS, evidence, numbers)
+
+
+def _told(slope: dict[str, float], may_repeat: bool, evidence: list[str], numbers: dict[str, float]) -> Verdict:
+    """The verdict on what each file more adds."""
+    name, kind = "bundling", _bundled(slope)
+    again = ("few", "many") if may_repeat else ()
+    if kind == "no":
+        is_syn = slope["syns"] >= _PER_FILE
+        much = slope["syns" if is_syn else "exchanges"]
+        detail = f"{'a connection' if is_syn else 'an exchange'} for each file ({much:.2g})"
+        return Verdict(name, "no", detail, round(1 - _PER_FILE / max(much, _PER_FILE), 4), tuple(evidence), numbers)
+    if kind == "thin":
+        why = "more exchanges for more files, but not one for each"
+        return unknown(name, why, evidence, numbers, wants=again)
+    if kind == "stream":
+        why = f"files follow each other without a wait, and {slope['down_bytes']:.0f} bytes come back for each"
+        return unknown(name, why, evidence, numbers, wants=again if slope["down_bytes"] >= ASKED_BYTES else ())
+    margin = round(1 - max(0.0, slope["down_bytes"]) / _NO_ANSWER_BYTES, 4)
+    return Verdict(name, "yes", "many files travel as one, without answers for each", margin, tuple(evidence), numbers)
+
+
+def _asked_bytes(each: Observation) -> float:
+    """Bytes that the server sends for each file before the client sends it; 0 where the client does not go by them.
+
+    It goes by them if it is never ahead of them, and soon has sent in proportion to them, again and again. Answers do
+    not do that: they come after the file, when the next ones are on their way. Nor does one list of all that is wanted.
+    """
+    total = sum(up for _, up in each.rounds_bytes)
+    said, sent, rounds = 0, 0, []
+    for back, up in each.rounds_bytes:
+        rounds.append((back, up))
+        said, sent = said + back, sent + up
+        if sent >= _NEARLY_ALL * total:
+            break
+    shares = [up / max(1, sent) for _, up in rounds]
+    ahead = behind = heard = gone = 0.0
+    for (back, _), share in zip(rounds, shares, strict=True):
+        ahead = max(ahead, gone - heard)
+        heard, gone = heard + back / max(1, said), gone + share
+        behind = max(behind, heard - gone)
+    often = sum(share >= _LEAST_ROUND for share in shares) >= _LEAST_ROUNDS
+    goes_by_them = often and max(shares) <= _LARGEST_ROUND and ahead <= _AHEAD and behind <= _BEHIND
+    return said / each.files if goes_by_them else 0.0
+
+
+def _slopes(few: Observation, many: Observation, idle: Observation) -> dict[str, float]:
+    """What each file more adds, with what the idle client would have done taken off."""
+    files = many.files - few.files
+    longer_s = many.duration_s - few.duration_s
+    found = {}
+    for key in ("syns", "exchanges", "down_bytes"):
+        while_idle = getattr(idle, key) / max(idle.duration_s, 1e-9) * longer_s
+        found[key] = (getattr(many, key) - getattr(few, key) - max(0.0, while_idle)) / max(1, files)
+    return found
+
+
+def _bundled(slopes: dict[str, float]) -> str:
+    if max(slopes["syns"], slopes["exchanges"]) >= _PER_FILE:
+        return "no"
+    if max(slopes["syns"], slopes["exchanges"]) > _NEVER:
+        return "thin"
+    return "bundle" if slopes["down_bytes"] <= _NO_ANSWER_BYTES else "stream"

@@ -227,7 +227,9 @@ def broken_links(document: Path, text: str) -> list[str]:
 
 
 # Of these the suites' own tests run the same in each `make test`.
-SLOW = re.compile(r"suites/(propagation|mobile|sync_performance|idle|updates)\b(?!.*--grid paper)")
+SLOW = re.compile(
+    r"suites/(propagation|mobile|sync_performance|sync_capabilities|idle|updates|capacity)\b(?!.*--grid paper)"
+)
 
 
 def marks(words: Words) -> list[pytest.MarkDecorator]:

@@ -12,7 +12,7 @@ from .harness import conclusion, profile, run_suite
 @pytest.mark.parametrize(
     ("slots", "latency_s", "category"),
     [
-        pytest.param(0, 0.25, "constant", id="none"),
+        pytest.param(0, 0.25, "constant", id="none", marks=pytest.mark.slow),
         pytest.param(1, 0.05, "degrading", id="one", marks=pytest.mark.slow),
         pytest.param(6, 0.12, "degrading_above", id="six"),
     ],

@@ -35,6 +35,7 @@ def entry(ended: Ended) -> Mapping[str, Any]:
     return info
 
 
+@pytest.mark.slow
 def test_what_copies_cost_beside_another_program(lab: Lab, tmp_path: Path) -> None:
     """Three equal files of 2 MB, of which a client that deduplicates sends one."""
     with desk(f"reference?deduplication=1&connections=per-file&{NAMED}", tmp_path / "desk") as at:
@@ -69,6 +70,7 @@ def test_verdicts_are_what_the_client_was_told_to_do(lab: Lab, tmp_path: Path, s
     )
 
 
+@pytest.mark.slow
 def test_performance(lab: Lab, tmp_path: Path) -> None:
     with desk("reference", tmp_path / "desk") as at:
         ended = run(lab, at, "sync_performance", servers=at.link.address("server"), timeout_s=180)
@@ -79,6 +81,7 @@ def test_performance(lab: Lab, tmp_path: Path) -> None:
     assert ended.lines_with("the user's own client on interface")
 
 
+@pytest.mark.slow
 def test_idle(lab: Lab, tmp_path: Path) -> None:
     with desk(f"reference?polling=1&connections=per-file&{NAMED}", tmp_path / "desk") as at:
         at.other_program()

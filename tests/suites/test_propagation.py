@@ -9,6 +9,7 @@ from tests.fleet.harness import Lab
 from .clients import entries_of, ran
 
 
+@pytest.mark.slow
 def test_at_a_server_nothing_is_called_propagation(lab: Lab) -> None:
     run = ran(lab, "propagation", "--client", "reference?settle_s=0.3&pull_s=0", "--client", "rclone")
     assert run.lines_with("rclone has no second device")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_cloudbench import clients
+from pytest_cloudbench import cli, clients
 from pytest_cloudbench.clients.base import ClientUnavailable, Proof
 from pytest_cloudbench.detect import Observation, judge
 from pytest_cloudbench.link import Way
+from pytest_cloudbench.results import journal
 from pytest_cloudbench.systems.network import OwnLink, UsersInterface, interface_addresses, network_of, proof_notes
 from tests.desk import NAMED, Desk, desk, printed
 
@@ -142,6 +146,30 @@ def test_what_is_not_told_is_asked_for(tmp_path: Path) -> None:
     assert "interface is missing, the one that it uses; there are: lo" in refused(names="*.example.com")
     assert "whose traffic on lo is the client's? Give names, product or servers" in refused(interface="lo")
     assert "no address of none0 is known; give address" in refused(interface="none0", names="*.example.com")
+
+
+def test_what_a_killed_run_leaves_is_removed_by_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    mirrored = tmp_path / "mirrored"
+    mirrored.mkdir()
+    (mirrored / "mine.txt").write_text("stays")
+    program = (
+        "import os, signal, sys; from pathlib import Path; from pytest_cloudbench import clients\n"
+        "from pytest_cloudbench.systems.network import UsersInterface\n"
+        "options = {'interface': 'lo', 'servers': '127.0.0.1', 'address': '127.0.0.1'}\n"
+        "client = clients.client('external', folder=sys.argv[1], **options)\n"
+        "network = UsersInterface(client.facts.outside); network.open(client, Path(sys.argv[2]))\n"
+        "(client.folder / 'x').write_text('goes')\n"
+        "if sys.argv[3:]: network.close()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    for ends in ([], ["at its end"]):
+        argv = [sys.executable, "-c", program, str(mirrored), str(tmp_path / "work"), *ends]
+        assert subprocess.run(argv, check=False).returncode == -signal.SIGKILL
+        assert len(journal.pending()) == len(list(mirrored.glob("cloudbench-*"))) == (0 if ends else 1)
+        assert cli.main(["clean"]) == 0
+        assert [path.name for path in mirrored.iterdir()] == ["mine.txt"]
+        assert journal.pending() == []
 
 
 def test_addresses_are_the_kernels() -> None:

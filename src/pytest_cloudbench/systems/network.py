@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from pytest_cloudbench.capture import Capture, CaptureResult
 from pytest_cloudbench.clients.base import ClientUnavailable, Outside, Proof, SyncClient
 from pytest_cloudbench.link import Link, LinkUnavailable, Way
+from pytest_cloudbench.results import journal
 from pytest_cloudbench.systems.looking import look
 from pytest_cloudbench.traffic import Analysis, Flow, Whose
 
@@ -217,6 +218,7 @@ class UsersInterface:
         if not self._addresses:
             raise ClientUnavailable(f"{name}: no address of {outside.interface} is known; give address")
         self._client = client
+        journal.note(*_journaled(client))
         try:
             client.prepare(workdir)
         except BaseException:
@@ -225,8 +227,11 @@ class UsersInterface:
 
     def close(self) -> None:
         """Remove the client's new folder; the client itself runs on."""
-        if self._client is not None:
-            self._client.stop()
+        client, self._client = self._client, None
+        if client is not None:
+            client.stop()
+            if not client.folder.exists():
+                journal.forget(*_journaled(client))
 
     def capture(self, path: Path, about: Mapping[str, Any]) -> Capture:
         """On the interface. Where addresses alone say whose a flow is, nothing else comes into the file."""
@@ -310,6 +315,11 @@ class UsersInterface:
                 self._handshakes_s.append(facts.flow.initial_rtt_ns / 1e9)
             elif (seen := analysis.round_trips(facts.flow, up=True)) is not None:
                 self._answers_s.append(seen["min"])
+
+
+def _journaled(client: SyncClient) -> tuple[str, str]:
+    """The client's new folder as ``cloudbench clean`` finds it, should this run be killed: as a provider's."""
+    return f"folder:{client.folder.parent.resolve()}", f"/{client.folder.name}"
 
 
 def _ms(time_s: float) -> str:

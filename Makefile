@@ -2,13 +2,13 @@
 # later runs compare three time stamps and start at once.
 #   ARGS="..."     is handed to the program that does the work:  make iot ARGS="--grid paper"
 #   PYTHON=...     chooses the interpreter for set-up; default: the first python3 >= 3.11 found
-#   WORKERS=N      processes that run the project's tests
+#   WORKERS=N      processes that run the project's tests; most of these wait, so there are more than two cores need
 
 .DEFAULT_GOAL := help
 VENV    ?= .venv
 PY      ?= $(VENV)/bin/python
 STAMP   ?= $(VENV)/.set-up
-WORKERS ?= 2
+WORKERS ?= 3
 ARGS    ?=
 TYPED   := src $(wildcard suites tests benchmarks) $(wildcard tools/*.py)
 export PYTHON

@@ -86,31 +86,44 @@ def test_all_is_gone_when_the_owner_is_killed() -> None:
     assert wait_gone(pids) == []
 
 
+_TRIES = 20
+"""A link of another worker's test is "the next run", too, and may come first."""
+
+
 def test_the_next_run_removes_what_a_killed_holder_left() -> None:
-    owner, pids = owner_of_a_link()
-    holder, *inside = pids
-    os.kill(holder, signal.SIGSTOP)  # it cannot clean up
-    ours = namespaces(inside)
-    assert len(ours) == 2
-    kill(owner)
-    os.kill(holder, signal.SIGKILL)
-    assert wait_gone([holder]) == []
-    assert ours <= all_namespaces()
-    assert {inside[0], inside[1]} <= {one.pid for one in leftovers()}
+    for _ in range(_TRIES):
+        owner, pids = owner_of_a_link()
+        holder, *inside = pids
+        os.kill(holder, signal.SIGSTOP)  # it cannot clean up
+        ours = namespaces(inside)
+        assert len(ours) == 2
+        kill(owner)
+        os.kill(holder, signal.SIGKILL)
+        assert wait_gone([holder]) == []
+        if ours <= all_namespaces() and set(inside) <= {one.pid for one in leftovers()}:
+            break
+        assert wait_gone(inside) == [], "they are neither found nor ended by another worker's link"
+    else:
+        pytest.fail("another worker's link came first each time")
     with Link():  # the next run
         assert wait_gone(inside) == []
     assert not ours & all_namespaces()
 
 
 def test_a_command_without_its_mark_is_found_by_its_namespace() -> None:
-    owner, pids = owner_of_a_link("env", "-i")
-    holder, marked, bare = pids
-    os.kill(holder, signal.SIGSTOP)
-    kill(owner)
-    found = {one.pid: one for one in leftovers()}
-    assert {holder, marked, bare} <= found.keys()
+    for _ in range(_TRIES):
+        owner, pids = owner_of_a_link("env", "-i")
+        holder, marked, bare = pids
+        os.kill(holder, signal.SIGSTOP)
+        kill(owner)
+        found = {one.pid: one for one in leftovers()}
+        if {holder, marked, bare} <= found.keys():
+            break
+        assert wait_gone(pids) == [], "they are neither found nor ended by another worker's link"
+    else:
+        pytest.fail("another worker's link came first each time")
     assert {found[pid].mark.partition(":")[0] for pid in pids} == {"killed"}
-    assert {holder, marked, bare} <= {one.pid for one in sweep()}
+    sweep()
     assert wait_gone(pids) == []
 
 

@@ -106,8 +106,8 @@ def test_the_next_run_removes_what_a_killed_holder_left() -> None:
     else:
         pytest.fail("another worker's link came first each time")
     with Link():  # the next run
+        # Nobody is in the namespaces any more, so the kernel has them no longer; it may use their numbers again.
         assert wait_gone(inside) == []
-    assert not ours & all_namespaces()
 
 
 def test_a_command_without_its_mark_is_found_by_its_namespace() -> None:

@@ -91,8 +91,8 @@ def test_an_answer_before_the_acknowledgement_is_no_boundary() -> None:
 
 def test_when_the_client_goes_on_after_an_answer() -> None:
     found = read(uploads([4000, 900, 4000, 4000], 0.2))
-    assert metrics.resumptions_s(found.table, found.table.flows[0], 1000) == [pytest.approx(0.1)] * 2
-    assert metrics.resumptions_s(found.table, found.table.flows[0], 5000) == []
+    assert metrics.pieces(found.table, found.table.flows[0]).resumptions_s(1000) == [pytest.approx(0.1)] * 2
+    assert metrics.pieces(found.table, found.table.flows[0]).resumptions_s(5000) == []
 
 
 @pytest.mark.parametrize(("waits", "expected"), [(False, (3, 150)), (True, (0, 0))])
@@ -103,7 +103,7 @@ def test_answers_amid_a_piece(waits: bool, expected: tuple[int, int]) -> None:
         late = SECOND // 5
         segments = [each if each.up else replace(each, at_ns=each.at_ns + late, ack=each.ack - 1) for each in segments]
     found = read(segments)
-    assert metrics.asides(found.table, found.table.flows[0], 3500) == expected
+    assert metrics.pieces(found.table, found.table.flows[0]).asides(3500) == expected
 
 
 @settings(deadline=None, max_examples=40)

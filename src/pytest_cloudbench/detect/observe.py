@@ -55,9 +55,9 @@ def observe(
     flows = [flow for flow in table.flows if len(table.rows(flow)) and not flow.server.is_multicast]
     is_whole = analysis.validity.sizes_known
     gap_s = max(0.6 * (round_trip_s or 0.0), _LEAST_GAP_S)
-    chunks = [size for flow in flows for size in metrics.chunks(table, flow)]
-    asides = [metrics.asides(table, flow, _EDGE_BYTES) for flow in flows]
-    resume_s, spread_s = _quarters([each for flow in flows for each in metrics.resumptions_s(table, flow, _EDGE_BYTES)])
+    pieces = [metrics.pieces(table, flow) for flow in flows]
+    asides = [each.asides(_EDGE_BYTES) for each in pieces]
+    resume_s, spread_s = _quarters([time_s for each in pieces for time_s in each.resumptions_s(_EDGE_BYTES)])
     up = {flow.number: _unique_bytes(table, flow, up=True) for flow in flows}
     busy = [flow for flow in flows if up[flow.number]]
     rounds = metrics.rounds(table, max(busy, key=lambda flow: up[flow.number])) if busy else []
@@ -75,11 +75,11 @@ def observe(
         syns=len(metrics.syn_times_ns(table, flows)),
         bursts=len(metrics.bursts(table, flows, gap_s)),
         turns=sum(metrics.turns(table, flow) for flow in flows),
-        exchanges=sum(max(0, len(metrics.chunks(table, flow)) - 1) for flow in flows),
+        exchanges=sum(max(0, len(each.ends) - 1) for each in pieces),
         answers=_packets(table, flows, up=False),
         asides=sum(packets for packets, _ in asides),
         aside_bytes=sum(size for _, size in asides),
-        chunks_bytes=tuple(chunks),
+        chunks_bytes=tuple(size for each in pieces for size in each.sizes_bytes()),
         rounds_bytes=tuple(rounds) if len(rounds) <= _MOST_ROUNDS else (),
         resume_s=resume_s,
         resume_spread_s=spread_s,

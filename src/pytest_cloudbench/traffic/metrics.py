@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Ints
 
 __all__ = [
-    "Burst", "Interval", "Pause", "asides", "bursts", "chunks", "completion_s", "idle_traffic", "overhead", "pauses",
-    "resumptions_s", "rounds", "start_up_s", "syn_times_ns", "tue", "turns",
+    "Burst", "Interval", "Pause", "Pieces", "bursts", "chunks", "completion_s", "idle_traffic", "overhead", "pauses",
+    "pieces", "rounds", "start_up_s", "syn_times_ns", "tue", "turns",
 ]  # fmt: skip
 
 
@@ -207,7 +207,63 @@ def syn_times_ns(table: FlowTable, flows: Sequence[Flow]) -> list[int]:
 
 
 def chunks(table: FlowTable, flow: Flow) -> list[int]:
-    """Bytes that the client sent between two boundaries, handshakes and requests included.
+    """Bytes that the client sent between two boundaries, handshakes and requests included; see ``pieces``."""
+    return pieces(table, flow).sizes_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What one flow sent between boundaries. Places are in bytes that the client sent.
+
+    Attributes:
+        ends: where each piece ends.
+        resumed_ns: after each end but the last: from the server's last payload until the client went on.
+        answered_at: where each packet with payload of the server came.
+        answer_bytes: their payload.
+    """
+
+    ends: Any
+    resumed_ns: Any
+    answered_at: Any
+    answer_bytes: Any
+
+    def sizes_bytes(self) -> list[int]:
+        """Bytes of each piece."""
+        import numpy as np
+
+        return [int(size) for size in np.diff(self.ends, prepend=0)]
+
+    def asides(self, margin_bytes: int) -> tuple[int, int]:
+        """Packets with payload, and their bytes, that the server sent in the middle of a piece.
+
+        In the middle: the client had sent ``margin_bytes`` of it, and as many were still to come. So answers to what
+        came before and to the whole do not count; those to parts that are not waited for do, as do windows of HTTP/2
+        and SSH.
+        """
+        import numpy as np
+
+        ends, answered_at = self.ends, self.answered_at
+        if not len(ends):
+            return 0, 0
+        piece = np.minimum(np.searchsorted(ends, answered_at, side="right"), len(ends) - 1)
+        begins = np.concatenate(([0], ends[:-1]))
+        is_amid = (answered_at - begins[piece] >= margin_bytes) & (ends[piece] - answered_at >= margin_bytes)
+        return int(is_amid.sum()), int(self.answer_bytes[is_amid].sum())
+
+    def resumptions_s(self, least_bytes: int) -> list[float]:
+        """Seconds from the server's last packet with payload until the client went on, after each piece so large.
+
+        A client that waits for an answer goes on a steady time after it. One that pauses by a clock does not, whatever
+        a server says meanwhile.
+        """
+        import numpy as np
+
+        is_large = np.diff(self.ends, prepend=0)[:-1] >= least_bytes
+        return [float(each) for each in self.resumed_ns[is_large] / 1e9]
+
+
+def pieces(table: FlowTable, flow: Flow) -> Pieces:
+    """What the client sent between boundaries.
 
     A boundary: all that the client sent is acknowledged, **and** the server has sent payload, before the client sends
     on. Gaps in time alone find 17 of 24 chunk sizes, this rule all of them within 1 %. A known trap: HTTP/2 with its
@@ -216,61 +272,11 @@ def chunks(table: FlowTable, flow: Flow) -> list[int]:
     """
     import numpy as np
 
-    ends = _pieces(table, flow).ends
-    return [int(size) for size in np.diff(ends, prepend=0)]
-
-
-def asides(table: FlowTable, flow: Flow, margin_bytes: int) -> tuple[int, int]:
-    """Packets with payload, and their bytes, that the server sent in the middle of what ``chunks`` takes for a piece.
-
-    In the middle: the client had sent ``margin_bytes`` of it, and as many were still to come. So answers to what came
-    before and to the whole do not count; those to parts that are not waited for do, as do windows of HTTP/2 and SSH.
-    """
-    import numpy as np
-
-    found = _pieces(table, flow)
-    ends, answered_at = found.ends, found.answered_at
-    if not len(ends):
-        return 0, 0
-    piece = np.minimum(np.searchsorted(ends, answered_at, side="right"), len(ends) - 1)
-    begins = np.concatenate(([0], ends[:-1]))
-    is_amid = (answered_at - begins[piece] >= margin_bytes) & (ends[piece] - answered_at >= margin_bytes)
-    return int(is_amid.sum()), int(found.answer_bytes[is_amid].sum())
-
-
-def resumptions_s(table: FlowTable, flow: Flow, least_bytes: int) -> list[float]:
-    """Seconds from the server's last packet with payload until the client went on, after each piece so large.
-
-    A client that waits for an answer goes on a steady time after it. One that pauses by a clock does not, whatever a
-    server says meanwhile.
-    """
-    import numpy as np
-
-    found = _pieces(table, flow)
-    is_large = np.diff(found.ends, prepend=0)[:-1] >= least_bytes
-    return [float(each) for each in found.resumed_ns[is_large] / 1e9]
-
-
-@dataclass(frozen=True, slots=True)
-class _Pieces:
-    """What ``chunks`` finds in one flow. Places are in bytes that the client sent."""
-
-    ends: Any
-    resumed_ns: Any
-    """After each end but the last: from the server's last payload until the client went on."""
-    answered_at: Any
-    """Where each packet with payload of the server came."""
-    answer_bytes: Any
-
-
-def _pieces(table: FlowTable, flow: Flow) -> _Pieces:
-    import numpy as np
-
     packets, rows = table.packets, table.rows(flow)
     up, has = table.up[rows], packets.payload[rows] > 0
     sent = np.flatnonzero(up & has).astype(np.int32)
     if not flow.is_tcp or not len(sent):
-        return _Pieces(*[np.zeros(0, np.int64)] * 4)
+        return Pieces(*[np.zeros(0, np.int64)] * 4)
     answers = np.flatnonzero(~up & has).astype(np.int32)
     acks = np.flatnonzero(~up & ((packets.flags[rows] & ACK) > 0)).astype(np.int32)
     reach = _distance(packets.seq[rows[sent]]) + packets.payload[rows[sent]]
@@ -285,7 +291,7 @@ def _pieces(table: FlowTable, flow: Flow) -> _Pieces:
     resumed_ns = times_ns[sent[last + 1]] - times_ns[answers[replied[last + 1] - 1]]
     answered_at = np.concatenate(([0], reach))[np.searchsorted(sent, answers)]
     answer_bytes = packets.payload[rows[answers]].astype(np.int64)
-    return _Pieces(np.append(reach[last], reach[-1]), resumed_ns, answered_at, answer_bytes)
+    return Pieces(np.append(reach[last], reach[-1]), resumed_ns, answered_at, answer_bytes)
 
 
 def _distance(seq: Any) -> Ints:

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import pytest
-
 from pytest_cloudbench import clients
-from pytest_cloudbench.capture import CaptureUnavailable, check
+from pytest_cloudbench.capture import check
 from pytest_cloudbench.clients.reference.adapter import ReferenceClient
-from pytest_cloudbench.link import Link, LinkUnavailable, Side, Way
+from pytest_cloudbench.link import Link, Side, Way
+from tests.systems.links import skipping
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -137,11 +136,9 @@ def _running(spec: str, link: Link, folder: Path) -> Iterator[ReferenceClient]:
 def desk(spec: str, folder: Path, *, delay_ms: float = 10) -> Iterator[Desk]:
     """The client of ``spec``, running; a skip where this machine has no links or captures."""
     with ExitStack() as stack:
-        try:
+        with skipping():
             link = stack.enter_context(Link(Way(delay_ms=delay_ms)))
             check(link.interface, netns=link.enter("client", as_root=True))
-        except (LinkUnavailable, CaptureUnavailable) as error:
-            pytest.skip(str(error))
         yield Desk(stack, link, stack.enter_context(_running(spec, link, folder / "desk")), folder)
 
 

@@ -1,4 +1,4 @@
-"""Transfers for tests, where this machine has links and captures."""
+"""Transfers and sessions for tests, where this machine has links and captures."""
 
 from __future__ import annotations
 
@@ -11,16 +11,33 @@ import pytest
 
 from pytest_cloudbench import clients
 from pytest_cloudbench.capture import CaptureUnavailable
-from pytest_cloudbench.clients.base import MissingProgramError
+from pytest_cloudbench.clients.base import MissingProgramError, SyncClient
 from pytest_cloudbench.link import LinkUnavailable, Way
+from pytest_cloudbench.systems.session import SyncSession
 from pytest_cloudbench.systems.transfers import Transfers
 
 
 @contextmanager
-def transfers(spec: str, folder: Path, way: Way, **options: Any) -> Iterator[Transfers]:
-    """The client on a link, or a skip that says what is missing."""
+def skipping() -> Iterator[None]:
+    """What is not to be had here skips, and says what is missing."""
     try:
-        with Transfers(clients.client(spec), folder, seed="known", up=way, timeout_s=60.0, **options) as made:
-            yield made
+        yield
     except (LinkUnavailable, CaptureUnavailable, MissingProgramError) as error:
         pytest.skip(str(error))
+
+
+@contextmanager
+def transfers(spec: str, folder: Path, way: Way, **options: Any) -> Iterator[Transfers]:
+    """The client on a link, or a skip."""
+    with (
+        skipping(),
+        Transfers(clients.client(spec), folder, seed="known", up=way, timeout_s=60.0, **options) as made,
+    ):
+        yield made
+
+
+@contextmanager
+def session_of(client: SyncClient, folder: Path, **options: Any) -> Iterator[SyncSession]:
+    """A session of the client on a link that is not measured, or a skip."""
+    with skipping(), SyncSession(client, folder, seed="seed", measure_link=False, **options) as made:
+        yield made

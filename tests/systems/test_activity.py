@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import clients
-from pytest_cloudbench.capture import CaptureUnavailable
 from pytest_cloudbench.clients.base import Proof
-from pytest_cloudbench.link import LinkUnavailable
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.payload import RandomContent
 from pytest_cloudbench.payload.edits import Edit, Insert, Overwrite, appends, http_download, two_users
 from pytest_cloudbench.systems.activity import Act, Activity, Window, event_gap_s, play
-from pytest_cloudbench.systems.session import SyncSession
+from tests.systems.links import session_of
 
 
 def test_a_window_adds_up() -> None:
@@ -83,27 +81,24 @@ def test_a_writer_that_is_held_up_says_so(tmp_path: Path) -> None:
 
 def test_a_client_is_watched(tmp_path: Path) -> None:
     pair: Any = clients.client("reference")
-    try:
-        with SyncSession(pair, tmp_path, seed="seed", measure_link=False) as session:
-            activity, path = Activity(session), pair.folder / "a.bin"
+    with session_of(pair, tmp_path) as session:
+        activity, path = Activity(session), pair.folder / "a.bin"
 
-            def write() -> int:
-                path.write_bytes(RandomContent("a", 50_000).read(0, 50_000))
-                return 50_000
+        def write() -> int:
+            path.write_bytes(RandomContent("a", 50_000).read(0, 50_000))
+            return 50_000
 
-            def rest(duration_s: float) -> int:
-                pair.idle(duration_s)
-                return 0
+        def rest(duration_s: float) -> int:
+            pair.idle(duration_s)
+            return 0
 
-            quiet, new, many = activity.watch([
-                Act("quiet", partial(rest, 1.0), is_synced=False),
-                Act("new", write),
-                Act("many", lambda: play(appends("b", 0.4, 1, 4), path).changed_bytes),
-            ])  # fmt: skip
-            counters, before = pair.counters(), activity.login
-            (later,) = activity.watch([Act("later", partial(rest, 0.5), is_synced=False)])
-    except (LinkUnavailable, CaptureUnavailable) as error:
-        pytest.skip(str(error))
+        quiet, new, many = activity.watch([
+            Act("quiet", partial(rest, 1.0), is_synced=False),
+            Act("new", write),
+            Act("many", lambda: play(appends("b", 0.4, 1, 4), path).changed_bytes),
+        ])  # fmt: skip
+        counters, before = pair.counters(), activity.login
+        (later,) = activity.watch([Act("later", partial(rest, 0.5), is_synced=False)])
     assert [each.reasons for each in (quiet, new, many, later)] == [()] * 4
     assert (quiet.wire_bytes, quiet.events_s, quiet.tue) == (0, (), None)
     assert 50_000 < (new.up_bytes or 0) < 55_000
@@ -125,17 +120,14 @@ def test_a_client_is_watched(tmp_path: Path) -> None:
 
 def test_a_client_that_ends_gives_no_number(tmp_path: Path) -> None:
     pair: Any = clients.client("reference")
-    try:
-        with SyncSession(pair, tmp_path, seed="seed", timeout_s=0.5, measure_link=False) as session:
+    with session_of(pair, tmp_path, timeout_s=0.5) as session:
 
-            def end() -> int:
-                pair.stop()
-                (pair.folder / "a").write_bytes(b"a")
-                return 1
+        def end() -> int:
+            pair.stop()
+            (pair.folder / "a").write_bytes(b"a")
+            return 1
 
-            ended, after = Activity(session).watch([Act("ended", end), Act("after", lambda: 1)])
-    except (LinkUnavailable, CaptureUnavailable) as error:
-        pytest.skip(str(error))
+        ended, after = Activity(session).watch([Act("ended", end), Act("after", lambda: 1)])
     assert "did not carry it out" in ended.reasons[0]
     assert after.reasons == (f"the client was out of sync since an earlier act: {ended.reasons[0].partition(': ')[2]}",)
 
@@ -143,14 +135,11 @@ def test_a_client_that_ends_gives_no_number(tmp_path: Path) -> None:
 def test_what_nobody_saw_gives_no_number(tmp_path: Path) -> None:
     """A client that brings files another way: here the test itself puts it where the server has it."""
     pair: Any = clients.client("reference")
-    try:
-        with SyncSession(pair, tmp_path, seed="seed", measure_link=False) as session:
-            activity = Activity(session)
-            activity.watch([])
-            pair.after_change, pair.wait_synced = list, lambda timeout_s: Proof.QUIET
-            (seen,) = activity.watch([Act("elsewhere", lambda: 1)])
-    except (LinkUnavailable, CaptureUnavailable) as error:
-        pytest.skip(str(error))
+    with session_of(pair, tmp_path) as session:
+        activity = Activity(session)
+        activity.watch([])
+        pair.after_change, pair.wait_synced = list, lambda timeout_s: Proof.QUIET
+        (seen,) = activity.watch([Act("elsewhere", lambda: 1)])
     assert seen.reasons == ("the server has it, and no packet was seen",)
 
 
@@ -160,24 +149,18 @@ def test_an_act_that_fails_is_an_error(tmp_path: Path) -> None:
     def fail() -> int:
         raise ClientError("not this one")
 
-    try:
-        with (
-            SyncSession(pair, tmp_path, seed="seed", measure_link=False) as session,
-            pytest.raises(ClientError, match="not this one"),
-        ):
-            Activity(session).watch([Act("fails", fail)])
-    except (LinkUnavailable, CaptureUnavailable) as error:
-        pytest.skip(str(error))
+    with (
+        session_of(pair, tmp_path) as session,
+        pytest.raises(ClientError, match="not this one"),
+    ):
+        Activity(session).watch([Act("fails", fail)])
 
 
 def test_a_silent_client_is_seen_to_be_silent(tmp_path: Path) -> None:
     """A capture of its own, in which the client has no packet, is no error and no doubt."""
     pair: Any = clients.client("reference")
-    try:
-        with SyncSession(pair, tmp_path, seed="seed", measure_link=False) as session:
-            activity = Activity(session)
-            activity.watch([])
-            (seen,) = activity.watch([Act("idle", lambda: 0, is_synced=False)])
-    except (LinkUnavailable, CaptureUnavailable) as error:
-        pytest.skip(str(error))
+    with session_of(pair, tmp_path) as session:
+        activity = Activity(session)
+        activity.watch([])
+        (seen,) = activity.watch([Act("idle", lambda: 0, is_synced=False)])
     assert (seen.reasons, seen.wire_bytes, seen.events_s) == ((), 0, ())

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import clients
-from pytest_cloudbench.capture import CaptureUnavailable
 from pytest_cloudbench.clients.base import MissingProgramError
 from pytest_cloudbench.detect import Observation, Step
 from pytest_cloudbench.link import LinkUnavailable
 from pytest_cloudbench.model import ClientError, UsageError
 from pytest_cloudbench.systems.session import SyncSession
+from tests.systems.links import skipping
 
 IDLE = Step("idle", duration_s=0.5)
 SIZE = 1 << 20
@@ -46,10 +46,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         session = SyncSession(
             clients.client(spec), tmp_path / str(len(made)), seed=str(tmp_path), measure_link=False, **options
         )
-        try:
+        with skipping():
             session.__enter__()
-        except (LinkUnavailable, CaptureUnavailable, MissingProgramError) as error:
-            pytest.skip(str(error))
         made.append(session)
         return session
 

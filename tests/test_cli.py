@@ -55,7 +55,9 @@ def test_emulate_prints_one_json_line_and_ends_on_interrupt() -> None:
     try:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
-        assert {"hosts", "port", "ca_file", "access_token", "control", "profile", "pid"} == set(ready)
+        assert {"hosts", "port", "ca_file", "access_token", "control", "control_token_file", "profile", "pid"} == set(
+            ready
+        )
         assert Path(ready["ca_file"]).is_file()
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=30)

@@ -183,6 +183,7 @@ class Endpoint:
         ca_file: PEM file of the authority that signed the emulator's certificate.
         access_token: a token the emulator accepts.
         control: ``host:port`` of the control socket.
+        control_token_file: holds the token that each connection to it begins with; only its owner can read it.
         profile: name of the behaviour profile.
         pid: process id of the emulator.
     """
@@ -192,6 +193,7 @@ class Endpoint:
     ca_file: str
     access_token: str = field(repr=False)
     control: str
+    control_token_file: str
     profile: str
     pid: int
 

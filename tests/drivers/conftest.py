@@ -108,7 +108,7 @@ def scripted_server(folder: Path) -> Iterator[Scripted]:
     # The handshake is the handler's thread's: one client that hangs must not stop the others.
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     port = int(server.server_address[1])
-    scripted = Scripted(Endpoint(hosts_on(port), port, str(folder / "ca.pem"), "sl.secret-4711", "", "scripted", 0))
+    scripted = Scripted(Endpoint(hosts_on(port), port, str(folder / "ca.pem"), "sl.secret-4711", "", "", "scripted", 0))
     handler.scripted = scripted
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -30,7 +30,7 @@ from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.sdk_import import is_loaded
 from pytest_cloudbench.model import Endpoint, ProviderSpec
 hosts = dict.fromkeys(("api", "content", "notify"), "127.0.0.1:9")
-endpoint = Endpoint(hosts, 9, "/nowhere.pem", "token", "", "", 0)
+endpoint = Endpoint(hosts, 9, "/nowhere.pem", "token", "", "", "", 0)
 """
 
 

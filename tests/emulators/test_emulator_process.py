@@ -89,7 +89,10 @@ def test_foreground_says_one_line_and_ends_cleanly(number: signal.Signals) -> No
     process = _foreground()
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
-    assert sorted(ready) == ["access_token", "ca_file", "control", "hosts", "pid", "port", "profile"]
+    assert sorted(ready) == [
+        "access_token", "ca_file", "control", "control_token_file", "hosts", "pid", "port", "profile"
+    ]  # fmt: skip
+    assert Path(ready["control_token_file"]).stat().st_mode & 0o777 == 0o600
     assert (ready["profile"], sorted(ready["hosts"])) == ("dropbox", ["api", "content", "notify", "web"])
     assert Path(ready["ca_file"]).exists()
     process.send_signal(number)
@@ -106,7 +109,8 @@ def test_without_uvloop() -> None:
     host, _, port = ready["control"].rpartition(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
         stream = connection.makefile("rwb")
-        for line, expected in ((b'{"get": "stats"}', True), (b"nonsense", False), (b"[]", False)):
+        token = json.dumps({"token": Path(ready["control_token_file"]).read_text()}).encode()
+        for line, expected in ((token, True), (b'{"get": "stats"}', True), (b"nonsense", False), (b"[]", False)):
             stream.write(line + b"\n")
             stream.flush()
             assert json.loads(stream.readline())["ok"] is expected
@@ -155,6 +159,33 @@ def test_bad_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert serve_foreground("dropbox", profile=str(path)) == 4
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"POST / HTTP/1.1",
+        b"GET /?x HTTP/1.0",
+        b'{"set": {"faults.error_rate": 1}}',
+        b'{"token": "wrong"}',
+        b'{"token": null}',
+        b'{"token": "\xff"}',
+        b'{"token": "\\udc80"}',
+        b"[" * 100_000,
+        b"x" * 2_000_000,
+        b"",
+    ],
+    ids=["post", "get", "without", "wrong", "null", "no-utf-8", "surrogate", "nested", "long", "empty"],
+)
+def test_control_answers_only_who_has_the_token(emulator: RunningEmulator, line: bytes) -> None:
+    """What a web page can send begins with a line of HTTP; its body is a line of its own."""
+    host, _, port = emulator.endpoint.control.rpartition(":")
+    answered = b""
+    with socket.create_connection((host, int(port)), timeout=20) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(line + b'\n\n{"set": {"faults.error_rate": 1}}\n{"reset": true}\n')
+        answered = connection.recv(1)
+    assert answered == b""
+    assert emulator.control(get="profile")["profile"]["faults.error_rate"] == 0
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "api.dropboxapi.com", "content.dropboxapi.com"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -213,6 +214,45 @@ def test_client_that_waits_for_leave_to_send(wire: Any) -> None:
     assert wire.connection.sock.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
     wire.connection.sock.sendall(b"ok")
     assert wire.connection.sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+_GIB = 2**30
+
+
+@pytest.mark.parametrize("expects", [False, True], ids=["", "expect"])
+@pytest.mark.parametrize(
+    ("authorization", "length", "status"),
+    [("Bearer sl.wrong", _GIB, 401), ("", _GIB, 400), ("Bearer sl.wrong", 0, 401), ("Bearer sl.wrong", None, 401)],
+)
+def test_no_body_is_read_before_it_is_known_who_asks(
+    wire: Any, authorization: str, length: int | None, status: int, expects: bool
+) -> None:
+    """The answer comes after the headers: not one byte of the body has been sent."""
+    wire.connection.putrequest("POST", "/2/files/upload")
+    if authorization:
+        wire.connection.putheader("Authorization", authorization)
+    for name, value in (("Dropbox-API-Arg", '{"path": "/a"}'), ("Content-Type", "application/octet-stream")):
+        wire.connection.putheader(name, value)
+    wire.connection.putheader(*(("Transfer-Encoding", "chunked") if length is None else ("Content-Length", length)))
+    if expects:
+        wire.connection.putheader("Expect", "100-continue")
+    wire.connection.endheaders()
+    answer = wire.connection.getresponse()
+    assert (answer.status, answer.will_close) == (status, length != 0)
+
+
+def test_a_big_body_of_one_who_may_not_ask_is_cut_off(wire: Any, emulator: RunningEmulator) -> None:
+    wire.connection.putrequest("POST", "/2/files/upload")
+    for name, value in (("Authorization", "Bearer sl.wrong"), ("Content-Length", _GIB)):
+        wire.connection.putheader(name, value)
+    wire.connection.endheaders()
+    sent_bytes = 0
+    with contextlib.suppress(OSError):  # a reset or a broken pipe
+        while sent_bytes < _GIB:
+            wire.connection.send(bytes(1_000_000))
+            sent_bytes += 1_000_000
+    assert sent_bytes < 100_000_000
+    assert emulator.control(get="stats")["stats"]["routes"] == {"files/upload": {"401": 1}}
 
 
 def test_chunked_upload(wire: Any) -> None:

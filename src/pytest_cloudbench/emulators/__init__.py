@@ -73,12 +73,15 @@ class RunningEmulator:
         """
         host, _, port = self.endpoint.control.rpartition(":")
         try:
+            token = Path(self.endpoint.control_token_file).read_text("ascii")
             with (
                 socket.create_connection((host, int(port)), timeout=_CONTROL_S) as connection,
                 connection.makefile("rwb") as stream,
             ):
-                stream.write(json.dumps(request).encode() + b"\n")
+                for line in ({"token": token}, request):
+                    stream.write(json.dumps(line).encode() + b"\n")
                 stream.flush()
+                stream.readline()  # the answer to the token; a wrong one ends the connection
                 answer: dict[str, Any] = json.loads(stream.readline() or b"{}")
         except (OSError, ValueError) as error:
             raise EmulatorError(f"the emulator does not answer: {self.exit_reason() or error}") from error

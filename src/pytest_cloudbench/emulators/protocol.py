@@ -1,9 +1,10 @@
 """uvicorn's protocol, tuned for many small requests.
 
 What may live here: the seam to uvicorn's private names, in one place. Two things differ from uvicorn's own.
-The application reaches its connection, to reset it or to send a short answer in one write. And a request is
-begun when its body, or the first packet of it, is there, and at once: one that has to wait for nothing is
-answered without a task. One that waits becomes a task there, so what must be inside a task waits first.
+The application reaches its connection, to reset it, to send a short answer in one write, or to turn somebody away
+whose body is not to be read. And a request is begun when its body, or the first packet of it, is there, and at once:
+one that has to wait for nothing is answered without a task. One that waits becomes a task there, so what must be
+inside a task waits first.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ __all__ = ["EagerProtocol"]
 
 
 _ONE_WRITE_BYTES = 32 * 1024
+# One who was turned away may be in the middle of sending, and reads the answer only then: closing at once would reset
+# the connection. So much is thrown away unread first, and no more.
+_LINGER_BYTES = 16 * 1024 * 1024
+_LINGER_S = 5.0
 
 
 class EagerProtocol(HttpToolsProtocol):
@@ -26,6 +31,7 @@ class EagerProtocol(HttpToolsProtocol):
 
     _reading = False
     _begun: tuple[Any, Any] | None = None
+    _linger_bytes: int | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own signature
         """Let ``scope["state"]["connection"]`` be this object."""
@@ -39,16 +45,36 @@ class EagerProtocol(HttpToolsProtocol):
             return False
         if self.pipeline or len(body) > _ONE_WRITE_BYTES or cycle.scope["method"] == "HEAD":
             return False
+        self._write(cycle, status, headers, body)
+        cycle.on_response()
+        return True
+
+    def turn_away(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | memoryview) -> bool:
+        """Answer a request whose body has not all come, and end the connection; False when the body is here."""
+        cycle = self.cycle
+        if cycle.disconnected or not cycle.more_body:
+            return False
+        self._linger_bytes = _LINGER_BYTES
+        cycle.keep_alive = cycle.waiting_for_100_continue = False
+        self._write(cycle, status, [*headers, (b"connection", b"close")], body)
+        self.loop.call_later(_LINGER_S, self.transport.abort)
+        self.flow.resume_reading()
+        return True
+
+    def _write(self, cycle: Any, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | memoryview) -> None:
         lines = [b"%b: %b\r\n" % header for header in headers]
         ending = b"content-length: %d\r\n\r\n" % len(body)
         cycle.response_started = cycle.response_complete = True
         self.transport.write(b"".join((STATUS_LINE[status], *lines, ending, body)))
         cycle.message_event.set()
-        cycle.on_response()
-        return True
 
     def data_received(self, data: bytes) -> None:
         """Read a packet, then begin the request it brought."""
+        if self._linger_bytes is not None:
+            self._linger_bytes -= len(data)
+            if self._linger_bytes < 0:
+                self.transport.abort()  # closing TLS in good order would read on
+            return
         self._reading = True
         try:
             super().data_received(data)
@@ -56,7 +82,8 @@ class EagerProtocol(HttpToolsProtocol):
             self._reading = False
         if self._begun is not None:
             cycle, app = self._begun
-            if cycle.more_body and not cycle.body and not cycle.waiting_for_100_continue:
+            waits = cycle.more_body and not cycle.body and not cycle.waiting_for_100_continue
+            if waits and not app.denial(cycle.scope):
                 return  # clients send the headers alone; the body is on its way
             self._begun = None
             running = cycle.run_asgi(app)

@@ -3,8 +3,9 @@
 What may live here: HTTP in and out, the order of a request's stages, start and end of the process. What an
 answer says is the skin's, when it is sent is ``behaviour``'s.
 
-A request passes: route -> throttle -> body -> fault -> skin -> wait -> answer. Where the profile delays
-nothing and breaks nothing, it makes no timer and no task of its own.
+A request passes: route -> authorization -> throttle -> body -> fault -> skin -> wait -> answer. Where the profile
+delays nothing and breaks nothing, it makes no timer and no task of its own. Nobody's body is read before the request
+is known to be allowed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import gc
+import hmac
 import importlib
 import json
 import os
@@ -32,13 +35,14 @@ from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
 from pytest_cloudbench.emulators.blob import Blob, BlobWriter
 from pytest_cloudbench.emulators.profile import Profile, apply, settings
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind, Route, Skin
-from pytest_cloudbench.emulators.tls import make_certificate
+from pytest_cloudbench.emulators.tls import make_certificate, make_control_token
 from pytest_cloudbench.model import ConfigError, EmulatorError
 
 __all__ = ["Emulator", "main"]
 
 _PIECE_BYTES = 64 * 1024
 _CONTROL_LINE_BYTES = 1024 * 1024
+_CONTROL_GREETING_S = 10.0
 _CONTROLS = '{"set": {...}}, {"get": "profile"|"stats"}, {"reset": true}, {"refill": true}'
 _SEED_STEP = 1_000_003
 _KEEP_ALIVE_S = 600
@@ -81,6 +85,10 @@ class Emulator:
         if route is None or route.method != scope["method"]:
             await _answer(scope, send, self.skin.unknown(scope["method"], scope["path"]))
             return
+        denial = self.denial(scope)
+        if denial is not None:
+            await self._turn_away(route, denial, scope, send)
+            return
         if route.kind is Kind.FREE or not self.behaviour.limits:
             await self._serve(route, scope, receive, send)
             return
@@ -100,6 +108,23 @@ class Emulator:
             await self._serve(route, scope, receive, send)
         finally:
             throttle.release(self._clock.now_s(), write=write)
+
+    def denial(self, scope: _Message) -> Answer | None:
+        """The answer to a request that may not be made, known by its headers alone; None for one that may."""
+        route = self.skin.routes.get(scope["path"])
+        if route is None or route.denied is None or route.method != scope["method"]:
+            return None
+        return route.denied(scope["headers"], self._clock.now_s())
+
+    async def _turn_away(self, route: Route, answer: Answer, scope: _Message, send: _Send) -> None:
+        """Answer one who may not ask; what is still to come of the body is not read."""
+        arrival_s = self._clock.now_s()
+        self._counts[route.name, answer.status] += 1
+        if self.behaviour.delays and route.kind is not Kind.FREE:
+            await self.behaviour.wait_until(arrival_s + self.behaviour.latency_s(Kind.META))
+        connection = scope.get("state", {}).get("connection")
+        if connection is None or not connection.turn_away(answer.status, answer.headers, answer.body):
+            await _answer(scope, send, answer)
 
     async def _serve(self, route: Route, scope: _Message, receive: _Receive, send: _Send) -> None:
         """One admitted request: wait for a slot where there are not enough for all."""
@@ -229,20 +254,42 @@ class Emulator:
             "cpu_s": time.process_time(),
         }
 
-    async def serve_control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection of the control socket: a JSON line in, a JSON line out."""
-        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-            while True:
+    async def serve_control(self, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection of the control socket: first the token, then a JSON line in, a JSON line out."""
+        with contextlib.suppress(ConnectionError, TimeoutError, asyncio.CancelledError):
+            async with asyncio.timeout(_CONTROL_GREETING_S):
+                answer = _greeting(await _line(reader), token)
+            while answer is not None:
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+                line = await _line(reader)
+                if not line:
+                    break
                 try:
-                    line = await reader.readline()
-                    if not line:
-                        break
                     answer = self.control(json.loads(line))
                 except (ValueError, RecursionError) as error:
                     answer = {"ok": False, "error": f"expected one JSON object per line: {error}"}
-                writer.write(json.dumps(answer).encode() + b"\n")
-                await writer.drain()
         writer.close()
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """The next line; an empty one at the end, and for one that is too long."""
+    try:
+        return await reader.readline()
+    except ValueError:
+        return b""
+
+
+def _greeting(line: bytes, token: str) -> dict[str, object] | None:
+    """The answer to the first line, ``{"token": "..."}``. None to anything else: the connection ends without a word.
+
+    So a web page that posts to this port gets nothing: its first line is HTTP's, and what follows is not read.
+    """
+    try:
+        given = json.loads(line)["token"].encode()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return {"ok": True} if hmac.compare_digest(given, token.encode()) else None
 
 
 async def _answer(scope: _Message, send: _Send, answer: Answer) -> None:
@@ -267,13 +314,15 @@ def _reset(scope: _Message) -> None:
 # -------------------------------------------------------------------- process
 
 
-async def _run(emulator: Emulator, listener: socket.socket, folder: str, announce: Callable[[str], None]) -> None:
-    """Serve until a signal comes; ``announce`` gets the control socket's address when requests are taken."""
+async def _run(emulator: Emulator, listener: socket.socket, folder: str, announce: Callable[[str, str], None]) -> None:
+    """Serve until a signal comes; ``announce`` gets the control socket and its token's file when requests are taken."""
     import uvicorn
 
     from pytest_cloudbench.emulators.protocol import EagerProtocol
 
-    control = await asyncio.start_server(emulator.serve_control, "127.0.0.1", 0, limit=_CONTROL_LINE_BYTES)
+    token, token_file = make_control_token(folder)
+    serve_control = functools.partial(emulator.serve_control, token)
+    control = await asyncio.start_server(serve_control, "127.0.0.1", 0, limit=_CONTROL_LINE_BYTES)
     host, port = control.sockets[0].getsockname()[:2]
 
     class Server(uvicorn.Server):
@@ -284,7 +333,7 @@ async def _run(emulator: Emulator, listener: socket.socket, folder: str, announc
             gc.collect()
             gc.freeze()
             gc.set_threshold(20_000, 50, 100)
-            announce(f"{host}:{port}")
+            announce(f"{host}:{port}", token_file)
 
     config = uvicorn.Config(
         emulator,
@@ -364,13 +413,14 @@ def _serve_until_told(options: argparse.Namespace) -> None:
     port = listener.getsockname()[1]
     folder = make_certificate(["localhost", "127.0.0.1", *emulator.skin.host_names])
 
-    def announce(control: str) -> None:
+    def announce(control: str, control_token_file: str) -> None:
         ready = {
             "hosts": dict.fromkeys(emulator.skin.roles, f"127.0.0.1:{port}"),
             "port": port,
             "ca_file": os.path.join(folder, "ca.pem"),
             "access_token": emulator.skin.access_token,
             "control": control,
+            "control_token_file": control_token_file,
             "profile": profile.meta.name,
             "pid": os.getpid(),
         }

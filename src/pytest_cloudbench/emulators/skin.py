@@ -67,6 +67,7 @@ class Route:
         handler: answers a call; an awaitable where it has to wait for a change.
         content: the body is content (hashed while it arrives), not text.
         method: the only HTTP method it takes.
+        denied: the answer to one who may not ask, from headers and time; the body is not waited for. None: may ask.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Route:
     handler: Handler
     content: bool = False
     method: str = "POST"
+    denied: Callable[[Headers, float], Answer | None] | None = None
 
 
 class Clock(Protocol):

@@ -1,15 +1,17 @@
-"""The certificate an emulator shows, made on the spot by an authority that lives as long as the process.
+"""What an emulator is trusted by: a certificate of its own authority, and the token of its control socket.
 
-What may live here: key material in a folder that only this user can enter.
+What may live here: key material in a folder that only this user can enter, made on the spot and gone with the process.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["make_certificate"]
+__all__ = ["make_certificate", "make_control_token"]
 
 
 def make_certificate(names: Sequence[str]) -> str:
@@ -25,3 +27,11 @@ def make_certificate(names: Sequence[str]) -> str:
     authority.cert_pem.write_to_path(folder / "ca.pem")
     server.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
     return str(folder)
+
+
+def make_control_token(folder: str) -> tuple[str, str]:
+    """Write a new token to a file in the folder, for its owner's eyes only; the token, and the file's path."""
+    token, path = secrets.token_urlsafe(32), os.path.join(folder, "control.token")
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(token)
+    return token, path

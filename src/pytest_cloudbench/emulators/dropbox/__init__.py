@@ -25,7 +25,7 @@ from pytest_cloudbench.emulators.dropbox.answers import (
 from pytest_cloudbench.emulators.dropbox.args import ArgError
 from pytest_cloudbench.emulators.dropbox.state import Function, State
 from pytest_cloudbench.emulators.profile import Profile
-from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Handler, Kind, Route
+from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Handler, Headers, Kind, Route
 from pytest_cloudbench.emulators.throttle import Refusal
 
 __all__ = ["Dropbox", "create"]
@@ -112,13 +112,15 @@ class Dropbox:
         where = "request body" if function.style == "rpc" else 'HTTP header "Dropbox-API-Arg"'
         sentence = f'Error in call to API function "{name}": '
 
-        def handler(call: Call) -> Answer | Awaitable[Answer]:
-            given = dict(call.headers)
+        def denied(headers: Headers, now_s: float) -> Answer | None:
             try:
-                denied = self._denied(function, given, call.now_s)
-                if denied is not None:
-                    return denied
-                result = function.run(self.state, _argument(function, given, call), call)
+                return self._denied(function, dict(headers), now_s)
+            except BadRequest as error:
+                return answer_text(400, f"{sentence}{error}")
+
+        def handler(call: Call) -> Answer | Awaitable[Answer]:
+            try:
+                result = function.run(self.state, _argument(function, dict(call.headers), call), call)
             except ApiError as error:
                 return error_answer(409, error.summary, error.error)
             except ArgError as error:
@@ -129,7 +131,7 @@ class Dropbox:
                 return result
             return answer_json(result) if not isinstance(result, Awaitable) else _later(result, sentence)
 
-        return Route(name, function.kind, handler, content=function.style == "upload")
+        return Route(name, function.kind, handler, content=function.style == "upload", denied=denied)
 
     def _denied(self, function: Function, given: Mapping[bytes, bytes], now_s: float) -> Answer | None:
         """The answer to one who may not ask this way; None where all is well. Raises BadRequest."""

@@ -213,6 +213,18 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # what it raises is what the test has raised, for every other plugin
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_call."""
+    return (yield from _gated(item))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # for runs in fixtures, after the test
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_teardown."""
+    return (yield from _gated(item))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_makereport."""
@@ -345,6 +357,16 @@ def client_run(request: pytest.FixtureRequest, fleet: Agent) -> ClientRun:
     from pytest_cloudbench.fleet.clients import client_run_of
 
     return client_run_of(request.node, fleet, request.param, _session(request.config).facts)
+
+
+def _gated(item: pytest.Item) -> Generator[None]:
+    """A phase of an item, which fails for gates that its results have broken; nothing where nothing is measured."""
+    if item.config.stash.get(_SESSION, None) is None:
+        return (yield)
+    from pytest_cloudbench.fleet.verdicts import gated
+
+    with gated(item):
+        return (yield)
 
 
 def _runs_alone(item: pytest.Item) -> bool:

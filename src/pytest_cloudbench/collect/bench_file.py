@@ -166,7 +166,7 @@ def _load(case: BenchCase) -> dict[str, Any]:
 
 def _check(results: Sequence[tuple[str, Result]]) -> None:
     """One report of everything that is broken, or else of everything that cannot be judged."""
-    from pytest_cloudbench.fleet.experiment import ExpectationBroken, ExpectationUnknown
+    from pytest_cloudbench.fleet.verdicts import ExpectationBroken, ExpectationUnknown
 
     broken: list[str] = []
     unknown: list[str] = []

@@ -22,8 +22,9 @@ from pytest_cloudbench.collect.module import ConfigModule
 from pytest_cloudbench.configs.benchcloud import BenchCloudTest, CaptureSettings, parse_benchcloud, parse_capture
 from pytest_cloudbench.configs.benchcloud_classes import parse_classes
 from pytest_cloudbench.configs.benchcloud_log import LoggedOperation, LoggedRun, log_text, statistics
-from pytest_cloudbench.fleet.experiment import ExpectationBroken, Experiment, Result
+from pytest_cloudbench.fleet.experiment import Experiment, Result
 from pytest_cloudbench.fleet.facts import Names
+from pytest_cloudbench.fleet.verdicts import ExpectationBroken
 from pytest_cloudbench.model import ConfigError, UsageError, Verb
 from pytest_cloudbench.payload import Generator, Payloads, generator
 

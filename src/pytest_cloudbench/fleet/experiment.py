@@ -22,12 +22,13 @@ from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.facts import Names, RunFacts, slug
 from pytest_cloudbench.fleet.operations import Deal, Files, OnFile, Upload, task_of
 from pytest_cloudbench.fleet.provider import Provider
+from pytest_cloudbench.fleet.verdicts import ExpectationBroken, ExpectationUnknown, failing_gates
 from pytest_cloudbench.model import BudgetError, CloudError, EmulatorError, ErrorKind, FleetError, UsageError, Verb
 from pytest_cloudbench.payload import Generator, fresh
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.oplog import OpLog
 
-__all__ = ["ExpectationBroken", "ExpectationUnknown", "Experiment", "Result"]
+__all__ = ["Experiment", "Result", "result_of"]
 
 _LISTING_ROWS = 2000
 _PATIENT_TRIES = 60
@@ -37,14 +38,6 @@ _PASSING = frozenset({ErrorKind.THROTTLED, ErrorKind.NETWORK, ErrorKind.SERVER})
 """What work that is not measured waits for."""
 
 _PASSING_REMOVAL = frozenset({ErrorKind.THROTTLED, ErrorKind.SERVER})
-
-
-class ExpectationBroken(AssertionError):
-    """An expectation or a gate is not met; the message is one line per claim."""
-
-
-class ExpectationUnknown(Exception):
-    """An expectation cannot be judged because the numbers may be wrong."""
 
 
 def _shares(whole: int, wanted: Sequence[int]) -> list[int]:
@@ -98,9 +91,8 @@ class Result:
         Raises ExpectationBroken when a claim is broken (or a gate cannot be judged), and ExpectationUnknown
         when an expectation cannot be judged. Without a recorded expectation it passes.
         """
-        bad = [line for status, line in self.judgements if status == "broken"]
-        bad += [line for status, line in self.judgements if status == "unknown" and line.startswith("gate")]
-        if bad:
+        gates = failing_gates(self.judgements)
+        if bad := [line for status, line in self.judgements if status == "broken" or line in gates]:
             raise ExpectationBroken("\n".join(bad))
         unknown = [line for status, line in self.judgements if status == "unknown"]
         if unknown:
@@ -119,6 +111,7 @@ class _Run:
     budget: Budget
     is_prepared: bool
     verify: bool
+    label: str
 
 
 @dataclass(slots=True)
@@ -131,6 +124,7 @@ class Experiment:
         facts: the run's facts.
         test: the test function's name; expectations can be limited to it.
         nodeid, name, params: pytest's names for the item.
+        unmet: takes the lines of gates that are to fail the item, whatever becomes of its results.
     """
 
     agent: Agent
@@ -140,6 +134,7 @@ class Experiment:
     nodeid: str
     name: str
     params: Mapping[str, Any]
+    unmet: list[str] = field(default_factory=list)
     _runs: int = 0
     _entries: int = 0
     _kept: list[str] = field(default_factory=list)
@@ -202,7 +197,7 @@ class Experiment:
             "facts": dict(facts or {}), "notes": list(notes),
         }  # fmt: skip
         task = task_of(self.provider.driver, operation, on, load.targets if load else {})
-        run = _Run(name, task, on, deal, about, self._budget(deal, on.payload, prepares), prepares, verify)
+        run = _Run(name, task, on, deal, about, self._budget(deal, on.payload, prepares), prepares, verify, label)
         result = self._within_folder(run, is_new, keep, mkdir)
         told = {key: result[key] for key in ("ops", "loop", "ops_file") if key in result.info}
         self._parts.append(Result(told, doubts=result.doubts, notes=result.notes))  # a long series stays small
@@ -248,7 +243,7 @@ class Experiment:
             "ops": sum(part["ops"] for part in parts), "loop": parts[-1]["loop"] if parts else None,
             "expect": _plain(expect),
         }  # fmt: skip
-        return self._result(self.agent.gather(f"conclude:{about['run']}", about))
+        return self._result(self.agent.gather(f"conclude:{about['run']}", about), label)
 
     @contextmanager
     def scratch(self, payload: Generator) -> Iterator[tuple[str, Files]]:
@@ -287,7 +282,7 @@ class Experiment:
         folder = self._log_folder(run)
         with OpLog(folder / f"{agent.name}.oplog", {"agent": agent.name, "nodeid": self.nodeid}) as log:
             yield log
-        self._parts.append(self._handed_in(run, log, stopped="", verified=False))
+        self._parts.append(self._handed_in(run, log, "", stopped="", verified=False))
 
     def remove(self, files: Files) -> bool:
         """Remove what a run has kept, before the end of the test. What cannot be removed now is removed at the end.
@@ -387,15 +382,15 @@ class Experiment:
         lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
         if lists:
             agent.once(f"list:{run.name}", lambda: self._list(run.name, run.files.folder))
-        return self._handed_in(run.name, log, stopped=stopped, verified=lists)
+        return self._handed_in(run.name, log, run.label, stopped=stopped, verified=lists)
 
-    def _handed_in(self, run: str, log: OpLog, *, stopped: str, verified: bool) -> Result:
+    def _handed_in(self, run: str, log: OpLog, label: str, *, stopped: str, verified: bool) -> Result:
         """Hand in this agent's log, which has ended; what the controller makes of all agents'."""
         agent = self.agent
         sent = None if agent.same_clock else log.path.read_bytes()
         done = {"run": run, "notes": log.notes, "log": sent, "log_path": str(log.path), "stopped": stopped,
                 "verified": verified, "clock_offset_ns": str(agent.clock_offset_ns)}  # fmt: skip
-        return self._result(agent.gather(f"result:{run}", done))
+        return self._result(agent.gather(f"result:{run}", done), label)
 
     def _load(self, run: _Run, engine: Engine, planned_s: float, stopped: str) -> str:
         """Put this agent's part of the load on the provider. Returns why it ended early, or an empty text."""
@@ -553,7 +548,13 @@ class Experiment:
         if self.provider.is_kept:
             journal.forget(self.provider.spec, folder)
 
-    @staticmethod
-    def _result(answer: Mapping[str, Any]) -> Result:
-        judgements = tuple((status, line) for status, line in answer["judgements"])
-        return Result(answer["info"], judgements, tuple(answer["doubts"]), tuple(answer["notes"]), answer["ops"])
+    def _result(self, answer: Mapping[str, Any], label: str) -> Result:
+        result = result_of(answer)
+        self.unmet += [f"{label}: {line}" if label else line for line in failing_gates(result.judgements)]
+        return result
+
+
+def result_of(answer: Mapping[str, Any]) -> Result:
+    """The result that the controller has told."""
+    judgements = tuple((status, line) for status, line in answer["judgements"])
+    return Result(answer["info"], judgements, tuple(answer["doubts"]), tuple(answer["notes"]), answer["ops"])

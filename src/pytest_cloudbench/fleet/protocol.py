@@ -122,7 +122,7 @@ def _gist(text: str) -> str:
 
 def plain_report(report: pytest.TestReport, error: BaseException) -> None:
     """Errors made for people are shown in their own words, without a traceback."""
-    from pytest_cloudbench.fleet.experiment import ExpectationBroken, ExpectationUnknown
+    from pytest_cloudbench.fleet.verdicts import ExpectationBroken, ExpectationUnknown
     from pytest_cloudbench.model import CloudbenchError
 
     if isinstance(error, ExpectationUnknown):
@@ -130,4 +130,4 @@ def plain_report(report: pytest.TestReport, error: BaseException) -> None:
         report.outcome = "skipped"
         report.longrepr = (path, (line or 0) + 1, f"inconclusive: {error}")
     elif isinstance(error, (CloudbenchError, ExpectationBroken)):
-        report.longrepr = str(error)
+        report.longrepr = "\n".join([str(error), *getattr(error, "__notes__", ())])

@@ -20,8 +20,9 @@ from pytest_cloudbench.capture import CaptureUnavailable
 from pytest_cloudbench.clients.base import ClientFacts, ClientUnavailable
 from pytest_cloudbench.detect import Observation, Step, Verdict
 from pytest_cloudbench.fleet.agent import Agent
-from pytest_cloudbench.fleet.experiment import Result
+from pytest_cloudbench.fleet.experiment import Result, result_of
 from pytest_cloudbench.fleet.facts import RunFacts, slug
+from pytest_cloudbench.fleet.verdicts import failing_gates, unmet_gates
 from pytest_cloudbench.link import LinkUnavailable
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.systems.session import SyncSession
@@ -99,6 +100,7 @@ class SyncItem:
     Attributes:
         lab: the client, shared with the other tests of the module.
         nodeid, name, test, params: pytest's names for the item.
+        unmet: takes the lines of gates that are to fail the item, whatever becomes of its results.
     """
 
     lab: SyncLab
@@ -106,6 +108,7 @@ class SyncItem:
     name: str
     test: str
     params: Mapping[str, Any]
+    unmet: list[str]
 
     @property
     def spec(self) -> str:
@@ -174,15 +177,13 @@ class SyncItem:
             "doubts": list(doubts), "notes": [*session.notes(), *notes],
             "versions": dict(session.versions), "expect": [], "ops": 0, "ops_files": [], "loop": None,
         }  # fmt: skip
-        made = self.lab.agent.ask("alone", json.loads(json.dumps(about)))
-        return Result(
-            made["info"], tuple((status, line) for status, line in made["judgements"]), tuple(made["doubts"]),
-            tuple(made["notes"]),
-        )  # fmt: skip
+        made = result_of(self.lab.agent.ask("alone", json.loads(json.dumps(about))))
+        self.unmet.extend(f"{label}: {line}" if label else line for line in failing_gates(made.judgements))
+        return made
 
 
 def item_of(item: pytest.Item, lab: SyncLab) -> SyncItem:
     """A client in one test item."""
     callspec = getattr(item, "callspec", None)
     params = {key: value for key, value in callspec.params.items() if key != "sync_lab"} if callspec else {}
-    return SyncItem(lab, item.nodeid, item.name, getattr(item, "originalname", item.name), params)
+    return SyncItem(lab, item.nodeid, item.name, getattr(item, "originalname", item.name), params, unmet_gates(item))

@@ -41,12 +41,13 @@ def open_session(config: pytest.Config) -> ControllerSession | WorkerSession:
 def experiment_of(item: pytest.Item, agent: Agent, provider: Any, facts: RunFacts) -> Any:
     """The experiment of one test item."""
     from pytest_cloudbench.fleet.experiment import Experiment
+    from pytest_cloudbench.fleet.verdicts import unmet_gates
 
     callspec = getattr(item, "callspec", None)
     params = {key: _plain(value) for key, value in callspec.params.items()} if callspec else {}
     params.pop("provider", None)
     test = getattr(item, "originalname", item.name)
-    return Experiment(agent, provider, facts, test, item.nodeid, item.name, params)
+    return Experiment(agent, provider, facts, test, item.nodeid, item.name, params, unmet_gates(item))
 
 
 def _plain(value: Any) -> Any:

@@ -70,7 +70,8 @@ def test_figure_5(client_run: ClientRun, grid: str, rtt_ms: int) -> None:
     way = Way(delay_ms=rtt_ms / 2)
     done = client_run.measure(lambda client, place: measure(client, place, grid, way, FIGURE_5_SETS))
     published = {"source": f"{SOURCE}, Figure 5", "completion": DRAWN}
-    client_run.settle(conclude(client_run, grid, done, {"rtt_ms": rtt_ms}, published))
+    errors = [each["error"] for transfers in done["transfers"] for each in transfers]
+    client_run.settle(conclude(client_run, grid, done, {"rtt_ms": rtt_ms}, published), errors)
 
 
 def test_loss(client_run: ClientRun, grid: str, loss: float) -> None:
@@ -174,7 +175,7 @@ def test_figure_4(client_run: ClientRun, grid: str, how: str, files: str) -> Non
         doubts=[*wrong, *done["doubts"]],
         notes=[f"{how}: {second['error']}" for _, second in pairs if second["error"]],
     )  # fmt: skip
-    client_run.settle([result])
+    client_run.settle([result], [first["error"] for first, _ in pairs])
 
 
 def interrupted(client: SyncClient, place: Place, grid: str, how: Any, files: str) -> dict[str, Any]:

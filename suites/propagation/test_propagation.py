@@ -79,7 +79,7 @@ def test_propagation(client_run: ClientRun, grid: str) -> None:
             notes=[f"other side: {device['what']}", *added, *(one["error"] for one in arrivals if one["error"])],
         )  # fmt: skip
         results.append(result)
-    client_run.settle(results)
+    client_run.settle(results, [each["error"] for arrivals in done["arrivals"] for each in arrivals])
 
 
 def numbers(arrived: Sequence[dict[str, Any]], other: str) -> dict[str, Any]:

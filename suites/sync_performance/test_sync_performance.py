@@ -67,7 +67,7 @@ def test_figure_6(client_run: ClientRun, grid: str) -> None:
             notes=[*done["notes"], *(f"IMC 2013, {one['set']}, {one['quantity']}: {one['said']}" for one in quoted)],
         )
         results.append(result)
-    client_run.settle(results)
+    client_run.settle(results, [each["error"] for transfers in done["transfers"] for each in transfers])
 
 
 def measure(client: SyncClient, place: Place, grid: str) -> dict[str, Any]:

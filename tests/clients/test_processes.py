@@ -167,3 +167,32 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("\n".join(map(str, range(20))) + "\n\n")
     assert tail(tmp_path / "log", 2) == "\n  18\n  19"
     assert tail(tmp_path / "none") == ""
+
+
+def test_the_end_of_a_log_shows_no_secrets_no_control_characters_and_no_endless_lines(tmp_path: Path) -> None:
+    lines = [
+        "opened with hunter22 and again hunter22",
+        "GET http://me:s3cret@server/x password=s3cret Authorization: Bearer s3cret",
+        "\x1b[31mred\x1b[0m\tand a bell\a",
+        "x" * 5000 + "the end",
+    ]
+    (tmp_path / "log").write_text("\n".join(lines))
+    shown = tail(tmp_path / "log", secrets=["hunter22"]).splitlines()[1:]
+    assert shown[0] == "  opened with *** and again ***"
+    assert shown[1] == "  GET http://me:***@server/x password=*** Authorization: Bearer ***"
+    assert shown[2] == "  \\x1b[31mred\\x1b[0m and a bell\\x07"
+    assert shown[3].endswith("the end")
+    assert max(map(len, shown)) < 320
+
+
+def test_what_a_command_said_is_in_the_error_without_the_secrets_of_its_environment(tmp_path: Path) -> None:
+    processes = Processes(tmp_path, Loopback())
+    try:
+        with pytest.raises(ClientError) as raised:
+            processes.run(
+                "client", "sync", ["sh", "-c", 'echo "key $TOOL_PASSWORD refused"; exit 7'], timeout_s=10,
+                env={"TOOL_PASSWORD": "hunter22"},
+            )  # fmt: skip
+    finally:
+        processes.stop()
+    assert str(raised.value) == "sync (client): exit status 7\n  key *** refused"

@@ -34,6 +34,33 @@ def test_copies_and_batches_of_a_client_that_does_nothing_and_of_one_that_does_a
     assert clever.info(files.format(CLEVER))["exchanges"] < 5
 
 
+BROKEN = """
+name = "broken"
+[sync]
+command = ["sh", "-c", "echo no space left >&2; exit 3"]
+[verify]
+folder = "{stored}"
+"""
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [
+        "sync_capabilities::test_table_1",
+        "sync_capabilities::test_table_4_7",
+        "sync_performance",
+        "updates::test_table_1",
+    ],
+)
+def test_a_client_that_never_synced_fails_and_says_why(lab: Lab, suite: str) -> None:
+    (lab.folder / "broken.toml").write_text(BROKEN)
+    folder, _, test = suite.partition("::")
+    ended = lab.run(str(SUITES / folder), "--client", "broken.toml", "-k", test or "test_")
+    assert ended.counts().get("passed", 0) == 0
+    assert ended.counts()["failed"] >= 1, ended.text
+    assert ended.lines_with("client broken.toml never synced: sync (client): exit status 3 (no space left)")
+
+
 @pytest.mark.slow
 def test_figures_of_a_client_that_does_nothing_and_of_one_that_does_all(lab: Lab) -> None:
     only = "test_figure_4_10 or test_figure_4_8 or (test_figure_5 and text) or (test_figure_4 and random)"

@@ -114,6 +114,64 @@ def test_a_step_that_is_not_carried_out_is_invalid_and_taken_back(start: Start, 
     assert seen[3].up_bytes > 110_000
 
 
+FAILING = r"""
+echo . >> "$1"
+if [ "$(wc -l < "$1")" -le {times} ]; then
+  echo connecting
+  printf 'quota of hunter22 exceeded\007'
+  exit 3
+fi
+rm -rf "$2"/*
+tar c . | socat -t 30 - "TCP:$3:$4"
+"""
+
+
+def failing(tmp_path: Path, times: int) -> str:
+    """A client whose command fails so often, and then copies all that is there over the link."""
+    if shutil.which("socat") is None:
+        pytest.skip("socat is not installed")
+    path = tmp_path / "failing.toml"
+    script = tmp_path / "sync.sh"
+    script.write_text(FAILING.format(times=times))
+    path.write_text(f"""
+name = "failing"
+needs = ["socat"]
+[environment]
+TOOL_TOKEN = "hunter22"
+[server]
+command = ["socat", "TCP-LISTEN:{{port}},bind={{server}},reuseaddr,fork", "SYSTEM:tar x -C {{stored}}; echo done"]
+[sync]
+command = ["sh", "{script}", "{{workdir}}/count", "{{stored}}", "{{server}}", "{{port}}"]
+[verify]
+folder = "{{stored}}"
+""")
+    return str(path)
+
+
+CAUSE = r"sync (client): exit status 3 (connecting | quota of *** exceeded\x07)"
+
+
+def test_a_command_that_always_fails_is_a_client_that_never_synced(start: Start, tmp_path: Path) -> None:
+    session = start(failing(tmp_path, times=9999))
+    verdicts = session.examine()
+    assert session.never_synced == CAUSE
+    assert {verdict.answer for verdict in verdicts.values()} == {"unknown"}
+    assert all(CAUSE in verdict.detail for verdict in verdicts.values()), verdicts
+
+
+def test_a_command_that_fails_at_first_is_measured_afterwards_and_its_failure_told(
+    start: Start, tmp_path: Path
+) -> None:
+    session = start(failing(tmp_path, times=1))
+    first, copy, append = session.measure([Step("new", 400_000), Step("copy"), Step("append", 64)])
+    assert first.reasons == (f"the client did not carry it out: {CAUSE}",)
+    assert copy.reasons == append.reasons == (f"the file that it changes is missing: {first.reasons[0]}",)
+    again, copy = session.measure([Step("new", 400_000), Step("copy")])
+    assert again.is_valid
+    assert copy.is_valid
+    assert session.never_synced == ""
+
+
 def test_a_client_that_ends_makes_the_rest_invalid(start: Start) -> None:
     session = start("reference")
     session.measure([Step("new", 10_000)])

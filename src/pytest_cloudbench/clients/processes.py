@@ -8,13 +8,14 @@ has a signal, and no probe packet shows up in a capture.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
@@ -34,7 +35,7 @@ Side = Literal["client", "server", "device"]
 _STOP_S = 5.0
 _VERSION_S = 10.0
 _LOOK_S = 0.02
-_TAIL_LINES = 8
+_TAIL_LINES, _LINE_CHARACTERS = 8, 300
 _LISTEN, _BOUND = "0A", "07"
 
 
@@ -58,8 +59,10 @@ class Loopback:
 class Process:
     """One process that was started, its log and, once it has ended, the CPU time it had used."""
 
-    def __init__(self, side: Side, name: str, popen: subprocess.Popen[bytes], log_path: Path) -> None:
-        self.side, self.name, self.log_path = side, name, log_path
+    def __init__(
+        self, side: Side, name: str, popen: subprocess.Popen[bytes], log_path: Path, secrets: Collection[str] = ()
+    ) -> None:
+        self.side, self.name, self.log_path, self.secrets = side, name, log_path, secrets
         self._popen = popen
         self._pidfd = os.pidfd_open(popen.pid)
         self._final_cpu_s: float | None = None
@@ -108,7 +111,7 @@ class Process:
         """How it ended, in words, with the last lines of its log."""
         status = self.ended()
         how = "runs" if status is None else f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        return f"{self.name} ({self.side}): {how}{tail(self.log_path)}"
+        return f"{self.name} ({self.side}): {how}{tail(self.log_path, secrets=self.secrets)}"
 
 
 class Processes:
@@ -190,7 +193,7 @@ class Processes:
                     self._wait_for_an_end(deadline_s, f"{name} took longer than {timeout_s:g} s", besides=process)
                 if process.ended() != 0:
                     shown = process.ending()
-                    raise ClientError(shown if tail(log_path) else f"{shown}{tail(out_path)}")
+                    raise ClientError(shown if tail(log_path) else f"{shown}{tail(out_path, secrets=process.secrets)}")
             finally:
                 self._finish(process, counted=counted)
             out.seek(0)
@@ -234,7 +237,9 @@ class Processes:
 
     def last_words(self) -> str:
         """The last lines of all logs of processes that run, for an error's text."""
-        return "".join(f"\n{process.name}:{tail(process.log_path)}" for process in self._running)
+        return "".join(
+            f"\n{process.name}:{tail(process.log_path, secrets=process.secrets)}" for process in self._running
+        )
 
     def pids(self, side: Side) -> tuple[int, ...]:
         """The processes of one side that run now, with their descendants."""
@@ -286,7 +291,7 @@ class Processes:
             )
         except OSError as error:
             raise ClientError(f"{name} cannot be started: {error}") from error
-        process = Process(side, name, popen, log_path)
+        process = Process(side, name, popen, log_path, _secrets(env))
         self._finished_cpu_s.setdefault(side, 0.0)
         try:
             self._tell_watchdog(f"{popen.pid}\n")
@@ -372,13 +377,41 @@ def program_version(path: str, *arguments: str) -> str:
     return done.stdout.decode(errors="replace").strip().partition("\n")[0].strip()
 
 
-def tail(path: Path, lines: int = _TAIL_LINES) -> str:
-    """The last lines of a log, each indented on a line of its own; empty where there are none."""
+_SECRET_NAME = re.compile(r"PASS|SECRET|TOKEN|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
+_LEAST_SECRET = 4
+"""Shorter values are no secrets, and would be found in any text."""
+_SECRET_WORDS = re.compile(
+    r"(?P<before>://[^/\s:@]*:|\b(?:pass(?:word|wd|phrase)?|token|secret|api[-_]?key|authorization)\b['\"]?\s*[=:]\s*"
+    r"(?:(?:basic|bearer)\s+)?['\"]?)(?P<secret>[^\s@'\"]+)",
+    re.IGNORECASE,
+)
+
+
+def _secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Values of the environment that are not to be shown, the longest first."""
+    found = {value for name, value in environment.items() if _SECRET_NAME.search(name) and len(value) >= _LEAST_SECRET}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def tail(path: Path, lines: int = _TAIL_LINES, *, secrets: Collection[str] = ()) -> str:
+    """The last lines of a log, each indented on a line of its own; empty where there are none.
+
+    Safe to show: without ``secrets`` and what is written like one, without control characters, and short.
+    """
     try:
         text = path.read_bytes()[-16_384:].decode(errors="replace")
     except OSError:
         return ""
-    return "".join(f"\n  {line}" for line in text.strip().splitlines()[-lines:])
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    text = _SECRET_WORDS.sub(r"\g<before>***", text)
+    return "".join(f"\n  {_shown(line)}" for line in text.strip().splitlines()[-lines:])
+
+
+def _shown(line: str) -> str:
+    """A line of a log without control characters, and its end where it is long."""
+    text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line.expandtabs(1))
+    return text if len(text) <= _LINE_CHARACTERS else f"...{text[-_LINE_CHARACTERS:]}"
 
 
 def _listening(pid: int, *, udp: bool = False) -> set[int]:

@@ -7,6 +7,7 @@ detectors so that a crash of one is an unknown.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pytest_cloudbench.detect.bundling import bundling
 from pytest_cloudbench.detect.chunking import chunking
@@ -99,4 +100,19 @@ def judge(observations: Sequence[Observation]) -> dict[str, Verdict]:
             found[name] = _DETECTORS[name](Sent.of(observations), observations)
         except Exception as error:  # a crash is no answer, and must not take the others with it
             found[name] = unknown(name, f"the detector failed: {type(error).__name__}: {error}")
+        found[name] = _with_cause(found[name], observations)
     return found
+
+
+def _with_cause(verdict: Verdict, observations: Sequence[Observation]) -> Verdict:
+    """An unknown for want of observations also says why those that were tried may not be used."""
+    valid = {each.kind for each in observations if each.is_valid}
+    lacking = set(verdict.wants) - valid
+    causes = dict.fromkeys(
+        f"{each.kind}: {reason}" for each in observations if each.kind in lacking for reason in each.reasons
+    )
+    if verdict.answer != "unknown" or not causes:
+        return verdict
+    first, *others = causes
+    more = f" (and {len(others)} more)" if others else ""
+    return replace(verdict, detail=f"{verdict.detail}; {first}{more}", evidence=(*verdict.evidence, *causes))

@@ -99,12 +99,14 @@ class ClientRun:
             doubts=doubts, notes=notes,
         )  # fmt: skip
 
-    @staticmethod
-    def settle(results: Sequence[Result]) -> None:
+    def settle(self, results: Sequence[Result], errors: Sequence[str] = ()) -> None:
         """Assert what is expected of all entries of an item; call it last.
 
         Raises like ``Result.check``; an item whose numbers may be wrong is skipped as inconclusive and not passed.
+        ``errors``: why each set did not get to the server, empty where it did. A client of which none did fails.
         """
+        if errors and all(errors):
+            pytest.fail(f"client {self.spec} never synced: {errors[0]}", pytrace=False)
         for result in results:
             result.check()
         if doubts := list(dict.fromkeys(doubt for result in results for doubt in result.doubts)):

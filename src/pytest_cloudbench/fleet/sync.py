@@ -28,7 +28,7 @@ from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.systems.session import SyncSession
 from pytest_cloudbench.traffic.owners import nameless_doubt
 
-__all__ = ["SyncItem", "SyncLab", "item_of"]
+__all__ = ["SyncItem", "SyncLab", "item_of", "must_have_synced"]
 
 
 class SyncLab:
@@ -93,6 +93,12 @@ class SyncLab:
             shutil.move(capture.path, folder / capture.path.name)
 
 
+def must_have_synced(spec: str, session: SyncSession) -> None:
+    """Fail the test of a client that never brought a change to its server: it does not work, so nothing is unknown."""
+    if session.never_synced:
+        pytest.fail(f"client {spec} never synced: {session.never_synced}", pytrace=False)
+
+
 @dataclass(frozen=True, slots=True)
 class SyncItem:
     """A client in one test item.
@@ -138,13 +144,16 @@ class SyncItem:
     def _or_skip(self, work: Any) -> Any:
         session = self.lab.session
         try:
-            return work()
+            done = work()
         except (ClientUnavailable, CaptureUnavailable) as error:
+            must_have_synced(self.spec, session)
             pytest.skip(f"client {self.spec}: {error}")
         except ClientError as error:
             if session.captures:
                 raise
             raise ClientError(f"client {self.spec} did not start: {error}") from error
+        must_have_synced(self.spec, session)
+        return done
 
     def conclude(
         self, metrics: Mapping[str, float | None], rounds_s: Sequence[float], *, stats_of: str,

@@ -17,7 +17,7 @@ from pytest_cloudbench.detect.observe import nameless_bytes, window
 from pytest_cloudbench.model import ClientError, Content, chunks
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.payload.edits import Edit, Insert
-from pytest_cloudbench.systems.looking import briefly, difference, wait_quiet
+from pytest_cloudbench.systems.looking import difference, wait_quiet
 from pytest_cloudbench.systems.session import SyncSession
 from pytest_cloudbench.traffic import Analysis, metrics
 from pytest_cloudbench.traffic.owners import nameless_doubt
@@ -180,10 +180,10 @@ class Activity:
         if act.is_synced:
             try:
                 client.after_change()
-                session.proofs.add(client.wait_synced(session._timeout_s))
+                session.has_synced(client.wait_synced(session._timeout_s))
                 seen.synced_ns = time.time_ns()
             except ClientError as error:
-                line = briefly(error)
+                line = session.has_failed(error)
                 seen.window = replace(seen.window, reasons=(f"the client did not carry it out: {line}",))
                 session._broken = f"the client was out of sync since an earlier act: {line}"
             wait_quiet(path)

@@ -29,6 +29,7 @@ __all__ = ["Changes"]
 _ZLIB_LEVEL = 6
 _EDITS = ("append", "insert", "spliced", "change", "version")
 _COPIES = ("copy", "twin_insert", "twin_change", "restore")
+_OF_BASE = (*_EDITS, *_COPIES, "delete")
 _SUFFIX = {"text": ".txt", "text_as_jpeg": ".jpg", "fake_jpeg": ".jpg", "jpeg": ".jpg"}
 _COMPRESSIBLE = ("sparse", "text", "text_in_jpeg", "text_as_jpeg", "fake_jpeg", "jpeg")
 _SPARSE = b"0123456789abcdef"
@@ -57,6 +58,10 @@ class Changes:
         self._former: tuple[Path, Content] | None = None
         self.moved_ns = 0
         stage.mkdir(parents=True, exist_ok=True)
+
+    def can_apply(self, step: Step) -> bool:
+        """Whether the file is there that the step changes or repeats."""
+        return self._base is not None or step.kind not in _OF_BASE
 
     def apply(self, step: Step) -> Observation:
         """Do it; what was done, without any counts. Raises UsageError for a step that cannot be."""

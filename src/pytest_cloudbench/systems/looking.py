@@ -19,6 +19,7 @@ from pytest_cloudbench.traffic import Analysis, Whose, analyze
 __all__ = ["briefly", "difference", "look", "wait_quiet"]
 
 _LOOK_S, _QUIET_LOOKS, _QUIET_BYTES, _QUIET_MOST_S = 0.1, 4, 2_000, 4.0
+_LAST_LINES, _MOST_CHARACTERS = 3, 400
 
 _Seen = TypeVar("_Seen")
 
@@ -59,9 +60,12 @@ def look(
 
 
 def briefly(error: Exception) -> str:
-    """The first line of what an error says, and the last: clients add the end of a log, whose last line says most."""
+    """The first line of what an error says, and the last ones: clients add the end of a log, whose end says most."""
     first, *more = str(error).strip().splitlines() or [""]
-    return f"{first} ({more[-1].strip()})" if more else first
+    last = " | ".join(line.strip() for line in more[-_LAST_LINES:])
+    if len(last) > _MOST_CHARACTERS:
+        last = f"...{last[-_MOST_CHARACTERS:]}"
+    return f"{first[:_MOST_CHARACTERS]} ({last})" if last else first[:_MOST_CHARACTERS]
 
 
 def difference(after: float | None, before: float | None) -> float | None:

@@ -63,6 +63,7 @@ class SyncSession:
         self._seed, self._timeout_s = seed, timeout_s
         self._stack = ExitStack()
         self._broken = ""
+        self._synced, self._failure, self._lost_base = 0, "", ""
         self._lacks: str | None = None
         self._started = False
         self._start_error: ClientError | None = None
@@ -139,10 +140,28 @@ class SyncSession:
     def examine(self) -> dict[str, Verdict]:
         """Measure until all is known or repeating does not help: a verdict for each capability."""
         steps = first_steps()
-        while steps:
+        while steps and not self.never_synced:
             self.measure(steps)
             steps = more_steps(self.observations)
         return judge(self.observations)
+
+    # --- whether it works at all ---
+
+    @property
+    def never_synced(self) -> str:
+        """Why no change ever got to the server, though some were asked for; empty where one did, or none was."""
+        return "" if self._synced else self._failure
+
+    def has_synced(self, proof: Proof) -> None:
+        """A change got to the server, known in this way."""
+        self._synced += 1
+        self.proofs.add(proof)
+
+    def has_failed(self, error: ClientError) -> str:
+        """A change did not get to the server; why, briefly."""
+        why = briefly(error)
+        self._failure = self._failure or why
+        return why
 
     def record(self) -> dict[str, Any]:
         """What was measured with, as plain data to store beside results."""
@@ -169,6 +188,13 @@ class SyncSession:
         if self._broken:
             now = time.time_ns()
             return Observation(step.kind, reasons=(self._broken,)), now, now
+        if self._lost_base and not self._changes.can_apply(step):
+            now = time.time_ns()
+            return (
+                Observation(step.kind, reasons=(f"the file that it changes is missing: {self._lost_base}",)),
+                now,
+                now,
+            )
         cpu_s = self.client.cpu_s("client")
         self.client.before_change()
         done = self._changes.apply(step)
@@ -178,9 +204,11 @@ class SyncSession:
         else:
             try:
                 self.client.after_change()
-                self.proofs.add(self.client.wait_synced(self._timeout_s))
+                self.has_synced(self.client.wait_synced(self._timeout_s))
             except ClientError as error:
-                done = replace(done, reasons=(f"the client did not carry it out: {briefly(error)}",))
+                why = f"the client did not carry it out: {self.has_failed(error)}"
+                done = replace(done, reasons=(why,))
+                self._lost_base = why if step.kind == "new" else self._lost_base
                 self._take_back()
             wait_quiet(path)
         used_s = self.client.cpu_s("client")

@@ -27,7 +27,7 @@ class Fleet:
             handlers={"sum": self._sum, "broken": self._broken},
             services={"twice": lambda agent, payload: [agent, payload * 2]},
             patience_s=patience_s,
-            kill=self.killed.append,
+            kill=lambda agent, reason: self.killed.append(agent),
             **options,
         )
         self.told: dict[str, list[Any]] = {}
@@ -262,15 +262,6 @@ def test_the_first_survivor_logs(three: Fleet) -> None:
     three.coordinator.leave_fleet("gw1", "was lost")
     assert three.coordinator.orphaned(NODE), "it was lost before it could log"
     assert not three.coordinator.orphaned(NODE), "reported once"
-
-
-def test_what_was_logged_is_not_reported_again(three: Fleet) -> None:
-    three.enter("gw0", "gw1", "gw2")
-    for agent in three.told:
-        three.meet(agent, "leave", "")
-    three.coordinator.receive("gw0", {"kind": "tell", "name": "logged", "payload": NODE})
-    three.coordinator.leave_fleet("gw0", "was lost")
-    assert not three.coordinator.orphaned(NODE)
 
 
 def test_an_item_whose_agents_are_all_lost_is_reported_once(three: Fleet) -> None:

@@ -22,9 +22,9 @@ def test_what_a_quick_worker_collected_is_not_lost(
 
     monkeypatch.setattr(scheduler, "FleetScheduling", capture)
     session = ControllerSession(pytestconfig, "channel", "facts")
-    session._collected(["early"])
+    session.collected(["early"])
     assert session.make_scheduler(log=None) == "scheduler"
-    session._collected(["late"])
+    session.collected(["late"])
     assert made["items"] == {"early", "late"}
 
 

@@ -6,7 +6,6 @@ What may live here: the conversation with the coordinator, over an xdist channel
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -66,7 +65,6 @@ class Agent:
         """An agent that talks over an xdist channel. The channel's end stops whatever it is doing."""
         agent = cls(name, channel.send, same_clock=host_id() == controller_host)
         channel.setcallback(agent.deliver, endmarker=None)
-        agent.tell("hello", {"pid": os.getpid(), "host": host_id()})
         if not agent.same_clock:
             agent._measure_clock()
         return agent

@@ -6,9 +6,7 @@ process without xdist. Nothing here measures: it starts, merges and judges.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
 import shutil
 import threading
 import time
@@ -138,7 +136,6 @@ class Conductor:
         self.is_incomplete = False
         self._done: dict[str, tuple[int, int]] = {}
         self._current: tuple[str, int, int] | None = None
-        self.pids: dict[str, int] = {}
         self.on_start: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
         self.coordinator: Coordinator | None = None
@@ -156,7 +153,6 @@ class Conductor:
                 "measured": self._all_measured,
             },
             services={
-                "hello": self._hello,
                 "alive": lambda agent, payload: None,
                 "clock": lambda agent, payload: now_ns(),
                 "collected": lambda agent, payload: collected(payload),
@@ -176,10 +172,6 @@ class Conductor:
         return self.coordinator
 
     # -- services ---------------------------------------------------------------------------------
-
-    def _hello(self, agent: str, payload: Mapping[str, Any]) -> None:
-        if payload["host"] == self.facts.host:
-            self.pids[agent] = payload["pid"]
 
     def _entries(self, agent: str, payload: list[dict[str, Any]]) -> None:
         for entry in payload:
@@ -476,16 +468,6 @@ class Conductor:
                 self._conclude(run, [why], {})
             except CloudbenchError as error:
                 self._say(str(error))
-
-    def kill(self, agent: str) -> None:
-        """End a straggler of this host at once."""
-        import signal
-
-        pid = self.pids.get(agent)
-        if pid is not None:
-            with_signal = getattr(signal, "SIGKILL", signal.SIGTERM)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, with_signal)
 
     def close(self) -> None:
         """End the emulators and the watch. Raises EmulatorError when an emulator had died before."""

@@ -8,7 +8,8 @@ Life of an item (one experiment)::
     assign -> enter -> { gather | once }* -> leave -> forgotten
 
 An agent that is lost, or that leaves early, is not waited for any more; an agent that shows no sign of
-life for ``patience_s`` after somebody began to wait for it is a straggler and is removed. An agent that
+life for ``patience_s`` after somebody began to wait for it is a straggler and is removed. So is one whose
+process does not even answer when it is asked, whether or not somebody waits: all may be stopped. An agent that
 failed goes to the last meeting of its experiment (``once:clean:*``) at once: the others meet without it,
 and it waits for them there.
 """
@@ -20,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pytest_cloudbench.model import CloudbenchError
@@ -71,7 +73,8 @@ class Coordinator:
         handlers: what to do when a gathering is complete, by its name up to ``:``; others get all payloads.
         services: what to answer when one agent asks for something by name, with no meeting.
         patience_s: how long an agent may show no sign of life while others wait for it.
-        kill: ends an agent that is a straggler.
+        kill: ends an agent, with the reason.
+        ask: asks whether an agent's process runs, and calls back when it answers; None where there is no other process.
         apart: whether an agent is at an item of its own, which may take as long as it likes.
         stop: whether the session is to stop before the next item, and why.
         maxfail: failed items after which to stop; 0 means never.
@@ -83,19 +86,23 @@ class Coordinator:
         handlers: Mapping[str, Handler],
         services: Mapping[str, Callable[[str, Any], Any]],
         patience_s: float,
-        kill: Callable[[str], None] = lambda agent: None,
+        kill: Callable[[str, str], None] = lambda agent, reason: None,
+        ask: Callable[[str, Callable[[], None]], None] | None = None,
         apart: Callable[[str], bool] = lambda agent: False,
         stop: Callable[[], str] = lambda: "",
         maxfail: int = 0,
     ) -> None:
         self._handlers, self._services, self._patience_s = dict(handlers), dict(services), patience_s
-        self._kill, self._apart, self._stop, self._maxfail = kill, apart, stop, maxfail
+        self._kill, self._ask, self._apart, self._stop, self._maxfail = kill, ask, apart, stop, maxfail
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._dismissed = False
         self._at_rest: set[str] = set()
         self._send: dict[str, Callable[[Any], None]] = {}
         self._life_s: dict[str, float] = {}
+        self._asked_s: dict[str, float] = {}
+        self._answered_s: dict[str, float] = {}
+        self._sending: tuple[str, float] | None = None
         self._items: dict[str, Item] = {}
         self._loggers: dict[str, str] = {}
         self._orphans: set[str] = set()
@@ -111,6 +118,8 @@ class Coordinator:
         with self._lock:
             self._send[agent] = send
             self._life_s[agent] = time.monotonic()
+            if self._ask is not None:
+                self._start_watch()
 
     def leave_fleet(self, agent: str, reason: str) -> None:
         """The agent is gone. Nobody waits for it any more; what it measured is kept.
@@ -190,8 +199,6 @@ class Coordinator:
                 return
         if kind == "ask":
             self._reply(agent, _answer(self._services[message["name"]], agent, message.get("payload")))
-        elif kind == "tell" and message["name"] == "logged":
-            self._loggers.pop(message["payload"], None)
         elif kind == "tell" and message["name"] == "interrupted":
             self._stopped(agent)
         elif kind == "tell":
@@ -222,8 +229,10 @@ class Coordinator:
     def _reply(self, agent: str, reply: Any) -> None:
         send = self._send.get(agent)
         if send is not None:
+            self._sending = agent, time.monotonic()
             with contextlib.suppress(OSError):  # its channel is closing: leave_fleet follows
                 send(reply)
+            self._sending = None
 
     # -- meetings -------------------------------------------------------------------------------
 
@@ -310,12 +319,55 @@ class Coordinator:
             self._watch.start()
 
     def _watch_stragglers(self) -> None:
-        while not self._closed.wait(min(1.0, self._patience_s / 4)):
-            with self._lock:
+        period_s, last_s = min(1.0, self._patience_s / 4), time.monotonic()
+        while not self._closed.wait(period_s):
+            former_s, last_s = last_s, time.monotonic()
+            if not self._lock.acquire(timeout=period_s):
+                self._free_sender()
+                continue
+            try:
+                if last_s - former_s > 10 * period_s:  # this process was stopped itself (Ctrl-Z)
+                    self._begin_anew(last_s)
                 late = {agent for item in self._items.values() for agent in self._stragglers(item)}
+                late |= set(self._silent(last_s))
+            finally:
+                self._lock.release()
             for agent in late:
-                self._kill(agent)
-                self.leave_fleet(agent, f"showed no sign of life for {self._patience_s:g} s and was ended")
+                reason = f"showed no sign of life for {self._patience_s:g} s and was ended"
+                self.leave_fleet(agent, reason)
+                self._kill(agent, reason)
+
+    def _begin_anew(self, now_s: float) -> None:
+        """Forget how long others have been silent: nobody looked."""
+        self._life_s = dict.fromkeys(self._life_s, now_s)
+        self._asked_s.clear()
+        for meeting in (meeting for item in self._items.values() for meeting in item.meetings.values()):
+            meeting.since_s = now_s
+
+    def _free_sender(self) -> None:
+        """End an agent that reads no more, where everybody waits because a message does not fit into its pipe."""
+        sending = self._sending
+        if sending is not None and time.monotonic() - sending[1] > self._patience_s:
+            self._kill(sending[0], f"has read nothing for {self._patience_s:g} s and was ended")
+
+    def _silent(self, now_s: float) -> list[str]:
+        """Agents whose process has not answered for half of the patience, after it was silent for the other half."""
+        late, half_s = list[str](), self._patience_s / 2
+        if self._ask is None:
+            return late
+        for agent in self._send:
+            heard_s = max(self._life_s.get(agent, 0), self._answered_s.get(agent, 0))
+            if now_s - heard_s < half_s:
+                self._asked_s.pop(agent, None)
+            elif agent not in self._asked_s:
+                self._asked_s[agent] = now_s
+                self._ask(agent, partial(self._answer_of, agent))
+            elif now_s - self._asked_s[agent] >= half_s:
+                late.append(agent)
+        return late
+
+    def _answer_of(self, agent: str) -> None:
+        self._answered_s[agent] = time.monotonic()
 
     def _stragglers(self, item: Item) -> list[str]:
         """Members that others wait for, that wait for nobody themselves, and that have been silent for too long."""

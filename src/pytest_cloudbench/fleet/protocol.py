@@ -80,7 +80,6 @@ def _log(item: pytest.Item, reports: list[pytest.TestReport], verdict: Mapping[s
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    agent.tell("logged", item.nodeid)
 
 
 def _report(item: pytest.Item) -> pytest.TestReport:

@@ -10,6 +10,7 @@ more: ``-x`` and a failing fleet stop soon.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
 __all__ = ["FleetScheduling"]
 
 _AHEAD = 2
+
+
+class _Reported:
+    """Whose outcome has reached the controller."""
+
+    def __init__(self) -> None:
+        self.nodeids: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if (report.when == "call" or not report.passed) and str(report.outcome) != "rerun":
+            self.nodeids.add(report.nodeid)
 
 
 class FleetScheduling(EachScheduling):
@@ -41,7 +53,9 @@ class FleetScheduling(EachScheduling):
         self._shared: deque[int] = deque()
         self._for_all: list[int] = []
         self._cursor: dict[WorkerController, int] = {}
-        self._begin = 0
+        self._handed = 0  # items of ``_for_all`` that some node has been given
+        self._over: set[int] = set()  # items that somebody has finished, or that are to be reported as crashed
+        self._reported = _Reported()
         self._collection: list[str] = []
         self.fleet_items = fleet_items
         """Node ids that every node runs; filled while the workers collect."""
@@ -53,7 +67,7 @@ class FleetScheduling(EachScheduling):
         """Whether every item has been sent, and no node has more than its last one to do."""
         if not self.collection_is_completed or self._shared:
             return False
-        sent = all(cursor >= len(self._for_all) for cursor in self._cursor.values())
+        sent = all(cursor >= len(self._for_all) for cursor in [self._handed, *self._cursor.values()])
         return sent and all(len(pending) < _AHEAD for pending in self.node2pending.values())
 
     def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
@@ -72,35 +86,57 @@ class FleetScheduling(EachScheduling):
             if not self.fleet_items:
                 self._hand_over()
                 return
+            self.config.pluginmanager.register(self._reported)
             for index, nodeid in enumerate(self._collection):
                 (self._for_all if nodeid in self.fleet_items else self._shared).append(index)
         new = [node for node in self.node2pending if node in self.node2collection and node not in self._cursor]
-        begin = max(self._cursor.values(), default=self._begin)  # a replacement joins at the next item nobody has yet
-        self._cursor.update(dict.fromkeys(new, begin))
+        self._cursor.update(dict.fromkeys(new, self._handed))  # a replacement joins at the next item nobody has yet
         for node in new:
             self._feed(node)
 
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
         """A node has finished an item: send it another one."""
         self.node2pending[node].remove(item_index)
+        self._over.add(item_index)
         self._feed(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """A node is gone. Returns the item to report as crashed; the fleet reports its own items itself."""
         pending = self.node2pending.pop(node)
-        cursor = self._cursor.pop(node, 0)
+        self._cursor.pop(node, 0)
         self.node2collection.pop(node, None)
-        crashed = self._collection[pending[0]] if pending else None
-        if not self._cursor:  # all are lost: what they had not begun is for those that replace them
-            self._begin = cursor - sum(self._collection[index] in self.fleet_items for index in pending[1:])
-        for index in reversed(pending[1:]):
-            if self._collection[index] not in self.fleet_items:
-                self._shared.appendleft(index)
+        crashed = pending[0] if pending and self._is_ours_to_report(self._collection[pending[0]]) else None
+        if crashed is not None:
+            self._over.add(crashed)
+        self._take_back(pending[1:])
         for other in self._cursor:
             self._feed(other)
-        if crashed in self.fleet_items and not self._coordinator().orphaned(crashed):
-            return None
-        return crashed
+        return None if crashed is None else self._collection[crashed]
+
+    def unreported(self) -> list[str]:
+        """Items of which no report has come; none where another scheduler has taken over."""
+        ours = self._collection if self.fleet_items else []
+        return [nodeid for nodeid in ours if nodeid not in self._reported.nodeids]
+
+    def _is_ours_to_report(self, nodeid: str) -> bool:
+        """Whether a lost node was the last one that could have reported the item it was at."""
+        if nodeid in self._reported.nodeids:
+            return False
+        return nodeid not in self.fleet_items or self._coordinator().orphaned(nodeid)
+
+    def _take_back(self, indices: Sequence[int]) -> None:
+        """Items that a lost node had not begun go to those that are left, or that come."""
+        for index in reversed(indices):
+            if self._collection[index] not in self.fleet_items:
+                self._shared.appendleft(index)
+            elif index not in self._over and not self._somebody_has(index):
+                self._for_all.insert(self._handed, index)
+
+    def _somebody_has(self, index: int) -> bool:
+        """Whether a node that is left has an item before it: as the next ones, or handed out to a faster one."""
+        return any(index in pending for pending in self.node2pending.values()) or any(
+            index in self._for_all[cursor : self._handed] for cursor in self._cursor.values()
+        )
 
     # -- what the coordinator asks -----------------------------------------------------------------
 
@@ -115,6 +151,8 @@ class FleetScheduling(EachScheduling):
 
     def _feed(self, node: WorkerController) -> None:
         """Keep a node ``_AHEAD`` items ahead: shared items first, then what all run."""
+        if node.shutting_down:
+            return
         pending, batch = self.node2pending[node], list[int]()
         while len(pending) + len(batch) < _AHEAD:
             if self._shared:
@@ -123,9 +161,10 @@ class FleetScheduling(EachScheduling):
                 batch.append(self._next_for_all(node))
             else:
                 break
-        if batch and not node.shutting_down:
+        if batch:
             pending.extend(batch)
-            node.send_runtest_some(batch)
+            with contextlib.suppress(OSError):  # it is gone: ``remove_node`` follows and gives them back
+                node.send_runtest_some(batch)
 
     def _next_for_all(self, node: WorkerController) -> int:
         """The next item that all run. Whoever has not come so far yet takes part in it: it waits for them."""
@@ -135,6 +174,7 @@ class FleetScheduling(EachScheduling):
             if cursor <= position:
                 self._coordinator().assign(self._collection[index], other.gateway.id)
         self._cursor[node] += 1
+        self._handed = max(self._handed, self._cursor[node])
         return index
 
     def _hand_over(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -24,10 +24,26 @@ from pytest_cloudbench.live import Live, terminal
 from pytest_cloudbench.model import CloudbenchError, ConfigError
 from pytest_cloudbench.results import benchmarks
 
-__all__ = ["Serving"]
+__all__ = ["Serving", "Workers"]
 
 _DISMISS_S = 5.0
 """How long agents may take to stop and flush their records when the session ends in mid-run."""
+
+
+class Workers(Protocol):
+    """xdist's workers, as who serves their agents needs them."""
+
+    def apart(self, agent: str) -> bool:
+        """Whether an agent is at another item than the one it is waited for."""
+
+    def collected(self, nodeids: list[str]) -> None:
+        """Workers have collected items that all of them run."""
+
+    def ask(self, agent: str, answered: Callable[[], None]) -> None:
+        """Ask whether an agent's process runs, without waiting for its answer."""
+
+    def kill(self, agent: str) -> None:
+        """End an agent's process at once, whatever its state."""
 
 
 class Serving:
@@ -36,31 +52,30 @@ class Serving:
     Args:
         config: pytest's configuration in the controller.
         facts: the run's facts.
-        apart: whether an agent is at another item than the one it is waited for.
-        collected: called with the node ids that all agents run.
+        workers: what the session knows of xdist's workers.
     """
 
     def __init__(
         self,
         config: pytest.Config,
         facts: RunFacts,
-        apart: Callable[[str], bool],
-        collected: Callable[[list[str]], None],
+        workers: Workers,
     ) -> None:
         option = config.option
         for spec in option.provider:
             check_provider(spec, option.time_scale)
         gates = [expect.parse_gate(text) for text in option.cloudbench_fail]
-        self.config, self.facts = config, facts
+        self.config, self.facts, self._workers = config, facts, workers
         self.conductor = Conductor(config, facts, _expectations(option.cloudbench_expectations), gates, self._say)
         self.conductor.on_start = self._show_progress
         self._live: Live | None = None
         self._distributed = str(getattr(option, "dist", "no")) != "no"
         self.coordinator = self.conductor.build_coordinator(
             option.cloudbench_patience,
-            collected,
-            kill=self.conductor.kill,
-            apart=apart,
+            workers.collected,
+            kill=self._end,
+            ask=workers.ask,
+            apart=workers.apart,
             stop=self._stop_reason,
             maxfail=config.getvalue("maxfail") if self._distributed else 0,
         )
@@ -78,6 +93,10 @@ class Serving:
             with nullcontext() if capture is None else capture.global_and_fixture_disabled():  # a test is running here
                 reporter.ensure_newline()
                 reporter.write_line(line)
+
+    def _end(self, agent: str, reason: str) -> None:
+        self._say(f"cloudbench: {agent} {reason}")
+        self._workers.kill(agent)
 
     def _stop_reason(self) -> str:
         session: Any = self.config.pluginmanager.getplugin("dsession")

@@ -6,9 +6,11 @@ whether or not it has a fleet item, so everything that only a fleet needs is in 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ControllerSession"]
 
+_ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+
 
 class ControllerSession:
     """Connects workers, and serves their agents from the moment one of them has something to say."""
@@ -38,6 +42,7 @@ class ControllerSession:
         self._lock = threading.Lock()
         self._serving: Serving | None = None
         self._channels: dict[str, Any] = {}
+        self._gateways: dict[str, Any] = {}
         self._scheduler: Any = None
         self._fleet_items: set[str] = set()
         option = config.option
@@ -50,7 +55,7 @@ class ControllerSession:
             if self._serving is None:
                 from pytest_cloudbench.fleet.serving import Serving
 
-                self._serving = Serving(self.config, self.facts, self._apart, self._collected)
+                self._serving = Serving(self.config, self.facts, self)
                 for name, channel in self._channels.items():
                     self._serving.coordinator.join(name, channel.send)
             return self._serving
@@ -68,7 +73,7 @@ class ControllerSession:
         node.workerinput[self._channel_key] = channel
         node.workerinput[self._facts_key] = self.facts.plain()
         with self._lock:
-            self._channels[name] = channel
+            self._channels[name], self._gateways[name] = channel, node.gateway
             if self._serving is not None:
                 self._serving.coordinator.join(name, channel.send)
 
@@ -95,12 +100,27 @@ class ControllerSession:
         self._scheduler = FleetScheduling(self.config, log, lambda: self.serve().coordinator, self._fleet_items)
         return self._scheduler
 
-    def _apart(self, agent: str) -> bool:
+    def apart(self, agent: str) -> bool:
+        """Whether an agent is at an item that it alone runs."""
         return False if self._scheduler is None else bool(self._scheduler.apart(agent))
 
-    def _collected(self, nodeids: list[str]) -> None:
+    def collected(self, nodeids: list[str]) -> None:
         """Workers have collected items that all of them run; a quick one may do so before there is a scheduler."""
         self._fleet_items.update(nodeids)
+
+    def ask(self, agent: str, answered: Callable[[], None]) -> None:
+        """Ask whether an agent's process runs; execnet answers in a thread of its own, whatever the agent does."""
+
+        def wait() -> None:
+            with contextlib.suppress(OSError, EOFError):  # it is gone
+                self._gateways[agent].remote_status()
+                answered()
+
+        threading.Thread(target=wait, name=f"ask-{agent}", daemon=True).start()
+
+    def kill(self, agent: str) -> None:
+        """End an agent's process at once. It is our child (over ssh: what connects us), so no other can be meant."""
+        self._gateways[agent]._io.kill()
 
     # -- report -----------------------------------------------------------------------------------
 
@@ -117,9 +137,22 @@ class ControllerSession:
             self._serving.summarize(reporter)
 
     def finish(self, session: pytest.Session) -> None:
-        """Keep what unfinished experiments measured, and save the entries."""
+        """Report what nobody was left to run, keep what unfinished experiments measured, and save the entries."""
+        self._report_not_run(session)
         if self._serving is not None:
             self._serving.finish(session)
+
+    def _report_not_run(self, session: pytest.Session) -> None:
+        """A session that was not told to stop reports every test it has collected."""
+        xdist: Any = self.config.pluginmanager.getplugin("dsession")
+        if xdist is None or self._scheduler is None or xdist.shouldstop or session.exitstatus not in _ENDED:
+            return
+        why = xdist._summary_report or "no worker was left to run it"
+        for nodeid in self._scheduler.unreported():
+            path = nodeid.partition("::")[0]
+            report = pytest.TestReport(nodeid, (path, None, path), {}, "failed", f"not run: {why}", "call")
+            self.config.hook.pytest_runtest_logreport(report=report)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def close(self) -> None:
         """End the emulators."""

@@ -1,0 +1,132 @@
+"""Whatever happens to agents, at whatever point: the session ends, fails, and reports every test it has collected."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from .harness import FOLDER, Ended, Lab
+
+CONFTEST = """
+    import json, os, pathlib, signal
+    import pytest
+    from pytest_cloudbench.fleet.agent import Agent
+
+    HERE = pathlib.Path(__file__).parent
+    ME = os.environ.get("PYTEST_XDIST_WORKER", "")
+    PLAN = json.loads(os.environ.get("DIE", "{}"))
+
+    def die():
+        if PLAN["how"] == "exit":
+            os._exit(1)
+        os.kill(os.getpid(), getattr(signal, PLAN["how"]))
+
+    def at(point, item):
+        if ME in PLAN.get("who", ()) and point.startswith(PLAN["where"]) and PLAN["test"] in item:
+            die()
+
+    if PLAN:
+        gather, tell = Agent.gather, Agent.tell
+
+        def dying_gather(self, name, payload=None):
+            at(name, self._item)
+            return gather(self, name, payload)
+
+        def dying_tell(self, name, payload=None):
+            if name == "progress" and payload[0]:
+                at(name, self._item)
+            tell(self, name, payload)
+
+        Agent.gather, Agent.tell = dying_gather, dying_tell
+
+    def pytest_collection_modifyitems():
+        if PLAN:
+            at("collecting", "")
+
+    def pytest_runtest_logfinish(nodeid):
+        if PLAN:
+            at("logged", nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(report):
+        if not ME and (report.when == "call" or report.outcome != "passed"):
+            with open(HERE / "reports.jsonl", "a") as file:
+                file.write(json.dumps([report.nodeid.partition("::")[2].partition("[")[0], report.outcome]) + "\\n")
+"""
+
+TESTS = """
+    def quick(experiment, payloads):
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.1), sensors=6, ops_per_sensor=6).check()
+
+    def test_first(experiment, payloads):
+        quick(experiment, payloads)
+
+    def test_second(experiment, payloads):
+        quick(experiment, payloads)
+
+    def test_third(experiment, payloads):
+        quick(experiment, payloads)
+
+    def test_fourth(experiment, payloads):
+        quick(experiment, payloads)
+"""
+ALL = ["test_first", "test_second", "test_third", "test_fourth"]
+
+
+def run_dying(
+    lab: Lab, who: list[str], where: str, test: str, how: str, *args: str, tests: str = TESTS
+) -> tuple[Ended, dict[str, str]]:
+    """A session whose agents ``who`` die; and the outcome of each test that was reported, each exactly once."""
+    lab.write(CONFTEST, "conftest.py").write(tests)
+    plan = json.dumps({"who": who, "where": where, "test": test, "how": how})
+    run = lab.run(*FOLDER, "--cloudbench-patience", "2", *args, env={"DIE": plan}, timeout_s=90)
+    assert "INTERNALERROR" not in run.text, run.text
+    assert run.leftovers == [], run.text
+    reports = [json.loads(line) for line in (lab.folder / "reports.jsonl").read_text().splitlines()]
+    twice = [name for name, count in Counter(name for name, _ in reports).items() if count > 1]
+    assert twice == [], run.text
+    return run, dict(reports)
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_all_agents_of_the_first_of_four_tests(lab: Lab, how: str) -> None:
+    run, reports = run_dying(lab, ["gw0", "gw1"], "progress", "test_first", how, "-n", "2")
+    assert run.status == 1, run.text
+    assert reports == dict.fromkeys(ALL, "passed") | {"test_first": "failed"}, run.text
+    assert run.info("test_first[folder:objects]")["ops"] >= 2, "what was measured is kept"
+
+
+def test_a_worker_that_stops_while_it_collects_is_ended(lab: Lab) -> None:
+    run, reports = run_dying(lab, ["gw1"], "collecting", "", "SIGSTOP", "-n", "2")
+    assert reports == dict.fromkeys(ALL, "passed"), run.text
+    assert run.lines_with("gw1 showed no sign of life for 2 s and was ended"), run.text
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_tests_that_nobody_is_left_to_run_are_reported(lab: Lab, restarts: int) -> None:
+    limit = ("--max-worker-restart", str(restarts))
+    run, reports = run_dying(lab, ["gw0", "gw1", "gw2"], "progress", "test_first", "SIGKILL", "-n", "2", *limit)
+    assert run.status == 1, run.text
+    assert reports == dict.fromkeys(ALL, "failed"), run.text
+    assert len(run.lines_with("FAILED test_it.py::test_fourth[folder:objects] - not run: ")) == 1, run.text
+
+
+WHO = {"all": ["gw0", "gw1", "gw2"], "leader": ["gw0"], "others": ["gw1", "gw2"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["SIGKILL", "exit", "SIGSTOP"])
+@pytest.mark.parametrize("test", ["test_first", "test_second", "test_fourth"])
+@pytest.mark.parametrize("where", ["enter", "start", "progress", "measured", "result", "leave", "logged"])
+@pytest.mark.parametrize("who", WHO)
+def test_wherever_agents_die(lab: Lab, who: str, where: str, test: str, how: str) -> None:
+    run, reports = run_dying(lab, WHO[who], where, test, how, "-n", "3")
+    assert sorted(reports) == sorted(ALL), run.text
+    assert {name: outcome for name, outcome in reports.items() if name != test} == dict.fromkeys(
+        set(ALL) - {test}, "passed"
+    ) or where in {"leave", "logged"}, run.text
+    assert run.status == (1 if "failed" in reports.values() else 0), run.text
+    if where not in {"leave", "logged"}:  # a report that was on its way says what was seen
+        assert reports[test] == "failed", run.text

@@ -44,6 +44,7 @@ LAYERS = {
     "link": 2,
     "results": 2,
     "credentials": 2,
+    "extras": 2,
     "data": 2,
     "systems": 3,
     "report": 4,
@@ -56,6 +57,8 @@ LAYERS = {
 }
 # Imports between two packages of one layer: (importer, imported) to the reason.
 SIDEWAYS = {
+    ("dissect", "extras"): "tells which extra a feature needs",
+    ("credentials", "extras"): "the same",
     ("plugin", "fleet"): "the plugin wires the fleet in",
     ("plugin", "collect"): "the plugin wires the collectors in",
     ("collect", "fleet"): "the tests of a file are experiments",
@@ -111,8 +114,8 @@ CLOCKS = frozenset({"now", "utcnow", "today"})  # of datetime and date
 
 # Costly to import, so imported by the function that uses them, in the process that uses them.
 HEAVY = frozenset(
-    "pyarrow rich dropbox hypothesis keyring requests uvicorn trustme numpy platformdirs googleapiclient pyshark vcr "
-    "httptools uvloop cryptography psutil".split()
+    "pyarrow duckdb rich dropbox hypothesis keyring requests uvicorn trustme numpy platformdirs googleapiclient "
+    "pyshark vcr httptools uvloop cryptography psutil".split()
 )
 # (module, library) that may import it at its top all the same.
 PAID = {("emulators.protocol", "uvicorn"): "derives from its protocol; only the emulator's own process comes here"}

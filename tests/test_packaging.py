@@ -5,6 +5,7 @@ Also the pins in constraints.txt, which must cover everything that set-up instal
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -20,6 +21,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from pytest_cloudbench.extras import BRINGS
+from pytest_cloudbench.results.oplog import read_parquet
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -95,8 +99,11 @@ def test_constraints_are_exact_sorted_and_within_the_declared_ranges() -> None:
     assert list(pins()) == sorted(pins())
     for requirement in pins().values():
         assert re.fullmatch(r"==[0-9][\w.]*", str(requirement.specifier)), requirement
-    for line in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]:
+    extras = PROJECT["optional-dependencies"].values()
+    for line in [*PROJECT["dependencies"], *(line for lines in extras for line in lines)]:
         declared = Requirement(line)
+        if declared.name == PROJECT["name"]:  # an extra that stands for others
+            continue
         version = str(pins()[canonicalize_name(declared.name)].specifier).removeprefix("==")
         assert declared.specifier.contains(version), line
 
@@ -162,7 +169,96 @@ def test_wheel_declares_ranges_and_no_pins(wheel: Path) -> None:
     assert not [line for line in lines if "==" in line.partition(";")[0] or "://" in line]
 
 
+# --- without extras ---
+
+# What the extras bring, and what only the project's own tests use.
+EXTRA_MODULES = "numpy pyshark lxml keyring googleapiclient vcr duckdb pyarrow psutil dpkt hypothesis PIL".split()
+
+
+_BLOCKER = """
+import sys
+
+class Blocker:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker)
+"""
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """An environment in which no Python process can import what an ordinary installation has not."""
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_BLOCKER.format(names=EXTRA_MODULES))
+    return clean_env(PYTHONPATH=str(folder))
+
+
+def bare_run(bare: dict[str, str], *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, *command], cwd=cwd, env=bare, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
+    return done
+
+
+_EXPERIMENT = """
+from pytest_cloudbench.arrival import ThinkTime
+
+def test_it(experiment, payloads):
+    result = experiment.run(payloads.random(size_bytes=100), arrival=ThinkTime(0), sensors=2, ops_per_sensor=3)
+    assert result["lost"] == 0
+"""
+
+
+def test_an_experiment_runs_and_keeps_its_records_without_any_extra(bare: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(_EXPERIMENT)
+    done = bare_run(bare, "-m", "pytest", "-n", "2", "-p", "no:hypothesispytest", "--benchmark-autosave", cwd=tmp_path)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    (records,) = (tmp_path / "results").rglob("*.parquet")
+    assert len(read_parquet(records)) == 6
+    (entries,) = tmp_path.rglob("0001_*.json")
+    assert json.loads(entries.read_text())["benchmarks"][0]["extra_info"]["ops"] == 6
+
+
+@pytest.mark.parametrize("command", [["--help"], ["emulate", "--help"], ["clean", "--dry-run"], ["new", "-"]])
+def test_the_command_works_without_any_extra(command: list[str], bare: dict[str, str], tmp_path: Path) -> None:
+    bare["CLOUDBENCH_JOURNAL"] = str(tmp_path / "journal.jsonl")
+    assert bare_run(bare, "-m", "pytest_cloudbench.cli", *command, cwd=tmp_path).returncode == 0
+
+
+def test_what_needs_an_extra_says_which_in_one_line(bare: dict[str, str], tmp_path: Path) -> None:
+    done = bare_run(
+        bare, "-m", "pytest_cloudbench.cli", "analyze", str(ROOT / "fixtures/captures/vlan.pcap"), cwd=tmp_path
+    )
+    said = "numpy and pyshark are not installed: run pip install 'pytest-cloudbench[capture]'"
+    assert (done.returncode, done.stderr) == (4, f"cloudbench: analyze: {said}\n")
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(client_run): pass\ndef test_lab(sync_session): sync_session.examine()\n"
+    )
+    done = bare_run(bare, "-m", "pytest", "-rs", "-p", "no:hypothesispytest", "--client", "reference", cwd=tmp_path)
+    assert "1 skipped, 1 error" in done.stdout
+    assert done.stdout.count(f"client reference: {said}") == 2
+    token = bare_run(bare, "-m", "pytest", "-p", "no:hypothesispytest", "--provider", "dropbox", cwd=tmp_path).stderr
+    assert "(keyring is not installed: run pip install 'pytest-cloudbench[keyring]')" in token
+
+
+def test_extras_are_what_the_features_ask_for() -> None:
+    declared = PROJECT["optional-dependencies"]
+    for extra, modules in BRINGS.items():
+        assert {Requirement(line).name for line in declared[extra]} == set(modules)
+    (every,) = map(Requirement, declared["all"])
+    assert every.extras == declared.keys() - {"all", "dev"}
+
+
 # --- installed, away from the checkout ---
+
+
+def size_bytes(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def make_environment(folder: Path) -> tuple[Path, Path]:
@@ -229,10 +325,13 @@ def test_one_experiment_runs_from_the_wheel(installed: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_one_experiment_runs_after_a_full_install_from_the_index(wheel: Path, tmp_path: Path) -> None:
+def test_one_experiment_runs_after_an_ordinary_install_from_the_index(wheel: Path, tmp_path: Path) -> None:
+    """Without any extra, and in less than 150 MB."""
     python, _ = make_environment(tmp_path / "venv")
+    before = size_bytes(tmp_path / "venv")
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q")
     run(*pip, "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path, timeout_s=600)
+    assert size_bytes(tmp_path / "venv") - before < 150e6
     assert_not_from_checkout(python, tmp_path)
     empty = tmp_path / "empty"
     empty.mkdir()

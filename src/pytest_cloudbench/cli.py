@@ -98,7 +98,9 @@ def _add_analyze(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _analyze(options: argparse.Namespace) -> int:
-    from pytest_cloudbench import data, dissect
+    from pytest_cloudbench import data, dissect, extras
+
+    extras.require("capture", "analyze")
     from pytest_cloudbench.report import capture
     from pytest_cloudbench.traffic import analyze, parse_rules
 

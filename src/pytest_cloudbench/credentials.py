@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pytest_cloudbench import drivers
+from pytest_cloudbench import drivers, extras
 from pytest_cloudbench.drivers.base import CredentialSet
 from pytest_cloudbench.model import CredentialsError
 
@@ -101,9 +101,10 @@ def _complete(scheme: str, sets: Sequence[CredentialSet], found: Secrets, source
 
 def _what_to_set(scheme: str, sets: Sequence[CredentialSet]) -> str:
     ways = [" and ".join(environment_name(scheme, name) for name in fields.required) for fields in sets]
-    first = sets[0].required[0]
+    first, absent = sets[0].required[0], extras.missing("keyring")
+    ring = f" ({absent})" if absent else ""
     return (
-        f"set {', or '.join(ways)}; or run 'keyring set {KEYRING_SERVICE} {scheme}.{first}'; "
+        f"set {', or '.join(ways)}; or run 'keyring set {KEYRING_SERVICE} {scheme}.{first}'{ring}; "
         f'or write {first} = "..." below [{scheme}] in {credentials_path()} (mode 0600)'
     )
 

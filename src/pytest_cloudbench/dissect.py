@@ -22,6 +22,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import IO, Any
 
+from pytest_cloudbench import extras
 from pytest_cloudbench.model import MIB, UsageError
 from pytest_cloudbench.traffic import Analysis, Rule
 from pytest_cloudbench.traffic.roles import role
@@ -80,6 +81,7 @@ def hellos(path: Path, *, quic: bool) -> list[Hello]:
 
     Raises UsageError when tshark is missing or fails.
     """
+    extras.require("capture", "names in QUIC hellos")
     if shutil.which("tshark") is None:
         raise UsageError("tshark is not installed: names in QUIC hellos are unknown (Debian: apt-get install tshark)")
     with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:

@@ -13,7 +13,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.payload import DIGESTS, RandomContent, digest
+from pytest_cloudbench.results import parquet
 from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, OpLog, read_log, read_parquet, write_parquet
 from pytest_cloudbench.stats import OpTable
 
@@ -62,12 +63,12 @@ def write_log(path: Path, records: list[Op]) -> Path:
 @FEW
 @given(records=st.lists(ops, max_size=20))
 def test_records_are_the_same_after_log_and_parquet(records: list[Op], tmp_path: Path) -> None:
-    log, parquet = tmp_path / "gw0.oplog", tmp_path / "it.parquet"
+    log, path = tmp_path / "gw0.oplog", tmp_path / "it.parquet"
     log.unlink(missing_ok=True)
     table = read_log(write_log(log, records))
     assert table == table_of(records)
-    write_parquet(table, parquet, {})
-    assert read_parquet(parquet) == table
+    write_parquet(table, path, {})
+    assert read_parquet(path) == table
     assert sorted(each.name for each in tmp_path.iterdir()) == ["gw0.oplog", "it.parquet"]
 
 
@@ -377,11 +378,11 @@ COLUMNS = {
 
 @pytest.mark.parametrize("records", [[], [op(1), op(2)]], ids=["empty", "two"])
 def test_parquet_is_readable_without_this_package(tmp_path: Path, records: list[Op]) -> None:
-    from pyarrow import parquet
+    from pyarrow import parquet as arrow
 
     path = tmp_path / "folder" / "it.parquet"
     write_parquet(table_of(records), path, {"nodeid": "test_it", "run_id": "r1"})
-    content = parquet.read_table(path)
+    content = arrow.read_table(path)
     assert {field.name: str(field.type) for field in content.schema} == COLUMNS
     assert content.schema.metadata == {
         b"cloudbench_schema": str(PARQUET_SCHEMA).encode(), b"nodeid": b"test_it", b"run_id": b"r1",
@@ -417,16 +418,14 @@ def test_parquet_that_cannot_be_written_leaves_nothing_and_is_one_line(tmp_path:
 
 
 def test_a_failed_write_leaves_the_former_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyarrow import parquet
-
     path = tmp_path / "it.parquet"
     write_parquet(table_of([op(1)]), path, {})
 
-    def fail(table: Any, where: Path, **_: Any) -> None:
-        where.write_bytes(b"PAR1")
+    def fail(file: IO[bytes], *_: Any) -> None:
+        file.write(b"PAR1")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(parquet, "write_table", fail)
+    monkeypatch.setattr(parquet, "write", fail)
     with pytest.raises(ResultsError, match=r"it\.parquet: cannot write the records: No space left on device; free"):
         write_parquet(table_of([op(2)]), path, {})
     assert [each.name for each in tmp_path.iterdir()] == ["it.parquet"]
@@ -435,7 +434,7 @@ def test_a_failed_write_leaves_the_former_file_as_it_was(tmp_path: Path, monkeyp
 
 def test_what_is_no_parquet_of_this_schema_is_one_line(tmp_path: Path) -> None:
     import pyarrow
-    from pyarrow import parquet
+    from pyarrow import parquet as arrow
 
     path = tmp_path / "it.parquet"
     with pytest.raises(ResultsError, match=r"it\.parquet: cannot be read: "):
@@ -443,10 +442,10 @@ def test_what_is_no_parquet_of_this_schema_is_one_line(tmp_path: Path) -> None:
     path.write_bytes(b"no parquet")
     with pytest.raises(ResultsError, match=r"it\.parquet: cannot be read: "):
         read_parquet(path)
-    parquet.write_table(pyarrow.table({"a": [1]}), path)
+    arrow.write_table(pyarrow.table({"a": [1]}), path)
     with pytest.raises(ResultsError, match="has records schema none; this version reads 1"):
         read_parquet(path)
-    parquet.write_table(pyarrow.table({"a": [1]}).replace_schema_metadata({"cloudbench_schema": "2"}), path)
+    arrow.write_table(pyarrow.table({"a": [1]}).replace_schema_metadata({"cloudbench_schema": "2"}), path)
     with pytest.raises(ResultsError, match="has records schema 2; this version reads 1"):
         read_parquet(path)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_cloudbench import extras
 from pytest_cloudbench.fleet.facts import RunFacts, slug
 from pytest_cloudbench.model import UsageError
 
@@ -142,6 +143,7 @@ def client_run_of(item: pytest.Item, agent: Agent, spec: str, facts: RunFacts) -
 
     if facts.time_scale != 1.0:
         raise UsageError("--time-scale: a sync client runs in real time; leave the option away")
+    extras.require("capture", f"client {spec}")
     named = _Named(spec)
     experiment: Experiment = experiment_of(item, agent, named, facts)
     experiment.params = {key: value for key, value in experiment.params.items() if key != "client_run"}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import clients
+from pytest_cloudbench import clients, extras
 from pytest_cloudbench.capture import CaptureUnavailable
 from pytest_cloudbench.clients.base import ClientFacts, ClientUnavailable
 from pytest_cloudbench.detect import Observation, Step, Verdict
@@ -47,7 +47,7 @@ class SyncLab:
         self._workdir, self._facts, self._keep_captures = workdir, facts, keep_captures
         self._client = clients.client(spec)
         self._session: SyncSession | None = None
-        self._missing = ""
+        self._missing = extras.missing("capture")
         self._verdicts: dict[str, Verdict] | None = None
 
     @property

@@ -17,13 +17,14 @@ import struct
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
+from pytest_cloudbench.results import parquet
 
 if TYPE_CHECKING:
     from pytest_cloudbench.stats import OpTable
@@ -38,7 +39,6 @@ _UNKNOWN = float("nan")
 _FLUSH_S = 0.25
 _VERBS, _OUTCOMES, _KINDS = list(Verb), list(Outcome), [None, *ErrorKind]
 _NUMBERS = ("scheduled_ns", "start_ns", "first_byte_ns", "end_ns", "size_bytes", "sensor", "seq", "agent")
-_TEXTS = ("verb", "outcome", "kind")
 _VERB_CODE = {verb: code for code, verb in enumerate(_VERBS)}
 _OUTCOME_CODE = {outcome: code for code, outcome in enumerate(_OUTCOMES)}
 _KIND_CODE = {kind: code for code, kind in enumerate(_KINDS)}
@@ -194,23 +194,12 @@ def read_log(path: Path) -> OpTable:
 
 def write_parquet(table: OpTable, path: Path, facts: Mapping[str, str]) -> None:
     """Write all records of one experiment; ``facts`` become the file's metadata. Raises ResultsError."""
-    import pyarrow
-    from pyarrow import parquet
-
-    def text(values: Iterable[Any]) -> list[str | None]:
-        return [None if value is None else value.value for value in values]
-
-    columns: dict[str, Any] = {name: getattr(table, name) for name in table.__slots__}
-    columns |= {name: text(columns[name]) for name in _TEXTS}
-    columns["digest"] = [digest.hex() for digest in table.digest]
-    types = dict.fromkeys(_NUMBERS, pyarrow.int64()) | dict.fromkeys((*_TEXTS, "digest"), pyarrow.string())
-    types["retry_after_s"] = pyarrow.float64()
-    content = pyarrow.table({name: pyarrow.array(column, types[name]) for name, column in columns.items()})
     metadata = {"cloudbench_schema": str(PARQUET_SCHEMA), **facts}
     partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(content.replace_schema_metadata(metadata), partial, compression="zstd")
+        with partial.open("wb") as file:
+            parquet.write(file, [_column(table, name) for name in table.__slots__], len(table), metadata)
         os.replace(partial, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -218,22 +207,38 @@ def write_parquet(table: OpTable, path: Path, facts: Mapping[str, str]) -> None:
         raise ResultsError(f"{path}: cannot write the records: {error.strerror or error}; free some space") from error
 
 
+def _column(table: OpTable, name: str) -> parquet.Column:
+    def part(first: int, last: int) -> Sequence[Any]:
+        values: Sequence[Any] = getattr(table, name)[first:last]
+        return values
+
+    if name in _NUMBERS:
+        return parquet.Column(name, parquet.INT64, part)
+    if name == "retry_after_s":
+        return parquet.Column(name, parquet.DOUBLE, part, is_optional=True)
+    if name == "digest":
+        return parquet.Column(name, parquet.TEXT, part, text_of=bytes.hex)
+    return parquet.Column(name, parquet.TEXT, part, is_optional=name == "kind", text_of=_text_of)
+
+
+def _text_of(value: Verb | Outcome | ErrorKind) -> str:
+    return str(value.value)
+
+
 def read_parquet(path: Path) -> OpTable:
     """Read what ``write_parquet`` wrote, of any schema so far. Raises ResultsError."""
-    import pyarrow
-    from pyarrow import parquet
-
     from pytest_cloudbench.stats import OpTable
 
     try:
-        content = parquet.read_table(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).splitlines()[0]
-        raise ResultsError(f"{path}: cannot be read: {reason}") from error
-    schema = (content.schema.metadata or {}).get(b"cloudbench_schema", b"none").decode()
+        columns, metadata = parquet.read(path.read_bytes())
+    except parquet.NotReadable as error:
+        columns, metadata = _read_foreign(path, error)
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be read: {error.strerror or error}") from error
+    schema = metadata.get("cloudbench_schema", "none")
     if schema != str(PARQUET_SCHEMA):
         raise ResultsError(f"{path}: has records schema {schema}; this version reads {PARQUET_SCHEMA}")
-    columns, table = content.to_pydict(), OpTable()
+    table = OpTable()
     for name in _NUMBERS:
         getattr(table, name).extend(columns[name])
     table.retry_after_s = columns["retry_after_s"]
@@ -242,3 +247,18 @@ def read_parquet(path: Path) -> OpTable:
     table.kind = [None if value is None else ErrorKind(value) for value in columns["kind"]]
     table.digest = [bytes.fromhex(value) for value in columns["digest"]]
     return table
+
+
+def _read_foreign(path: Path, why: Exception) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """Read a file that another program has written, or an early version of this one, where pyarrow is installed."""
+    try:
+        import pyarrow
+        from pyarrow import parquet as arrow
+    except ImportError:
+        raise ResultsError(f"{path}: cannot be read: {why}; pyarrow may read it: pip install pyarrow") from why
+    try:
+        content = arrow.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ResultsError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+    metadata = {key.decode(): value.decode() for key, value in (content.schema.metadata or {}).items()}
+    return content.to_pydict(), metadata

@@ -1,0 +1,240 @@
+"""Parquet files of plain columns, written and read without a library (why: docs/decisions/0005).
+
+What may live here: the part of the format that records need: flat columns of integers, floats and texts, with or
+without nulls, plain-encoded, packed by gzip, in row groups that bound the memory. Any Parquet reader opens these
+files; ``read`` opens no others.
+
+The names and numbers are those of the format's ``parquet.thrift``, in Thrift's compact protocol.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+__all__ = ["DOUBLE", "INT64", "TEXT", "Column", "NotReadable", "read", "write"]
+
+INT64, DOUBLE, TEXT = 2, 5, 6
+"""Physical types of the format; a text is a BYTE_ARRAY marked as UTF-8."""
+
+_MAGIC = b"PAR1"
+_REQUIRED, _OPTIONAL, _UTF8, _PLAIN, _RLE, _GZIP, _DATA_PAGE = 0, 1, 0, 0, 3, 2, 0
+_WINDOW_BITS, _LEVEL = 31, 1  # a gzip member; what a higher level saves (5 %) costs four times as long
+_GROUP_ROWS = 1 << 15
+_LENGTH = struct.Struct("<I")
+_CODES = {INT64: "q", DOUBLE: "d"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. ``part(first, last)`` gives its values of these rows, None where there is none.
+
+    ``text_of`` turns values of a TEXT column into texts, such as the members of an enumeration.
+    """
+
+    name: str
+    type: int
+    part: Callable[[int, int], Sequence[Any]]
+    is_optional: bool = False
+    text_of: Callable[[Any], str] | None = None
+
+
+class NotReadable(ValueError):
+    """This is no Parquet file, or one with features that are never written here."""
+
+
+# --- writing ---
+
+
+def write(file: IO[bytes], columns: Sequence[Column], rows: int, metadata: Mapping[str, str]) -> None:
+    """Write a whole file. The memory it takes does not grow with the number of rows. Raises OSError."""
+    place = file.write(_MAGIC)
+    groups = []
+    for first in range(0, rows, _GROUP_ROWS):
+        last, chunks, size = min(rows, first + _GROUP_ROWS), [], 0
+        for column in columns:
+            page = _page(column, first, last)
+            packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS)
+            packed = packer.compress(page) + packer.flush()
+            levels = {1: last - first, 2: _PLAIN, 3: _RLE, 4: _RLE}
+            head = _struct({1: _DATA_PAGE, 2: len(page), 3: len(packed), 5: levels})
+            facts = {1: column.type, 2: [_PLAIN, _RLE], 3: [column.name], 4: _GZIP, 5: _Long(last - first),
+                     6: _Long(len(head) + len(page)), 7: _Long(len(head) + len(packed)), 9: _Long(place)}  # fmt: skip
+            chunks.append({2: _Long(place), 3: facts})
+            place += file.write(head) + file.write(packed)
+            size += len(head) + len(page)
+        groups.append({1: chunks, 2: _Long(size), 3: _Long(last - first)})
+    schema: list[dict[int, Any]] = [{4: "schema", 5: len(columns)}]
+    for column in columns:
+        kind = {6: _UTF8} if column.type == TEXT else {}
+        schema.append({1: column.type, 3: _OPTIONAL if column.is_optional else _REQUIRED, 4: column.name, **kind})
+    pairs = [{1: key, 2: value} for key, value in metadata.items()]
+    footer = _struct({1: 1, 2: schema, 3: _Long(rows), 4: groups, 5: pairs, 6: "pytest-cloudbench"})
+    file.write(footer + _LENGTH.pack(len(footer)) + _MAGIC)
+
+
+def _page(column: Column, first: int, last: int) -> bytes:
+    """The values of some rows, after the bits that say which of them are there."""
+    values, levels = column.part(first, last), b""
+    if column.is_optional:
+        there = "".join("0" if value is None else "1" for value in reversed(values))
+        size = -(-len(values) // 8)
+        levels = _varint(size << 1 | 1) + int(there, 2).to_bytes(size, "little")
+        levels = _LENGTH.pack(len(levels)) + levels
+        values = [value for value in values if value is not None]
+    if column.type in _CODES:
+        numbers = array(_CODES[column.type], values)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        return levels + numbers.tobytes()
+    text_of, known = column.text_of, dict[Any, bytes]()
+
+    def item(value: Any) -> bytes:
+        found = known.get(value)
+        if found is None:
+            text = (value if text_of is None else text_of(value)).encode()
+            found = known[value] = _LENGTH.pack(len(text)) + text
+        return found
+
+    return levels + b"".join(map(item, values))
+
+
+class _Long(int):
+    """An integer that the format declares with 64 bits; others have 32."""
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _kind(value: Any) -> int:
+    return 6 if isinstance(value, _Long) else 5 if isinstance(value, int) else 12 if isinstance(value, dict) else (
+        9 if isinstance(value, list) else 8
+    )  # fmt: skip
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, int):
+        return _varint(value << 1)  # zigzag; nothing here is negative
+    if isinstance(value, dict):
+        return _struct(value)
+    if isinstance(value, list):
+        kind, count = _kind(value[0]) if value else 12, len(value)
+        head = bytes([count << 4 | kind]) if count < 15 else bytes([0xF0 | kind]) + _varint(count)
+        return head + b"".join(map(_value, value))
+    text: bytes = value.encode("utf-8", "replace")
+    return _varint(len(text)) + text
+
+
+def _struct(fields: Mapping[int, Any]) -> bytes:
+    found, former = bytearray(), 0
+    for number, value in fields.items():
+        found.append(number - former << 4 | _kind(value))
+        found += _value(value)
+        former = number
+    return bytes(found) + b"\0"
+
+
+# --- reading ---
+
+
+def read(data: bytes) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """Columns and metadata of a file that ``write`` wrote; any other is NotReadable."""
+    try:
+        if data[:4] != _MAGIC or data[-4:] != _MAGIC:
+            raise NotReadable("is no Parquet file")
+        (size,) = _LENGTH.unpack(data[-8:-4])
+        footer, _ = _parse(data, len(data) - 8 - size)
+        schema, groups = footer[2][1:], footer.get(4, [])
+        metadata = {pair[1].decode(): pair[2].decode() for pair in footer.get(5, [])}
+        columns: dict[str, list[Any]] = {each[4].decode(): [] for each in schema}
+        for group in groups:
+            for each, chunk in zip(schema, group[1], strict=True):
+                columns[each[4].decode()] += _chunk(data, chunk[3], each)
+        return columns, metadata
+    except NotReadable:
+        raise
+    except (LookupError, ValueError, AttributeError, TypeError, RecursionError, struct.error, zlib.error) as error:
+        raise NotReadable(f"is damaged, or has a feature that is not known here ({error})") from error
+
+
+def _chunk(data: bytes, facts: Mapping[int, Any], element: Mapping[int, Any]) -> list[Any]:
+    head, start = _parse(data, facts[9])
+    page_facts = head[5]
+    if facts[4] != _GZIP or page_facts[2] != _PLAIN or page_facts[1] != facts[5]:
+        raise NotReadable("has another packing or encoding than records have")
+    page = memoryview(zlib.decompress(data[start : start + head[3]], _WINDOW_BITS))
+    count, there = page_facts[1], None
+    if element[3] == _OPTIONAL:
+        (size,) = _LENGTH.unpack(page[:4])
+        levels, page = page[4 : 4 + size], page[4 + size :]
+        _, bits_at = _number(bytes(levels), 0)
+        bits = int.from_bytes(levels[bits_at:], "little")
+        there = f"{bits:0{count}b}"[::-1]
+        count = there.count("1")
+    values = iter(_texts(page, count) if element[1] == TEXT else _numbers(page, element[1]))
+    return list(values) if there is None else [next(values) if bit == "1" else None for bit in there]
+
+
+def _numbers(page: memoryview, kind: int) -> Sequence[Any]:
+    numbers = array(_CODES[kind])
+    numbers.frombytes(page)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _texts(page: memoryview, count: int) -> Iterator[str]:
+    place = 0
+    for _ in range(count):
+        (size,) = _LENGTH.unpack(page[place : place + 4])
+        yield str(page[place + 4 : place + 4 + size], "utf-8")
+        place += 4 + size
+
+
+def _number(data: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 0x80:
+            return value, place
+
+
+def _parse(data: bytes, place: int, kind: int = 12) -> tuple[Any, int]:
+    """One value of Thrift's compact protocol, and the place after it."""
+    if kind in (5, 6):
+        value, place = _number(data, place)
+        return value >> 1 ^ -(value & 1), place
+    if kind == 8:
+        size, place = _number(data, place)
+        return data[place : place + size], place + size
+    if kind == 9:
+        head, place = data[place], place + 1
+        count, kind, items = head >> 4, head & 15, []
+        if count == 15:
+            count, place = _number(data, place)
+        for _ in range(count):
+            item, place = _parse(data, place, kind)
+            items.append(item)
+        return items, place
+    if kind != 12:
+        raise NotReadable("has a feature that is not known here")
+    fields, number = dict[int, Any](), 0
+    while head := data[place]:
+        if not head >> 4:
+            raise NotReadable("has a feature that is not known here")
+        number += head >> 4
+        fields[number], place = _parse(data, place + 1, head & 15)
+    return fields, place + 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from math import isnan
 from pathlib import Path
@@ -239,6 +241,9 @@ class FullDisk:
         self.room -= written
         return int(written)
 
+    def fileno(self) -> int:
+        return int(self.file.fileno())
+
     def close(self) -> None:
         self.file.close()
 
@@ -277,14 +282,70 @@ def test_two_logs_of_one_name_move_to_two_places(tmp_path: Path, spare: Path) ->
     assert len(paths) == len(list(spare.iterdir())) == 2
 
 
+def replace_by_a_copy(folder: Path) -> None:
+    shutil.copytree(folder, folder.with_name("copy"))
+    folder.rename(folder.with_name("former"))
+    folder.with_name("copy").rename(folder)
+
+
+def replace_by_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("in the way")
+
+
+TAKEN_AWAY: dict[str, tuple[Callable[[Path], Any], bool]] = {
+    "folder removed": (shutil.rmtree, True),
+    "file removed": (lambda folder: (folder / "gw0.oplog").unlink(), True),
+    "folder moved": (lambda folder: folder.rename(folder.with_name("former")), True),
+    "folder replaced by a copy": (replace_by_a_copy, False),
+    "folder replaced by a file": (replace_by_a_file, False),
+}
+"""How a log's file is taken away, and whether its place can be written again."""
+
+
+@pytest.mark.parametrize("when", ["running", "at the end"])
+@pytest.mark.parametrize("how", TAKEN_AWAY)
+def test_a_log_that_is_taken_away_loses_nothing(tmp_path: Path, spare: Path, how: str, when: str) -> None:
+    path, flushed, moved = tmp_path / "run" / "gw0.oplog", threading.Event(), list[Path]()
+    take_away, is_free = TAKEN_AWAY[how]
+    with OpLog(path, HEADER, lambda done, not_ok: flushed.set() if done else None, moved.append) as log:
+        for seq in range(100):
+            log.record(op(seq))
+        assert flushed.wait(30)
+        take_away(path.parent)
+        log.record(op(100))
+        if when == "running":
+            flushed.clear()
+            assert flushed.wait(30)
+            log.record(op(101))
+    count = 102 if when == "running" else 101
+    assert read_log(log.path) == table_of([op(seq) for seq in range(count)])
+    assert (log.path == path, log.path.parent == spare, moved == [log.path]) == (is_free, not is_free, not is_free)
+    (note,) = log.notes
+    assert note.startswith(f"{path}: was removed, moved or replaced in mid-run; ")
+    assert is_free or str(log.path) in note
+
+
+def test_a_log_that_is_taken_away_again_and_again_loses_nothing(tmp_path: Path) -> None:
+    path, flushed = tmp_path / "run" / "gw0.oplog", threading.Event()
+    with OpLog(path, HEADER, lambda done, not_ok: flushed.set()) as log:
+        for seq in range(5):
+            log.record(op(seq))
+            flushed.clear()
+            assert flushed.wait(30)
+            shutil.rmtree(path.parent)
+    assert read_log(path) == table_of([op(seq) for seq in range(5)])
+    assert len(log.notes) == 1
+
+
 @pytest.fixture
 def disks(monkeypatch: pytest.MonkeyPatch) -> list[FullDisk]:
     """The files of all logs from now on, each on a disk with room for 100 bytes, then for none."""
     made: list[FullDisk] = []
     real = OpLog._open
 
-    def opened(path: Path) -> FullDisk:
-        made.append(FullDisk(real(path), 0 if made else 100))
+    def opened(path: Path, mode: str = "ab") -> FullDisk:
+        made.append(FullDisk(real(path, mode), 0 if made else 100))
         return made[-1]
 
     monkeypatch.setattr(OpLog, "_open", staticmethod(opened))

@@ -162,6 +162,7 @@ class Conductor:
                 "fresh": self._fresh,
                 "died": self._died,
                 "listing": self._listing,
+                "moved": self._moved,
                 "report": self._report,
                 "progress": self._progress,
                 "series": lambda agent, payload: self._series.answer(payload),
@@ -239,6 +240,12 @@ class Conductor:
         run = self._runs[payload["run"]]
         run.listing.update({name: (size, digest) for name, size, digest in payload["rows"]})
         return len(run.listing)
+
+    def _moved(self, agent: str, payload: tuple[str, str]) -> None:
+        """An agent's log goes on elsewhere; it is found there even if that agent is lost."""
+        run = self._runs.get(payload[0])
+        if run is not None:
+            run.logs[agent] = Path(payload[1])
 
     def _report(self, agent: str, payload: Mapping[str, str]) -> None:
         """Keep a text for the end, and its file beside the records."""
@@ -462,7 +469,7 @@ class Conductor:
         """Keep what was measured by experiments that never came to their result (Ctrl-C, a lost fleet)."""
         unfinished, self._runs = self._runs, {}
         for run in unfinished.values():
-            if not run.folder.is_dir():
+            if not (run.logs or run.folder.is_dir()):
                 continue
             try:
                 self._conclude(run, [why], {})

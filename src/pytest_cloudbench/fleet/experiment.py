@@ -279,8 +279,7 @@ class Experiment:
         }  # fmt: skip
         agent = self.agent
         agent.gather(f"start:{run}", about)
-        folder = self._log_folder(run)
-        with OpLog(folder / f"{agent.name}.oplog", {"agent": agent.name, "nodeid": self.nodeid}) as log:
+        with self._log(run) as log:
             yield log
         self._parts.append(self._handed_in(run, log, "", stopped="", verified=False))
 
@@ -372,16 +371,15 @@ class Experiment:
         agent, deal = self.agent, run.deal
         stopped = self._prepare(run) if run.is_prepared else ""
         planned_s = deal.planned_s() / self.facts.time_scale
-        with OpLog(
-            self._log_folder(run.name) / f"{agent.name}.oplog", {"agent": agent.name, "nodeid": self.nodeid},
-            progress=lambda done, not_ok: agent.tell("progress", [done, not_ok]),
-        ) as log:  # fmt: skip
+        lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
+        with self._log(run.name) as log:  # until it is handed in: only what is open survives its removal
+            log.progress = lambda done, not_ok: agent.tell("progress", [done, not_ok])
             engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget)
             stopped = self._load(run, engine, planned_s, stopped)
-        agent.gather(f"measured:{run.name}", run.name)
-        lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
-        if lists:
-            agent.once(f"list:{run.name}", lambda: self._list(run.name, run.files.folder))
+            log.progress = None
+            agent.gather(f"measured:{run.name}", run.name)
+            if lists:
+                agent.once(f"list:{run.name}", lambda: self._list(run.name, run.files.folder))
         return self._handed_in(run.name, log, run.label, stopped=stopped, verified=lists)
 
     def _handed_in(self, run: str, log: OpLog, label: str, *, stopped: str, verified: bool) -> Result:
@@ -462,13 +460,15 @@ class Experiment:
 
         return Budget(part(facts.max_ops, ops, 1), part(facts.max_bytes, units, unit))
 
-    def _log_folder(self, run: str) -> Path:
-        """Where this agent logs: the run's folder, or a temporary one on another host."""
-        if self.agent.same_clock:
-            folder = Path(self.facts.results) / slug(run)
-            folder.mkdir(parents=True, exist_ok=True)
-            return folder
-        return Path(tempfile.mkdtemp(prefix="cloudbench-"))
+    def _log(self, run: str) -> OpLog:
+        """This agent's log of a run: in the run's folder, or in a temporary one on another host."""
+        agent, header = self.agent, {"agent": self.agent.name, "nodeid": self.nodeid}
+        if not agent.same_clock:
+            return OpLog(Path(tempfile.mkdtemp(prefix="cloudbench-")) / f"{agent.name}.oplog", header)
+        return OpLog(
+            Path(self.facts.results) / slug(run) / f"{agent.name}.oplog", header,
+            moved=lambda path: agent.tell("moved", [run, str(path)]),
+        )  # fmt: skip
 
     # -- what is not measured ---------------------------------------------------------------------
 

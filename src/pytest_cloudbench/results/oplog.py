@@ -2,7 +2,7 @@
 
 What may live here: the binary record, its writer and reader, and the Parquet schema. A killed agent
 loses at most what happened after its last flush (a quarter of a second). A full disk moves the log to
-another place instead of losing a record.
+another place instead of losing a record, and a log whose file is taken away is written again.
 
 Log schema 1: one JSON line (``schema``, ``agent``, ``experiment``), then records of ``_RECORD``.
 Parquet schema 1: the columns of ``OpTable``, enumerations as text, digest as hexadecimal text.
@@ -37,6 +37,7 @@ PARQUET_SCHEMA = 1
 _RECORD = struct.Struct("<5qIIHBBBBd32s")
 _UNKNOWN = float("nan")
 _FLUSH_S = 0.25
+_COPY_BYTES = 1024 * 1024
 _VERBS, _OUTCOMES, _KINDS = list(Verb), list(Outcome), [None, *ErrorKind]
 _NUMBERS = ("scheduled_ns", "start_ns", "first_byte_ns", "end_ns", "size_bytes", "sensor", "seq", "agent")
 _VERB_CODE = {verb: code for code, verb in enumerate(_VERBS)}
@@ -60,15 +61,17 @@ class OpLog:
     Args:
         path: the file; its folder is created.
         header: facts for the first line.
-        progress: called about four times a second with the number of records and of those not ok.
+        progress: called about four times a second with the number of records and of those not ok; may be set to None.
+        moved: called with the new place when the log has to go on elsewhere.
     """
 
     def __init__(
-        self, path: Path, header: Mapping[str, Any], progress: Callable[[int, int], None] | None = None
-    ) -> None:
+        self, path: Path, header: Mapping[str, Any], progress: Callable[[int, int], None] | None = None,
+        moved: Callable[[Path], None] = lambda path: None,
+    ) -> None:  # fmt: skip
         self.path, self.notes = path, list[str]()
         self.count = self.not_ok = 0
-        self._progress = progress
+        self.progress, self._on_move = progress, moved
         self._pending: deque[bytes] = deque()
         self._closing = threading.Event()
         self._unwritten = bytearray(json.dumps({"schema": LOG_SCHEMA, **header}).encode() + b"\n")
@@ -78,10 +81,10 @@ class OpLog:
         self._flusher = threading.Thread(target=self._flush_until_closed, name="oplog", daemon=True)
 
     @staticmethod
-    def _open(path: Path) -> IO[bytes]:
+    def _open(path: Path, mode: str = "ab") -> IO[bytes]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            return path.open("ab", buffering=0)
+            return path.open(f"{mode}+", buffering=0)
         except OSError as error:
             raise ResultsError(f"{path}: {error.strerror}; choose another place with --cloudbench-results") from error
 
@@ -115,8 +118,8 @@ class OpLog:
                 self._failure = None
             except ResultsError as error:  # ends the run through ``record``; the last word is ``__exit__``'s
                 self._failure = error
-            if self._progress is not None:
-                self._progress(self.count, self.not_ok)
+            if (progress := self.progress) is not None:
+                progress(self.count, self.not_ok)
 
     def _flush(self) -> None:
         with contextlib.suppress(IndexError):
@@ -126,31 +129,69 @@ class OpLog:
             try:
                 del self._unwritten[: self._file.write(self._unwritten)]
             except OSError as error:
-                self._move(error)
+                self._move(error.strerror or str(error))
+        if self._is_taken_away():
+            self._write_again()
 
-    def _move(self, error: OSError) -> None:
+    def _is_taken_away(self) -> bool:
+        """Whether the file is not where it was opened: removed, or moved away, or another one is in its place."""
+        try:
+            return not os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:  # nobody may look there any more: what is open can be written all the same
+            return False
+
+    def _write_again(self) -> None:
+        """Write all records so far to a new file at the same place, or elsewhere. The one that is open has them."""
+        reason = "was removed, moved or replaced in mid-run"
+        try:
+            file = self._open(self.path, "xb")
+        except ResultsError:
+            self._move(reason)
+            return
+        try:
+            self._copy_to(file)
+        except OSError:
+            file.close()
+            self._move(reason)
+            return
+        self._go_on(file, self.path, f"{self.path}: {reason}; all records were written there again")
+
+    def _move(self, reason: str) -> None:
         """Go on in the system's temporary folder with all records so far. Raises ResultsError if that is full too."""
         former = self.path
         if self._moved:
-            raise ResultsError(f"{former}: {error.strerror}; free some space and run again") from error
+            raise ResultsError(f"{former}: {reason}; free some space and run again")
         try:
             number, name = tempfile.mkstemp(prefix=f"cloudbench-{os.getpid()}-", suffix=f"-{former.name}")
-        except OSError as second:
-            raise ResultsError(f"{former}: {error.strerror}, and no other place: {second.strerror}") from second
+        except OSError as error:
+            raise ResultsError(f"{former}: {reason}, and no other place: {error.strerror}") from error
         os.close(number)
         target = Path(name)
         file = self._open(target)
         try:
-            rest = memoryview(former.read_bytes())
-            while rest:
-                rest = rest[file.write(rest) :]
-        except OSError as second:
+            self._copy_to(file)
+        except OSError as error:
             file.close()
             target.unlink()
-            raise ResultsError(f"{former}: {error.strerror}, and {target}: {second.strerror}") from second
+            raise ResultsError(f"{former}: {reason}, and {target}: {error.strerror}") from error
+        self._moved = True
+        self._go_on(file, target, f"{former}: {reason}; the records went on in {target}")
+        self._on_move(target)
+
+    def _copy_to(self, file: IO[bytes]) -> None:
+        source = self._file.fileno()
+        os.lseek(source, 0, os.SEEK_SET)  # what is appended goes to the end wherever this stands
+        while piece := memoryview(os.read(source, _COPY_BYTES)):
+            while piece:
+                piece = piece[file.write(piece) :]
+
+    def _go_on(self, file: IO[bytes], path: Path, note: str) -> None:
         self._file.close()
-        self._file, self.path, self._moved = file, target, True
-        self.notes.append(f"{former}: {error.strerror}; the records went on in {target}")
+        self._file, self.path = file, path
+        if note not in self.notes:
+            self.notes.append(note)
 
 
 def read_log(path: Path) -> OpTable:

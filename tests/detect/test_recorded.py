@@ -22,6 +22,10 @@ NOT_TOLD = {
     ("chunking", "script: parts of 1 MiB, not waited for"),
     ("chunking", "script: windows of 1 MiB"),
     ("compression", "script: base64 for what is no text"),
+    ("bundling", "script: tar over ssh, which lists each file"),
+    ("bundling", "script: one request for each file, eight at a time on one HTTP/2 connection"),
+    ("bundling", "script: all requests one after another, answers not waited for"),
+    ("bundling", "script: ten files, then their ten answers"),
 }
 """What is documented and stays unknown: a stream in which an answer comes back for each file, and what only looks like
 waiting or compressing."""

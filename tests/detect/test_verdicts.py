@@ -192,6 +192,9 @@ ROUNDS = {
         [LISTED, (1_200, 40_000), (600, 80_000), (3_600, 350_000), (3_000, 250_000), (3_600, 280_000)], "no", "asked",
     ),
     "answered, and ahead": ([(0, 300_000), *[(2_400, 200_000)] * 3, (2_400, 100_000), (2_400, 0)], "unknown", ""),
+    "answered, each a while after its file": (
+        [(0, 20_000), (300, 100_000), *[(1_000, 100_000)] * 8, (1_000, 80_000), (10_700, 0)], "unknown", "",
+    ),
     "a list first, then all": ([LISTED, (12_000, 1_000_000), (500, 0)], "unknown", ""),
     "a list first, then slowly": ([LISTED, (12_000, 200_000), *[(40, 200_000)] * 4], "unknown", ""),
     "asked in few words": ([LISTED, *[(200, 100_000)] * 10, (22_000, 0)], "unknown", ""),
@@ -212,6 +215,61 @@ def test_files_that_are_asked_for_one_by_one_are_no_bundle(case: str) -> None:
     verdict = judge([streamed(each) for each in Made().measured()])["bundling"]
     assert verdict.answer == answer
     assert words in verdict.detail
+
+
+BATCHES = {
+    # files in one request, answers to it (packets), their bytes, asides amid large files; the answer, and words of it
+    "ten files in a request": (10, 1, 136, 0, "yes", "about 10 files at a time"),
+    "five files in a request": (5, 1, 110, 0, "yes", "about 5 files at a time"),
+    "ten files, each with an answer": (10, 10, 200, 8, "unknown", "not one for each"),
+    "ten files, each with an answer, of few packets": (10, 2, 400, 0, "unknown", "not one for each"),
+    "three files in a request": (3, 1, 60, 0, "unknown", "not one for each"),
+    "one file in a request": (1, 1, 136, 0, "no", "an exchange for each file"),
+}
+
+
+@pytest.mark.parametrize("case", BATCHES)
+def test_requests_of_several_files(case: str) -> None:
+    files, packets, size, asides, answer, words = BATCHES[case]
+
+    def batched(each: Observation) -> Observation:
+        if each.files == 1:
+            return each
+        requests = -(-each.files // files)
+        back = requests * size
+        return replace(
+            each, exchanges=requests - 1, down_bytes=back, late_bytes=back, late=requests * packets, asides=asides,
+        )  # fmt: skip
+
+    verdict = judge([batched(each) for each in Made().measured()])["bundling"]
+    assert (verdict.answer, words in verdict.detail) == (answer, True), verdict
+
+
+@pytest.mark.parametrize(
+    ("before", "late_bytes", "packets", "answer"),
+    [
+        (19, 0, 0, "yes"),
+        (19, 20, 0.3, "yes"),
+        (19, 20, 1, "unknown"),
+        (0, 10, 1.5, "unknown"),
+        (120, 0, 0, "unknown"),
+        (19, 60, 0.3, "unknown"),
+    ],
+)
+def test_what_is_said_before_the_files_is_no_answer_to_them(
+    before: int, late_bytes: int, packets: float, answer: str
+) -> None:
+    """As rsync's server does it, in 19 bytes for each; more may be questions, and what comes later may be answers."""
+
+    def streamed(each: Observation) -> Observation:
+        if each.files == 1:
+            return each
+        back = each.files * late_bytes
+        return replace(
+            each, exchanges=1, down_bytes=each.files * before + back, late_bytes=back, late=round(each.files * packets)
+        )
+
+    assert judge([streamed(each) for each in Made().measured()])["bundling"].answer == answer
 
 
 def test_udp_hides_where_a_client_waits() -> None:

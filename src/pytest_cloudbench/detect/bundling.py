@@ -13,10 +13,18 @@ from pytest_cloudbench.detect.waits import ASKED_BYTES, too_close, unseen
 
 __all__ = ["bundling"]
 
-_PER_FILE, _NEVER = 0.4, 0.06
-_NO_ANSWER_BYTES = 12
+_PER_FILE, _SEVERAL, _NEVER = 0.4, 0.25, 0.06
+"""Connections or exchanges for each file more: one for each; one for four and more; none."""
+_NO_ANSWER_BYTES, _FEW_ANSWER_BYTES = 12, 26
+"""Back for each file: less than any answer; less than HTTP answers with, where few packets bring it (HTTP/1.1 has 38
+bytes at least, of which three quarters are late)."""
+_FEW_ANSWERS, _ANSWERS_TO_SEVERAL = 0.5, 2.5
+"""Packets with answers: for each file of a stream; for each exchange of a batch."""
+_MOST_ASIDES = 2
 _AHEAD, _BEHIND = 0.05, 0.25
 _LEAST_ROUND, _LARGEST_ROUND, _LEAST_ROUNDS = 0.05, 0.5, 4
+_BEFORE, _HANDSHAKE = 0.03, 0.005
+"""Questions come before what they ask for, by this share of all; a handshake is no question."""
 _NEARLY_ALL = 0.98
 """Of what is sent; what the server says after it is no question any more."""
 _REPEATS = 2
@@ -59,7 +67,8 @@ def _compared(
     numbers = {f"{key}_per_file": round(value, 4) for key, value in slopes[-1].items()}
     if any(each.up_bytes < 0.5 * each.size_bytes for each in (*few, *many)):
         return unknown(name, "less came up than the files hold", evidence, numbers, wants=("few", "many"))
-    kinds = {_bundled(each) for each in slopes}
+    is_h2 = any(each.offers_h2 for each in (*few, *many))
+    kinds = {_bundled(slope, each, is_h2=is_h2) for slope, each in zip(slopes, few, strict=False)}
     if "no" not in kinds and "bundle" not in kinds and (asked := max(map(_asked_bytes, many))) >= ASKED_BYTES:
         numbers["asked_bytes_per_file"] = round(asked, 2)
         detail = f"each file is asked for by the server ({asked:.0f} bytes), several at a time"
@@ -68,13 +77,14 @@ def _compared(
         return unknown(name, "two measurements disagree", evidence, numbers)
     if "no" not in kinds and (hidden := unseen(many)):
         return unknown(name, hidden, evidence, numbers)
-    return _told(slopes[-1], len(slopes) < _REPEATS, evidence, numbers)
+    return _told(kinds.pop(), slopes[-1], len(slopes) < _REPEATS, evidence, numbers)
 
 
-def _told(slope: dict[str, float], may_repeat: bool, evidence: list[str], numbers: dict[str, float]) -> Verdict:
+def _told(
+    kind: str, slope: dict[str, float], may_repeat: bool, evidence: list[str], numbers: dict[str, float]
+) -> Verdict:
     """The verdict on what each file more adds."""
-    name, kind = "bundling", _bundled(slope)
-    again = ("few", "many") if may_repeat else ()
+    name, again = "bundling", ("few", "many") if may_repeat else ()
     if kind == "no":
         is_syn = slope["syns"] >= _PER_FILE
         much = slope["syns" if is_syn else "exchanges"]
@@ -86,8 +96,14 @@ def _told(slope: dict[str, float], may_repeat: bool, evidence: list[str], number
     if kind == "stream":
         why = f"files follow each other without a wait, and {slope['down_bytes']:.0f} bytes come back for each"
         return unknown(name, why, evidence, numbers, wants=again if slope["down_bytes"] >= ASKED_BYTES else ())
-    margin = round(1 - max(0.0, slope["down_bytes"]) / _NO_ANSWER_BYTES, 4)
-    return Verdict(name, "yes", "many files travel as one, without answers for each", margin, tuple(evidence), numbers)
+    back, most = max(0.0, slope["late_bytes"]), _NO_ANSWER_BYTES
+    most = most if kind == "bundle" and back <= most else _FEW_ANSWER_BYTES
+    detail = "many files travel as one, without answers for each"
+    if kind == "batches":
+        detail = (
+            f"about {1 / max(slope['syns'], slope['exchanges']):.0f} files at a time, with one answer for all of them"
+        )
+    return Verdict(name, "yes", detail, round(1 - back / most, 4), tuple(evidence), numbers)
 
 
 def _asked_bytes(each: Observation) -> float:
@@ -111,23 +127,59 @@ def _asked_bytes(each: Observation) -> float:
         behind = max(behind, heard - gone)
     often = sum(share >= _LEAST_ROUND for share in shares) >= _LEAST_ROUNDS
     goes_by_them = often and max(shares) <= _LARGEST_ROUND and ahead <= _AHEAD and behind <= _BEHIND
-    return said / each.files if goes_by_them else 0.0
+    return said / each.files if goes_by_them and _leads(each) else 0.0
+
+
+def _leads(each: Observation) -> bool:
+    """Whether the server ever said more of its words than the client had sent of its files: answers cannot do that.
+
+    Answers to files that follow each other without a wait come some time after them, and else look like questions.
+    """
+    whole_up = sum(up for _, up in each.rounds_bytes)
+    rounds, sent = [], 0
+    for back, up in each.rounds_bytes:
+        rounds.append((back if sent > _HANDSHAKE * whole_up else 0, sent / max(1, whole_up)))
+        sent += up
+    whole_back, said = sum(back for back, _ in rounds), 0
+    for back, share in rounds:
+        said += back
+        if said / max(1, whole_back) - share >= _BEFORE and share < _NEARLY_ALL:
+            return True
+    return False
 
 
 def _slopes(few: Observation, many: Observation, idle: Observation) -> dict[str, float]:
-    """What each file more adds, with what the idle client would have done taken off."""
+    """What each file more adds, with what the idle client would have done taken off.
+
+    Where nobody counted what comes late, all that comes may be answers.
+    """
     files = many.files - few.files
     longer_s = many.duration_s - few.duration_s
-    found = {}
-    for key in ("syns", "exchanges", "down_bytes"):
-        while_idle = getattr(idle, key) / max(idle.duration_s, 1e-9) * longer_s
+    found: dict[str, float] = {}
+    for key in ("syns", "exchanges", "down_bytes", "answers", "late_bytes", "late"):
+        if None in (getattr(many, key), getattr(few, key)):
+            found[key] = found["down_bytes" if key == "late_bytes" else "answers"]
+            continue
+        while_idle = (getattr(idle, key) or 0) / max(idle.duration_s, 1e-9) * longer_s
         found[key] = (getattr(many, key) - getattr(few, key) - max(0.0, while_idle)) / max(1, files)
     return found
 
 
-def _bundled(slopes: dict[str, float]) -> str:
-    if max(slopes["syns"], slopes["exchanges"]) >= _PER_FILE:
+def _bundled(slope: dict[str, float], few: Observation, *, is_h2: bool) -> str:
+    """``no``; ``bundle``; ``batches`` of several files; or what may be either: ``stream``, ``thin``.
+
+    What comes back before the files may be a list of what is wanted, as rsync's server sends it; entries long enough to
+    ask for a file by its name or digest may be questions instead.
+    """
+    much = max(slope["syns"], slope["exchanges"])
+    is_asked = slope["down_bytes"] - slope["late_bytes"] >= ASKED_BYTES
+    is_little = slope["late_bytes"] <= _FEW_ANSWER_BYTES and not is_asked and not is_h2
+    if much >= _PER_FILE:
         return "no"
-    if max(slopes["syns"], slopes["exchanges"]) > _NEVER:
-        return "thin"
-    return "bundle" if slopes["down_bytes"] <= _NO_ANSWER_BYTES else "stream"
+    if much > _NEVER:
+        # Answers to single files would come amid a batch of large ones, or as so many packets after it.
+        is_one = slope["late"] <= _ANSWERS_TO_SEVERAL * much and few.asides <= _MOST_ASIDES
+        return "batches" if much <= _SEVERAL and is_little and is_one else "thin"
+    if slope["late"] > _FEW_ANSWERS:  # HTTP/2 answers in 12 bytes and fewer, when it compresses headers
+        return "stream"
+    return "bundle" if is_little or (slope["late_bytes"] <= _NO_ANSWER_BYTES and not is_asked) else "stream"

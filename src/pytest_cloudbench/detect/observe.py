@@ -23,6 +23,8 @@ _MOST_ROUNDS = 2000
 _LEAST_FILE_BYTES = 400_000
 """A step has 1 MB at least, and most have more; an idle phase is compared with those."""
 _EDGE_BYTES = 64 << 10
+_LATE = 0.25
+"""Of what the client sends on a connection; before it are handshakes, logins and lists of what is wanted."""
 
 
 def window(table: FlowTable, first_ns: int, last_ns: int) -> FlowTable:
@@ -57,6 +59,7 @@ def observe(
     gap_s = max(0.6 * (round_trip_s or 0.0), _LEAST_GAP_S)
     pieces = [metrics.pieces(table, flow) for flow in flows]
     asides = [each.asides(_EDGE_BYTES) for each in pieces]
+    late = [_late(table, flow) for flow in flows]
     resume_s, spread_s = _quarters([time_s for each in pieces for time_s in each.resumptions_s(_EDGE_BYTES)])
     up = {flow.number: _unique_bytes(table, flow, up=True) for flow in flows}
     busy = [flow for flow in flows if up[flow.number]]
@@ -77,6 +80,8 @@ def observe(
         turns=sum(metrics.turns(table, flow) for flow in flows),
         exchanges=sum(max(0, len(each.ends) - 1) for each in pieces),
         answers=_packets(table, flows, up=False),
+        late=sum(packets for packets, _ in late),
+        late_bytes=sum(size for _, size in late),
         asides=sum(packets for packets, _ in asides),
         aside_bytes=sum(size for _, size in asides),
         chunks_bytes=tuple(size for each in pieces for size in each.sizes_bytes()),
@@ -116,6 +121,18 @@ def _packets(table: FlowTable, flows: Sequence[Flow], *, up: bool) -> int:
         rows = table.rows(flow)
         total += int(((table.packets.payload[rows] > 0) & (table.up[rows] == up)).sum())
     return total
+
+
+def _late(table: FlowTable, flow: Flow) -> tuple[int, int]:
+    """(packets, payload in bytes) from the server once the client had sent a good part of what it sends there."""
+    import numpy as np
+
+    rows: Any = table.rows(flow)
+    rows = rows[table.packets.payload[rows] > 0]
+    up, payload = table.up[rows], table.packets.payload[rows].astype(np.int64)
+    sent = np.cumsum(np.where(up, payload, 0))
+    is_late = ~up & (sent >= _LATE * sent[-1]) if len(rows) else up
+    return int(is_late.sum()), int(payload[is_late].sum())
 
 
 def _unique_bytes(table: FlowTable, flow: Flow, *, up: bool) -> int:

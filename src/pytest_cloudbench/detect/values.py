@@ -79,6 +79,8 @@ class Observation:
         turns: how often the client spoke and the server then answered.
         exchanges: how often the client went on only when all was acknowledged and the server had answered.
         answers: packets with payload from the server.
+        late, late_bytes: those that came when the client had sent a quarter of what it sent on that connection, and
+            their payload: what answers files is among them, what was agreed on before is not. None: nobody counted.
         asides, aside_bytes: those that came while the client sent something large, and their payload.
         chunks_bytes: what was sent between two of these exchanges, flow after flow.
         rounds_bytes: what the server sent and what the client sent then, alternately, on the connection that carried
@@ -108,6 +110,8 @@ class Observation:
     turns: int = 0
     exchanges: int = 0
     answers: int = 0
+    late: int | None = None
+    late_bytes: int | None = None
     asides: int = 0
     aside_bytes: int = 0
     chunks_bytes: tuple[int, ...] = ()

@@ -23,8 +23,9 @@ from typing import Any
 
 from benchmarks.freeze_driver import request
 from benchmarks.harness import ROOT, Figure, environment, median, python, run_tree, scratch
+from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import read_parquet
-from pytest_cloudbench.stats import OpTable, percentile
+from pytest_cloudbench.stats import percentile
 
 __all__ = ["measure"]
 
@@ -86,8 +87,9 @@ def _run(folder: Path, workers: int, options: list[str], port: int | None) -> di
     due_ns = sorted(table.scheduled_ns)
     truth_ms = percentile(sorted(_wait_ns(due, origin_ns) for due in due_ns), 0.99) / 1e6
     reported_ms = entry["response_p99"] * 1e3
-    after_ms = sorted((table.end_ns[row] - table.scheduled_ns[row] - _wait_ns(table.scheduled_ns[row], origin_ns)) / 1e6
-                      for row in range(len(table)) if _wait_ns(table.scheduled_ns[row], origin_ns))  # fmt: skip
+    ops = list(table.ops())
+    after_ms = sorted((op.response_ns - wait_ns) / 1e6
+                      for op in ops if (wait_ns := _wait_ns(op.scheduled_ns, origin_ns)))  # fmt: skip
     return {
         "reported_p99_ms": round(reported_ms, 2),
         "truth_p99_ms": round(truth_ms, 2),
@@ -113,7 +115,7 @@ def _wait_ns(due_ns: int, origin_ns: int) -> int:
 
 def _emulator_origin_ns(table: OpTable) -> int:
     """When the first period began: the earliest answer after a thaw, seen from all thaws, is at most a service late."""
-    ends = [table.end_ns[row] for row in range(len(table)) if table.end_ns[row] - table.start_ns[row] > _WAITED_NS]
+    ends = [op.end_ns for op in table.ops() if op.service_ns > _WAITED_NS]
     first_ns = min(ends)
     phase_ns = min((end - first_ns + _PERIOD_NS // 2) % _PERIOD_NS - _PERIOD_NS // 2 for end in ends)
     return first_ns + phase_ns - _PERIOD_NS

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.expect import CONCLUSIONS, METRICS
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
-from pytest_cloudbench.stats import PERCENTILES, OpTable, Verification, percentile, summarize, verify
+from pytest_cloudbench.records import OpTable
+from pytest_cloudbench.stats import PERCENTILES, Listing, Verification, percentile, summarize, verify
 
 FEW = settings(deadline=None, max_examples=60)
 NS = 1_000_000_000
@@ -26,14 +27,17 @@ def op(sensor: int = 0, seq: int = 0, **changes: object) -> Op:
 
 
 def table_of(*ops: Op) -> OpTable:
-    table = OpTable()
-    for each in ops:
-        table.append(each)
-    return table
+    return OpTable.of(ops)
 
 
-def ops_of(table: OpTable) -> list[Op]:
-    return [Op(**{name: getattr(table, name)[row] for name in OpTable.__slots__}) for row in range(len(table))]
+Listed = dict[str, tuple[int, str | None]]
+
+
+def verified(table: OpTable, listed: Listed, name_of: Callable[[int, int], str]) -> Verification:
+    listing = Listing()
+    for name, (size_bytes, digest) in listed.items():
+        listing.add(name, size_bytes, digest)
+    return verify(table, listing, name_of)
 
 
 def name_of(sensor: int, seq: int) -> str:
@@ -109,7 +113,7 @@ def test_nothing_measured_is_none_never_zero() -> None:
     summary = summarize(OpTable(), None)
     assert set(summary.metrics.values()) == {None}
     assert (summary.ops, list(summary.response_s)) == (0, [])
-    nothing_to_check = verify(OpTable(), {}, name_of)
+    nothing_to_check = verified(OpTable(), {}, name_of)
     assert summarize(OpTable(), nothing_to_check).metrics["loss_rate"] is None
 
 
@@ -138,19 +142,17 @@ def test_responses_are_in_the_order_they_were_due() -> None:
 
 @FEW
 @given(left=st.lists(ops, max_size=10), right=st.lists(ops, max_size=10))
-def test_extend_joins_the_records(left: list[Op], right: list[Op]) -> None:
-    table = table_of(*left)
-    table.extend(table_of(*right))
-    assert ops_of(table) == [*left, *right]
+def test_tables_of_tables_join_the_records(left: list[Op], right: list[Op]) -> None:
+    table = OpTable(table_of(*left), OpTable(table_of(*right)))
+    assert list(table.ops()) == [*left, *right]
     assert len(table) == len(left) + len(right)
 
 
 @FEW
 @given(records=st.lists(ops, max_size=10), offset=st.integers(-(10**12), 10**12))
 def test_shift_moves_known_times_and_leaves_the_rest(records: list[Op], offset: int) -> None:
-    table = table_of(*records)
-    table.shift(offset)
-    assert ops_of(table) == [
+    table = table_of(*records).shifted(offset)
+    assert list(table.ops()) == [
         replace(
             each,
             scheduled_ns=each.scheduled_ns + offset,
@@ -162,29 +164,26 @@ def test_shift_moves_known_times_and_leaves_the_rest(records: list[Op], offset: 
     ]
 
 
-Listing = dict[str, tuple[int, str | None]]
-
-
-def everything(table: OpTable) -> Listing:
-    return {name_of(each.sensor, each.seq): (each.size_bytes, each.digest.hex()) for each in ops_of(table)}
+def everything(table: OpTable) -> Listed:
+    return {name_of(each.sensor, each.seq): (each.size_bytes, each.digest.hex()) for each in table.ops()}
 
 
 def test_nothing_is_lost_when_everything_is_listed() -> None:
     table = table_of(*(op(sensor, seq) for sensor in range(3) for seq in range(4)))
-    assert verify(table, everything(table), name_of) == Verification(12, 0, 0, 0, True)
+    assert verified(table, everything(table), name_of) == Verification(12, 0, 0, 0, True)
     assert table.outcome == [Outcome.OK] * 12
     assert summarize(table, Verification(12, 0, 0, 0, True)).metrics["loss_rate"] == 0.0
 
 
-def _missing(listing: Listing, name: str) -> None:
+def _missing(listing: Listed, name: str) -> None:
     del listing[name]
 
 
-def _wrong_size(listing: Listing, name: str) -> None:
+def _wrong_size(listing: Listed, name: str) -> None:
     listing[name] = (4, listing[name][1])
 
 
-def _wrong_digest(listing: Listing, name: str) -> None:
+def _wrong_digest(listing: Listed, name: str) -> None:
     listing[name] = (5, DIGEST[::-1].hex())
 
 
@@ -197,12 +196,12 @@ def _wrong_digest(listing: Listing, name: str) -> None:
     ],
 )
 def test_a_silent_loss_is_found_and_corrected_in_place(
-    damage: Callable[[Listing, str], None], outcome: Outcome, kind: ErrorKind | None, wrong: int
+    damage: Callable[[Listed, str], None], outcome: Outcome, kind: ErrorKind | None, wrong: int
 ) -> None:
     table = table_of(op(0, 0), op(1, 0), op(1, 1))
     listing = everything(table)
     damage(listing, "1-0")
-    assert verify(table, listing, name_of) == Verification(3, 1, 1, wrong, True)
+    assert verified(table, listing, name_of) == Verification(3, 1, 1, wrong, True)
     assert table.outcome == [Outcome.OK, outcome, Outcome.OK]
     assert table.kind == [None, kind, None]
 
@@ -210,31 +209,31 @@ def test_a_silent_loss_is_found_and_corrected_in_place(
 @pytest.mark.parametrize("outcome", [Outcome.THROTTLED, Outcome.FAILED, Outcome.CORRUPT])
 def test_a_file_whose_upload_was_refused_and_is_not_listed_is_lost_but_not_silently(outcome: Outcome) -> None:
     table = table_of(op(outcome=outcome, kind=ErrorKind.SERVER))
-    assert verify(table, {}, name_of) == Verification(1, 1, 0, 0, True)
+    assert verified(table, {}, name_of) == Verification(1, 1, 0, 0, True)
     assert (table.outcome, table.kind) == ([outcome], [ErrorKind.SERVER])
 
 
 def test_a_file_that_arrived_although_its_upload_failed_is_not_lost() -> None:
     """The answer was lost on its way, not the file."""
     table = table_of(op(outcome=Outcome.FAILED, kind=ErrorKind.NETWORK))
-    assert verify(table, everything(table), name_of) == Verification(1, 0, 0, 0, True)
+    assert verified(table, everything(table), name_of) == Verification(1, 0, 0, 0, True)
     assert table.outcome == [Outcome.FAILED]
 
 
 def test_a_torn_file_of_a_failed_upload_is_lost_and_wrong() -> None:
     table = table_of(op(outcome=Outcome.FAILED, kind=ErrorKind.NETWORK))
-    assert verify(table, {"0-0": (2, None)}, name_of) == Verification(1, 1, 0, 1, False)
+    assert verified(table, {"0-0": (2, None)}, name_of) == Verification(1, 1, 0, 1, False)
     assert table.outcome == [Outcome.FAILED]
 
 
 def test_without_digests_sizes_alone_are_compared_and_it_says_so() -> None:
     table = table_of(op(0), op(1))
-    assert verify(table, {"0-0": (5, None), "1-0": (6, None)}, name_of) == Verification(2, 1, 1, 1, False)
+    assert verified(table, {"0-0": (5, None), "1-0": (6, None)}, name_of) == Verification(2, 1, 1, 1, False)
 
 
 def test_only_files_that_were_written_are_checked_and_others_in_the_folder_do_not_matter() -> None:
     table = table_of(op(0, verb=Verb.GET), op(1, verb=Verb.PUT), op(2, verb=Verb.LIST))
-    assert verify(table, {"1-0": (5, DIGEST.hex()), "other": (1, None)}, name_of) == Verification(1, 0, 0, 0, True)
+    assert verified(table, {"1-0": (5, DIGEST.hex()), "other": (1, None)}, name_of) == Verification(1, 0, 0, 0, True)
 
 
 @FEW
@@ -242,14 +241,14 @@ def test_only_files_that_were_written_are_checked_and_others_in_the_folder_do_no
     fates=st.lists(st.sampled_from(["there", "missing", "size", "digest", "throttled", "failed, there"]), max_size=40)
 )
 def test_losses_made_on_purpose_are_found_again(fates: list[str]) -> None:
-    table, listing = OpTable(), Listing()
+    outcomes = {"throttled": Outcome.THROTTLED, "failed, there": Outcome.FAILED}
+    table = table_of(*(op(sensor, outcome=outcomes.get(fate, Outcome.OK)) for sensor, fate in enumerate(fates)))
+    listing: Listed = {}
     for sensor, fate in enumerate(fates):
-        outcome = {"throttled": Outcome.THROTTLED, "failed, there": Outcome.FAILED}.get(fate, Outcome.OK)
-        table.append(op(sensor, outcome=outcome))
         if fate not in ("missing", "throttled"):
             digest = "00" if fate == "digest" else DIGEST.hex()
             listing[name_of(sensor, 0)] = (9 if fate == "size" else 5, digest)
-    found = verify(table, listing, name_of)
+    found = verified(table, listing, name_of)
     silent = sum(fates.count(fate) for fate in ("missing", "size", "digest"))
     assert found == Verification(
         len(fates), silent + fates.count("throttled"), silent, fates.count("size") + fates.count("digest"), True
@@ -293,7 +292,7 @@ def test_of_uploads_to_one_name_only_the_last_one_must_be_there(
     uploads: list[tuple[int, int]], there: int | None, lost: list[int]
 ) -> None:
     table = table_of(*(upload(number, *times) for number, times in enumerate(uploads)))
-    found = verify(table, listed(there) if there is not None else {}, same_name)
+    found = verified(table, listed(there) if there is not None else {}, same_name)
     assert (found.checked, found.lost, found.silent) == (3, len(lost), len(lost))
     assert [number for number in table.sensor if table.outcome[number] is not Outcome.OK] == lost
     assert {table.outcome[number] for number in lost} <= {Outcome.LOST if there is None else Outcome.CORRUPT}
@@ -301,8 +300,73 @@ def test_of_uploads_to_one_name_only_the_last_one_must_be_there(
 
 def test_a_refused_upload_to_one_name_is_lost_unless_it_has_arrived_all_the_same() -> None:
     ops = [upload(0, 0, 1), upload(1, 2, 3), upload(2, 4, 5, Outcome.FAILED)]
-    assert verify(table_of(*ops), listed(1), same_name) == Verification(3, 1, 0, 1, True)
-    assert verify(table_of(*ops), listed(2), same_name) == Verification(3, 0, 0, 0, True)
-    assert verify(table_of(*ops), listed(0), same_name).silent == 1
+    assert verified(table_of(*ops), listed(1), same_name) == Verification(3, 1, 0, 1, True)
+    assert verified(table_of(*ops), listed(2), same_name) == Verification(3, 0, 0, 0, True)
+    assert verified(table_of(*ops), listed(0), same_name).silent == 1
     first = [upload(0, 0, 1, Outcome.THROTTLED), upload(1, 2, 3), upload(2, 4, 5)]
-    assert verify(table_of(*first), listed(2), same_name) == Verification(3, 1, 0, 1, True)
+    assert verified(table_of(*first), listed(2), same_name) == Verification(3, 1, 0, 1, True)
+
+
+def naive(table: OpTable, listing: Listed) -> tuple[Verification, list[Outcome]]:
+    """The same by one look after the other, file by file."""
+    ops, digest_checked = list(table.ops()), True
+    outcomes, lost, silent, wrong = [each.outcome for each in ops], 0, 0, 0
+
+    def is_right(each: Op) -> bool:
+        size_bytes, digest = listing.get(file_of(each), (-1, None))
+        return size_bytes == each.size_bytes and digest in (None, each.digest.hex())
+
+    for row, each in enumerate(ops):
+        there, answered = file_of(each) in listing, each.outcome is Outcome.OK
+        if each.verb is Verb.DELETE and answered and there:
+            outcomes[row] = Outcome.FAILED
+        if each.verb is not Verb.PUT:
+            continue
+        rivals = [other for other in ops if other.verb is Verb.PUT and file_of(other) == file_of(each)]
+        good = [other for other in rivals if other.outcome is Outcome.OK]
+        if answered and len(rivals) > 1:
+            began = max(other.start_ns for other in good)
+            last = max(good, key=lambda other: (other.end_ns, [other is one for one in ops].index(True)))
+            if each is not last or any(is_right(other) for other in rivals if other.end_ns >= began):
+                continue
+        digest_checked &= not there or listing[file_of(each)][1] is not None
+        if is_right(each):
+            continue
+        lost, silent, wrong = lost + 1, silent + answered, wrong + there
+        if answered:
+            outcomes[row] = Outcome.CORRUPT if there else Outcome.LOST
+    return Verification(sum(each.verb is Verb.PUT for each in ops), lost, silent, wrong, digest_checked), outcomes
+
+
+def file_of(each: Op) -> str:
+    return f"{each.sensor % 3}-{each.seq % 2}"
+
+
+short = st.integers(1, 6)
+written = st.builds(
+    op, sensor=st.integers(0, 5), seq=st.integers(0, 5), start_ns=short, end_ns=short, size_bytes=st.integers(4, 5),
+    verb=st.sampled_from([Verb.PUT, Verb.PUT, Verb.PUT, Verb.DELETE, Verb.GET]),
+    outcome=st.sampled_from([Outcome.OK, Outcome.OK, Outcome.FAILED]), digest=st.sampled_from([b"\0" * 32, DIGEST]),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    records=st.lists(written, max_size=12),
+    listing=st.dictionaries(
+        st.sampled_from([f"{sensor}-{seq}" for sensor in range(3) for seq in range(2)]),
+        st.tuples(st.integers(4, 5), st.sampled_from([None, DIGEST.hex(), "00" * 32])),
+    ),
+)
+def test_columns_find_what_one_look_after_the_other_finds(records: list[Op], listing: Listed) -> None:
+    table = table_of(*records)
+    expected = naive(table, listing)
+    found = verified(table, listing, lambda sensor, seq: f"{sensor % 3}-{seq % 2}")
+    assert (found, table.outcome) == expected
+
+
+def test_of_files_that_have_one_name_the_last_one_listed_counts() -> None:
+    listing, table = Listing(), table_of(op())
+    for size_bytes in (5, 4):
+        listing.add("0-0", size_bytes, None)
+    assert verify(table, listing, name_of) == Verification(1, 1, 1, 1, False)

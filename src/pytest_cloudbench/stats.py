@@ -1,21 +1,29 @@
 """Numbers into summaries. Every percentile is exact: taken from all records, never from a histogram.
 
-What may live here: columns of operation records and pure functions of them. No clock, no I/O.
+What may live here: pure functions of tables of records. No clock, no I/O. A million records pass through as columns of
+numbers, a few of them at a time: names and digests are compared by their hashes.
 """
 
 from __future__ import annotations
 
+import heapq
 from array import array
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import compress, groupby
 from math import ceil
+from operator import sub
+from typing import Any
 
-from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
+from pytest_cloudbench.model import ErrorKind, Outcome, Verb
+from pytest_cloudbench.records import KINDS, OUTCOMES, VERBS, OpTable, codes, values
 
 __all__ = [
     "PERCENTILES",
-    "OpTable",
+    "Listing",
     "Summary",
     "Verification",
     "columns",
@@ -24,48 +32,74 @@ __all__ = [
     "verify",
 ]
 
-_VERIFIED = frozenset({Verb.PUT, Verb.DELETE})
-
 PERCENTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
+_PUT, _DELETE = VERBS.index(Verb.PUT), VERBS.index(Verb.DELETE)
+_VERIFIED = frozenset({_PUT, _DELETE})
+_OK, _FAILED = OUTCOMES.index(Outcome.OK), OUTCOMES.index(Outcome.FAILED)
+_LOST, _CORRUPT = OUTCOMES.index(Outcome.LOST), OUTCOMES.index(Outcome.CORRUPT)
+_NO_ERROR, _SERVER_ERROR, _CORRUPT_ERROR = map(KINDS.index, (None, ErrorKind.SERVER, ErrorKind.CORRUPT))
 
-@dataclass(slots=True)
-class OpTable:
-    """Operation records as columns of equal length (see ``Op`` for their meaning and units)."""
 
-    verb: list[Verb] = field(default_factory=list)
-    sensor: array[int] = field(default_factory=lambda: array("q"))
-    seq: array[int] = field(default_factory=lambda: array("q"))
-    agent: array[int] = field(default_factory=lambda: array("q"))
-    scheduled_ns: array[int] = field(default_factory=lambda: array("q"))
-    start_ns: array[int] = field(default_factory=lambda: array("q"))
-    first_byte_ns: array[int] = field(default_factory=lambda: array("q"))
-    end_ns: array[int] = field(default_factory=lambda: array("q"))
-    size_bytes: array[int] = field(default_factory=lambda: array("q"))
-    outcome: list[Outcome] = field(default_factory=list)
-    kind: list[ErrorKind | None] = field(default_factory=list)
-    retry_after_s: list[float | None] = field(default_factory=list)
-    digest: list[bytes] = field(default_factory=list)
+class Listing:
+    """What the provider lists at the end: per file 17 bytes, whatever its name. Of files of one name the last counts.
+
+    Names are told apart by 64 bits of BLAKE2: of runs with a million files, not one in ten million takes one name for
+    another.
+    """
+
+    def __init__(self) -> None:
+        self._names, self._contents, self._has_digest = array("Q"), array("Q"), bytearray()
+        self._is_ordered = True
 
     def __len__(self) -> int:
-        return len(self.outcome)
+        return len(self._names)
 
-    def append(self, op: Op) -> None:
-        """Add one record."""
-        for name in self.__slots__:
-            getattr(self, name).append(getattr(op, name))
+    def add(self, name: str, size_bytes: int, digest: str | None) -> None:
+        """One file with its lower-case hex digest, where the provider lists one."""
+        self._names.append(_hash(name))
+        self._contents.append(_hash(_content(size_bytes, digest)))
+        self._has_digest.append(digest is not None)
+        self._is_ordered = False
 
-    def extend(self, other: OpTable) -> None:
-        """Add all records of another table."""
-        for name in self.__slots__:
-            getattr(self, name).extend(getattr(other, name))
+    def order(self) -> None:
+        """Make it ready to be asked."""
+        if not self._is_ordered:
+            rows = _order(self._names)
+            self._names = array("Q", map(self._names.__getitem__, rows))
+            self._contents = array("Q", map(self._contents.__getitem__, rows))
+            self._has_digest = bytearray(map(self._has_digest.__getitem__, rows))
+            self._is_ordered = True
 
-    def shift(self, offset_ns: int) -> None:
-        """Add ``offset_ns`` to every time that is known: puts another host's records on the common clock."""
-        if offset_ns:
-            for name in ("scheduled_ns", "start_ns", "first_byte_ns", "end_ns"):
-                column = getattr(self, name)
-                setattr(self, name, array("q", (value + offset_ns if value else 0 for value in column)))
+    def find(self, name: int, size_bytes: int, digest: bytes) -> int:
+        """What is listed of a file by the hash of its name: bits of ``_THERE``, ``_RIGHT`` and ``_DIGEST``."""
+        row = bisect_right(self._names, name) - 1
+        if row < 0 or self._names[row] != name:
+            return 0
+        has_digest = self._has_digest[row]
+        written = _hash(_content(size_bytes, digest.hex() if has_digest else None))
+        return _THERE | _DIGEST * has_digest | _RIGHT * (written == self._contents[row])
+
+
+_THERE, _RIGHT, _DIGEST = 1, 2, 4
+_RUN = 1 << 16
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
+
+
+def _content(size_bytes: int, digest: str | None) -> str:
+    return f"{size_bytes} {digest or ''}"
+
+
+def _order(keys: array[int]) -> array[int]:
+    """The rows in ascending order of their keys, equal ones as they were; sorted in runs, so as not to hold objects."""
+    runs = [
+        array("q", sorted(range(first, min(first + _RUN, len(keys))), key=keys.__getitem__))
+        for first in range(0, len(keys), _RUN)
+    ]
+    return runs[0] if len(runs) == 1 else array("q", heapq.merge(*runs, key=keys.__getitem__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,76 +121,89 @@ class Verification:
     digest_checked: bool
 
 
-def verify(
-    table: OpTable, listing: Mapping[str, tuple[int, str | None]], name_of: Callable[[int, int], str]
-) -> Verification:
+def verify(table: OpTable, listing: Listing, name_of: Callable[[int, int], str]) -> Verification:
     """Compare every file that was written with the listing, and set the outcomes of lost and corrupt files.
 
     A deletion that was answered with success has failed if the file is still listed. Of uploads to one name, only the
     last one must be listed: which one that is, is not known of uploads at the same time.
 
     Args:
-        table: all records; outcomes of operations that were answered with success are corrected in place.
-        listing: name to size in bytes and lower-case hex digest.
+        table: all records; outcomes of operations that were answered with success are corrected.
+        listing: what is there.
         name_of: the name of the file of a sensor and sequence number.
     """
+    verbs, outcomes, kinds = table.codes("verb"), table.codes("outcome"), table.codes("kind")
+    names, found = _looked_up(table, listing, name_of)
+    overwritten = _overwritten(table, verbs, outcomes, names, found)
     checked = lost = silent = wrong = 0
     digest_checked = True
-    overwritten = _overwritten(table, listing, name_of)
-    for row, verb in enumerate(table.verb):
+    for row, verb in enumerate(verbs):
         if verb not in _VERIFIED:
             continue
-        found = listing.get(name_of(table.sensor[row], table.seq[row]))
-        answered = table.outcome[row] is Outcome.OK
-        if verb is Verb.DELETE:
-            if answered and found is not None:
-                table.outcome[row], table.kind[row] = Outcome.FAILED, ErrorKind.SERVER
+        answered, listed = outcomes[row] == _OK, found[row]
+        if verb == _DELETE:
+            if answered and listed:
+                outcomes[row], kinds[row] = _FAILED, _SERVER_ERROR
             continue
         checked += 1
-        if row in overwritten:
+        if overwritten[row]:
             continue
-        if found is not None:
-            digest_checked = digest_checked and found[1] is not None
-            if _is_listed(table, row, found):
-                continue
-            wrong += 1
+        if listed and not listed & _DIGEST:
+            digest_checked = False
+        if listed & _RIGHT:
+            continue
         lost += 1
         silent += answered
+        wrong += listed & _THERE
         if answered:
-            table.outcome[row] = Outcome.LOST if found is None else Outcome.CORRUPT
-            table.kind[row] = None if found is None else ErrorKind.CORRUPT
+            outcomes[row], kinds[row] = (_CORRUPT, _CORRUPT_ERROR) if listed else (_LOST, _NO_ERROR)
+    table.correct(outcomes, kinds)
     return Verification(checked, lost, silent, wrong, digest_checked)
 
 
-def _is_listed(table: OpTable, row: int, found: tuple[int, str | None]) -> bool:
-    size_bytes, digest = found
-    return size_bytes == table.size_bytes[row] and (digest is None or digest == table.digest[row].hex())
+def _looked_up(table: OpTable, listing: Listing, name_of: Callable[[int, int], str]) -> tuple[array[int], bytearray]:
+    """Of each record that is verified: its file's name as a hash, and what is listed (see ``Listing.find``)."""
+    listing.order()
+    names, found = array("Q"), bytearray()
+    for block in table.blocks():
+        fields = zip(*(values(block, name) for name in ("sensor", "seq", "size_bytes", "digest")), strict=True)
+        for verb, (sensor, seq, size_bytes, digest) in zip(codes(block, "verb"), fields, strict=True):
+            name = _hash(name_of(sensor, seq)) if verb in _VERIFIED else 0
+            names.append(name)
+            found.append(listing.find(name, size_bytes, digest) if verb in _VERIFIED else 0)
+    return names, found
 
 
 def _overwritten(
-    table: OpTable, listing: Mapping[str, tuple[int, str | None]], name_of: Callable[[int, int], str]
-) -> set[int]:
-    """Uploads that were answered with success, and of which nothing need be listed any more."""
-    uploads: dict[str, list[int]] = {}
-    for row, verb in enumerate(table.verb):
-        if verb is Verb.PUT:
-            uploads.setdefault(name_of(table.sensor[row], table.seq[row]), []).append(row)
-    found: set[int] = set()
-    for name, rows in uploads.items():
-        answered = sorted((row for row in rows if table.outcome[row] is Outcome.OK), key=table.end_ns.__getitem__)
-        if len(rows) == 1 or not answered:
+    table: OpTable, verbs: bytearray, outcomes: bytearray, names: array[int], found: bytearray
+) -> bytearray:
+    """Which uploads were answered with success, though nothing of them need be listed any more."""
+    marks = bytearray(len(names))
+    start_ns = end_ns = array("q")
+    for _, rows in groupby(_order(names), names.__getitem__):
+        puts = array("q", (row for row in rows if verbs[row] == _PUT))
+        if len(puts) < 2:
             continue
-        began_ns, listed = max(table.start_ns[row] for row in answered), listing.get(name)
+        answered = array("q", (row for row in puts if outcomes[row] == _OK))
+        if not answered:
+            continue
+        if not start_ns:
+            start_ns, end_ns = table.column("start_ns"), table.column("end_ns")
+        began_ns, last = max(map(start_ns.__getitem__, answered)), max(answered, key=lambda row: (end_ns[row], row))
         # May be there: what was written last, or meanwhile, and what was refused since and has arrived all the same.
-        late = [row for row in rows if table.end_ns[row] >= began_ns]
-        is_there = listed is not None and any(_is_listed(table, row, listed) for row in late)
-        found.update(answered if is_there else answered[:-1])
-    return found
+        is_there = any(found[row] & _RIGHT and end_ns[row] >= began_ns for row in puts)
+        for row in answered:
+            marks[row] = is_there or row != last
+    return marks
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
     """The nearest-rank percentile of ascending values: a value that was observed, at most the maximum."""
-    return ordered[max(0, ceil(share * len(ordered) - 1e-9) - 1)]
+    return ordered[_rank(len(ordered), share)]
+
+
+def _rank(count: int, share: float) -> int:
+    return max(0, ceil(share * count - 1e-9) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +222,10 @@ class Summary:
     outcomes: Mapping[Outcome, int]
     kinds: Mapping[ErrorKind, int]
     metrics: Mapping[str, float | None]
-    response_s: Sequence[float]
+    response_s: array[float]
 
 
-def _spread(name: str, values_ns: Iterable[int]) -> dict[str, float | None]:
+def _spread(name: str, values_ns: array[int]) -> dict[str, float | None]:
     ordered = sorted(values_ns)
     if not ordered:
         return {f"{name}_{label}": None for label in PERCENTILES}
@@ -187,35 +234,38 @@ def _spread(name: str, values_ns: Iterable[int]) -> dict[str, float | None]:
 
 def summarize(table: OpTable, verification: Verification | None) -> Summary:
     """Reduce records to metrics. Times of operations that did not succeed are kept apart as ``refused_*``."""
-    rows = range(len(table))
-    ok = [row for row in rows if table.outcome[row] is Outcome.OK]
-    refused = [row for row in rows if table.outcome[row] is not Outcome.OK]
-    outcomes, kinds = Counter(table.outcome), Counter(kind for kind in table.kind if kind is not None)
-    elapsed_s = (max(table.end_ns) - min(table.scheduled_ns)) / 1e9 if table else None
-    good_bytes = sum(table.size_bytes[row] for row in ok)
-
-    def response_ns(row: int) -> int:
-        return table.end_ns[row] - table.scheduled_ns[row]
-
-    def service_ns(row: int) -> int:
-        return table.end_ns[row] - table.start_ns[row]
-
-    first_byte = (table.first_byte_ns[row] - table.start_ns[row] for row in ok if table.first_byte_ns[row])
+    codes_of_outcome = table.codes("outcome")
+    outcomes, kinds = _counts(codes_of_outcome, OUTCOMES), _counts(table.codes("kind"), KINDS)
+    ok = bytearray(code == _OK for code in codes_of_outcome)
+    scheduled_ns, start_ns, end_ns = map(table.column, ("scheduled_ns", "start_ns", "end_ns"))
+    elapsed_s = (max(end_ns) - min(scheduled_ns)) / 1e9 if table else None
+    good_bytes = sum(compress(table.column("size_bytes"), ok))
+    response_ns = array("q", map(sub, end_ns, scheduled_ns))
+    spreads = _spread("response", array("q", compress(response_ns, ok)))
+    spreads |= _spread("service", array("q", compress(map(sub, end_ns, start_ns), ok)))
+    spreads |= _spread("refused", array("q", compress(response_ns, (not each for each in ok))))
+    first_byte_ns = table.column("first_byte_ns")
+    known = (is_ok and first_ns for is_ok, first_ns in zip(ok, first_byte_ns, strict=True))
+    spreads |= _spread("first_byte", array("q", compress(map(sub, first_byte_ns, start_ns), known)))
+    spreads |= _spread("lateness", array("q", map(sub, start_ns, scheduled_ns)))
     metrics: dict[str, float | None] = {
         "loss_rate": verification.lost / verification.checked if verification and verification.checked else None,
         **{f"{name.value}_rate": _share(outcomes[name], len(table)) for name in Outcome if name is not Outcome.LOST},
         "silent_loss_rate": _share(verification.silent, verification.checked) if verification else None,
         "elapsed": elapsed_s,
         "throughput": good_bytes / elapsed_s if elapsed_s else None,
-        "ops_per_s": len(ok) / elapsed_s if elapsed_s else None,
-        **_spread("response", (response_ns(row) for row in ok)),
-        **_spread("service", (service_ns(row) for row in ok)),
-        **_spread("refused", (response_ns(row) for row in refused)),
-        **_spread("first_byte", first_byte),
-        **_spread("lateness", (table.start_ns[row] - table.scheduled_ns[row] for row in rows)),
+        "ops_per_s": outcomes[Outcome.OK] / elapsed_s if elapsed_s else None,
+        **spreads,
     }
-    ok.sort(key=table.scheduled_ns.__getitem__)
-    return Summary(len(table), outcomes, kinds, metrics, array("d", (response_ns(row) / 1e9 for row in ok)))
+    del start_ns, end_ns, first_byte_ns
+    due = (row for row in _order(scheduled_ns) if ok[row])
+    del kinds[None]
+    return Summary(len(table), outcomes, kinds, metrics, array("d", (response_ns[row] / 1e9 for row in due)))
+
+
+def _counts(found: bytearray, meanings: Sequence[Any]) -> Counter[Any]:
+    """How often each meaning occurs."""
+    return Counter({meanings[code]: count for code, count in Counter(found).items()})
 
 
 def columns(table: OpTable, began_ns: int) -> dict[str, list[int | float | str | None]]:
@@ -223,23 +273,22 @@ def columns(table: OpTable, began_ns: int) -> dict[str, list[int | float | str |
 
     ``began_ns`` is the run's start, from which ``start_s`` counts.
     """
-    rows = sorted(range(len(table)), key=table.start_ns.__getitem__)
-    first_byte_ns = table.first_byte_ns
+    start_ns, end_ns, first_byte_ns = table.start_ns, table.end_ns, table.first_byte_ns
+    sensor, seq, outcome, kind, scheduled_ns = table.sensor, table.seq, table.outcome, table.kind, table.scheduled_ns
+    rows = sorted(range(len(table)), key=start_ns.__getitem__)
 
     def seconds(later: Sequence[int], earlier: Sequence[int]) -> list[int | float | str | None]:
         return [(later[row] - earlier[row]) / 1e9 for row in rows]
 
     return {
-        "sensor": [table.sensor[row] for row in rows],
-        "seq": [table.seq[row] for row in rows],
-        "outcome": [table.outcome[row].value for row in rows],
-        "kind": [kind.value if (kind := table.kind[row]) is not None else None for row in rows],
-        "start_s": [(table.start_ns[row] - began_ns) / 1e9 for row in rows],
-        "service_s": seconds(table.end_ns, table.start_ns),
-        "response_s": seconds(table.end_ns, table.scheduled_ns),
-        "first_byte_s": [
-            (first_byte_ns[row] - table.start_ns[row]) / 1e9 if first_byte_ns[row] else None for row in rows
-        ],
+        "sensor": [sensor[row] for row in rows],
+        "seq": [seq[row] for row in rows],
+        "outcome": [outcome[row].value for row in rows],
+        "kind": [None if (each := kind[row]) is None else each.value for row in rows],
+        "start_s": [(start_ns[row] - began_ns) / 1e9 for row in rows],
+        "service_s": seconds(end_ns, start_ns),
+        "response_s": seconds(end_ns, scheduled_ns),
+        "first_byte_s": [(first_byte_ns[row] - start_ns[row]) / 1e9 if first_byte_ns[row] else None for row in rows],
     }
 
 

@@ -25,8 +25,8 @@ from typing import Any
 import psutil
 import pytest
 
+from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import read_log, read_parquet
-from pytest_cloudbench.stats import OpTable
 
 HANG_S = 60.0
 """Nothing here takes so long, also on a busy machine."""

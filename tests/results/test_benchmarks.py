@@ -11,6 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import benchmarks
@@ -109,6 +111,18 @@ def test_an_entry_is_an_ordinary_one(config: pytest.Config) -> None:
         "params": {"sensors": 5}, "param": "5-a[0]", "options": {},
         "extra_info": {"loss_rate": 0.25, "refused_p99": None, "errors": {"server": 1}},
     }  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data_s=st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
+def test_statistics_are_pytest_benchmarks_own(config: pytest.Config, data_s: list[float]) -> None:
+    """Ours come from an array; the stock class sorts lists."""
+    from pytest_benchmark.stats import Stats
+
+    benchmarks.add_entry(config, **{**ENTRY, "data_s": data_s})
+    stock = Stats()
+    stock.data = data_s
+    assert session_of(config).benchmarks[-1].stats.as_dict() == stock.as_dict()
 
 
 def test_an_entry_without_a_round_is_refused(config: pytest.Config) -> None:

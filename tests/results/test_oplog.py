@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.payload import DIGESTS, RandomContent, digest
+from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results import parquet
 from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, OpLog, read_log, read_parquet, write_parquet
-from pytest_cloudbench.stats import OpTable
 
 FEW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 HEADER = {"agent": "gw0", "nodeid": "test_it"}
@@ -45,10 +45,7 @@ def op(seq: int = 0) -> Op:
 
 
 def table_of(records: list[Op]) -> OpTable:
-    table = OpTable()
-    for each in records:
-        table.append(each)
-    return table
+    return OpTable.of(records)
 
 
 def write_log(path: Path, records: list[Op]) -> Path:
@@ -178,7 +175,7 @@ def test_any_bytes_are_a_log_or_a_results_error(content: bytes, tmp_path: Path) 
 def run_child(code: str, *args: object, under: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
     """Run code with what this module imports, in a process of its own."""
     head = "from pathlib import Path\nimport os, sys, threading, time\nfrom pytest_cloudbench.model import *\n"
-    head += "from pytest_cloudbench.results.oplog import *\nfrom pytest_cloudbench.stats import *\n"
+    head += "from pytest_cloudbench.records import *\nfrom pytest_cloudbench.results.oplog import *\n"
     head += "def op(seq): return Op(Verb.PUT, 1, seq, 2, 3, 4, 0, time.monotonic_ns(), 6, Outcome.OK)\n"
     return subprocess.Popen(
         [*under, sys.executable, "-c", head + textwrap.dedent(code), *map(str, args)],
@@ -462,9 +459,7 @@ def test_parquet_that_cannot_be_written_leaves_nothing_and_is_one_line(tmp_path:
         """
         import resource, signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        table = OpTable()
-        for seq in range(20_000):
-            table.append(op(seq * seq))
+        table = OpTable.of(op(seq * seq) for seq in range(20_000))
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         write_parquet(table, Path(sys.argv[1]) / "it.parquet", {})
         """,

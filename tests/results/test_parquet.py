@@ -6,7 +6,6 @@ import contextlib
 import io
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ KINDS = {
     DOUBLE: st.floats(allow_nan=False),
     TEXT: st.text(st.characters(exclude_categories=["Cs"]), max_size=9),
 }
+GROUP_ROWS = 30_000
 Values = dict[tuple[str, int, bool], list[Any]]
 
 
@@ -35,17 +35,12 @@ def tables(draw: st.DrawFn) -> Values:
     return found
 
 
-def _part(values: list[Any], first: int, last: int) -> list[Any]:
-    return values[first:last]
-
-
 def written(table: Values, metadata: dict[str, str] | None = None) -> bytes:
     file = io.BytesIO()
-    columns = [
-        Column(name, kind, partial(_part, values), is_optional=is_optional)
-        for (name, kind, is_optional), values in table.items()
-    ]
-    write(file, columns, len(next(iter(table.values()))), metadata or {})
+    columns = [Column(name, kind, is_optional=is_optional) for name, kind, is_optional in table]
+    rows = len(next(iter(table.values())))
+    groups = ([values[first : first + GROUP_ROWS] for values in table.values()] for first in range(0, rows, GROUP_ROWS))
+    write(file, columns, groups, metadata or {})
     return file.getvalue()
 
 

@@ -16,19 +16,15 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.expect import judge_gate, parse_gate
-from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
+from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 from pytest_cloudbench.results import benchmarks
 from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, read_log, read_parquet
-from pytest_cloudbench.stats import OpTable, summarize
+from pytest_cloudbench.stats import summarize
 
 pytest_plugins = ["pytester"]
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 ONE = FIXTURES / "results-schema-1"
-
-
-def rows(table: OpTable) -> list[Op]:
-    return [Op(**{name: getattr(table, name)[row] for name in OpTable.__slots__}) for row in range(len(table))]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +50,7 @@ def test_the_records_of_an_old_run_give_the_same_metrics(entry: dict[str, Any]) 
 
 
 def test_an_old_log_is_read() -> None:
-    log, parquet = rows(read_log(ONE / "gw0.oplog")), rows(read_parquet(ONE / "worst-case.parquet"))
+    log, parquet = list(read_log(ONE / "gw0.oplog").ops()), list(read_parquet(ONE / "worst-case.parquet").ops())
     assert len(log) == 20
     assert all(op in parquet for op in log)
     assert [op.outcome for op in log[:8]] == [Outcome.THROTTLED] * 8

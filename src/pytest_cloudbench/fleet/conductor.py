@@ -10,6 +10,7 @@ import datetime
 import shutil
 import threading
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from pytest_cloudbench.model import (
     UsageError,
     Verb,
 )
+from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results import benchmarks, oplog
 
 __all__ = ["Conductor", "Finding", "check_provider", "parse_provider"]
@@ -69,7 +71,7 @@ class _Run:
     about: Mapping[str, Any]
     start_ns: int
     start_wall_ms: int
-    listing: dict[str, tuple[int, str | None]] = field(default_factory=dict)
+    listing: stats.Listing = field(default_factory=stats.Listing)
     notes: list[str] = field(default_factory=list)
     logs: dict[str, Path] = field(default_factory=dict)
     cpu_ticks: tuple[int, int] | None = None
@@ -238,7 +240,8 @@ class Conductor:
 
     def _listing(self, agent: str, payload: Mapping[str, Any]) -> int:
         run = self._runs[payload["run"]]
-        run.listing.update({name: (size, digest) for name, size, digest in payload["rows"]})
+        for name, size_bytes, digest in payload["rows"]:
+            run.listing.add(name, size_bytes, digest)
         return len(run.listing)
 
     def _moved(self, agent: str, payload: tuple[str, str]) -> None:
@@ -318,14 +321,12 @@ class Conductor:
     # -- merging ----------------------------------------------------------------------------------
 
     def _conclude(self, run: _Run, stopped: list[str], offsets: Mapping[str, int]) -> dict[str, Any]:
-        about, table = run.about, stats.OpTable()
+        about = run.about
         logs = {path.stem: path for path in sorted(run.folder.glob("*.oplog"))} | run.logs
-        for agent, path in logs.items():
-            part = oplog.read_log(path)
-            part.shift(offsets.get(agent, 0))
-            table.extend(part)
+        table = OpTable(*(oplog.read_log(path).shifted(offsets.get(agent, 0)) for agent, path in logs.items()))
         names = Names(**about["names"])
         verification = stats.verify(table, run.listing, names.name) if run.verified else None
+        run.listing = stats.Listing()  # the memory of the other one is of use to what follows
         summary = stats.summarize(table, verification)
         metrics = summary.metrics
         if about["operation"] != Verb.PUT.value:  # nothing was uploaded that could be lost
@@ -336,6 +337,7 @@ class Conductor:
         info = {
             **self._info(run.item, about), **about["facts"], **self._run_info(run, summary, verification), **metrics,
         }  # fmt: skip
+        ops = stats.columns(table, run.start_ns) if about["detail"] else {}  # while the logs are there
         try:
             parquet = run.folder.parent / f"{run.folder.name}.parquet"
             oplog.write_parquet(table, parquet, {"nodeid": about["nodeid"], "run_id": self.facts.run_id})
@@ -350,12 +352,11 @@ class Conductor:
             judgements.append(expect.Judgement("broken", str(error)))
         if about["stores"]:
             info["stats_of"] = f"response time of operations ({about['operation']}) that succeeded"
-            data_s = list(summary.response_s)
+            data_s = summary.response_s
             if not data_s:
                 info["stats_of"] = "elapsed time: no operation succeeded"
-                data_s = [info["elapsed"] or 0.0]
+                data_s = array("d", [info["elapsed"] or 0.0])
             self._store(about, info, data_s, judgements, doubts, run.notes)
-        ops = stats.columns(table, run.start_ns) if about["detail"] else {}
         return _answer(info, judgements, doubts, run.notes, ops)
 
     def _conclusion(self, item: Item, payloads: dict[str, Any]) -> dict[str, Any]:

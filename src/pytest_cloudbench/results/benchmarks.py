@@ -9,8 +9,10 @@ when a name moves.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -50,15 +52,56 @@ def add_entry(
     session = _session(config)
     if session is None:
         return
-    from pytest_benchmark.stats import Metadata
-
     fixture = SimpleNamespace(
         name=name, fullname=fullname, group=group, param=name.partition("[")[2].removesuffix("]") or None,
         params=dict(params) or None, extra_info=dict(extra_info), cprofile_stats=None, has_error=False,
     )  # fmt: skip
-    entry = Metadata(fixture, iterations=iterations, options=dict(options))
-    entry.stats.data.extend(data_s)
+    entry = _entry_class()(fixture, iterations=iterations, options=dict(options))
+    entry.stats.data = array("d", data_s)
+    vars(entry.stats).update(_quantiles(entry.stats.data))
     session.benchmarks.append(entry)
+
+
+@cache
+def _entry_class() -> type[Any]:
+    """pytest-benchmark's entry, whose rounds are an array: 8 bytes each instead of 32, and a list only in JSON."""
+    from pytest_benchmark.stats import Metadata
+
+    class Entry(Metadata):
+        def as_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
+            found: dict[str, Any] = super().as_dict(*args, **options)  # type: ignore[no-untyped-call]  # it has no types
+            stats = found.get("stats", found)
+            if "data" in stats:
+                stats["data"] = list(stats["data"])
+            return found
+
+    return Entry
+
+
+def _quantiles(data: array[float]) -> dict[str, Any]:
+    """What pytest-benchmark would find in sorted lists (100 bytes per round), by the formulas of its ``Stats``."""
+    import numpy as np
+
+    ordered = array("d", data)
+    np.frombuffer(ordered).sort()
+    rounds, n = len(ordered), len(ordered) // 4
+
+    def middle(first: int, last: int) -> float:
+        """The median of a part of what is ordered."""
+        half, odd = divmod(last - first, 2)
+        return ordered[first + half] if odd else (ordered[first + half - 1] + ordered[first + half]) / 2
+
+    if rounds == 1:
+        q1 = q3 = ordered[0]
+    elif rounds % 2 == 0:
+        q1, q3 = middle(0, rounds // 2), middle(rounds // 2, rounds)
+    elif rounds % 4 == 1:
+        q1 = 0.25 * ordered[n - 1] + 0.75 * ordered[n]
+        q3 = 0.75 * ordered[3 * n] + 0.25 * ordered[3 * n + 1]
+    else:
+        q1 = 0.75 * ordered[n] + 0.25 * ordered[n + 1]
+        q3 = 0.25 * ordered[3 * n + 1] + 0.75 * ordered[3 * n + 2]
+    return {"sorted_data": ordered, "median": middle(0, rounds), "q1": q1, "q3": q3}
 
 
 def save(config: pytest.Config, default_name: str | None) -> None:

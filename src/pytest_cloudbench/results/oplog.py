@@ -1,11 +1,11 @@
 """The log an agent writes while it runs, and its merge into one Parquet file per experiment.
 
-What may live here: the binary record, its writer and reader, and the Parquet schema. A killed agent
+What may live here: the log's writer and reader, and the Parquet schema. A killed agent
 loses at most what happened after its last flush (a quarter of a second). A full disk moves the log to
 another place instead of losing a record, and a log whose file is taken away is written again.
 
-Log schema 1: one JSON line (``schema``, ``agent``, ``experiment``), then records of ``_RECORD``.
-Parquet schema 1: the columns of ``OpTable``, enumerations as text, digest as hexadecimal text.
+Log schema 1: one JSON line (``schema``, ``agent``, ``experiment``), then records as ``records.pack`` makes them.
+Parquet schema 1: the fields of ``Op``, enumerations as text, digest as hexadecimal text.
 """
 
 from __future__ import annotations
@@ -13,46 +13,39 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import struct
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from math import isnan
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
+from pytest_cloudbench.records import (
+    BLOCK_RECORDS,
+    KINDS,
+    OUTCOMES,
+    RECORD_BYTES,
+    VERBS,
+    OpTable,
+    codes,
+    pack,
+    values,
+)
 from pytest_cloudbench.results import parquet
-
-if TYPE_CHECKING:
-    from pytest_cloudbench.stats import OpTable
 
 __all__ = ["LOG_SCHEMA", "PARQUET_SCHEMA", "OpLog", "read_log", "read_parquet", "write_parquet"]
 
 LOG_SCHEMA = 1
 PARQUET_SCHEMA = 1
 
-_RECORD = struct.Struct("<5qIIHBBBBd32s")
-_UNKNOWN = float("nan")
 _FLUSH_S = 0.25
 _COPY_BYTES = 1024 * 1024
-_VERBS, _OUTCOMES, _KINDS = list(Verb), list(Outcome), [None, *ErrorKind]
-_NUMBERS = ("scheduled_ns", "start_ns", "first_byte_ns", "end_ns", "size_bytes", "sensor", "seq", "agent")
-_VERB_CODE = {verb: code for code, verb in enumerate(_VERBS)}
-_OUTCOME_CODE = {outcome: code for code, outcome in enumerate(_OUTCOMES)}
-_KIND_CODE = {kind: code for code, kind in enumerate(_KINDS)}
-
-
-def _pack(op: Op) -> bytes:
-    digest = op.digest
-    return _RECORD.pack(
-        op.scheduled_ns, op.start_ns, op.first_byte_ns, op.end_ns, op.size_bytes,
-        op.sensor, op.seq, op.agent,
-        _VERB_CODE[op.verb], _OUTCOME_CODE[op.outcome], _KIND_CODE[op.kind], len(digest),
-        _UNKNOWN if op.retry_after_s is None else op.retry_after_s, digest,
-    )  # fmt: skip
+_HEAD_BYTES = 1 << 20
+"""The first line is never longer."""
+_TEXTS: Mapping[str, Sequence[Any]] = {"verb": VERBS, "outcome": OUTCOMES, "kind": KINDS}
+_FIELDS = Op.__slots__
 
 
 class OpLog:
@@ -104,7 +97,7 @@ class OpLog:
 
     def record(self, op: Op) -> None:
         """Keep one finished operation. Raises ResultsError when records cannot be written any more."""
-        self._pending.append(_pack(op))
+        self._pending.append(pack(op))
         self.count += 1  # a progress figure: a race between threads costs a count here, never a record
         if op.outcome is not Outcome.OK:
             self.not_ok += 1
@@ -194,42 +187,49 @@ class OpLog:
             self.notes.append(note)
 
 
+class _Log:
+    """The records of a log, read from the file block by block; those that it holds now."""
+
+    def __init__(self, path: Path, start_byte: int, count: int) -> None:
+        self._path, self._start_byte, self._count = path, start_byte, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def blocks(self) -> Iterator[bytearray]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._start_byte)
+                for first in range(0, self._count, BLOCK_RECORDS):
+                    yield bytearray(file.read(min(BLOCK_RECORDS, self._count - first) * RECORD_BYTES))
+        except OSError as error:
+            raise ResultsError(f"{self._path}: cannot be read: {error.strerror}") from error
+
+
 def read_log(path: Path) -> OpTable:
     """Read a log, also one whose writer was killed: a torn last record is left out.
 
-    Raises ResultsError when it is not an operation log of a known schema.
+    The records stay in the file, and are read from it whenever the table is. Raises ResultsError, now or then, when
+    it cannot be read, and now when it is not an operation log of a known schema.
     """
-    from pytest_cloudbench.stats import OpTable
-
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            head, size_bytes = file.readline(_HEAD_BYTES), os.fstat(file.fileno()).st_size
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
-    head, mark, body = data.partition(b"\n")
     start = b'{"schema": '
-    if not mark and start.startswith(head[: len(start)]):
+    if not head.endswith(b"\n") and start.startswith(head[: len(start)]):
         return OpTable()  # killed before the first line was complete
     try:
         schema = json.loads(head)["schema"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ResultsError(f"{path}: is not an operation log") from error
     if schema != LOG_SCHEMA:
         raise ResultsError(f"{path}: has log schema {schema}; this version reads {LOG_SCHEMA}")
-    table = OpTable()
-    whole = len(body) - len(body) % _RECORD.size
-    columns = list(zip(*_RECORD.iter_unpack(body[:whole]), strict=True))
-    if columns:
-        for name, column in zip(_NUMBERS, columns[: len(_NUMBERS)], strict=True):
-            getattr(table, name).extend(column)
-        verbs, outcomes, kinds, lengths, waits, digests = columns[len(_NUMBERS) :]
-        try:
-            table.verb = [_VERBS[code] for code in verbs]
-            table.outcome = [_OUTCOMES[code] for code in outcomes]
-            table.kind = [_KINDS[code] for code in kinds]
-        except IndexError as error:
-            raise ResultsError(f"{path}: holds records that no version has written") from error
-        table.retry_after_s = [None if isnan(wait) else wait for wait in waits]
-        table.digest = [digest[:length] for digest, length in zip(digests, lengths, strict=True)]
+    table = OpTable(_Log(path, len(head), (size_bytes - len(head)) // RECORD_BYTES))
+    for block in table.blocks():
+        if any(max(codes(block, name)) >= len(meanings) for name, meanings in _TEXTS.items()):
+            raise ResultsError(f"{path}: holds records that no version has written")
     return table
 
 
@@ -240,7 +240,7 @@ def write_parquet(table: OpTable, path: Path, facts: Mapping[str, str]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            parquet.write(file, [_column(table, name) for name in table.__slots__], len(table), metadata)
+            parquet.write(file, [_column(name) for name in _FIELDS], _groups(table), metadata)
         os.replace(partial, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -248,18 +248,26 @@ def write_parquet(table: OpTable, path: Path, facts: Mapping[str, str]) -> None:
         raise ResultsError(f"{path}: cannot write the records: {error.strerror or error}; free some space") from error
 
 
-def _column(table: OpTable, name: str) -> parquet.Column:
-    def part(first: int, last: int) -> Sequence[Any]:
-        values: Sequence[Any] = getattr(table, name)[first:last]
-        return values
+def _groups(table: OpTable) -> Iterator[list[list[Any]]]:
+    """The fields of so many records at a time as make a group of rows; logs of fifty agents have shorter blocks."""
+    waiting = bytearray()
+    for block in table.blocks():
+        waiting += block
+        if len(waiting) >= BLOCK_RECORDS * RECORD_BYTES:
+            yield [values(waiting, name) for name in _FIELDS]
+            waiting = bytearray()
+    if waiting:
+        yield [values(waiting, name) for name in _FIELDS]
 
-    if name in _NUMBERS:
-        return parquet.Column(name, parquet.INT64, part)
+
+def _column(name: str) -> parquet.Column:
     if name == "retry_after_s":
-        return parquet.Column(name, parquet.DOUBLE, part, is_optional=True)
+        return parquet.Column(name, parquet.DOUBLE, is_optional=True)
     if name == "digest":
-        return parquet.Column(name, parquet.TEXT, part, text_of=bytes.hex)
-    return parquet.Column(name, parquet.TEXT, part, is_optional=name == "kind", text_of=_text_of)
+        return parquet.Column(name, parquet.TEXT, text_of=bytes.hex)
+    if name in _TEXTS:
+        return parquet.Column(name, parquet.TEXT, is_optional=name == "kind", text_of=_text_of)
+    return parquet.Column(name, parquet.INT64)
 
 
 def _text_of(value: Verb | Outcome | ErrorKind) -> str:
@@ -267,9 +275,7 @@ def _text_of(value: Verb | Outcome | ErrorKind) -> str:
 
 
 def read_parquet(path: Path) -> OpTable:
-    """Read what ``write_parquet`` wrote, of any schema so far. Raises ResultsError."""
-    from pytest_cloudbench.stats import OpTable
-
+    """Read what ``write_parquet`` wrote, of any schema so far, into memory. Raises ResultsError."""
     try:
         columns, metadata = parquet.read(path.read_bytes())
     except parquet.NotReadable as error:
@@ -279,15 +285,11 @@ def read_parquet(path: Path) -> OpTable:
     schema = metadata.get("cloudbench_schema", "none")
     if schema != str(PARQUET_SCHEMA):
         raise ResultsError(f"{path}: has records schema {schema}; this version reads {PARQUET_SCHEMA}")
-    table = OpTable()
-    for name in _NUMBERS:
-        getattr(table, name).extend(columns[name])
-    table.retry_after_s = columns["retry_after_s"]
-    table.verb = [Verb(value) for value in columns["verb"]]
-    table.outcome = [Outcome(value) for value in columns["outcome"]]
-    table.kind = [None if value is None else ErrorKind(value) for value in columns["kind"]]
-    table.digest = [bytes.fromhex(value) for value in columns["digest"]]
-    return table
+    columns["verb"] = [Verb(value) for value in columns["verb"]]
+    columns["outcome"] = [Outcome(value) for value in columns["outcome"]]
+    columns["kind"] = [None if value is None else ErrorKind(value) for value in columns["kind"]]
+    columns["digest"] = [bytes.fromhex(value) for value in columns["digest"]]
+    return OpTable.of(Op(*row) for row in zip(*(columns[name] for name in _FIELDS), strict=True))
 
 
 def _read_foreign(path: Path, why: Exception) -> tuple[dict[str, list[Any]], dict[str, str]]:

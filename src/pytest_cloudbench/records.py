@@ -30,7 +30,7 @@ __all__ = [
 VERBS, OUTCOMES, KINDS = tuple(Verb), tuple(Outcome), (None, *ErrorKind)
 """What the codes in a record mean: a place in one of these. An enumeration only ever grows at its end."""
 
-BLOCK_RECORDS = 1 << 15
+BLOCK_RECORDS = 1 << 13
 
 _PACKED = struct.Struct("<5qIIHBBBBd32s")
 RECORD_BYTES = _PACKED.size

@@ -84,7 +84,7 @@ def main(mode: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="cloudbench-bench-") as folder:
         schedule = plan(arrival, range(sensors), count, "bench")
         begun_s, begun_wall_s = time.process_time(), time.monotonic()
-        with OpLog(Path(folder) / "agent.oplog", {"agent": "bench"}, progress=lambda done, not_ok: None) as log:
+        with OpLog(Path(folder) / "agent.oplog", {"agent": "bench"}, progress=lambda *told: None) as log:
             engine = Engine(task, log.record, 0, threading.Event(), Budget())
             if mode == "closed":
                 engine.run_closed(ThinkTime(0.0), range(sensors), count, "bench", now_ns())

@@ -1,4 +1,4 @@
-"""The line that shows a run while it lasts, on a terminal only.
+"""How a run is getting on, while it lasts: a line that is redrawn on a terminal, now and then a line elsewhere.
 
 What may live here: the progress of the fleet for people to look at. It measures nothing and stores nothing.
 """
@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-__all__ = ["Live", "Progress", "render", "terminal"]
+from pytest_cloudbench.engine import now_ns
+
+__all__ = ["SAY_EVERY_S", "WINDOW_S", "Live", "Meter", "Progress", "Spoken", "render", "terminal"]
+
+SAY_EVERY_S = 30.0
+"""Without a terminal: the time between two lines of one experiment."""
+
+WINDOW_S = 10.0
+"""What ``rate_per_s`` and ``p99_s`` are of: so many seconds before now."""
 
 _REDRAW_S = 0.25
 
@@ -23,30 +32,107 @@ class Progress:
     Attributes:
         nodeid: the experiment.
         done: operations finished, of all agents.
-        not_ok: of these, operations that did not succeed.
+        throttled: of these, operations that the service refused as too many.
+        failed: of these, others that did not succeed.
         planned: operations the experiment will try.
         agents: agents that have reported so far.
         elapsed_s: seconds since the experiment began.
+        rate_per_s: operations finished per second, lately; None before there are any.
+        p99_s: the 99th percentile of the response times of operations that succeeded lately, estimated from a sample
+            of them; None where none did.
     """
 
     nodeid: str
     done: int
-    not_ok: int
+    throttled: int
+    failed: int
     planned: int
     agents: int
     elapsed_s: float
+    rate_per_s: float | None = None
+    p99_s: float | None = None
+
+
+class Meter:
+    """Adds up what agents tell about four times a second. What is final is made of the records, not of this."""
+
+    def __init__(self, clock: Callable[[], int] = now_ns) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._experiment: tuple[str, int, int] | None = None
+        self._totals: dict[str, tuple[int, int, int]] = {}
+        self._lately: deque[tuple[int, int, float, Sequence[float]]] = deque()
+
+    def begin(self, nodeid: str, planned: int, start_ns: int) -> None:
+        """An experiment begins."""
+        with self._lock:
+            self._totals, self._experiment = {}, (nodeid, planned, start_ns)
+            self._lately.clear()
+
+    def end(self) -> None:
+        """No experiment is running."""
+        self._experiment = None
+
+    def told(self, agent: str, done: int, throttled: int, failed: int, sample_s: Sequence[float]) -> None:
+        """What an agent has done since it began, and response times of some of what succeeded since it last told."""
+        with self._lock:
+            former = self._totals.get(agent, (0, 0, 0))
+            self._totals[agent] = (done, throttled, failed)
+            succeeded = done - throttled - failed - (former[0] - former[1] - former[2])
+            weight = succeeded / len(sample_s) if sample_s else 0.0
+            now = self._clock()
+            self._lately.append((now, done - former[0], weight, sample_s))
+            self._forget(now)
+
+    def _forget(self, now: int) -> None:
+        while self._lately and self._lately[0][0] < now - WINDOW_S * 1e9:
+            self._lately.popleft()
+
+    def progress(self) -> Progress | None:
+        """How far the current experiment is; None where there is none."""
+        with self._lock:
+            if self._experiment is None:
+                return None
+            nodeid, planned, start_ns = self._experiment
+            now = self._clock()
+            self._forget(now)
+            elapsed_s = max(0.0, (now - start_ns) / 1e9)
+            done, throttled, failed = (sum(row[at] for row in self._totals.values()) for at in range(3))
+            lately = sum(row[1] for row in self._lately)
+            rate = lately / min(WINDOW_S, elapsed_s) if lately and elapsed_s else None
+            if not lately and elapsed_s > WINDOW_S:
+                rate = 0.0
+            sample = [(value, weight) for _, _, weight, values in self._lately for value in values]
+            return Progress(nodeid, done, throttled, failed, planned, len(self._totals), elapsed_s, rate, _p99(sample))
+
+
+def _p99(sample: list[tuple[float, float]]) -> float | None:
+    """Of values that stand for so many: the smallest that 99 % are not above."""
+    sample.sort()
+    left = 0.99 * sum(weight for _, weight in sample)
+    for value, weight in sample:
+        left -= weight
+        if left <= 1e-9:
+            return value
+    return None
 
 
 def render(progress: Progress, width: int) -> str:
     """One line of at most ``width`` characters."""
     share = min(1.0, progress.done / progress.planned) if progress.planned else 0.0
     bar = "━" * round(share * 20) + "╺" * (20 - round(share * 20))
-    test = progress.nodeid.rpartition("::")[2]
-    text = (
-        f"{bar} {progress.done:,}/{progress.planned:,} ops  {progress.not_ok:,} not ok  "
-        f"{progress.agents} agents  {progress.elapsed_s:.0f} s  {test}"
+    return f"{bar} {_told(progress)}  {progress.nodeid.rpartition('::')[2]}"[:width]
+
+
+def _told(progress: Progress) -> str:
+    """The numbers, the most wanted first."""
+    rate = "-" if progress.rate_per_s is None else f"{progress.rate_per_s:,.{1 if progress.rate_per_s < 10 else 0}f}"
+    p99 = "-" if progress.p99_s is None else f"{progress.p99_s * 1e3:,.{1 if progress.p99_s < 0.01 else 0}f} ms"
+    return (
+        f"{progress.done:,}/{progress.planned:,} ops in {progress.elapsed_s:.0f} s  "
+        f"last {min(WINDOW_S, progress.elapsed_s):.0f} s: {rate}/s, p99 {p99}  "
+        f"{progress.throttled:,} throttled  {progress.failed:,} failed  "
+        f"{progress.agents} agent{'s' * (progress.agents != 1)}"
     )
-    return text[:width]
 
 
 def terminal() -> IO[str] | None:
@@ -55,6 +141,30 @@ def terminal() -> IO[str] | None:
         return open("CONOUT$" if os.name == "nt" else "/dev/tty", "w", encoding="utf-8")
     except OSError:
         return None
+
+
+class Spoken:
+    """Says now and then how far a run is, where nobody sees a line that is redrawn: a log of CI, a file."""
+
+    def __init__(self, say: Callable[[str], None], read: Callable[[], Progress | None]) -> None:
+        self._say, self._read = say, read
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._speak, name="spoken", daemon=True)
+        self._thread.start()
+
+    def hide(self) -> None:
+        """Nothing to take away."""
+
+    def close(self) -> None:
+        """Say no more."""
+        self._ended.set()
+        self._thread.join()
+
+    def _speak(self) -> None:
+        while not self._ended.wait(SAY_EVERY_S):
+            progress = self._read()
+            if progress is not None:
+                self._say(f"cloudbench: {progress.nodeid.rpartition('::')[2]}: {_told(progress)}")
 
 
 class Live:

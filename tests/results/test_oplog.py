@@ -78,19 +78,39 @@ def test_every_digest_that_a_provider_lists_fits_into_a_record(tmp_path: Path) -
 
 
 def test_the_log_counts_and_tells_its_progress(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+    told: list[tuple[int, int, int]] = []
+    sample_s: list[float] = []
     signal_told = threading.Event()
 
-    def progress(done: int, not_ok: int) -> None:
-        told.append((done, not_ok))
-        if done == 3:
+    def progress(done: int, throttled: int, failed: int, recent_s: list[float]) -> None:
+        told.append((done, throttled, failed))
+        sample_s.extend(recent_s)
+        if done == 4:
             signal_told.set()
 
     with OpLog(tmp_path / "a.oplog", HEADER, progress) as log:
-        for outcome in (Outcome.OK, Outcome.THROTTLED, Outcome.FAILED):
-            log.record(Op(Verb.PUT, 0, 0, 0, 1, 1, 0, 1, 9, outcome))
+        for outcome in (Outcome.OK, Outcome.THROTTLED, Outcome.FAILED, Outcome.OK):
+            log.record(Op(Verb.PUT, 0, 0, 0, 1, 2, 0, 1 + 5_000_000, 9, outcome))
         assert signal_told.wait(30)
-    assert told[-1] == (3, 2)
+    assert told[-1] == (4, 1, 1)
+    assert sample_s == [0.005, 0.005]
+
+
+def test_a_look_at_response_times_is_as_short_at_any_rate(tmp_path: Path) -> None:
+    sizes: list[int] = []
+    enough = threading.Event()
+
+    def progress(done: int, throttled: int, failed: int, recent_s: list[float]) -> None:
+        sizes.append(len(recent_s))
+        if done == 5000:
+            enough.set()
+
+    with OpLog(tmp_path / "a.oplog", HEADER, progress) as log:
+        log.samples = 8
+        for seq in range(5000):
+            log.record(op(seq))
+        assert enough.wait(30)
+    assert 0 < max(sizes) <= 8
 
 
 def test_records_of_many_threads_are_all_kept(tmp_path: Path) -> None:
@@ -305,7 +325,7 @@ TAKEN_AWAY: dict[str, tuple[Callable[[Path], Any], bool]] = {
 def test_a_log_that_is_taken_away_loses_nothing(tmp_path: Path, spare: Path, how: str, when: str) -> None:
     path, flushed, moved = tmp_path / "run" / "gw0.oplog", threading.Event(), list[Path]()
     take_away, is_free = TAKEN_AWAY[how]
-    with OpLog(path, HEADER, lambda done, not_ok: flushed.set() if done else None, moved.append) as log:
+    with OpLog(path, HEADER, lambda *told: flushed.set() if told[0] else None, moved.append) as log:
         for seq in range(100):
             log.record(op(seq))
         assert flushed.wait(30)
@@ -325,7 +345,7 @@ def test_a_log_that_is_taken_away_loses_nothing(tmp_path: Path, spare: Path, how
 
 def test_a_log_that_is_taken_away_again_and_again_loses_nothing(tmp_path: Path) -> None:
     path, flushed = tmp_path / "run" / "gw0.oplog", threading.Event()
-    with OpLog(path, HEADER, lambda done, not_ok: flushed.set()) as log:
+    with OpLog(path, HEADER, lambda *told: flushed.set()) as log:
         for seq in range(5):
             log.record(op(seq))
             flushed.clear()

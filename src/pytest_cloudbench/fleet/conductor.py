@@ -23,7 +23,7 @@ from pytest_cloudbench.engine import now_ns
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
 from pytest_cloudbench.fleet.facts import Names, RunFacts, slug
 from pytest_cloudbench.fleet.series import SeriesKeeper
-from pytest_cloudbench.live import Progress
+from pytest_cloudbench.live import Meter
 from pytest_cloudbench.model import (
     CloudbenchError,
     EmulatorError,
@@ -136,8 +136,7 @@ class Conductor:
         self.reports: list[tuple[str, Path | None]] = []
         self._judged: set[expect.Gate] = set()
         self.is_incomplete = False
-        self._done: dict[str, tuple[int, int]] = {}
-        self._current: tuple[str, int, int] | None = None
+        self.meter = Meter()
         self.on_start: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
         self.coordinator: Coordinator | None = None
@@ -184,18 +183,8 @@ class Conductor:
         """What an item that is no fleet item concludes: judged and stored as one entry."""
         return self._conclusion(Item(about["nodeid"], entered=[agent]), {agent: about})
 
-    def _progress(self, agent: str, payload: tuple[int, int]) -> None:
-        self._done[agent] = (payload[0], payload[1])
-
-    def progress(self) -> Progress | None:
-        """How far the current experiment is, for people to look at."""
-        current = self._current
-        if current is None:
-            return None
-        nodeid, planned, start_ns = current
-        done = list(self._done.values())
-        elapsed_s = max(0.0, (now_ns() - start_ns) / 1e9)
-        return Progress(nodeid, sum(row[0] for row in done), sum(row[1] for row in done), planned, len(done), elapsed_s)
+    def _progress(self, agent: str, payload: tuple[int, int, int, list[float]]) -> None:
+        self.meter.told(agent, *payload)
 
     def _provide(self, agent: str, text: str) -> dict[str, Any]:
         """What an agent needs to connect: found out once, and the same for all."""
@@ -281,8 +270,7 @@ class Conductor:
         self._runs[about["run"]] = _Run(
             folder, item, about, start_ns, wall_ms, notes=list(about["notes"]), cpu_ticks=_cpu_ticks()
         )
-        self._done = {}
-        self._current = (item.nodeid, about["ops"], start_ns)
+        self.meter.begin(item.nodeid, about["ops"], start_ns)
         self.on_start()
         return {"start_ns": start_ns}
 
@@ -296,7 +284,7 @@ class Conductor:
 
     def _result(self, item: Item, payloads: dict[str, Any]) -> dict[str, Any]:
         """All agents are done: merge, verify, store and judge. The answer is what every agent's test goes on with."""
-        self._current = None
+        self.meter.end()
         self.on_end()
         about = next(iter(payloads.values()))
         run = self._runs.pop(about["run"])

@@ -22,7 +22,7 @@ from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.facts import Names, RunFacts, slug
 from pytest_cloudbench.fleet.operations import Deal, Files, OnFile, Upload, task_of
 from pytest_cloudbench.fleet.provider import Provider
-from pytest_cloudbench.fleet.verdicts import ExpectationBroken, ExpectationUnknown, failing_gates
+from pytest_cloudbench.fleet.verdicts import ExpectationBroken, ExpectationUnknown, failing_gates, properties
 from pytest_cloudbench.model import BudgetError, CloudError, EmulatorError, ErrorKind, FleetError, UsageError, Verb
 from pytest_cloudbench.payload import Generator, fresh
 from pytest_cloudbench.results import journal
@@ -31,6 +31,9 @@ from pytest_cloudbench.results.oplog import OpLog
 __all__ = ["Experiment", "Result", "result_of"]
 
 _LISTING_ROWS = 2000
+_SAMPLES = 64
+"""Response times that all agents together tell the controller at a time, for people to look at."""
+
 _PATIENT_TRIES = 60
 _PATIENT_S = 1.0
 _PREPARING_THREADS = 8
@@ -125,6 +128,7 @@ class Experiment:
         test: the test function's name; expectations can be limited to it.
         nodeid, name, params: pytest's names for the item.
         unmet: takes the lines of gates that are to fail the item, whatever becomes of its results.
+        properties: takes what reports for machines are to say of the item (``user_properties``).
     """
 
     agent: Agent
@@ -135,6 +139,7 @@ class Experiment:
     name: str
     params: Mapping[str, Any]
     unmet: list[str] = field(default_factory=list)
+    properties: list[tuple[str, object]] = field(default_factory=list)
     _runs: int = 0
     _entries: int = 0
     _kept: list[str] = field(default_factory=list)
@@ -373,7 +378,8 @@ class Experiment:
         planned_s = deal.planned_s() / self.facts.time_scale
         lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
         with self._log(run.name) as log:  # until it is handed in: only what is open survives its removal
-            log.progress = lambda done, not_ok: agent.tell("progress", [done, not_ok])
+            log.progress = lambda *told: agent.tell("progress", told)
+            log.samples = max(1, _SAMPLES // agent.count)
             engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget)
             stopped = self._load(run, engine, planned_s, stopped)
             log.progress = None
@@ -551,6 +557,9 @@ class Experiment:
     def _result(self, answer: Mapping[str, Any], label: str) -> Result:
         result = result_of(answer)
         self.unmet += [f"{label}: {line}" if label else line for line in failing_gates(result.judgements)]
+        if "expectations" in result.info:  # it is an entry, no part of one
+            number = label or (str(self._entries) if self._entries > 1 else "")
+            self.properties += properties(result.info, result.judgements, number)
         return result
 
 

@@ -305,7 +305,7 @@ class _Series:
         self.uploads.append(None if upload["problem"] else (upload["start_ns"], upload["end_ns"]))
         self.seen.append(seen)
         if self._is_writer:
-            agent.tell("progress", [2 * len(self.seen), sum(each.intact_start_ns is None for each in self.seen)])
+            agent.tell("progress", [2 * len(self.seen), 0, sum(each.intact_start_ns is None for each in self.seen), []])
         return not seen.stopped
 
     def _upload(self, number: int, log: OpLog) -> dict[str, Any]:

@@ -6,9 +6,10 @@ is printed and saved at the end.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ from pytest_cloudbench.fleet import policy
 from pytest_cloudbench.fleet.agent import Agent, local_agent
 from pytest_cloudbench.fleet.conductor import Conductor, check_provider
 from pytest_cloudbench.fleet.facts import RunFacts
-from pytest_cloudbench.live import Live, terminal
+from pytest_cloudbench.live import Live, Spoken, terminal
 from pytest_cloudbench.model import CloudbenchError, ConfigError
 from pytest_cloudbench.results import benchmarks
 
@@ -68,7 +69,8 @@ class Serving:
         self.config, self.facts, self._workers = config, facts, workers
         self.conductor = Conductor(config, facts, _expectations(option.cloudbench_expectations), gates, self._say)
         self.conductor.on_start = self._show_progress
-        self._live: Live | None = None
+        self._live: Live | Spoken | None = None
+        self._out: int | None = None
         self._distributed = str(getattr(option, "dist", "no")) != "no"
         self.coordinator = self.conductor.build_coordinator(
             option.cloudbench_patience,
@@ -85,17 +87,17 @@ class Serving:
         """The one agent of a run without xdist."""
         return local_agent(self.coordinator)
 
-    def _say(self, line: str) -> None:
+    def _say(self, line: str, **markup: bool) -> None:
         plugins = self.config.pluginmanager
         reporter: Any = plugins.getplugin("terminalreporter")
         capture: Any = None if self._distributed else plugins.getplugin("capturemanager")
         if reporter is not None:
             with nullcontext() if capture is None else capture.global_and_fixture_disabled():  # a test is running here
                 reporter.ensure_newline()
-                reporter.write_line(line)
+                reporter.write_line(line, **markup)
 
     def _end(self, agent: str, reason: str) -> None:
-        self._say(f"cloudbench: {agent} {reason}")
+        self._say(f"cloudbench: {agent} {reason}", yellow=True)
         self._workers.kill(agent)
 
     def _stop_reason(self) -> str:
@@ -104,14 +106,14 @@ class Serving:
 
     def summarize(self, reporter: Any) -> None:
         """The table of all experiments, at the end."""
-        from pytest_cloudbench.report.table import render
+        from pytest_cloudbench.report.table import markup, render
 
         findings = self.conductor.findings
         if not findings:
             return
         reporter.section("cloudbench")
         for line in render(findings, reporter._tw.fullwidth):
-            reporter.write_line(line)
+            reporter.write_line(line, **markup(line))
         for text, path in self.conductor.reports:
             where = [f"log: {_relative(path)}"] if path else []
             for line in [*text.splitlines(), *where, ""]:
@@ -121,18 +123,36 @@ class Serving:
         reporter.write_line(f"records: {records}" + (f"   entries: {_relative(folder)}" if folder else ""))
 
     def _show_progress(self) -> None:
-        """Draw the progress line from the first experiment on, if somebody can look at it."""
+        """Show progress from the first experiment on: on a terminal all the time, elsewhere now and then."""
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
-        if self._live is None and reporter is not None and reporter.isatty and self.config.option.verbose >= 0:
-            stream = terminal()
-            if stream is not None:
-                self._live = Live(stream, self.conductor.progress)
-                self.conductor.on_end = self._live.hide
+        if self._live is not None or reporter is None or self.config.option.verbose < 0:
+            return
+        stream = terminal() if reporter.isatty else None
+        if stream is not None:
+            self._live = Live(stream, self.conductor.meter.progress)
+        elif not reporter.isatty:
+            self._live = Spoken(self._say if self._distributed else self._past_capture(), self.conductor.meter.progress)
+        if self._live is not None:
+            self.conductor.on_end = self._live.hide
+
+    def _past_capture(self) -> Callable[[str], None]:
+        """Writes lines while a test runs in this process: another thread must not suspend pytest's capture."""
+        capture: Any = self.config.pluginmanager.getplugin("capturemanager")
+        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+            try:
+                out = os.dup(sys.stdout.fileno())
+            except (OSError, ValueError):  # pytest was called by a program that has replaced it
+                return lambda line: None
+        self._out = out
+        return lambda line: _write(out, f"\n{line}\n")
 
     def finish(self, session: pytest.Session) -> None:
         """Keep what unfinished experiments measured, and save the entries."""
         if self._live is not None:
             self._live.close()
+        if self._out is not None:
+            os.close(self._out)
+            self._out = None
         if self._distributed:
             self.coordinator.dismiss(_DISMISS_S)
         interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
@@ -142,12 +162,12 @@ class Serving:
         if not self.conductor.findings:
             return
         for gate in self.conductor.unjudged():
-            self._say(f"cloudbench: gate {gate}: no experiment of this run has that metric")
+            self._say(f"cloudbench: gate {gate}: no experiment of this run has that metric", red=True)
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         try:
             benchmarks.save(self.config, self.facts.run_id if policy.adopted(self.config) else None)
         except CloudbenchError as error:
-            self._say(f"cloudbench: {error}")
+            self._say(f"cloudbench: {error}", red=True)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def close(self) -> None:
@@ -156,6 +176,11 @@ class Serving:
             self.conductor.close()
         except CloudbenchError as error:
             sys.stderr.write(f"cloudbench: {error}\n")
+
+
+def _write(place: int, text: str) -> None:
+    with suppress(OSError):  # nobody reads it any more
+        os.write(place, text.encode())
 
 
 def _relative(path: Path) -> str:

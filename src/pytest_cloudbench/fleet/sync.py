@@ -22,7 +22,7 @@ from pytest_cloudbench.detect import Observation, Step, Verdict
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.experiment import Result, result_of
 from pytest_cloudbench.fleet.facts import RunFacts, slug
-from pytest_cloudbench.fleet.verdicts import failing_gates, unmet_gates
+from pytest_cloudbench.fleet.verdicts import failing_gates, properties, unmet_gates
 from pytest_cloudbench.link import LinkUnavailable
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.systems.session import SyncSession
@@ -107,6 +107,7 @@ class SyncItem:
         lab: the client, shared with the other tests of the module.
         nodeid, name, test, params: pytest's names for the item.
         unmet: takes the lines of gates that are to fail the item, whatever becomes of its results.
+        properties: takes what reports for machines are to say of the item (``user_properties``).
     """
 
     lab: SyncLab
@@ -115,6 +116,7 @@ class SyncItem:
     test: str
     params: Mapping[str, Any]
     unmet: list[str]
+    properties: list[tuple[str, object]]
 
     @property
     def spec(self) -> str:
@@ -188,6 +190,7 @@ class SyncItem:
         }  # fmt: skip
         made = result_of(self.lab.agent.ask("alone", json.loads(json.dumps(about))))
         self.unmet.extend(f"{label}: {line}" if label else line for line in failing_gates(made.judgements))
+        self.properties.extend(properties(made.info, made.judgements, label))
         return made
 
 
@@ -195,4 +198,5 @@ def item_of(item: pytest.Item, lab: SyncLab) -> SyncItem:
     """A client in one test item."""
     callspec = getattr(item, "callspec", None)
     params = {key: value for key, value in callspec.params.items() if key != "sync_lab"} if callspec else {}
-    return SyncItem(lab, item.nodeid, item.name, getattr(item, "originalname", item.name), params, unmet_gates(item))
+    test = getattr(item, "originalname", item.name)
+    return SyncItem(lab, item.nodeid, item.name, test, params, unmet_gates(item), item.user_properties)

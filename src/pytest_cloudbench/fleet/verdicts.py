@@ -1,17 +1,22 @@
-"""What gates make of a test, whatever the test makes of its results.
+"""What gates make of a test, whatever the test makes of its results, and what its reports tell other programs.
 
-What may live here: the gates that an item's results have broken, from when a result is known to the item's failure.
+What may live here: the gates that an item's results have broken, from when a result is known to the item's failure;
+results as properties of the item's reports.
 Imported by fifty agents: keep it light.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
+from typing import Any
 
 import pytest
 
-__all__ = ["ExpectationBroken", "ExpectationUnknown", "failing_gates", "gated", "unmet_gates"]
+from pytest_cloudbench.expect import METRICS
+
+__all__ = ["ExpectationBroken", "ExpectationUnknown", "failing_gates", "gated", "properties", "unmet_gates"]
 
 _UNMET = pytest.StashKey[list[str]]()
 
@@ -32,6 +37,31 @@ def failing_gates(judgements: Sequence[tuple[str, str]]) -> list[str]:
 def unmet_gates(item: pytest.Item) -> list[str]:
     """Where an item's results put the lines of gates that are to fail it."""
     return item.stash.setdefault(_UNMET, [])
+
+
+_TOLD = ("provider", "emulated", "agents", "ops", "lost", "throttled", "failed")
+_WORST = ("broken", "unknown", "note", "met")
+
+
+def properties(
+    info: Mapping[str, Any], judgements: Sequence[tuple[str, str]], label: str
+) -> list[tuple[str, str | float | bool]]:
+    """An entry for JUnit and other reports: what it is of, its metrics, its doubts, and the worst of its judgements.
+
+    A number that is not known, or not finite, is the word ``unknown``.
+    """
+    judged = {status for status, _ in judgements}
+    doubts, verdict = "; ".join(info["doubts"]), next((status for status in _WORST if status in judged), "none")
+    told = {name: info[name] for name in (*_TOLD, *METRICS) if name in info}
+    told |= {"doubts": doubts or "none", "verdict": {"unknown": "inconclusive"}.get(verdict, verdict)}
+    prefix = f"cloudbench.{label}." if label else "cloudbench."
+    return [(prefix + name, _known(value)) for name, value in told.items()]
+
+
+def _known(value: Any) -> str | float | bool:
+    if value is None or (isinstance(value, float) and not isfinite(value)):
+        return "unknown"
+    return value if isinstance(value, (str, int, float)) else str(value)
 
 
 @contextmanager

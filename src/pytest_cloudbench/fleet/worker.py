@@ -47,7 +47,9 @@ def experiment_of(item: pytest.Item, agent: Agent, provider: Any, facts: RunFact
     params = {key: _plain(value) for key, value in callspec.params.items()} if callspec else {}
     params.pop("provider", None)
     test = getattr(item, "originalname", item.name)
-    return Experiment(agent, provider, facts, test, item.nodeid, item.name, params, unmet_gates(item))
+    return Experiment(
+        agent, provider, facts, test, item.nodeid, item.name, params, unmet_gates(item), item.user_properties
+    )
 
 
 def _plain(value: Any) -> Any:

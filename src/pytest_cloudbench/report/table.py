@@ -6,12 +6,13 @@ known is a dash, never a zero.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from pytest_cloudbench.expect import METRICS
 
-__all__ = ["render"]
+__all__ = ["markup", "render"]
 
 
 class _Finding(Protocol):
@@ -87,6 +88,18 @@ def render(findings: Sequence[_Finding], width: int) -> list[str]:
         lines += _table(members, width)
         lines += _remarks(members)
     return [*lines, ""]
+
+
+_TONES = (
+    (re.compile(r"! |  .*: unknown, "), {"yellow": True}),
+    (re.compile(r"  .*(: broken, measured | breaks the bound )"), {"red": True}),
+    (re.compile(r"  .*( is within the bound |\d expectations? met$)"), {"green": True}),
+)
+
+
+def markup(line: str) -> Mapping[str, bool]:
+    """How a line of ``render`` is shown where there are colours: broken is red, in doubt yellow, met green."""
+    return next((tone for pattern, tone in _TONES if pattern.match(line)), {})
 
 
 def _title(provider: str, test: str, info: Mapping[str, Any]) -> str:

@@ -54,16 +54,24 @@ class OpLog:
     Args:
         path: the file; its folder is created.
         header: facts for the first line.
-        progress: called about four times a second with the number of records and of those not ok; may be set to None.
+        progress: called about four times a second with the number of records, of those throttled, of others that did
+            not succeed, and response times in seconds: those of a sample of the operations that succeeded since the
+            last call; may be set to None.
         moved: called with the new place when the log has to go on elsewhere.
+
+    Attributes:
+        samples: how many response times ``progress`` gets at most.
     """
 
+    samples = 64
+
     def __init__(
-        self, path: Path, header: Mapping[str, Any], progress: Callable[[int, int], None] | None = None,
+        self, path: Path, header: Mapping[str, Any],
+        progress: Callable[[int, int, int, list[float]], None] | None = None,
         moved: Callable[[Path], None] = lambda path: None,
     ) -> None:  # fmt: skip
         self.path, self.notes = path, list[str]()
-        self.count = self.not_ok = 0
+        self.count = self.throttled = self.failed = 0
         self.progress, self._on_move = progress, moved
         self._pending: deque[bytes] = deque()
         self._closing = threading.Event()
@@ -99,20 +107,30 @@ class OpLog:
         """Keep one finished operation. Raises ResultsError when records cannot be written any more."""
         self._pending.append(pack(op))
         self.count += 1  # a progress figure: a race between threads costs a count here, never a record
-        if op.outcome is not Outcome.OK:
-            self.not_ok += 1
+        if op.outcome is Outcome.THROTTLED:
+            self.throttled += 1
+        elif op.outcome is not Outcome.OK:
+            self.failed += 1
         if self._failure is not None:
             raise self._failure
 
     def _flush_until_closed(self) -> None:
         while not self._closing.wait(_FLUSH_S):
+            recent_s = self._recent_s() if self.progress is not None else []
             try:
                 self._flush()
                 self._failure = None
             except ResultsError as error:  # ends the run through ``record``; the last word is ``__exit__``'s
                 self._failure = error
             if (progress := self.progress) is not None:
-                progress(self.count, self.not_ok)
+                progress(self.count, self.throttled, self.failed, recent_s)
+
+    def _recent_s(self) -> list[float]:
+        """Response times of what waits to be written, evenly sampled: a look costs the same at any rate."""
+        count = len(self._pending)  # only this thread takes any away
+        records = (self._pending[at] for at in range(0, count, -(-count // self.samples) or 1))
+        facts = (_RECORD.unpack(record) for record in records)
+        return [(fact[3] - fact[0]) / 1e9 for fact in facts if fact[9] == _OUTCOME_CODE[Outcome.OK]]
 
     def _flush(self) -> None:
         with contextlib.suppress(IndexError):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Mapping
-from math import inf, isfinite, nan
+from math import isfinite
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pytest_cloudbench.baseline import Compared
 from pytest_cloudbench.expect import (
     METRICS,
     Expectation,
@@ -295,13 +295,13 @@ def test_any_text_is_a_gate_or_a_usage_error(text: str) -> None:
         assert gate.metric in METRICS
         assert isfinite(gate.limit)
         assert gate.limit >= 0
-        assert judge_gate(gate, {gate.metric: 1.0}, {gate.metric: 1.0}, []).status in ("met", "broken")
+        assert judge_gate(gate, {gate.metric: 1.0}, Compared(1.0), []).status in ("met", "broken")
 
 
 def status(text: str, value: float | None, former: Any = None, doubts: tuple[str, ...] = ()) -> str:
     gate = parse_gate(text)
-    baseline: Mapping[str, Any] | None = None if former is None else {gate.metric: former}
-    return judge_gate(gate, {gate.metric: value}, baseline, doubts).status
+    compared = None if former is None else Compared(former)
+    return judge_gate(gate, {gate.metric: value}, compared, doubts).status
 
 
 def test_an_absolute_gate_needs_no_baseline() -> None:
@@ -323,13 +323,21 @@ def test_a_relative_gate_bounds_the_worsening_and_never_an_improvement() -> None
     assert status("loss_rate:10%", 0.001, former=0) == "broken"
 
 
-@pytest.mark.parametrize("former", [None, "1.0"])
-def test_a_relative_gate_without_a_baseline_is_a_note(former: Any) -> None:
+def test_a_relative_gate_without_a_baseline_is_a_note_unless_the_user_has_named_one() -> None:
+    gate, metrics = parse_gate("response_p99:10%"), {"response_p99": 1.0}
+    assert judge_gate(gate, metrics, None, []) == Judgement("note", "gate response_p99:10%: no baseline yet")
+    assert judge_gate(gate, metrics, Compared(None, "no baseline: so it is"), []) == Judgement(
+        "note", "gate response_p99:10%: no baseline: so it is"
+    )
+    assert judge_gate(gate, metrics, Compared(None, "it is gone", fails=True), []) == Judgement(
+        "unknown", "gate response_p99:10%: unknown, it is gone"
+    )
+
+
+def test_a_compared_run_that_differs_is_said() -> None:
     gate = parse_gate("response_p99:10%")
-    for baseline in (None, {}, {"response_p99": former}):
-        assert judge_gate(gate, {"response_p99": 1.0}, baseline, []) == Judgement(
-            "note", "gate response_p99:10%: no baseline yet"
-        )
+    judged = judge_gate(gate, {"response_p99": 1.0}, Compared(1.0, "0001_a.json differed in agents (4, here 50)"), [])
+    assert judged.line.endswith("of the compared run (0001_a.json differed in agents (4, here 50))")
 
 
 def test_a_gate_on_what_is_doubted_or_not_known_is_unknown() -> None:
@@ -339,16 +347,11 @@ def test_a_gate_on_what_is_doubted_or_not_known_is_unknown() -> None:
     assert status("response_p99:10%", 1.0, former=1.0, doubts=("engine saturated",)) == "unknown"
 
 
-@pytest.mark.parametrize("former", [nan, inf, True])
-def test_a_baseline_that_is_no_number_is_no_baseline(former: float) -> None:
-    assert status("response_p99:10%", 1.0, former=former) == "note"
-
-
 def test_the_line_of_a_gate_says_value_bound_and_baseline() -> None:
     def line(text: str, value: float | None, former: float | None = None) -> str:
         gate = parse_gate(text)
-        baseline = None if former is None else {gate.metric: former}
-        return judge_gate(gate, {gate.metric: value}, baseline, []).line
+        compared = None if former is None else Compared(former)
+        return judge_gate(gate, {gate.metric: value}, compared, []).line
 
     assert line("loss_rate:0.01", 0.5) == "gate loss_rate:0.01: 0.5 fraction breaks the bound <= 0.01"
     assert line("throughput:10%", 95, 100) == (

@@ -412,9 +412,8 @@ def test_published_files_are_no_runs(pytester: pytest.Pytester) -> None:
     assert "published" not in printed
     from pytest_cloudbench.results import benchmarks
 
-    found = benchmarks.baseline(pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store"))
-    assert found is not None
-    assert list(found.values()) == [{"loss_rate": 0.25}]
+    found = benchmarks.stored_runs(pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store"))
+    assert [list(entries.values()) for _, entries in found.files] == [[{"loss_rate": 0.25}]]
 
 
 def test_a_run_that_compares_with_another_machine_is_warned_and_not_ended() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal
 
+from pytest_cloudbench.baseline import Compared, finite
 from pytest_cloudbench.model import ConfigError, UsageError
 from pytest_cloudbench.stats import PERCENTILES
 
@@ -164,7 +165,7 @@ def _expectation(table: Mapping[str, Any], source: str, place: str) -> Expectati
         if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
             wanted = " or ".join(kind.__name__ for kind in _KEYS[key])
             raise ConfigError(source, f"{place}.{key}", f"expected {wanted}, found {_shown(value)}")
-        if isinstance(value, (int, float)) and not _is_finite(value):
+        if isinstance(value, (int, float)) and not finite(value):
             raise ConfigError(source, f"{place}.{key}", f"expected a finite number, found {_shown(value)}")
     for key in ("provider", "metric", "source", "date"):
         if key not in table:
@@ -195,14 +196,6 @@ def _shown(value: Any) -> str:
     except ValueError:  # Python refuses to print very long integers
         text = "a very long number"
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _is_finite(value: float) -> bool:
-    """Whether there is a float for it: TOML's integers have no bound."""
-    try:
-        return isfinite(value)
-    except OverflowError:
-        return False
 
 
 def select(
@@ -264,21 +257,20 @@ def parse_gate(text: str) -> Gate:
 
 
 def judge_gate(
-    gate: Gate,
-    metrics: Mapping[str, float | None],
-    baseline: Mapping[str, Any] | None,
-    doubts: Sequence[str],
+    gate: Gate, metrics: Mapping[str, float | None], compared: Compared | None, doubts: Sequence[str]
 ) -> Judgement:
-    """Judge one gate. ``baseline`` is the compared entry's extra_info, or None where there is none."""
+    """Judge one gate. ``compared`` is what a relative one compares with; a named run must be there."""
     value, unit = metrics.get(gate.metric), METRICS[gate.metric].unit
     higher = METRICS[gate.metric].better == "higher"
     bound, against = gate.limit, ""
     if gate.relative:
-        former = baseline.get(gate.metric) if baseline else None
-        if isinstance(former, bool) or not isinstance(former, (int, float)) or not _is_finite(former):
-            return Judgement("note", f"gate {gate.text}: no baseline yet")
-        bound = former * (1 - gate.limit if higher else 1 + gate.limit)
-        against = f", {gate.limit * 100:g} % from {former:.6g} of the compared run"
+        compared = compared or Compared(None, "no baseline yet")
+        if compared.value is None:
+            status: Status = "unknown" if compared.fails else "note"
+            return Judgement(status, f"gate {gate.text}: {'unknown, ' if compared.fails else ''}{compared.remark}")
+        bound = compared.value * (1 - gate.limit if higher else 1 + gate.limit)
+        against = f", {gate.limit * 100:g} % from {compared.value:.6g} of the compared run"
+        against += f" ({compared.remark})" if compared.remark else ""
     if value is None or doubts:
         return Judgement("unknown", f"gate {gate.text}: unknown, {'; '.join(doubts) or 'no value was measured'}")
     met = value >= bound if higher else value <= bound

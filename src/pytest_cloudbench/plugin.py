@@ -159,6 +159,19 @@ def pytest_configure(config: pytest.Config) -> None:
         _session(config)  # bad input is reported before anything starts
 
 
+@pytest.hookimpl(tryfirst=True)  # before workers start; pytest-benchmark has its storage by now
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_sessionstart."""
+    ours = session.config.stash.get(_SESSION, None)
+    if ours is not None and not ours.is_worker:
+        from pytest_cloudbench.model import UsageError
+
+        try:
+            ours.check_baseline()
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from None
+
+
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collect_file."""
     return collector_of(file_path, parent)

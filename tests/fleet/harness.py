@@ -242,24 +242,25 @@ class Lab:
 
     def start(
         self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true",
-        enter: Sequence[str] = (),
+        enter: Sequence[str] = (), store: bool = True,
     ) -> Running:  # fmt: skip
-        """Start pytest; entries go to ``out.json``.
+        """Start pytest; entries go to ``out.json``, unless they are not to be stored.
 
         ``within`` are shell commands to run before it in a mount namespace, ``after`` those to run there at the end.
         ``enter`` are words to put before its command, such as those that enter a network namespace.
         """
         for old in [*self.folder.glob("pid-*"), self.folder / "out.json"]:
             old.unlink(missing_ok=True)
-        running = Running(self.folder, ("--benchmark-json=out.json", *args), env or {}, within, after, enter)
+        stored = ("--benchmark-json=out.json",) if store else ()
+        running = Running(self.folder, (*stored, *args), env or {}, within, after, enter)
         self._running.append(running)
         return running
 
     def run(
         self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true",
-        enter: Sequence[str] = (), timeout_s: float = HANG_S,
+        enter: Sequence[str] = (), timeout_s: float = HANG_S, store: bool = True,
     ) -> Ended:  # fmt: skip
-        return self.start(*args, env=env, within=within, after=after, enter=enter).end(timeout_s)
+        return self.start(*args, env=env, within=within, after=after, enter=enter, store=store).end(timeout_s)
 
     def close(self) -> None:
         for running in self._running:

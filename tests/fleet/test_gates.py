@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterator
 
@@ -200,3 +201,130 @@ def test_conclusions_about_sync_clients(lab: Lab, spread: list[str]) -> None:
     run = lab.run("--client", "reference", *spread, "--cloudbench-fail", "tue:0.5")
     assert (run.status, run.counts()) == (1, {"failed": 1}), run.text
     assert len([line for line in run.lines_with("gate tue:0.5: ") if "breaks the bound" in line]) >= 1
+
+
+# --- what a relative gate compares with ---
+
+RELATIVE = ("--cloudbench-fail", "response_p99:99999%")
+LOAD = """
+    def test_it(experiment, payloads):
+        experiment.run(payloads.random({size}), arrival=FixedInterval(0.01), sensors=4, ops_per_sensor=3)
+"""
+
+
+def note(run: Ended) -> str:
+    """What the entry says of its one gate."""
+    (entry,) = run.entries.values()
+    line = entry["extra_info"]["expectations"][0]
+    return str(line).removeprefix("gate response_p99:99999%: ")
+
+
+@SPREAD
+def test_the_second_run_of_an_ordinary_project_compares(lab: Lab, spread: list[str]) -> None:
+    lab.write(LOAD.format(size=100))
+    first, second = (lab.run(*FOLDER, *spread, *RELATIVE) for _ in range(2))
+    assert (first.status, note(first)) == (0, "no baseline yet"), first.text
+    assert second.status == 0, second.text
+    assert "is within the bound" in note(second)
+    assert "of the compared run" in note(second)
+    assert first.lines_with("entries: .benchmarks")
+    absolute = lab.run(*FOLDER, *spread, "--cloudbench-fail", "loss_rate:0")
+    assert absolute.lines_with("entries: not stored (--benchmark-autosave stores them)")
+    assert len(list(lab.folder.rglob(".benchmarks/*/*.json"))) == 2
+
+
+def test_whatever_is_said_to_pytest_benchmark(lab: Lab) -> None:
+    lab.write(LOAD.format(size=100))
+    for options in (["--benchmark-disable"], ["--benchmark-storage=elsewhere"], ["--benchmark-storage=file://./there"]):
+        notes = [note(lab.run(*FOLDER, *RELATIVE, *options)) for _ in range(2)]
+        assert notes[0] == "no baseline yet", options
+        assert "of the compared run" in notes[1], options
+    assert list(lab.folder.glob("elsewhere/*/*.json"))
+    without = lab.run(*FOLDER, *RELATIVE, "-p", "no:benchmark", "-o", "addopts=", store=False)
+    assert without.status == 4, without.text
+    (line,) = without.lines_with("ERROR:")
+    assert "leave -p no:benchmark away" in line
+
+
+def test_a_run_that_failed_never_becomes_the_baseline(lab: Lab) -> None:
+    lab.write("""
+    def test_it(experiment, payloads):
+        result = experiment.run(payloads.random(100), arrival=FixedInterval(0.01), sensors=4, ops_per_sensor=3)
+        assert "BREAK" not in os.environ
+        if "SKIP" in os.environ:
+            pytest.skip("inconclusive")
+    """)
+
+    def outcome(*options: str, **env: str) -> tuple[str, str]:
+        run = lab.run(*FOLDER, *RELATIVE, *options, env=env)
+        (entry,) = run.entries.values()
+        return entry["extra_info"]["outcome"], note(run)
+
+    assert outcome(BREAK="1") == ("failed", "no baseline yet")
+    assert outcome(SKIP="1") == ("skipped", "no baseline: the stored run did not pass")
+    assert outcome("--cloudbench-fail", "loss_rate:0", "--max-ops", "5")[0] == "failed"
+    said = "no baseline: of 3 stored runs 1 had doubts, 2 did not pass"
+    assert outcome() == ("passed", said)
+    kept = note(lab.run(*FOLDER, *RELATIVE))
+    assert "of the compared run" in kept
+    different = lab.run(*FOLDER, *RELATIVE, "-n", "2")
+    assert "2 differed in agents (1, here 2)" in note(different)
+    lab.write(LOAD.format(size=200))
+    assert "differed in size_bytes (100, here 200)" in note(lab.run(*FOLDER, *RELATIVE))
+
+
+def test_another_profile_of_the_same_name_is_no_baseline(lab: Lab) -> None:
+    lab.write(LOAD.format(size=100))
+    profile = '[meta]\nname = "mine"\napi = "dropbox"\ndescription = "mine"\n[latency]\nmedian_s = {}\n'
+    notes = []
+    for median_s in (0.01, 0.01, 0.02):
+        lab.write(profile.format(median_s), "mine.toml")
+        notes.append(note(lab.run("--provider", "emulated:./mine.toml", *RELATIVE)))
+    assert notes[0] == "no baseline yet"
+    assert "of the compared run" in notes[1]
+    assert notes[2].startswith("no baseline: the 2 stored runs differed in profile_digest (")
+
+
+def test_an_interrupted_session_leaves_no_baseline(lab: Lab) -> None:
+    lab.write(
+        LOAD.format(size=100)
+        + """
+    def test_long(experiment, payloads):
+        experiment.run(payloads.random(100), arrival=FixedInterval(0.1), sensors=4, ops_per_sensor=1000)
+    """
+    )
+    running = lab.start(*FOLDER, *RELATIVE)
+    running.wait_for_records("main", "test_long")
+    running.interrupt(group=False)
+    ended = running.end()
+    assert ended.status == 2, ended.text
+    outcomes = {name: entry["extra_info"]["outcome"] for name, entry in ended.entries.items()}
+    assert set(outcomes.values()) == {"interrupted"}, outcomes
+    after = lab.run(*FOLDER, *RELATIVE, "-k", "not long")
+    assert note(after) == "no baseline: the stored run ended in an interruption"
+
+
+@SPREAD
+def test_a_named_baseline_must_be_there(lab: Lab, spread: list[str]) -> None:
+    lab.write(LOAD.format(size=100))
+    absent = lab.run(*FOLDER, *spread, *RELATIVE, "--benchmark-compare=0001")
+    assert absent.status == 4, absent.text
+    (line,) = absent.lines_with("ERROR:")
+    assert "--benchmark-compare=0001: there is no such run in" in line
+    assert not absent.lines_with("Traceback")
+    assert lab.run(*FOLDER, *spread, *RELATIVE).status == 0
+    named = lab.run(*FOLDER, *spread, *RELATIVE, "--benchmark-compare=0001")
+    assert (named.status, "of the compared run" in note(named)) == (0, True), named.text
+    (path,) = lab.folder.rglob("0001_*.json")
+    document = json.loads(path.read_text())
+    for value in ("fast", float("nan"), None):
+        document["benchmarks"][0]["extra_info"]["response_p99"] = value
+        path.write_text(json.dumps(document))
+        failed = lab.run(*FOLDER, *spread, *RELATIVE, "--benchmark-compare=0001")
+        assert failed.status == 1, failed.text
+        assert note(failed) == f"unknown, {path.name} held no number for response_p99"
+    path.write_text(path.read_text()[:-100])
+    torn = lab.run(*FOLDER, *spread, *RELATIVE, "--benchmark-compare=0001")
+    assert torn.status == 4, torn.text
+    (line,) = torn.lines_with("ERROR:")
+    assert "is not JSON" in line

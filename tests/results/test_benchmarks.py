@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import inspect
 import json
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import benchmarks
 
 pytest_plugins = ["pytester"]
@@ -172,7 +173,8 @@ def test_without_pytest_benchmark_nothing_is_kept_and_nothing_breaks() -> None:
     benchmarks.save(config, "r1")
     with benchmarks.enabled_here(config):
         assert benchmarks.take_entries(config) == []
-    assert (benchmarks.storage(config), benchmarks.baseline(config)) == (None, {})
+    assert (benchmarks.is_loaded(config), benchmarks.storage(config)) == (False, None)
+    assert benchmarks.stored_runs(config) == benchmarks.Runs()
 
 
 # --- saving ---
@@ -247,24 +249,87 @@ def saved_run(pytester: pytest.Pytester, name: str, loss_rate: float, *fullnames
 
 
 @pytest.mark.parametrize(
-    ("option", "loss_rates"),
+    ("option", "first", "both"),
     [
-        ((), {"first": 0.1, "both": 0.2}),
-        (("--benchmark-compare",), {"both": 0.2}),
-        (("--benchmark-compare=0001",), {"first": 0.1, "both": 0.1}),
+        ((), [("0001_one.json", 0.1)], [("0001_one.json", 0.1), ("0002_two.json", 0.2)]),
+        (("--benchmark-compare",), [("0001_one.json", 0.1)], [("0001_one.json", 0.1), ("0002_two.json", 0.2)]),
+        (("--benchmark-compare=0001",), [("0001_one.json", 0.1)], [("0001_one.json", 0.1)]),
+        (("--benchmark-compare=0002",), [], [("0002_two.json", 0.2)]),
     ],
 )
-def test_gates_compare_with_the_run_asked_for_or_each_entrys_latest(
-    pytester: pytest.Pytester, option: tuple[str, ...], loss_rates: dict[str, float]
+def test_gates_see_the_runs_asked_for_or_all(
+    pytester: pytest.Pytester, option: tuple[str, ...], first: list[Any], both: list[Any]
 ) -> None:
     saved_run(pytester, "one", 0.1, "first", "both")
     saved_run(pytester, "two", 0.2, "both")
-    found = benchmarks.baseline(configured(pytester, *option))
-    assert found == {name: {"loss_rate": loss_rate} for name, loss_rate in loss_rates.items()}
+    runs = benchmarks.stored_runs(configured(pytester, *option))
+    found = {name: [(each.run, each.info["loss_rate"]) for each in runs.of(name)] for name in ("first", "both")}
+    assert found == {"first": first, "both": both}
 
 
 def test_the_first_run_has_nothing_to_compare_with(config: pytest.Config) -> None:
-    assert benchmarks.baseline(config) == {}
+    assert benchmarks.stored_runs(config) == benchmarks.Runs()
+
+
+BAD = {
+    "truncated": ('{"benchmarks": [', "is not JSON"),
+    "foreign": ('{"results": []}', "has no list of benchmarks"),
+    "list": ("[1, 2]", "has no list of benchmarks"),
+    "text": ("not JSON at all", "is not JSON"),
+    "empty": ("", "is not JSON"),
+    "deep": ("[" * 100_000, "is not JSON"),
+    "nameless": ('{"benchmarks": [{"extra_info": {}}]}', "an entry without a name"),
+    "odd": ('{"benchmarks": [{"fullname": "x", "extra_info": [1]}]}', "an entry without a name"),
+}
+
+
+def put_bad(place: Path, kind: str) -> str:
+    """Something that is no stored run at a place where one is looked for. Returns what is said of it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "folder":
+        place.mkdir()
+        return "expected a file"
+    if kind == "fifo":
+        os.mkfifo(place)
+        return "expected a file"
+    if kind == "huge":
+        with place.open("wb") as file:
+            file.truncate(10**12)
+        return "is larger than"
+    if kind == "binary":
+        place.write_bytes(b"\xff\xfe\x00")
+        return "is not JSON"
+    text, said = BAD[kind]
+    place.write_text(text)
+    return said
+
+
+def naming(pytester: pytest.Pytester, named: str) -> pytest.Config:
+    """A run with ``--benchmark-compare``; pytest-benchmark's own warnings about it would be errors in this checkout."""
+    config = configured(pytester)
+    session_of(config).compare = named
+    return config
+
+
+@pytest.mark.parametrize("kind", [*BAD, "folder", "fifo", "huge", "binary"])
+def test_a_named_run_that_is_none_is_an_error_of_one_line(pytester: pytest.Pytester, kind: str) -> None:
+    saved_run(pytester, "good", 0.1, "it")
+    machine = session_of(configured(pytester)).machine_id
+    said = put_bad(pytester.path / "store" / machine / "0002_bad.json", kind)
+    with pytest.raises(UsageError, match=rf"^--benchmark-compare=0002: .*0002_bad.json.*{said}") as caught:
+        benchmarks.stored_runs(naming(pytester, "0002"))
+    assert "\n" not in str(caught.value)
+    unnamed = benchmarks.stored_runs(configured(pytester))
+    assert [each.info["loss_rate"] for each in unnamed.of("it")] == [0.1]
+    assert unnamed.unreadable == ["0002_bad.json"]
+
+
+@pytest.mark.parametrize("named", ["0007", "nothing", "a/b/c", "/no/such/file.json"])
+def test_a_named_run_that_is_absent_is_an_error_of_one_line(pytester: pytest.Pytester, named: str) -> None:
+    saved_run(pytester, "good", 0.1, "it")
+    with pytest.raises(UsageError, match=f"^--benchmark-compare={named}: ") as caught:
+        benchmarks.stored_runs(naming(pytester, named))
+    assert "\n" not in str(caught.value)
 
 
 # --- through the whole of pytest-benchmark ---

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench.baseline import Compared, choose
 from pytest_cloudbench.expect import judge_gate, parse_gate
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 from pytest_cloudbench.results import benchmarks
@@ -61,10 +62,11 @@ def test_an_old_log_is_read() -> None:
 def test_a_gate_compares_with_an_old_run(pytester: pytest.Pytester, entry: dict[str, Any]) -> None:
     shutil.copytree(ONE, pytester.path / "store")
     config = pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store")
-    found = benchmarks.baseline(config)
-    assert found is not None
-    former = found[entry["fullname"]]
-    assert former["loss_rate"] == 0.278
+    stored = benchmarks.stored_runs(config).of(entry["fullname"])
     gate = parse_gate("loss_rate:10%")
+    unnamed = choose(stored, {}, "loss_rate")
+    assert unnamed == Compared(None, "no baseline: the stored run came from another version")
+    former = choose(stored, {}, "loss_rate", named="0001")
+    assert former == Compared(0.278, "0001_worst-case.json came from another version")
     assert judge_gate(gate, {"loss_rate": 0.3}, former, []).status == "met"
     assert judge_gate(gate, {"loss_rate": 0.31}, former, []).status == "broken"

@@ -21,6 +21,8 @@ A profile has one table per section below; a key that is left out is off. ``[met
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,6 +44,7 @@ __all__ = [
     "Quota",
     "Readiness",
     "apply",
+    "digest",
     "load_profile",
     "parse_profile",
     "profile_names",
@@ -250,6 +253,11 @@ def settings(profile: Profile) -> dict[str, object]:
         for section, kind in _SECTIONS.items()
         for entry in dataclasses.fields(kind)
     }
+
+
+def digest(profile: Profile) -> str:
+    """Names the numbers of a profile: two that behave alike have the same, whatever they are called."""
+    return hashlib.sha256(json.dumps(settings(profile), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _change(profile: Profile, changes: Mapping[str, object], source: str) -> Profile:

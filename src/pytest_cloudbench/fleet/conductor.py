@@ -12,13 +12,14 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_cloudbench import __version__, expect, stats
+from pytest_cloudbench.baseline import Compared, choose
 from pytest_cloudbench.engine import now_ns
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
 from pytest_cloudbench.fleet.facts import Names, RunFacts, slug
@@ -36,11 +37,12 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results import benchmarks, oplog
+from pytest_cloudbench.results.machine import machine_text
 
 __all__ = ["Conductor", "Finding", "check_provider", "parse_provider"]
 
-_ENTRY_SCHEMA = 1
-"""Of an entry's extra_info. 1: the first."""
+_ENTRY_SCHEMA = 2
+"""Of an entry's extra_info. 1: the first. 2: how its test ended, and what must be the same in a run to compare with."""
 
 _OF_UPLOADS = frozenset({"loss_rate", "silent_loss_rate"})
 
@@ -58,7 +60,7 @@ class Finding:
     nodeid: str
     provider: str
     params: Mapping[str, Any]
-    info: Mapping[str, Any]
+    info: dict[str, Any]
     columns: Sequence[str] = ()
 
 
@@ -131,12 +133,14 @@ class Conductor:
         self._provided: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}
-        self._baseline: benchmarks.Baseline | None = None
+        self._stored: benchmarks.Runs | None = None
+        self._open: dict[str, list[dict[str, Any]]] = {}
         self.findings: list[Finding] = []
         self.reports: list[tuple[str, Path | None]] = []
         self._judged: set[expect.Gate] = set()
         self.is_incomplete = False
         self.meter = Meter()
+        self._machine = machine_text()
         self.on_start: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
         self.coordinator: Coordinator | None = None
@@ -198,13 +202,14 @@ class Conductor:
         spec = parse_provider(text, self.facts.time_scale)
         if not spec.is_emulated:
             return {"endpoint": None, "api": spec.scheme, "profile": None}
-        from pytest_cloudbench.emulators.profile import load_profile
+        from pytest_cloudbench.emulators.profile import digest, load_profile
 
-        emulator = self._emulators[text] = self._start_emulator(spec)
+        emulator, profile = self._start_emulator(spec), load_profile(spec.target)
+        self._emulators[text] = emulator
         endpoint: Endpoint = emulator.endpoint
         fields = {name: getattr(endpoint, name) for name in Endpoint.__slots__}
-        return {"endpoint": {**fields, "hosts": dict(endpoint.hosts)}, "api": load_profile(spec.target).meta.api,
-                "profile": endpoint.profile}  # fmt: skip
+        return {"endpoint": {**fields, "hosts": dict(endpoint.hosts)}, "api": profile.meta.api,
+                "profile": endpoint.profile, "digest": digest(profile)}  # fmt: skip
 
     def _start_emulator(self, spec: ProviderSpec) -> Any:
         from pytest_cloudbench import emulators
@@ -321,10 +326,10 @@ class Conductor:
             metrics = {key: value for key, value in metrics.items() if key not in _OF_UPLOADS}
             verification = None
         doubts = [*self._missing(run.item), *stopped, *self._doubts(about, summary)]
-        judgements = self._judge(about, metrics, doubts) if about["stores"] else []
         info = {
             **self._info(run.item, about), **about["facts"], **self._run_info(run, summary, verification), **metrics,
         }  # fmt: skip
+        judgements = self._judge(about, metrics, doubts, info) if about["stores"] else []
         ops = stats.columns(table, run.start_ns) if about["detail"] else {}  # while the logs are there
         try:
             parquet = run.folder.parent / f"{run.folder.name}.parquet"
@@ -352,9 +357,9 @@ class Conductor:
         about = next(iter(payloads.values()))
         doubts = list(dict.fromkeys([*self._missing(item), *about["doubts"]]))
         metrics = about["metrics"]
-        judgements = self._judge(about, metrics, doubts)
         own = {key: about[key] for key in ("ops", "ops_files", "stats_of", "loop")}
         info = {**self._info(item, about), **own, **about["facts"], **metrics, **about.get("shown", {})}
+        judgements = self._judge(about, metrics, doubts, info)
         self._store(about, info, about["rounds_s"], judgements, doubts, about["notes"], about["columns"])
         return _answer(info, judgements, doubts, about["notes"], {})
 
@@ -375,7 +380,7 @@ class Conductor:
         return [*doubts, died] if died else doubts
 
     def _judge(
-        self, about: Mapping[str, Any], metrics: Mapping[str, float | None], doubts: list[str]
+        self, about: Mapping[str, Any], metrics: Mapping[str, float | None], doubts: list[str], info: Mapping[str, Any]
     ) -> list[expect.Judgement]:
         names = [about["provider"], *([f"emulated:{about['profile']}"] if about["profile"] else [])]
         given = [*self._expectations, *map(_claim, about["expect"])]
@@ -390,27 +395,55 @@ class Conductor:
         judged = [expect.judge_expectation(claim, metrics, doubts_of(claim.metric)) for claim in claims]
         gates = [gate for gate in self._gates if gate.metric in metrics]
         self._judged.update(gates)
-        former = self._compared(about["fullname"]) if gates else None
-        judged += [expect.judge_gate(gate, metrics, former, doubts_of(gate.metric)) for gate in gates]
+        for gate in gates:
+            compared = self._compared(about["fullname"], gate.metric, info) if gate.relative else None
+            judged.append(expect.judge_gate(gate, metrics, compared, doubts_of(gate.metric)))
         return judged
 
     def unjudged(self) -> list[str]:
         """Gates about metrics that no experiment of this session has: they must not pass for met."""
         return [gate.text for gate in self._gates if gate not in self._judged] if self.findings else []
 
-    def _compared(self, fullname: str) -> Mapping[str, Any] | None:
-        if self._baseline is None:
-            self._baseline = benchmarks.baseline(self.config)
-        return self._baseline.get(fullname)
+    def compare(self) -> None:
+        """Read what relative gates compare with. Raises UsageError where that was named and cannot be."""
+        if self.stores:
+            self._stored = benchmarks.stored_runs(self.config)
+
+    @property
+    def stores(self) -> bool:
+        """Whether a gate compares runs: then the entries of this one are stored, for the next."""
+        return any(gate.relative for gate in self._gates)
+
+    def _compared(self, fullname: str, metric: str, info: Mapping[str, Any]) -> Compared:
+        runs = self._stored or benchmarks.Runs()
+        found = choose(runs.of(fullname), info, metric, runs.named)
+        if found.value is None and runs.unreadable:
+            files = ", ".join(runs.unreadable[:3])
+            more = f" and {len(runs.unreadable) - 3} more" if len(runs.unreadable) > 3 else ""
+            return replace(found, remark=f"{found.remark}; {files}{more} cannot be read")
+        return found
+
+    def ended(self, nodeid: str, outcome: str) -> None:
+        """A test has ended: its entries say how."""
+        for info in self._open.pop(nodeid, ()):
+            info["outcome"] = outcome
+
+    def interrupted(self) -> None:
+        """The session was: no entry of it is to be compared with."""
+        for finding in self.findings:
+            finding.info["outcome"] = "interrupted"
 
     def _info(self, item: Item, about: Mapping[str, Any]) -> dict[str, Any]:
         """What every entry's extra_info says, and one must know to trust it."""
         return {
             "schema": _ENTRY_SCHEMA,
+            "outcome": "unfinished",
+            "machine": self._machine,
             "agents": len(item.entered),
             "missing_agents": dict(item.missing),
             "provider": about["provider"],
             "profile": about["profile"],
+            "profile_digest": self._provided.get(about["provider"], {}).get("digest"),
             "emulated": about["profile"] is not None,
             "published": about["published"],
             "time_scale": self.facts.time_scale,
@@ -422,10 +455,11 @@ class Conductor:
     @staticmethod
     def _run_info(run: _Run, summary: stats.Summary, verification: stats.Verification | None) -> dict[str, Any]:
         """What the extra_info of one run's entry says besides: all counts, and what the load was."""
-        load = ("operation", "sensors", "threads", "arrival", "loop", "size_bytes")
+        load = ("operation", "sensors", "threads", "arrival", "loop", "size_bytes", "payload")
         return {
             "start_wall_ms": run.start_wall_ms,
             "ops": summary.ops,
+            "planned_ops": run.about["ops"],
             "files": verification.checked if verification else None,
             "lost": verification.lost if verification else None,
             "silently_lost": verification.silent if verification else None,
@@ -450,6 +484,7 @@ class Conductor:
             self.config, name=about["name"], fullname=about["fullname"], params=about["params"], extra_info=info,
             data_s=data_s,
         )  # fmt: skip
+        self._open.setdefault(about["nodeid"], []).append(info)
         self.findings.append(Finding(about["fullname"], about["provider"], about["params"], info, columns))
 
     # -- the end ----------------------------------------------------------------------------------

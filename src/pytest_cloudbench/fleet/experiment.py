@@ -280,7 +280,7 @@ class Experiment:
         about = {
             **self._about(run, ""), "stores": False, "detail": False, "published": {}, "expect": [], "prepared": 0,
             "operation": Verb.PUT.value, "names": {}, "facts": {}, "notes": [], "planned_s": 0.0,
-            **dict.fromkeys(("sensors", "threads", "arrival", "loop", "size_bytes")), **about,
+            **dict.fromkeys(("sensors", "threads", "arrival", "loop", "size_bytes", "payload")), **about,
         }  # fmt: skip
         agent = self.agent
         agent.gather(f"start:{run}", about)
@@ -445,7 +445,8 @@ class Experiment:
             "threads": threads,
             "ops": ops, "bytes": load.size_bytes if load else ops * payload.size_bytes,
             "prepared": ops if prepares else 0,
-            "size_bytes": None if load else payload.size_bytes, "arrival": repr(deal.arrival),
+            "size_bytes": None if load else payload.size_bytes, "payload": type(payload).__name__,
+            "arrival": repr(deal.arrival),
             "loop": "closed" if isinstance(deal.arrival, Closed) else "open", "names": asdict(files.names),
         }  # fmt: skip
 

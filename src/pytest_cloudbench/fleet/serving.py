@@ -22,7 +22,7 @@ from pytest_cloudbench.fleet.agent import Agent, local_agent
 from pytest_cloudbench.fleet.conductor import Conductor, check_provider
 from pytest_cloudbench.fleet.facts import RunFacts
 from pytest_cloudbench.live import Live, Spoken, terminal
-from pytest_cloudbench.model import CloudbenchError, ConfigError
+from pytest_cloudbench.model import CloudbenchError, ConfigError, UsageError
 from pytest_cloudbench.results import benchmarks
 
 __all__ = ["Serving", "Workers"]
@@ -69,6 +69,8 @@ class Serving:
         self.config, self.facts, self._workers = config, facts, workers
         self.conductor = Conductor(config, facts, _expectations(option.cloudbench_expectations), gates, self._say)
         self.conductor.on_start = self._show_progress
+        config.pluginmanager.register(_Endings(self.conductor.ended), "cloudbench-endings")
+        self._stored_in: Path | None = None
         self._live: Live | Spoken | None = None
         self._out: int | None = None
         self._distributed = str(getattr(option, "dist", "no")) != "no"
@@ -104,6 +106,16 @@ class Serving:
         session: Any = self.config.pluginmanager.getplugin("dsession")
         return str(getattr(session, "shouldstop", "") or "")
 
+    def check_baseline(self) -> None:
+        """Before anything starts: is there what relative gates compare with? Raises UsageError."""
+        if self.conductor.stores and not benchmarks.is_loaded(self.config):
+            relative = next(text for text in self.config.option.cloudbench_fail if text.strip().endswith("%"))
+            raise UsageError(
+                f"--cloudbench-fail {relative}: pytest-benchmark stores the runs to compare with, and it is switched "
+                "off here; leave -p no:benchmark away, or give a bound without %"
+            )
+        self.conductor.compare()
+
     def summarize(self, reporter: Any) -> None:
         """The table of all experiments, at the end."""
         from pytest_cloudbench.report.table import markup, render
@@ -118,9 +130,9 @@ class Serving:
             where = [f"log: {_relative(path)}"] if path else []
             for line in [*text.splitlines(), *where, ""]:
                 reporter.write_line(line)
-        folder = benchmarks.storage(self.config)
-        records = _relative(Path(self.facts.results))
-        reporter.write_line(f"records: {records}" + (f"   entries: {_relative(folder)}" if folder else ""))
+        records, folder = _relative(Path(self.facts.results)), self._stored_in
+        entries = _relative(folder) if folder else "not stored (--benchmark-autosave stores them)"
+        reporter.write_line(f"records: {records}   entries: {entries}")
 
     def _show_progress(self) -> None:
         """Show progress from the first experiment on: on a terminal all the time, elsewhere now and then."""
@@ -159,13 +171,17 @@ class Serving:
         self.conductor.salvage("interrupted" if interrupted else "ended before its result")
         if self.conductor.is_incomplete and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if interrupted:
+            self.conductor.interrupted()
         if not self.conductor.findings:
             return
         for gate in self.conductor.unjudged():
             self._say(f"cloudbench: gate {gate}: no experiment of this run has that metric", red=True)
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         try:
-            benchmarks.save(self.config, self.facts.run_id if policy.adopted(self.config) else None)
+            stores = policy.adopted(self.config) or self.conductor.stores
+            if benchmarks.save(self.config, self.facts.run_id if stores else None):
+                self._stored_in = benchmarks.storage(self.config)
         except CloudbenchError as error:
             self._say(f"cloudbench: {error}", red=True)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -181,6 +197,20 @@ class Serving:
 def _write(place: int, text: str) -> None:
     with suppress(OSError):  # nobody reads it any more
         os.write(place, text.encode())
+
+
+class _Endings:
+    """A plugin that sees how each test ends."""
+
+    def __init__(self, told: Callable[[str, str], None]) -> None:
+        self._told, self._worst = told, dict[str, str]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_logreport."""
+        if report.outcome != "passed" and self._worst.get(report.nodeid) != "failed":
+            self._worst[report.nodeid] = report.outcome
+        if report.when == "teardown" or str(report.outcome) == "rerun":
+            self._told(report.nodeid, self._worst.pop(report.nodeid, "passed"))
 
 
 def _relative(path: Path) -> str:

@@ -122,6 +122,11 @@ class ControllerSession:
         """End an agent's process at once. It is our child (over ssh: what connects us), so no other can be meant."""
         self._gateways[agent]._io.kill()
 
+    def check_baseline(self) -> None:
+        """Before anything starts: is there what gates compare with? Raises UsageError."""
+        if self._serving is not None:
+            self._serving.check_baseline()
+
     # -- report -----------------------------------------------------------------------------------
 
     def header(self) -> list[str]:

@@ -9,27 +9,57 @@ when a name moves.
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from stat import S_ISREG
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.baseline import Stored
+from pytest_cloudbench.model import ResultsError, UsageError
 
-__all__ = ["Baseline", "add_entry", "baseline", "enabled_here", "save", "storage", "take_entries"]
+__all__ = ["Runs", "add_entry", "enabled_here", "is_loaded", "save", "storage", "stored_runs", "take_entries"]
 
-Baseline = Mapping[str, Mapping[str, Any]]
-"""Full name of an entry to its extra_info."""
+_NUMBERED = "[0-9][0-9][0-9][0-9]_"
+"""Files of runs, as pytest-benchmark names them; others in its folder, such as published tables, are none."""
+
+_LARGEST_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Runs:
+    """Runs that were stored.
+
+    Attributes:
+        named: what the user has named, or nothing.
+        files: each file's name, and its entries' ``extra_info`` by their full names; the latest last.
+        unreadable: names of files that could not be read.
+    """
+
+    named: str = ""
+    files: list[tuple[str, Mapping[str, Mapping[str, Any]]]] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+    def of(self, fullname: str) -> list[Stored]:
+        """The entries of one test."""
+        return [Stored(name, entries[fullname]) for name, entries in self.files if fullname in entries]
 
 
 def _session(config: pytest.Config) -> Any:
     """pytest-benchmark's session object, or None where its plugin is switched off."""
     return getattr(config, "_benchmarksession", None)
+
+
+def is_loaded(config: pytest.Config) -> bool:
+    """Whether pytest-benchmark is there: without it nothing is stored."""
+    return _session(config) is not None
 
 
 def storage(config: pytest.Config) -> Path | None:
@@ -39,11 +69,13 @@ def storage(config: pytest.Config) -> Path | None:
 
 
 def add_entry(
-    config: pytest.Config, *, name: str, fullname: str, params: Mapping[str, Any], extra_info: Mapping[str, Any],
+    config: pytest.Config, *, name: str, fullname: str, params: Mapping[str, Any], extra_info: dict[str, Any],
     data_s: Sequence[float], group: str | None = None, iterations: int = 1,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:  # fmt: skip
     """Add one experiment as an entry. ``data_s`` are the durations of its rounds in seconds, at least one.
+
+    What is added to ``extra_info`` later, such as how the test ended, is stored as well.
 
     Raises ResultsError without a round: such an entry would break pytest-benchmark's table.
     """
@@ -54,7 +86,7 @@ def add_entry(
         return
     fixture = SimpleNamespace(
         name=name, fullname=fullname, group=group, param=name.partition("[")[2].removesuffix("]") or None,
-        params=dict(params) or None, extra_info=dict(extra_info), cprofile_stats=None, has_error=False,
+        params=dict(params) or None, extra_info=extra_info, cprofile_stats=None, has_error=False,
     )  # fmt: skip
     entry = _entry_class()(fixture, iterations=iterations, options=dict(options))
     entry.stats.data = array("d", data_s)
@@ -101,20 +133,21 @@ def _quantiles(data: array[float]) -> dict[str, Any]:
     return {"sorted_data": ordered, "median": middle(0, rounds), "q1": q1, "q3": q3}
 
 
-def save(config: pytest.Config, default_name: str | None) -> None:
+def save(config: pytest.Config, default_name: str | None) -> bool:
     """Save now what pytest-benchmark was asked to save, so that a full disk is one line and not a crash.
 
     ``default_name`` is the name to save under where the user asked for none; with None nothing is saved then.
+    Returns whether entries are in the storage now.
 
     Raises ResultsError.
     """
     session = _session(config)
     if session is None or not session.benchmarks:
-        return
+        return False
     if default_name is not None and not (session.save or session.autosave):
         session.save = default_name
     query = getattr(session.storage, "query", list)
-    former = set(query())
+    former, is_stored = set(query()), bool(session.save or session.autosave)
     try:
         session.handle_saving()
     except OSError as error:
@@ -124,18 +157,68 @@ def save(config: pytest.Config, default_name: str | None) -> None:
         raise ResultsError(f"{where}: cannot save the entries: {error.strerror}; free some space") from error
     finally:
         session.save = session.autosave = session.json = None
+    return is_stored
 
 
-def baseline(config: pytest.Config) -> Baseline:
-    """What gates compare with: the run that ``--benchmark-compare`` names, else each entry's latest stored one."""
+def stored_runs(config: pytest.Config) -> Runs:
+    """The runs that gates compare with: those that ``--benchmark-compare`` names, else all that are stored.
+
+    Files that cannot be read are left out, and counted. Raises UsageError where one is named, or none is found.
+    """
     session = _session(config)
     if session is None:
-        return {}
-    wanted = session.compare
-    files = list(session.storage.load(wanted) if isinstance(wanted, str) else session.storage.load())
-    if wanted:
-        files = files[-1:]
-    return {entry["fullname"]: entry.get("extra_info", {}) for _, run in files for entry in run["benchmarks"]}
+        return Runs()
+    named = session.compare if isinstance(session.compare, str) else ""
+    if not hasattr(session.storage, "path"):  # Elasticsearch
+        loaded = list(session.storage.load(named) if named else session.storage.load())
+        return Runs(named, [(str(path), _entries(run, "")) for path, run in loaded])
+    try:
+        paths = session.storage.query(named or _NUMBERED)
+    except (ValueError, OSError) as error:
+        raise UsageError(f"--benchmark-compare={named}: {error}") from None
+    if named and not paths:
+        raise UsageError(
+            f"--benchmark-compare={named}: there is no such run in {session.storage}; "
+            "pytest-benchmark list shows those that are"
+        )
+    runs = Runs(named)
+    for path in paths:
+        try:
+            runs.files.append((path.name, _entries(_document(path), str(path))))
+        except ResultsError as error:
+            if named:
+                raise UsageError(f"--benchmark-compare={named}: {error}") from None
+            runs.unreadable.append(path.name)
+    return runs
+
+
+def _document(path: Path) -> Any:
+    """A stored run, whatever somebody has put in its place. Raises ResultsError."""
+    try:
+        found = path.stat()
+        if not S_ISREG(found.st_mode):
+            raise ResultsError(f"{path}: expected a file")
+        if found.st_size > _LARGEST_BYTES:
+            raise ResultsError(f"{path}: is larger than {_LARGEST_BYTES:,} bytes; expected a stored run")
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ResultsError(f"{path}: is not JSON: {error}") from error
+
+
+def _entries(document: Any, place: str) -> dict[str, Mapping[str, Any]]:
+    """``extra_info`` of each entry of a stored run, by its full name. Raises ResultsError."""
+    entries = document.get("benchmarks") if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        raise ResultsError(f"{place}: is no run that pytest-benchmark has stored: it has no list of benchmarks")
+    found = {}
+    for entry in entries:
+        name = entry.get("fullname") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or not isinstance(entry.get("extra_info", {}), dict):
+            raise ResultsError(f"{place}: is no run that pytest-benchmark has stored: an entry without a name")
+        found[name] = entry.get("extra_info", {})
+    return found
 
 
 @contextmanager

@@ -1,0 +1,31 @@
+"""Which machine measured: what tells apart machines whose times must not be compared.
+
+What may live here: one line from what the system says of itself. A host's name is no part of it: in CI each run has
+another.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+
+__all__ = ["machine_text"]
+
+
+def machine_text() -> str:
+    """System, processors that this process may use, their model, and the Python that runs the load."""
+    cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    python = f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}"
+    return f"{platform.system()} {platform.machine()}, {cpus} x {_model()}, {python}"
+
+
+def _model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown processor"

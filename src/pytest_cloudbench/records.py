@@ -24,6 +24,7 @@ __all__ = [
     "Part",
     "codes",
     "pack",
+    "response_s",
     "values",
 ]
 
@@ -63,6 +64,14 @@ def pack(op: Op) -> bytes:
         _VERB_CODE[op.verb], _OUTCOME_CODE[op.outcome], _KIND_CODE[op.kind], len(digest),
         _UNKNOWN if op.retry_after_s is None else op.retry_after_s, digest,
     )  # fmt: skip
+
+
+def response_s(record: bytes) -> float | None:
+    """Seconds from the scheduled start to the end of one packed operation that succeeded; None of another one."""
+    (outcome,), (scheduled_ns,), (end_ns,) = (
+        _READERS[name].unpack(record) for name in ("outcome", "scheduled_ns", "end_ns")
+    )
+    return (end_ns - scheduled_ns) / 1e9 if outcome == _OUTCOME_CODE[Outcome.OK] else None
 
 
 class Part(Protocol):

@@ -31,6 +31,7 @@ from pytest_cloudbench.records import (
     OpTable,
     codes,
     pack,
+    response_s,
     values,
 )
 from pytest_cloudbench.results import parquet
@@ -129,8 +130,7 @@ class OpLog:
         """Response times of what waits to be written, evenly sampled: a look costs the same at any rate."""
         count = len(self._pending)  # only this thread takes any away
         records = (self._pending[at] for at in range(0, count, -(-count // self.samples) or 1))
-        facts = (_RECORD.unpack(record) for record in records)
-        return [(fact[3] - fact[0]) / 1e9 for fact in facts if fact[9] == _OUTCOME_CODE[Outcome.OK]]
+        return [taken_s for record in records if (taken_s := response_s(record)) is not None]
 
     def _flush(self) -> None:
         with contextlib.suppress(IndexError):

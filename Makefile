@@ -31,7 +31,7 @@ test: lint types testbed-quick ## lint, types and the tests that are not slow (u
 	$(PY) -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
 
 test-all: lint types testbed-all ## lint, types and every test
-	$(PY) -m pytest -n $(WORKERS) $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) -o faulthandler_timeout=3600 $(ARGS)
 
 # Sync clients that can be installed here; where they cannot, their tests skip and say why.
 testbed-quick testbed-all: $(STAMP)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 
@@ -30,3 +32,11 @@ def can_link() -> None:
             pass
     except LinkUnavailable as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C works in the test and in what it starts, also where all of this was started with SIGINT ignored."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)

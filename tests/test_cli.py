@@ -45,6 +45,7 @@ def test_bad_input_is_one_line(words: list[str]) -> None:
     assert not done.stdout
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_emulate_prints_one_json_line_and_ends_on_interrupt() -> None:
     process = subprocess.Popen(
         [*COMMAND, "emulate", "dropbox", "--profile", "ideal"],

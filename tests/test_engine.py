@@ -439,6 +439,7 @@ def test_a_run_that_is_stopped_before_it_starts_does_nothing(loop: str) -> None:
 @pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="an interrupt reaches the main thread only"
 )
+@pytest.mark.usefixtures("ctrl_c")
 @TOTALS
 def test_ctrl_c_ends_the_run_and_keeps_what_is_finished(loop: str) -> None:
     bench = Bench(nothing)

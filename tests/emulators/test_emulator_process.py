@@ -84,6 +84,7 @@ def test_killed_emulator_is_reported() -> None:
     assert not Path(running.endpoint.ca_file).exists()
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_foreground_says_one_line_and_ends_cleanly(number: signal.Signals) -> None:
     process = _foreground()

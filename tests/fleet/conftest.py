@@ -11,7 +11,7 @@ from .harness import Lab, lab_in
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(tmp_path: Path, ctrl_c: None) -> Iterator[Lab]:
     """A folder for generated tests; whatever still runs at the end is ended."""
     with lab_in(tmp_path) as made:
         yield made

@@ -302,7 +302,11 @@ class Conductor:
                 run.logs[agent] = Path(each["log_path"])
         # As text: execnet cannot carry an integer below -2**31, and an agent's host may have been up for longer.
         offsets = {agent: int(each["clock_offset_ns"]) for agent, each in payloads.items()}
-        return self._conclude(run, self._stopped(payloads), offsets)
+        try:
+            return self._conclude(run, self._stopped(payloads), offsets)
+        except KeyboardInterrupt:  # without xdist this is the thread that Ctrl-C reaches
+            self._runs[about["run"]] = run
+            raise
 
     def _stopped(self, payloads: Mapping[str, Any]) -> list[str]:
         """Why agents stopped early; their budget is a part of what the user gave."""

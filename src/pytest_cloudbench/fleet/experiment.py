@@ -377,12 +377,11 @@ class Experiment:
         stopped = self._prepare(run) if run.is_prepared else ""
         planned_s = deal.planned_s() / self.facts.time_scale
         lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
-        with self._log(run.name) as log:  # until it is handed in: only what is open survives its removal
-            log.progress = lambda *told: agent.tell("progress", told)
+        with self._log(run.name, lambda *told: agent.tell("progress", told)) as log:
             log.samples = max(1, _SAMPLES // agent.count)
             engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget)
             stopped = self._load(run, engine, planned_s, stopped)
-            log.progress = None
+            log.stop()  # but it is open until it is handed in: only so it survives its removal
             agent.gather(f"measured:{run.name}", run.name)
             if lists:
                 agent.once(f"list:{run.name}", lambda: self._list(run.name, run.files.folder))
@@ -467,13 +466,13 @@ class Experiment:
 
         return Budget(part(facts.max_ops, ops, 1), part(facts.max_bytes, units, unit))
 
-    def _log(self, run: str) -> OpLog:
+    def _log(self, run: str, progress: Callable[..., None] | None = None) -> OpLog:
         """This agent's log of a run: in the run's folder, or in a temporary one on another host."""
         agent, header = self.agent, {"agent": self.agent.name, "nodeid": self.nodeid}
         if not agent.same_clock:
-            return OpLog(Path(tempfile.mkdtemp(prefix="cloudbench-")) / f"{agent.name}.oplog", header)
+            return OpLog(Path(tempfile.mkdtemp(prefix="cloudbench-")) / f"{agent.name}.oplog", header, progress)
         return OpLog(
-            Path(self.facts.results) / slug(run) / f"{agent.name}.oplog", header,
+            Path(self.facts.results) / slug(run) / f"{agent.name}.oplog", header, progress,
             moved=lambda path: agent.tell("moved", [run, str(path)]),
         )  # fmt: skip
 

@@ -21,6 +21,7 @@ from pytest_cloudbench.fleet import policy
 from pytest_cloudbench.fleet.agent import Agent, local_agent
 from pytest_cloudbench.fleet.conductor import Conductor, check_provider
 from pytest_cloudbench.fleet.facts import RunFacts
+from pytest_cloudbench.fleet.interrupts import is_ctrl_c_ignored
 from pytest_cloudbench.live import Live, Spoken, terminal
 from pytest_cloudbench.model import CloudbenchError, ConfigError, UsageError
 from pytest_cloudbench.results import benchmarks
@@ -71,6 +72,7 @@ class Serving:
         self.conductor.on_start = self._show_progress
         config.pluginmanager.register(_Endings(self.conductor.ended), "cloudbench-endings")
         self._stored_in: Path | None = None
+        self._is_said = False
         self._live: Live | Spoken | None = None
         self._out: int | None = None
         self._distributed = str(getattr(option, "dist", "no")) != "no"
@@ -136,6 +138,9 @@ class Serving:
 
     def _show_progress(self) -> None:
         """Show progress from the first experiment on: on a terminal all the time, elsewhere now and then."""
+        if not self._is_said and is_ctrl_c_ignored():
+            self._say(f"cloudbench: Ctrl-C is ignored, as this run was started; `kill {os.getpid()}` ends it in order")
+        self._is_said = True
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         if self._live is not None or reporter is None or self.config.option.verbose < 0:
             return

@@ -18,6 +18,7 @@ import pytest
 
 from pytest_cloudbench.fleet.agent import host_id
 from pytest_cloudbench.fleet.facts import RunFacts
+from pytest_cloudbench.fleet.interrupts import Interrupts
 from pytest_cloudbench.model import UsageError
 
 if TYPE_CHECKING:
@@ -45,12 +46,14 @@ class ControllerSession:
         self._gateways: dict[str, Any] = {}
         self._scheduler: Any = None
         self._fleet_items: set[str] = set()
+        self._interrupts = Interrupts(self._say_at_once, self._abandon)
         option = config.option
         if option.provider or option.cloudbench_fail or option.cloudbench_expectations:
             self.serve()  # bad input is reported now
 
     def serve(self) -> Serving:
         """What serves the agents, made at the first call. Raises UsageError for bad input."""
+        self._interrupts.install()  # in the main thread only: a receiver's call may come first
         with self._lock:
             if self._serving is None:
                 from pytest_cloudbench.fleet.serving import Serving
@@ -163,6 +166,18 @@ class ControllerSession:
         """End the emulators."""
         if self._serving is not None:
             self._serving.close()
+        self._interrupts.restore()
+
+    def _say_at_once(self, line: str) -> None:
+        """Write a line from a signal handler, past pytest's capture and whatever is being written."""
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            os.write(reporter._tw._file.fileno(), f"\n{line}\n".encode())
+
+    def _abandon(self) -> None:
+        """End the workers at once; the emulators end with this process."""
+        for gateway in list(self._gateways.values()):
+            gateway._io.kill()
 
 
 def _check(config: pytest.Config) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.facts import RunFacts
+from pytest_cloudbench.fleet.interrupts import Interrupts
 from pytest_cloudbench.model import UsageError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class WorkerSession:
     def __init__(self, channel: Any, facts: Mapping[str, Any], name: str) -> None:
         self.facts = RunFacts(**facts)
         self.agent = Agent.over(channel, name, self.facts.host)
+        Interrupts().install()  # Ctrl-C reaches the whole group, and again while this process ends
         self.fleet_run = False  # set when fleet items were collected; a fixture alone may open a session, too
         gc.freeze()  # what is loaded by now stays for good: fifty agents need not collect it again and again
 

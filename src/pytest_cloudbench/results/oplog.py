@@ -57,7 +57,7 @@ class OpLog:
         header: facts for the first line.
         progress: called about four times a second with the number of records, of those throttled, of others that did
             not succeed, and response times in seconds: those of a sample of the operations that succeeded since the
-            last call; may be set to None.
+            last call.
         moved: called with the new place when the log has to go on elsewhere.
 
     Attributes:
@@ -73,7 +73,7 @@ class OpLog:
     ) -> None:  # fmt: skip
         self.path, self.notes = path, list[str]()
         self.count = self.throttled = self.failed = 0
-        self.progress, self._on_move = progress, moved
+        self._progress, self._on_move = progress, moved
         self._pending: deque[bytes] = deque()
         self._closing = threading.Event()
         self._unwritten = bytearray(json.dumps({"schema": LOG_SCHEMA, **header}).encode() + b"\n")
@@ -97,12 +97,22 @@ class OpLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._closing.set()
-        self._flusher.join()
         try:
-            self._flush()
+            self.stop()
+            if kind is None and self._is_taken_away():
+                self._write_again()
         finally:
             self._file.close()
+
+    def stop(self) -> None:
+        """All records are written, and no more will come; the file stays open until the context is left.
+
+        Raises ResultsError when they cannot be written.
+        """
+        if not self._closing.is_set():
+            self._closing.set()
+            self._flusher.join()
+            self._flush()
 
     def record(self, op: Op) -> None:
         """Keep one finished operation. Raises ResultsError when records cannot be written any more."""
@@ -117,14 +127,14 @@ class OpLog:
 
     def _flush_until_closed(self) -> None:
         while not self._closing.wait(_FLUSH_S):
-            recent_s = self._recent_s() if self.progress is not None else []
+            recent_s = self._recent_s() if self._progress is not None else []
             try:
                 self._flush()
                 self._failure = None
             except ResultsError as error:  # ends the run through ``record``; the last word is ``__exit__``'s
                 self._failure = error
-            if (progress := self.progress) is not None:
-                progress(self.count, self.throttled, self.failed, recent_s)
+            if self._progress is not None:
+                self._progress(self.count, self.throttled, self.failed, recent_s)
 
     def _recent_s(self) -> list[float]:
         """Response times of what waits to be written, evenly sampled: a look costs the same at any rate."""

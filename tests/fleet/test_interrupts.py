@@ -1,0 +1,131 @@
+"""Ctrl-C more than once, at any time, and where it is ignored; SIGTERM to the controller."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from .harness import FOLDER, IDEAL, Lab
+from .test_sessions import ENDLESS, SPREAD, check_interrupted
+
+IGNORED = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+
+ENDING = """
+    import os, pathlib, time
+    import pytest
+    HERE = pathlib.Path(__file__).parent
+    TOLD = os.environ.get("PYTEST_XDIST_WORKER", "main")
+
+    def wait_for_more(where):
+        (HERE / f"{where}-{TOLD}").touch()
+        limit = time.monotonic() + 30
+        while not (HERE / f"again-{where}").exists() and time.monotonic() < limit:
+            time.sleep(0.01)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish():
+        wait_for_more("finish")
+"""
+
+
+@SPREAD
+@pytest.mark.parametrize("group", [True, False], ids=["group", "controller"])
+def test_ctrl_c_again_while_the_session_ends(lab: Lab, spread: list[str], group: bool) -> None:
+    running = lab.write(ENDING, "conftest.py").write(ENDLESS).start(*FOLDER, *spread)
+    for agent in ("gw0", "gw1") if spread else ("main",):
+        running.wait_for_records(agent, "test_long", 40)
+    running.interrupt(group)
+    running.wait_for("the end of the session", (lab.folder / "finish-main").exists)
+    running.interrupt(group)
+    running.wait_for("an answer", lambda: "the run is ending" in running.text())
+    (lab.folder / "again-finish").touch()
+    run = running.end()
+    assert "Traceback" not in run.text
+    assert len(run.lines_with("cloudbench: the run is ending and keeps its records; once more ends it at once")) == 1
+    check_interrupted(run, "folder:objects")
+
+
+@SPREAD
+def test_ctrl_c_a_third_time_ends_at_once(lab: Lab, spread: list[str]) -> None:
+    running = lab.write(ENDING, "conftest.py").write(ENDLESS).start(*IDEAL, *spread)
+    for agent in ("gw0", "gw1") if spread else ("main",):
+        running.wait_for_records(agent, "test_long", 40)
+    running.interrupt(group=True)
+    running.wait_for("the end of the session", (lab.folder / "finish-main").exists)
+    running.interrupt(group=True)
+    running.wait_for("an answer", lambda: "the run is ending" in running.text())
+    running.interrupt(group=True)
+    run = running.end()
+    assert run.status == 2, run.text
+    assert run.leftovers == []
+    assert "Traceback" not in run.text
+    assert len(run.lines_with("cloudbench: ended at once")) == 1
+
+
+@SPREAD
+def test_ctrl_c_twice_while_it_is_set_up(lab: Lab, spread: list[str]) -> None:
+    running = (
+        lab.write(ENDING, "conftest.py")
+        .write("""
+        @pytest.fixture
+        def slow(fleet):
+            told(fleet)
+            threading.Event().wait()
+
+        def test_never(slow, experiment, payloads):
+            pass
+    """)
+        .start(*IDEAL, *spread)
+    )
+    running.wait_for("set-up", lambda: len(running.workers()) == (2 if spread else 1))
+    running.interrupt(group=True)
+    running.wait_for("the end of the session", (lab.folder / "finish-main").exists)
+    running.interrupt(group=True)
+    running.wait_for("an answer", lambda: "the run is ending" in running.text())
+    (lab.folder / "again-finish").touch()
+    run = running.end()
+    assert run.status == 2, run.text
+    assert run.leftovers == []
+    assert "Traceback" not in run.text
+    assert "INTERNALERROR" not in run.text
+
+
+@SPREAD
+def test_where_ctrl_c_is_ignored_it_is_said_and_sigterm_ends_in_order(lab: Lab, spread: list[str]) -> None:
+    running = lab.write(ENDLESS).start(*FOLDER, *spread, enter=IGNORED)
+    for agent in ("gw0", "gw1") if spread else ("main",):
+        running.wait_for_records(agent, "test_long", 40)
+    running.interrupt(group=True)
+    running.process.send_signal(signal.SIGTERM)
+    run = running.end()
+    said = run.lines_with("Ctrl-C is ignored, as this run was started")
+    assert len(said) == 1, run.text
+    assert f"`kill {running.process.pid}` ends it in order" in said[0]
+    check_interrupted(run, "folder:objects")
+
+
+def test_ctrl_c_that_works_is_not_spoken_of(lab: Lab) -> None:
+    run = lab.write("def test_one(experiment):\n    pass\n").run(*FOLDER)
+    assert run.status == 0, run.text
+    assert "Ctrl-C" not in run.text
+
+
+@pytest.mark.parametrize("spread", [(), ("-n", "1")], ids=["alone", "n1"])
+def test_a_test_of_this_project_that_hangs_is_ended_and_named(lab: Lab, spread: tuple[str, ...]) -> None:
+    """As pyproject.toml sets it, with a shorter limit."""
+    lab.write("def test_hangs():\n    threading.Event().wait()\n\ndef test_next():\n    pass\n")
+    config = os.path.join(os.path.dirname(__file__), "..", "..", "pyproject.toml")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", config, "--rootdir=.", "-o", "faulthandler_timeout=1",
+         "-o", "addopts=", "-p", "no:cacheprovider", *spread, "test_it.py"],
+        cwd=lab.folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "in test_hangs" in done.stderr
+    if spread:
+        assert "crashed while running 'test_it.py::test_hangs'" in done.stdout
+        assert "1 failed, 1 passed" in done.stdout

@@ -135,6 +135,10 @@ def test_without_a_terminal_a_long_run_says_how_far_it_is(agents: list[str], tmp
     assert all(
         re.match(r"cloudbench: test_slow\[folder:objects\]: \d+/40 ops in \d s  last \d s: ", line) for line in said
     )
+    assert re.search(
+        r": [1-9]\d*/40 ops in \d s  last \d s: [\d.]+/s, p99 [\d.]+ ms  0 throttled  0 failed", done.stdout
+    )
+    assert all(line.count("cloudbench: ") == 1 for line in said)
     assert "printed by the test" not in done.stdout
 
 

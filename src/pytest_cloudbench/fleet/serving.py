@@ -98,6 +98,8 @@ class Serving:
         if reporter is not None:
             with nullcontext() if capture is None else capture.global_and_fixture_disabled():  # a test is running here
                 reporter.ensure_newline()
+                if reporter._tw.width_of_current_line:  # with xdist, results stand in a line of which it does not know
+                    reporter.line("")
                 reporter.write_line(line, **markup)
 
     def _end(self, agent: str, reason: str) -> None:

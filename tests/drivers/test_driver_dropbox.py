@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import socket
 import ssl
 import threading
 import traceback
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -350,6 +352,53 @@ def test_token_is_in_no_error_text(server: Any, scripted: Any, status: int) -> N
 
 
 @pytest.mark.parametrize(
+    "encode",
+    [
+        lambda token: urllib.parse.quote(token, safe="").replace(".", "%2E"),
+        lambda token: base64.b64encode(f"app:{token}".encode()).decode(),
+        lambda token: token.replace("-", "\\u002d").replace(".", "\\u002E"),
+        lambda token: token.encode().hex(),
+        lambda token: "".join(f"&#{ord(letter)};" for letter in token),
+    ],
+    ids=["percent", "base64", "json", "hex", "html"],
+)
+def test_token_is_in_no_error_text_in_any_encoding(server: Any, scripted: Any, encode: Callable[[str], str]) -> None:
+    echoed = encode(server.endpoint.access_token)
+    server.say(400, f"your header was <{echoed}>".encode(), TEXT)
+    error = failure(scripted)
+    assert "your header was <" in error.detail
+    assert "***" in error.detail
+    assert echoed not in "".join(traceback.format_exception(error))
+
+
+def test_refreshed_token_is_in_no_error_text(server: Any, connected: Connect) -> None:
+    driver = connected(None, credentials={"refresh_token": "refresh-me", "app_key": "key", "app_secret": "hidden-too"})
+    _answer_on(server, driver)
+    answer = METADATA | {"access_token": "sl.fresh-0815", "expires_in": 14400, "account_id": "x"}
+    server.say(200, json.dumps(answer).encode())
+    driver.stat("/a")
+    server.say(400, b"sl.fresh-0815 refresh-me hidden-too", TEXT)
+    assert failure(driver).detail == "400 *** *** ***"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirect_takes_nothing_to_another_host(server: Any, scripted: Any, status: int) -> None:
+    host = server.endpoint.hosts["api"].replace("127.0.0.1", "localhost")
+    server.say(status, b"elsewhere", {"Location": f"https://{host}/2/files/upload"})
+    error = failure(scripted)
+    assert (error.kind, error.detail) == (K.SERVER, f"{status} elsewhere")
+    assert len(server.requests) == 1
+
+
+def _answer_on(server: Any, driver: Any) -> None:
+    # The SDK has the real host as a default argument: there is no setting to redirect a refresh.
+    api = server.endpoint.hosts["api"]
+    driver._client.refresh_access_token = functools.partial(driver._client.refresh_access_token, host=api)
+    driver._client._host_map = dict.fromkeys(("api", "content", "notify"), api)
+    driver._session.verify, driver._session.trust_env = server.endpoint.ca_file, False
+
+
+@pytest.mark.parametrize(
     "credentials",
     [{}, {"access_token": ""}, {"refresh_token": "r"}, {"app_key": "k", "app_secret": "s"}],
 )
@@ -373,11 +422,7 @@ def test_spec_that_makes_no_sense(text: str, connected: Connect) -> None:
 
 def test_sixteen_threads_refresh_a_token_once(server: Any, connected: Connect) -> None:
     driver = connected(None, credentials={"refresh_token": "refresh-me", "app_key": "key", "app_secret": "hidden"})
-    # The SDK has the real host as a default argument: there is no setting to redirect a refresh.
-    api = server.endpoint.hosts["api"]
-    driver._client.refresh_access_token = functools.partial(driver._client.refresh_access_token, host=api)
-    driver._client._host_map = dict.fromkeys(("api", "content", "notify"), api)
-    driver._session.verify, driver._session.trust_env = server.endpoint.ca_file, False
+    _answer_on(server, driver)
     # One answer that is a token for the one route and metadata for the other.
     answer = METADATA | {"access_token": "fresh", "expires_in": 14400, "account_id": "x"}
     server.say(200, json.dumps(answer).encode())

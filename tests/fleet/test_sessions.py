@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import urllib.parse
 
 import pytest
 
@@ -27,6 +28,33 @@ THREE = """
         upload(experiment, payloads)
 """
 SPREAD = pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+
+
+@SPREAD
+def test_what_was_issued_to_a_run_is_in_no_report(lab: Lab, spread: list[str]) -> None:
+    """A service echoes a token of one agent in a form of its own; people look at the terminal and at the JUnit file."""
+    lab.write(
+        """
+    import base64, logging, urllib.parse
+    from pytest_cloudbench import redact
+
+    def test_echo(experiment, fleet):
+        token = f"sl.u.{fleet.name}/of+an+agent"
+        redact.learn([token])
+        print("out", urllib.parse.quote(token, safe=""))
+        logging.getLogger("http").warning("log %s", base64.b64encode(b"app:" + token.encode()).decode())
+        assert token.encode().hex() == "", token
+    """
+    )
+    run = lab.run(*FOLDER, *spread, "--junitxml=junit.xml", "-o", "junit_logging=all", "--showlocals", "-vv")
+    assert run.counts() == {"failed": 1}
+    for text in (run.text, next(lab.folder.rglob("junit.xml")).read_text()):
+        assert "out ***" in text
+        assert "log YXBw" in text
+        for agent in ("main", "gw0", "gw1"):
+            token = f"sl.u.{agent}/of+an+agent"
+            for form in (token, urllib.parse.quote(token, safe=""), token.encode().hex(), "L29mK2FuK2FnZW50"):
+                assert form not in text
 
 
 @SPREAD

@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
+from pytest_cloudbench import redact
 from pytest_cloudbench.model import Capabilities, Content, CredentialsError, Endpoint, Entry, ProviderSpec, SpecError
 
-__all__ = ["CredentialSet", "Driver", "check_params", "scrub", "usable_credentials", "without_secrets"]
+__all__ = ["CredentialSet", "Driver", "check_params", "usable_credentials"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +24,12 @@ class CredentialSet:
     Attributes:
         required: names of the fields that it takes all of.
         optional: names of fields that may go with them.
+        public: names of fields that only say who asks, and are no secret.
     """
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
+    public: tuple[str, ...] = ()
 
 
 def check_params(spec: ProviderSpec, known: Collection[str]) -> None:
@@ -38,11 +41,16 @@ def check_params(spec: ProviderSpec, known: Collection[str]) -> None:
 
 
 def usable_credentials(scheme: str, sets: Iterable[CredentialSet], credentials: Mapping[str, str]) -> Mapping[str, str]:
-    """The first set that is complete, and nothing else of the credentials; CredentialsError if none is."""
+    """The first set that is complete, and nothing else of the credentials; CredentialsError if none is.
+
+    From here on nothing shows what is secret of them.
+    """
     for fields in sets:
         if all(credentials.get(name) for name in fields.required):
             names = (*fields.required, *fields.optional)
-            return {name: _checked(scheme, name, credentials[name]) for name in names if credentials.get(name)}
+            usable = {name: _checked(scheme, name, credentials[name]) for name in names if credentials.get(name)}
+            redact.learn(value for name, value in usable.items() if name not in fields.public)
+            return usable
     wanted = ", or ".join(" and ".join(fields.required) for fields in sets)
     raise CredentialsError(f"{scheme}: credentials are missing: {wanted}")
 
@@ -54,31 +62,6 @@ def _checked(scheme: str, name: str, secret: str) -> str:
             f"{scheme}: {name} holds a space or another character that it cannot have: copy it again"
         )
     return secret
-
-
-def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """The text with every secret replaced."""
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    return text
-
-
-def scrub(error: BaseException, secrets: Collection[str]) -> None:
-    """Take the secrets out of an error, its causes, and what pytest would show of their frames.
-
-    An SDK's frames hold the authorization header in local variables, which ``pytest -l`` prints; they
-    also keep the payload of every failed upload in memory.
-    """
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        cause.__traceback__ = None
-        cause.args = tuple(without_secrets(arg, secrets) if isinstance(arg, str) else arg for arg in cause.args)
-        for name, value in list(vars(cause).items()):
-            if isinstance(value, str):
-                setattr(cause, name, without_secrets(value, secrets))
-        cause = cause.__cause__ or cause.__context__
 
 
 @runtime_checkable

@@ -10,8 +10,9 @@ What the SDK does on its own, and what is done about it:
   expire is refreshed before the request, inside the operation that finds it so; nothing else is.
 - Since 12.2 it hashes every upload to send ``content_hash``: off, because that is the client's CPU and not
   the provider; ``?content_hash=1`` turns it on, and a difference is then the kind ``corrupt``.
-- Its HTTP library follows redirects and reuses a kept-alive connection only after a look whether the
-  server has closed it. It does not resend a request.
+- Its HTTP library follows redirects, and would send file and token again, to whomever the answer names: off,
+  a redirect is an error. It reuses a kept-alive connection only after a look whether the server has closed it, and
+  does not resend a request.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from importlib.metadata import version
 from threading import Lock, local
 from typing import Any, ClassVar
 
-from pytest_cloudbench.drivers.base import CredentialSet, check_params, scrub, usable_credentials, without_secrets
+from pytest_cloudbench import redact
+from pytest_cloudbench.drivers.base import CredentialSet, check_params, usable_credentials
 from pytest_cloudbench.drivers.sdk_import import import_lazily
 from pytest_cloudbench.model import (
     KIB,
@@ -166,7 +168,7 @@ class DropboxDriver:
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
-        CredentialSet(("refresh_token", "app_key"), ("app_secret",)),
+        CredentialSet(("refresh_token", "app_key"), ("app_secret",), public=("app_key",)),
     )
 
     def __init__(
@@ -187,9 +189,8 @@ class DropboxDriver:
         self._refusal: Any = sdk.exceptions.ApiError
         self._unreadable: tuple[type[Exception], ...] = (http.InvalidJSONError,)
         self._unsendable: tuple[type[Exception], ...] = (http.InvalidURL, stone.ValidationError)
-        self._secrets = tuple(secret for name, secret in secrets.items() if secret and name != "app_key")
         self._may_refresh = "refresh_token" in secrets
-        self._refresh_lock = Lock()
+        self._refresh_lock, self._token = Lock(), secrets.get("access_token")
         self._last = _Last()
         self._session.hooks["response"].append(self._last.note)
         self.session_threshold_bytes = session_threshold_bytes
@@ -249,6 +250,9 @@ class DropboxDriver:
                 # A no-op while the token lives. Without the lock every thread would refresh at once.
                 with self._refresh_lock:
                     self._client.check_and_refresh_access_token()
+                    if (token := self._client._oauth2_access_token) != self._token:
+                        redact.learn([token])
+                        self._token = token
             yield self._client
         except Exception as error:
             if isinstance(error, CloudError):
@@ -258,8 +262,8 @@ class DropboxDriver:
                 self._last.response.close()  # the SDK leaves that of a download open
             header_s = self._last.retry_after_s()
             retry_after_s = getattr(error, "backoff", None) if header_s is None else header_s
-            scrub(error, self._secrets)
-            detail = without_secrets(detail, self._secrets)[:_DETAIL_CHARACTERS]
+            redact.clean_error(error)
+            detail = redact.clean(detail)[:_DETAIL_CHARACTERS]
             raise CloudError(kind, operation, path, retry_after_s=retry_after_s, detail=detail) from error
 
     def _why(self, error: Any) -> tuple[ErrorKind, str]:
@@ -392,6 +396,7 @@ def _session(sdk: Any, endpoint: Endpoint | None) -> Any:
     """The SDK's own session. Its adapter never retries (``max_retries=0``)."""
     session = sdk.create_session(max_connections=_POOL_CONNECTIONS, ca_certs=endpoint.ca_file if endpoint else None)
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+    session.get_redirect_target = lambda _response: None
     if endpoint is not None:
         # REQUESTS_CA_BUNDLE would override the authority, and a proxy must not carry loopback traffic.
         # Towards the real service both apply, as they do for an application.

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytest_cloudbench import redact
 from pytest_cloudbench.model import FleetError
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Agent:
         """An agent that talks over an xdist channel. The channel's end stops whatever it is doing."""
         agent = cls(name, channel.send, same_clock=host_id() == controller_host)
         channel.setcallback(agent.deliver, endmarker=None)
+        redact.on_learn(lambda secrets: agent.tell("secret", secrets))
         if not agent.same_clock:
             agent._measure_clock()
         return agent
@@ -110,7 +112,9 @@ class Agent:
             value = work()
         except BaseException as error:
             with contextlib.suppress(FleetError):  # its own error is the one to report
-                self._exchange({"kind": "done", "item": self._item, "name": name, "reply": {"error": str(error)}})
+                self._exchange(
+                    {"kind": "done", "item": self._item, "name": name, "reply": {"error": redact.clean(str(error))}}
+                )
             raise
         return self._call({"kind": "done", "item": self._item, "name": name, "reply": {"value": value}})
 

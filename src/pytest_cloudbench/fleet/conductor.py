@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import __version__, expect, stats
+from pytest_cloudbench import __version__, expect, redact, stats
 from pytest_cloudbench.baseline import Compared, choose
 from pytest_cloudbench.engine import now_ns
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
@@ -159,6 +159,7 @@ class Conductor:
             },
             services={
                 "alive": lambda agent, payload: None,
+                "secret": lambda agent, payload: redact.learn(payload),
                 "clock": lambda agent, payload: now_ns(),
                 "collected": lambda agent, payload: collected(payload),
                 "entries": self._entries,

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.engine import Budget, now_ns
 from pytest_cloudbench.fleet.operations import compare
@@ -345,7 +346,7 @@ def main(clock: Callable[[], int] = now_ns) -> int:
         try:
             answer = {"value": getattr(served, request.pop("verb"))(**request)}
         except Exception as error:  # whatever it is, the parent is the one to report it
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            answer = {"error": redact.clean(f"{type(error).__name__}: {error}")}
         with contextlib.suppress(BrokenPipeError):  # the parent is gone, and so is the next request
             answers.write(json.dumps(answer) + "\n")
             answers.flush()

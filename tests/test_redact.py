@@ -1,0 +1,155 @@
+"""Secrets in texts: found in every encoding, alone; a text without one is left as it is."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import random
+import string
+import urllib.parse
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from pytest_cloudbench import redact
+
+PRINTABLE = "".join(chr(code) for code in range(33, 127))
+
+
+def _secrets(letters: str, least: int, most: int) -> st.SearchStrategy[str]:
+    """What a service issues is random: Hypothesis' own texts shrink to repetitions, which are found more than once."""
+    lengths, seeds = st.integers(least, most), st.integers(0, 2**32)
+    return st.builds(lambda length, seed: "".join(random.Random(seed).choices(letters, k=length)), lengths, seeds)
+
+
+AROUND = st.text(st.characters(codec="utf-8"), max_size=12)
+
+
+def _base64(encode: Callable[[bytes], bytes], before: bytes, text: str) -> str:
+    return encode(before + text.encode()).decode()
+
+
+ENCODINGS: Mapping[str, Callable[[str], str]] = {
+    "plain": str,
+    "percent": urllib.parse.quote_plus,
+    "percent, all": lambda text: "".join(f"%{byte:02x}" for byte in text.encode()),
+    "percent, twice": lambda text: urllib.parse.quote(urllib.parse.quote(text, safe=""), safe=""),
+    "json": lambda text: json.dumps(text)[1:-1],
+    "json, slashes": lambda text: json.dumps(text)[1:-1].replace("/", r"\/"),
+    "json, all": lambda text: "".join(f"\\u{ord(character):04X}" for character in text),
+    "json, twice": lambda text: json.dumps(json.dumps(text))[3:-3],
+    "repr": lambda text: repr(text)[1:-1],
+    "html": html.escape,
+    "html, decimal": lambda text: "".join(f"&#{ord(character)};" for character in text),
+    "html, hexadecimal": lambda text: "".join(f"&#x{ord(character):02x};" for character in text),
+    "html in json": lambda text: json.dumps(html.escape(text))[1:-1].replace("&", r"\u0026"),
+    "json in percent": lambda text: urllib.parse.quote(json.dumps(text)[1:-1]),
+    "hexadecimal": lambda text: text.encode().hex(),
+    "hexadecimal, bytes apart": lambda text: text.encode().hex(":").upper(),
+    **{f"base64, {n} before": partial(_base64, base64.b64encode, b"user"[:n]) for n in range(4)},
+    **{f"base64 for URLs, {n} before": partial(_base64, base64.urlsafe_b64encode, b"user"[:n]) for n in range(4)},
+    "base64 in percent": lambda text: urllib.parse.quote(base64.b64encode(text.encode()), safe=""),
+    "base64 in json": lambda text: base64.b64encode(text.encode()).decode().replace("/", r"\/"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def redactor(monkeypatch: pytest.MonkeyPatch) -> redact._Redactor:
+    """Nothing is secret but what the test says."""
+    made = redact._Redactor()
+    monkeypatch.setattr(redact, "_REDACTOR", made)
+    return made
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@settings(max_examples=30, deadline=None)
+@given(secret=_secrets(PRINTABLE, 8, 120), before=AROUND, after=AROUND)
+@example(secret=r"a\b\\c/d+e%41&amp;f", before="", after="")
+@example(secret="sl.u." + string.ascii_letters * 20, before="token=", after="&x=1")
+def test_a_secret_is_found_in_every_encoding(encoding: str, secret: str, before: str, after: str) -> None:
+    encoded = ENCODINGS[encoding](secret)
+    redactor = redact._Redactor()
+    redactor.learn([secret])
+    cleaned = redactor.clean(f"{before} {encoded} {after}")
+    assert encoded not in cleaned
+    assert cleaned.startswith(f"{before} ")
+    assert cleaned.endswith(f" {after}")
+    # Of base64, the characters at the ends that also hold bits of what is beside the secret may stay.
+    assert len(cleaned) <= len(before) + len(after) + len(redact.MASK) + 12
+
+
+@settings(max_examples=15, deadline=None)
+@given(secret=_secrets(string.ascii_letters + string.digits, 60, 1300), cut=st.integers(12, 59))
+def test_the_beginning_or_the_end_of_a_long_secret_is_enough(secret: str, cut: int) -> None:
+    redactor = redact._Redactor()
+    redactor.learn([secret])
+    assert redactor.clean(f"{secret[:cut]}...{secret[-cut:]} and text") == "***...*** and text"
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_text_without_a_secret_is_left_as_it_is(text: str) -> None:
+    assume("Zq7/+pX&" not in text)
+    redactor = redact._Redactor()
+    redactor.learn(["Zq7/+pX&", "sl.u.Zq7pXw9LrT4kVn2YbHs8Md5Jf3Gc6Qa1Ee0Uu7Ii9Oo", "key1"])
+    assert redactor.clean(text) == text
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "cleaned"),
+    [
+        ("abc", "abc is the beginning of the alphabet", "abc is the beginning of the alphabet"),
+        ("pass", "a passage passes; my password is pass, 'pass'", "a passage passes; my password is ***, '***'"),
+        ("pass", "pass%20word %70ass &#112;ass", "***%20word *** ***"),
+        ("hunter22", "hunter22x hunter2 Hunter22", "***x hunter2 Hunter22"),
+        ("two words", "Basic two words, two+words, two%20words", "Basic ***, two+words, ***"),
+        ("größer-als-8", "gr%C3%B6%C3%9Fer-als-8 gr\\u00f6\\u00dfer-als-8", "*** ***"),
+    ],
+)
+def test_short_and_odd_secrets(redactor: redact._Redactor, secret: str, text: str, cleaned: str) -> None:
+    redactor.learn([secret])
+    assert redactor.clean(text) == cleaned
+
+
+def test_of_two_that_begin_alike_all_of_the_longer_one_goes(redactor: redact._Redactor) -> None:
+    head = "eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9."
+    redactor.learn([f"{head}{'a' * 40}", f"{head}{'b' * 40}", head[:10], "b" * 30])
+    assert redactor.clean(f"{head}{'a' * 40} {head}{'b' * 40} {head[:10]}") == "*** *** ***"
+
+
+def test_many_backslashes_take_no_time(redactor: redact._Redactor) -> None:
+    redactor.learn(["\\" * 12 + "x" + "\\" * 12, "%25" * 8, "&amp;" * 8])
+    text = "\\" * 20_000 + "%25" * 20_000 + "&amp;" * 20_000
+    assert "***" in redactor.clean(text)
+
+
+def test_an_error_is_cleaned_with_all_that_hangs_on_it(redactor: redact._Redactor) -> None:
+    redactor.learn(["very-secret"])
+    try:
+        try:
+            raise ValueError("very-secret", b"very-secret", ["very-secret"], {"a": "very-secret"})
+        except ValueError:
+            raise KeyError("very-secret") from ExceptionGroup("very-secret", [OSError(5, "very-secret")])
+    except KeyError as caught:
+        error = caught
+        error.add_note("very-secret")
+    redact.clean_error(error)
+    context = error.__context__
+    assert isinstance(error.__cause__, ExceptionGroup)
+    assert isinstance(context, ValueError)
+    assert (error.args, error.__notes__) == (("***",), ["***"])
+    assert context.args == ("***", b"***", ["***"], {"a": "***"})
+    assert str(error.__cause__.exceptions[0]) == "[Errno 5] ***"
+    assert error.__traceback__ is None
+
+
+def test_who_listens_is_told_each_secret_once(redactor: redact._Redactor, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(redact, "_LISTENERS", [told.extend])
+    redact.learn(["first-secret", "first-secret", "", "abc"])
+    redact.learn(["first-secret", "next-secret"])
+    assert told == ["first-secret", "next-secret"]

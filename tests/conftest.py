@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_cloudbench.link import Link, LinkUnavailable
+from tests.truths import Truths, summary
 
 _STATE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
@@ -40,3 +41,17 @@ def ctrl_c() -> Iterator[None]:
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
+
+
+@pytest.fixture
+def truths(request: pytest.FixtureRequest) -> Truths:
+    """Whether what a run says of itself lets it be held against a truth that was set."""
+    assert isinstance(request.node, pytest.Item)
+    return Truths(request.node)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tests that were green because their run had doubts are counted: on a calm machine there is none."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    for line in summary(report for report in reports if isinstance(report, pytest.TestReport)):
+        terminalreporter.write_line(line)

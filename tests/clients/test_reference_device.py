@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -176,11 +177,14 @@ def test_it_is_a_process_that_ends_and_is_missed(start: Callable[[str], Referenc
 
 def test_without_its_server_it_ends_with_a_message(start: Callable[[str], ReferenceClient]) -> None:
     client = start("pull_s=0.05")
-    (pid,) = client.pids("server")
+    (pid,), (device_pid,) = client.pids("server"), client.pids("device")
+    ended = os.pidfd_open(device_pid)
     os.kill(pid, signal.SIGKILL)
-    log = client.workdir / "logs" / "reference-device.log"
     with pytest.raises(ClientError, match="killed by signal 9"):
-        client.processes.wait_until(lambda: "Error" in log.read_text(), TIMEOUT_S, "no message")
+        client.processes.wait_until(lambda: False, TIMEOUT_S, "not missed")
+    assert select.select([ended], [], [], TIMEOUT_S)[0], "it does not end"
+    os.close(ended)
+    assert "Error" in (client.workdir / "logs" / "reference-device.log").read_text()
 
 
 @pytest.mark.parametrize("value", ["-1", "often", "86401"])

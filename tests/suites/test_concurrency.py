@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.fleet.harness import FOLDER, Lab
+from tests.truths import Truths
 
 from .harness import conclusion, profile, run_suite
 
 SLOW = {"median_s": 0.04}
 
 
-def test_the_knee_is_where_the_provider_has_no_more_slots(lab: Lab) -> None:
+def test_the_knee_is_where_the_provider_has_no_more_slots(lab: Lab, truths: Truths) -> None:
     """Within one level of the grid: while a client turns round, its slot is free for a thread that would wait."""
     latency_s, slots = 0.06, 5
     run = run_suite(lab, "concurrency", *profile(lab, latency={"median_s": latency_s}, capacity={"slots": slots}))
-    assert run.counts() == {"passed": 2}, run.text
-    for test in ("test_upload", "test_download"):
-        found = conclusion(run, "knee", test)
+    knees = {test: conclusion(run, "knee", test) for test in ("test_upload", "test_download")}
+    if not truths.judged(run, *knees.values()):
+        return
+    for test, found in knees.items():
+        own_s = found["client_cpu_s"] / found["ops"]
         assert slots <= found["knee_threads"] <= 2 * slots
         assert found["knee_from"] <= found["knee_threads"] <= found["knee_to"]
-        assert found["best_total"] == pytest.approx(50 * latency_s / slots, rel=0.25)
+        truths.assert_time(found["best_total"], 50 * latency_s / slots, 0.25, 50 * own_s)
         one, many = conclusion(run, "1 threads", test), conclusion(run, "25 threads", test)
-        assert 50 * latency_s <= one["elapsed"] <= 50 * (latency_s + 0.03), "latency, and this machine's own work"
+        assert one["elapsed"] >= 50 * latency_s
+        truths.assert_time(one["elapsed"], 50 * latency_s, 0.25, 50 * own_s)
         assert many["mean_s"] > 2 * one["mean_s"], "thesis 4.2.2: the average time rises with the threads"
 
 
-def test_without_a_limit_more_threads_are_always_better(lab: Lab) -> None:
+def test_without_a_limit_more_threads_are_always_better(lab: Lab, truths: Truths) -> None:
     run = run_suite(lab, "concurrency::test_upload", *profile(lab, latency=SLOW), "-n", "3")
-    assert run.counts() == {"passed": 1}, run.text
-    assert conclusion(run, "knee")["knee_threads"] == 25
-    assert conclusion(run, "knee")["agents"] == 3
+    found = conclusion(run, "knee")
+    assert found["agents"] == 3
+    if truths.judged(run, found):
+        assert found["knee_threads"] == 25
 
 
-def test_a_level_at_which_files_are_refused_is_left_out_and_said(lab: Lab) -> None:
+def test_a_level_at_which_files_are_refused_is_left_out_and_said(lab: Lab, truths: Truths) -> None:
     limits = {"max_in_flight": 7, "retry_after_s": 1, "reason": '"too_many_requests"'}
     run = run_suite(lab, "concurrency::test_upload", *profile(lab, latency=SLOW, throttle=limits))
-    assert run.counts() == {"passed": 1}, run.text
     found = conclusion(run, "knee")
-    assert found["knee_threads"] == 5
+    if truths.judged(run, found):
+        assert found["knee_threads"] == 5
     assert sorted(found["totals_s"]) == ["1", "5"]
     assert run.lines_with("note: 10 threads are left out: ")
     assert conclusion(run, "25 threads")["throttled"] > 0

@@ -78,6 +78,7 @@ class _Run:
     logs: dict[str, Path] = field(default_factory=dict)
     cpu_ticks: tuple[int, int] | None = None
     cpu_share: float | None = None
+    client_cpu_s: float | None = None
     verified: bool = False
 
 
@@ -295,6 +296,8 @@ class Conductor:
         about = next(iter(payloads.values()))
         run = self._runs.pop(about["run"])
         run.verified = about["verified"]
+        cpu_s = [each["cpu_s"] for each in payloads.values()]
+        run.client_cpu_s = None if None in cpu_s else sum(cpu_s)
         for agent, each in payloads.items():
             run.notes += each["notes"]
             if each["log"] is not None:
@@ -363,6 +366,7 @@ class Conductor:
         doubts = list(dict.fromkeys([*self._missing(item), *about["doubts"]]))
         metrics = about["metrics"]
         own = {key: about[key] for key in ("ops", "ops_files", "stats_of", "loop")}
+        own |= about.get("own", {})
         info = {**self._info(item, about), **own, **about["facts"], **metrics, **about.get("shown", {})}
         judgements = self._judge(about, metrics, doubts, info)
         self._store(about, info, about["rounds_s"], judgements, doubts, about["notes"], about["columns"])
@@ -473,6 +477,7 @@ class Conductor:
             "digest_checked": verification.digest_checked if verification else None,
             **{key: run.about[key] for key in load},
             "cpu_share": run.cpu_share,
+            "client_cpu_s": run.client_cpu_s,
         }
 
     def _store(

@@ -6,6 +6,7 @@ What may live here: one run from its empty folder to its merged result, and conc
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -50,6 +51,16 @@ def _shares(whole: int, wanted: Sequence[int]) -> list[int]:
         given[index] = min(wanted[index], -(-left // (len(wanted) - rank)))
         left -= given[index]
     return given
+
+
+def _own(parts: Sequence[Result]) -> dict[str, float | None]:
+    """How busy the machine was in several runs: the busiest one's share of its CPUs, and their agents' CPU time."""
+    shares = [part["cpu_share"] for part in parts if part.info.get("cpu_share") is not None]
+    cpu_s = [part.info.get("client_cpu_s") for part in parts]
+    return {
+        "cpu_share": max(shares, default=None),
+        "client_cpu_s": None if None in cpu_s or not cpu_s else sum(filter(None, cpu_s)),
+    }
 
 
 def _plain(expect: Sequence[Expectation]) -> list[dict[str, Any]]:
@@ -245,7 +256,7 @@ class Experiment:
             "doubts": list(dict.fromkeys(told)), "notes": list(dict.fromkeys(noted)),
             "published": dict(published or {}),
             "ops_files": [part["ops_file"] for part in parts if "ops_file" in part.info],
-            "ops": sum(part["ops"] for part in parts), "loop": parts[-1]["loop"] if parts else None,
+            "own": _own(parts), "ops": sum(part["ops"] for part in parts), "loop": parts[-1]["loop"] if parts else None,
             "expect": _plain(expect),
         }  # fmt: skip
         return self._result(self.agent.gather(f"conclude:{about['run']}", about), label)
@@ -380,19 +391,23 @@ class Experiment:
         with self._log(run.name, lambda *told: agent.tell("progress", told)) as log:
             log.samples = max(1, _SAMPLES // agent.count)
             engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget)
+            begun_cpu_s = time.process_time()
             stopped = self._load(run, engine, planned_s, stopped)
+            cpu_s = time.process_time() - begun_cpu_s
             log.stop()  # but it is open until it is handed in: only so it survives its removal
             agent.gather(f"measured:{run.name}", run.name)
             if lists:
                 agent.once(f"list:{run.name}", lambda: self._list(run.name, run.files.folder))
-        return self._handed_in(run.name, log, run.label, stopped=stopped, verified=lists)
+        return self._handed_in(run.name, log, run.label, stopped=stopped, verified=lists, cpu_s=cpu_s)
 
-    def _handed_in(self, run: str, log: OpLog, label: str, *, stopped: str, verified: bool) -> Result:
+    def _handed_in(
+        self, run: str, log: OpLog, label: str, *, stopped: str, verified: bool, cpu_s: float | None = None
+    ) -> Result:
         """Hand in this agent's log, which has ended; what the controller makes of all agents'."""
         agent = self.agent
         sent = None if agent.same_clock else log.path.read_bytes()
         done = {"run": run, "notes": log.notes, "log": sent, "log_path": str(log.path), "stopped": stopped,
-                "verified": verified, "clock_offset_ns": str(agent.clock_offset_ns)}  # fmt: skip
+                "verified": verified, "cpu_s": cpu_s, "clock_offset_ns": str(agent.clock_offset_ns)}  # fmt: skip
         return self._result(agent.gather(f"result:{run}", done), label)
 
     def _load(self, run: _Run, engine: Engine, planned_s: float, stopped: str) -> str:

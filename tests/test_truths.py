@@ -1,0 +1,54 @@
+"""A run that is in doubt about itself is left out and counted; one that is not is judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fleet.harness import Ended
+from tests.truths import JUDGED, Truths, summary
+
+BUSY = "this machine was busy (CPU above 95%): times are its own as well"
+LATE = "engine saturated (lateness p99 900 ms is over 200 ms)"
+
+
+def ended(*lines: str) -> Ended:
+    return Ended(0, "\n".join(lines), Path(), [], 1.0)
+
+
+def entry(*, doubts: tuple[str, ...] = (), notes: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"doubts": list(doubts), "notes": list(notes)}
+
+
+def test_a_run_without_a_doubt_is_judged(request: pytest.FixtureRequest) -> None:
+    truths = Truths(request.node)
+    assert truths.judged(ended("1 passed in 2.00s"), entry(notes=("2 probes",)))
+    with pytest.raises(AssertionError):
+        truths.judged(ended("1 failed in 2.00s"), entry())
+    with pytest.raises(AssertionError):  # skipped without a reason is not left out
+        truths.judged(ended("1 skipped in 2.00s"), entry())
+    request.node.user_properties.clear()
+
+
+@pytest.mark.parametrize("found", [entry(notes=(BUSY,)), entry(doubts=(LATE,))])
+def test_a_run_in_doubt_is_left_out_when_it_says_so(request: pytest.FixtureRequest, found: dict[str, Any]) -> None:
+    truths, reason = Truths(request.node), next(iter(found["doubts"] + found["notes"]))
+    assert not truths.judged(ended(f"note: {reason}", "1 skipped in 2.00s"), found, entry())
+    with pytest.raises(AssertionError, match="it does not say"):
+        truths.judged(ended("1 passed in 2.00s"), found)
+    with pytest.raises(AssertionError):
+        truths.judged(ended(f"note: {reason}", "1 failed in 2.00s"), found)
+    request.node.user_properties.clear()
+
+
+def test_the_session_counts_what_was_left_out() -> None:
+    def report(name: str, against: str) -> pytest.TestReport:
+        properties: list[tuple[str, object]] = [(JUDGED, against)]
+        return pytest.TestReport(name, ("", 0, ""), {}, "passed", None, "call", user_properties=properties)
+
+    assert summary([]) == []
+    assert summary([report("a", "")]) == ["set truths: 1 judged, 0 left out because the run had doubts"]
+    lines = summary([report("a", ""), report("b", BUSY)])
+    assert lines[:2] == ["set truths: 1 judged, 1 left out because the run had doubts", f"  b: {BUSY}"]

@@ -134,10 +134,15 @@ def test_an_outage_is_measured_and_not_waited_for(lab: Lab) -> None:
     )
     lab.write(f"""
         from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.model import CloudError, ErrorKind
+
+        def down(path):
+            raise CloudError(ErrorKind.SERVER, "delete", path)
 
         def test_it(experiment, payloads, provider):
             result = experiment.run(payloads.random(500), {POOL}, keep=True, mkdir=False, verify=False)
             assert (result["ops"], result["errors"]) == (12, {{"server": 12}})
+            provider.driver.delete = down  # the emulator's own faults spare a removal
             assert not experiment.remove(result.files)
             provider.driver.delete = lambda path: None
     """)

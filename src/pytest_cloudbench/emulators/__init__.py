@@ -67,7 +67,8 @@ class RunningEmulator:
         self.stop()
 
     def control(self, **request: object) -> dict[str, Any]:
-        """Ask the control socket: ``set={"latency.median_s": 0.1}``, ``get="stats"``, ``reset=True``, ``refill=True``.
+        """Ask the control socket: ``set={"latency.median_s": 0.1}``, ``get="stats"``, ``reset=True``, ``refill=True``,
+        ``faults=False``.
 
         Raises EmulatorError when it is refused or nobody answers.
         """

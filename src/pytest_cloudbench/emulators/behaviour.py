@@ -55,6 +55,7 @@ class Behaviour:
         self.throttle = Throttle(profile.throttle)
         self.slots: asyncio.Semaphore | None = None
         self._slots = 0
+        self._makes_faults = True
         self.profile = profile
         self.configure(profile)
 
@@ -76,12 +77,17 @@ class Behaviour:
             or band.down_bytes_per_s
             or profile.freeze.duration_s
         )
-        self.faults = bool(faults.error_rate or faults.reset_rate or faults.corrupt_rate)
+        self.faults = self._makes_faults and bool(faults.error_rate or faults.reset_rate or faults.corrupt_rate)
 
     def refill(self) -> None:
         """As at the start: a full bucket, and the first period of a freeze. What was done so far does not count."""
         self.throttle.refill()
         self._freeze_start_s = self._clock.now_s()
+
+    def make_faults(self, is_on: bool) -> None:
+        """Whether faults happen at all, whatever the profile says. While they do not, none is drawn."""
+        self._makes_faults = is_on
+        self.configure(self.profile)
 
     def latency_s(self, kind: Kind) -> float:
         """One draw of the time from the request to the answer, seconds."""

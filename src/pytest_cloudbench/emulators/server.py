@@ -43,7 +43,7 @@ __all__ = ["Emulator", "main"]
 _PIECE_BYTES = 64 * 1024
 _CONTROL_LINE_BYTES = 1024 * 1024
 _CONTROL_GREETING_S = 10.0
-_CONTROLS = '{"set": {...}}, {"get": "profile"|"stats"}, {"reset": true}, {"refill": true}'
+_CONTROLS = '{"set": {...}}, {"get": "profile"|"stats"}, {"reset": true}, {"refill": true}, {"faults": true|false}'
 _SEED_STEP = 1_000_003
 _KEEP_ALIVE_S = 600
 _BACKLOG = 4096
@@ -64,11 +64,13 @@ class Emulator:
         self._clock = EmulatorClock(time_scale)
         self._seed = seed
         self._starts = 0
+        self._makes_faults = True
         self._start(profile)
 
     def _start(self, profile: Profile) -> None:
         # Other draws after each reset: repeats of an experiment that meet the same delays would hide the noise.
         self.behaviour = Behaviour(profile, self._clock, self._seed + _SEED_STEP * self._starts)
+        self.behaviour.make_faults(self._makes_faults)
         self._starts += 1
         module = importlib.import_module(SKINS[profile.meta.api])
         self.skin: Skin = module.create(profile, self._clock, self._seed)
@@ -236,11 +238,14 @@ class Emulator:
             return {"ok": True, "stats": self.stats()}
         if verb == "reset" and value is True:
             self._start(profile)
-            return {"ok": True}
-        if verb == "refill" and value is True:
+        elif verb == "refill" and value is True:
             self.behaviour.refill()
-            return {"ok": True}
-        return {"ok": False, "error": f"cannot {verb} {value!r}"}
+        elif verb == "faults" and isinstance(value, bool):
+            self._makes_faults = value
+            self.behaviour.make_faults(value)
+        else:
+            return {"ok": False, "error": f"cannot {verb} {value!r}"}
+        return {"ok": True}
 
     def stats(self) -> dict[str, object]:
         """Counts since the start or the last reset; status 0 is a connection that ended without an answer."""

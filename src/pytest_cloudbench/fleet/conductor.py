@@ -13,6 +13,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,7 @@ class Conductor:
                 "alone": self._alone,
                 "provide": self._provide,
                 "fresh": self._fresh,
+                "faults": lambda agent, asked: self._faults(asked["provider"], asked["are_on"]),
                 "died": self._died,
                 "listing": self._listing,
                 "moved": self._moved,
@@ -218,13 +220,21 @@ class Conductor:
 
         log_path = Path(self.facts.results) / f"emulator-{slug(spec.target)}.log"
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        return emulators.start(spec.target, time_scale=self.facts.time_scale, log_path=log_path)
+        drawn = sha256(f"{self.facts.seed}/{spec.target}".encode()).digest()
+        seed = int.from_bytes(drawn[:6], "big")  # the run's own draws: with --cloudbench-seed the same ones again
+        return emulators.start(spec.target, time_scale=self.facts.time_scale, seed=seed, log_path=log_path)
 
     def _fresh(self, agent: str, provider: str) -> None:
         """Empty an emulator's account, and give it a full bucket."""
         emulator = self._emulators.get(provider)
         if emulator is not None:
             emulator.control(reset=True)
+
+    def _faults(self, provider: str, are_on: bool) -> None:
+        """A profile's faults are for what is measured: whether that is what comes now."""
+        emulator = self._emulators.get(provider)
+        if emulator is not None and emulator.alive():
+            emulator.control(faults=are_on)
 
     def _died(self, agent: str, provider: str) -> str:
         """Says that the emulator of a provider has died, if it has."""
@@ -262,6 +272,7 @@ class Conductor:
         emulator = self._emulators.get(about["provider"])
         if emulator is not None:
             emulator.control(refill=True)
+            emulator.control(faults=True)
         elif about["is_kept"]:
             more = f" ({about['prepared']} uploads before)" if about["prepared"] else ""
             moved = f", {about['bytes']:,} bytes {'down' if about['operation'] == Verb.GET.value else 'up'}"
@@ -284,6 +295,7 @@ class Conductor:
     def _all_measured(self, item: Item, payloads: dict[str, Any]) -> None:
         """No agent does operations any more: how busy was this machine?"""
         run, now = self._runs[next(iter(payloads.values()))], _cpu_ticks()
+        self._faults(run.about["provider"], False)  # the listing is no part of it
         if run.cpu_ticks is not None and now is not None and now[1] - run.cpu_ticks[1] >= _LEAST_TICKS:
             run.cpu_share = (now[0] - run.cpu_ticks[0]) / (now[1] - run.cpu_ticks[1])
             if run.cpu_share > _BUSY:
@@ -295,6 +307,7 @@ class Conductor:
         self.on_end()
         about = next(iter(payloads.values()))
         run = self._runs.pop(about["run"])
+        self._faults(run.about["provider"], True)
         run.verified = about["verified"]
         cpu_s = [each["cpu_s"] for each in payloads.values()]
         run.client_cpu_s = None if None in cpu_s else sum(cpu_s)

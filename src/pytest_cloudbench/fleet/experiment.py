@@ -502,6 +502,7 @@ class Experiment:
             run.budget.take(content.size_bytes)
             self._patiently(lambda: driver.put(path, content))
 
+        agent.once(f"unmeasured:{run.name}", lambda: self._faults(False))  # until the common start
         stopped, members = "", run.deal.files(agent.index, agent.count)
         with agent.sign_of_life():
             try:
@@ -536,7 +537,21 @@ class Experiment:
         elif not self._kept and (mkdir or self._runs == 1):
             self.agent.ask("fresh", self.provider.spec)
         if mkdir:
-            self._patiently(lambda: self.provider.driver.mkdir(folder), {ErrorKind.THROTTLED})
+            with self._unmeasured():
+                self._patiently(lambda: self.provider.driver.mkdir(folder), {ErrorKind.THROTTLED})
+
+    @contextmanager
+    def _unmeasured(self) -> Iterator[None]:
+        """What one agent does for all, and what an emulator's faults are to leave alone."""
+        self._faults(False)
+        try:
+            yield
+        finally:
+            self._faults(True)
+
+    def _faults(self, are_on: bool) -> None:
+        if not self.provider.is_kept:
+            self.agent.ask("faults", {"provider": self.provider.spec, "are_on": are_on})
 
     def _patiently(self, work: Callable[[], object], passing: Set[ErrorKind] = _PASSING) -> None:
         """Do what is not measured, also where the provider is in trouble because of what was."""
@@ -562,7 +577,8 @@ class Experiment:
 
     def _remove(self, folder: str, passing: Set[ErrorKind] = _PASSING_REMOVAL) -> None:
         try:
-            self._patiently(lambda: self.provider.driver.delete(folder), passing)
+            with self._unmeasured():
+                self._patiently(lambda: self.provider.driver.delete(folder), passing)
         except CloudError as error:
             if error.kind is not ErrorKind.NOT_FOUND:
                 raise

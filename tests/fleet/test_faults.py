@@ -1,0 +1,100 @@
+"""A profile's faults hit what is measured and nothing else, and its draws are the run's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from .harness import Ended, Lab
+
+SPREAD = pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "n2"])
+PROFILE = '[meta]\nname = "{name}"\napi = "dropbox"\ndescription = "sick"\n[faults]\n{faults}\n'
+SICK = ("--provider", "emulated:./sick.toml")
+BENCH = """
+[[experiment]]
+name = "x"
+threads = 2
+files = 8
+operations = ["{operation}"]
+payload = {{generator = "random", size_bytes = 300}}
+"""
+
+
+def sick(lab: Lab, faults: str, name: str = "sick") -> Lab:
+    (lab.folder / f"{name}.toml").write_text(PROFILE.format(name=name, faults=faults))
+    return lab
+
+
+@SPREAD
+@pytest.mark.parametrize(
+    ("faults", "kind"), [("error_rate = 1", "server"), ("reset_rate = 1", "network")], ids=["errors", "resets"]
+)
+def test_only_what_is_measured_fails(lab: Lab, spread: tuple[str, ...], faults: str, kind: str) -> None:
+    sick(lab, faults).write("""
+        from pytest_cloudbench.arrival import Threads
+        from pytest_cloudbench.model import CloudError, Verb
+
+        def test_download(experiment, payloads):
+            result = experiment.run(payloads.random(300), arrival=Threads(2), files=8, operation=Verb.GET)
+            assert (result["ops"], result["ok"], result["failed"]) == (8, 0, 8)
+
+        def test_upload(experiment, payloads):
+            result = experiment.run(payloads.random(300), arrival=Threads(2), files=8)
+            assert (result["ops"], result["ok"], result["failed"]) == (8, 0, 8)
+            assert result.doubts == () and result["files"] == 8
+
+        def test_kept_files_are_removed(experiment, payloads):
+            made = experiment.run(payloads.random(300), arrival=Threads(2), files=8, operation=Verb.GET, keep=True)
+            assert experiment.remove(made.files)
+
+        def test_what_a_test_does_itself_is_its_own(experiment, payloads):
+            experiment.run(payloads.random(300), arrival=Threads(2), files=8)
+            with pytest.raises(CloudError):
+                experiment.provider.driver.mkdir("/mine")
+    """)
+    run = lab.run(*SICK, *spread)
+    assert run.counts() == {"passed": 4}, run.text
+    errors = run.info("test_download[emulated:./sick.toml]")["errors"]
+    assert errors == {kind: 8}
+
+
+@SPREAD
+def test_what_is_prepared_is_not_damaged(lab: Lab, spread: tuple[str, ...]) -> None:
+    sick(lab, "corrupt_rate = 1").write(BENCH.format(operation="download"), "get.bench.toml")
+    lab.write(BENCH.format(operation="upload"), "put.bench.toml")
+    run = lab.run("get.bench.toml", "put.bench.toml", *SICK, *spread)
+    assert run.counts() == {"passed": 2}, run.text
+    found = {name.partition("#")[2] or name: entry["extra_info"] for name, entry in by_full_name(run).items()}
+    assert (found["download"]["ok"], found["download"]["corrupt"]) == (8, 0)
+    assert (found["upload"]["ok"], found["upload"]["corrupt"]) == (0, 8)
+
+
+def by_full_name(run: Ended) -> dict[str, dict[str, dict[str, object]]]:
+    return {entry["fullname"]: entry for entry in run.document["benchmarks"]}
+
+
+def test_draws_are_those_of_the_runs_seed(lab: Lab) -> None:
+    """Which of many operations fail is drawn, one after the other where there is one sensor."""
+    for name in ("sick", "same"):
+        sick(lab, "error_rate = 0.5", name)
+    lab.write("""
+        from pytest_cloudbench.model import Verb
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_it(experiment, payloads, number):
+            result = experiment.run(
+                payloads.random(30), arrival=ThinkTime(0), sensors=1, ops_per_sensor=50, operation=Verb.STAT,
+                detail=True,
+            )
+            experiment.report("drawn " + "".join(outcome[0] for outcome in result.ops["outcome"]))
+    """)
+
+    def drawn(*options: str) -> list[str]:
+        run = lab.run(*SICK, "--provider", "emulated:./same.toml", *options)
+        assert run.counts() == {"passed": 4}, run.text
+        return run.lines_with("drawn ")
+
+    first, again = drawn("--cloudbench-seed", "one"), drawn("--cloudbench-seed", "one")
+    assert first == again
+    assert len(set(first)) == 4, "neither two emulators nor two experiments see the same"
+    assert not set(first) & set(drawn("--cloudbench-seed", "two"))
+    assert not set(drawn()) & set(drawn())

@@ -22,7 +22,7 @@ __all__ = ["measure"]
 _AGENTS = 50
 _EMPTY_TEST = "def test_empty(): pass\n"
 _EMPTY_EXPERIMENT = "def test_empty_experiment(experiment): pass\n"
-_MARKED_TEST = "import pytest\n@pytest.mark.fleet\ndef test_marked_only(): pass\n"
+_MARKED_TEST = 'import pytest\n@pytest.mark.usefixtures("fleet")\ndef test_marked_only(): pass\n'
 _INTERRUPTED = 2
 
 

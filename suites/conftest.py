@@ -18,7 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def grid(request: pytest.FixtureRequest) -> str:
     """Which grid was asked for: ``quick`` or ``paper``."""
-    name: str = request.config.option.grid
+    name: str = request.config.option.cloudbench_grid
     return name
 
 

@@ -53,6 +53,7 @@ LAYERS = {
     "report": 4,
     "live": 4,
     "plugin": 5,
+    "options": 5,
     "fleet": 5,
     "collect": 5,
     "cli": 5,
@@ -64,6 +65,9 @@ SIDEWAYS = {
     ("credentials", "extras"): "the same",
     ("plugin", "fleet"): "the plugin wires the fleet in",
     ("plugin", "collect"): "the plugin wires the collectors in",
+    ("plugin", "options"): "the plugin registers its options",
+    ("fleet", "options"): "a session says which of its short names others have",
+    ("options", "fleet"): "an option that is a duration is read as the series reads it",
     ("collect", "fleet"): "the tests of a file are experiments",
     ("engine", "drivers.base"): "the engine calls the seam, never a driver",
     ("credentials", "drivers"): "which credentials a provider needs is data of its driver",
@@ -97,8 +101,8 @@ ORDINARY = frozenset("box drive mega swift".split())
 COMPANIONS = frozenset("driver emulator client provider sdk api account token google openstack".split())
 # (module, literal) that may occur once although it names a provider.
 NAMED = {
-    ("plugin", "emulated:dropbox"): "the default of --provider needs no account",
-    ("plugin", "syncthing"): "the default of --client is a real one that Debian has, and ours",
+    ("options", "emulated:dropbox"): "the default of --provider needs no account",
+    ("options", "syncthing"): "the default of --client is a real one that Debian has, and ours",
 }
 
 # All that layers 0 and 1 may import from the standard library: no clock, socket, file or thread among it.
@@ -507,7 +511,7 @@ FOUND = [
     ("provider_names", "engine", "spec = 'emulated:mega'", "names the provider mega"),
     ("provider_names", "engine", "class BoxDriver: pass", "names the provider box"),
     ("provider_names", "engine", "DEFAULT = 'emulated:dropbox'", "names the provider dropbox"),
-    ("provider_names", "plugin", "A = 'emulated:dropbox'\nB = 'emulated:dropbox'", "2: 'emulated:dropbox' names"),
+    ("provider_names", "options", "A = 'emulated:dropbox'\nB = 'emulated:dropbox'", "2: 'emulated:dropbox' names"),
     ("pure", "model", "import os", "os is not in PURE"),
     ("pure", "stats", "def f():\n    from time import perf_counter", "time is not in PURE"),
     ("pure", "stats", "import numpy", "numpy is not in PURE"),
@@ -560,7 +564,7 @@ ALLOWED = [
     ("provider_names", "engine", "'''Such as Dropbox.'''\n# also Dropbox\nfrom rich import box\ndrive(box.SIMPLE)"),
     ("provider_names", "engine", "inbox = 'swift answers in a box'"),
     ("provider_names", "drivers.one", "import dropbox"),
-    ("provider_names", "plugin", "DEFAULT = 'emulated:dropbox'"),
+    ("provider_names", "options", "DEFAULT = 'emulated:dropbox'"),
     ("pure", "arrival", "from random import Random\nRandom('seed').random()"),
     ("pure", "arrival", "import random\nrandom.Random(7).random()"),
     ("pure", "expect", "import tomllib\nfrom urllib.parse import parse_qsl\ntomllib.loads('')"),

@@ -1,4 +1,4 @@
-"""The pytest plugin: every hook, option and fixture in one place, and nothing else.
+"""The pytest plugin: every hook and fixture in one place, and nothing else.
 
 What may live here: wiring. A run that uses nothing of it pays for this module's import alone, so
 everything heavier is imported inside the hook that needs it.
@@ -7,13 +7,13 @@ everything heavier is imported inside the hook that needs it.
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentTypeError
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from pytest_cloudbench.collect import collector_of, only_config_files
+from pytest_cloudbench.options import DEFAULT_CLIENTS, DEFAULT_PROVIDER, accept_short_names, add_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,123 +29,40 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-_DEFAULT_PROVIDER = "emulated:dropbox"
-_DEFAULT_CLIENTS = ("syncthing", "reference")
 _SESSION = pytest.StashKey[Any]()
+_EVERYWHERE = pytest.StashKey[bool]()
+"""Whether an item runs on all agents at the same time."""
 
-
-def _seconds(text: str) -> float:
-    """The value of an option that is a duration."""
-    from pytest_cloudbench.fleet.series import duration_s
-    from pytest_cloudbench.model import UsageError
-
-    try:
-        return duration_s(text)
-    except UsageError as error:
-        raise ArgumentTypeError(str(error)) from None
-
-
-_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("--provider", {
-        "action": "append", "metavar": "SPEC", "default": [],
-        "help": "storage service under test, may repeat: emulated:PROFILE (an embedded one), folder:PATH, or the "
-                f"name of a real one (default: {_DEFAULT_PROVIDER})",
-    }),
-    ("--client", {
-        "action": "append", "metavar": "NAME|FILE.toml", "default": [],
-        "help": "sync client under test, may repeat: a name with options (lsyncd?compress=0), or a file that describes "
-                f"a command (default: {' and '.join(_DEFAULT_CLIENTS)}, where they are installed)",
-    }),
-    ("--keep-captures", {
-        "action": "store_true", "help": "keep captures of sync clients with the results; they hold what was sent",
-    }),
-    ("--grid", {
-        "choices": ("quick", "paper"), "default": "quick",
-        "help": "size of the parameter grids: two minutes, or the papers' own in real time (default: %(default)s)",
-    }),
-    ("--time-scale", {
-        "type": float, "metavar": "K", "default": 1.0,
-        "help": "run intervals and the emulator's clock K times faster (emulated providers only)",
-    }),
-    ("--max-ops", {"type": int, "metavar": "N", "help": "stop each experiment after N operations"}),
-    ("--max-bytes", {"type": int, "metavar": "N", "help": "stop each experiment before it uploads more than N bytes"}),
-    ("--capacity-loss", {
-        "type": float, "metavar": "SHARE", "default": 0.01,
-        "help": "suites/capacity: the loss rate that is still good enough (default: %(default)s)",
-    }),
-    ("--capacity-p99", {
-        "type": float, "metavar": "SECONDS", "default": 2.0,
-        "help": "suites/capacity: the response time p99 that is still good enough (default: %(default)s)",
-    }),
-    ("--capacity-seconds", {
-        "type": float, "metavar": "SECONDS", "help": "suites/capacity: how long each probe lasts (default: by grid)",
-    }),
-    ("--capacity-ops", {
-        "type": int, "metavar": "N", "help": "suites/capacity: operations that a search may take (default: by grid)",
-    }),
-    ("--duration", {
-        "type": _seconds, "metavar": "TIME",
-        "help": "how long a series lasts, such as 90s, 6h or 20d (default: by grid)",
-    }),
-    ("--resume", {
-        "nargs": "?", "const": "", "metavar": "FILE",
-        "help": "go on with the latest unfinished series of the same test and provider, or with that of a state file",
-    }),
-    ("--cloudbench-pause", {
-        "type": _seconds, "metavar": "TIME", "help": "between two rounds of a series (default: by grid)",
-    }),
-    ("--cloudbench-keep", {
-        "action": "store_true", "help": "remove the files of a series at its end instead of after each round",
-    }),
-    ("--idle-seconds", {
-        "type": float, "metavar": "SECONDS",
-        "help": "suites/idle: how long the client is left alone (default: by grid)",
-    }),
-    ("--cloudbench-fail", {
-        "action": "append", "metavar": "METRIC:BOUND", "default": [],
-        "help": "fail a test whose metric breaks the bound, may repeat: loss_rate:0.01 (absolute), "
-                "response_p99:10%% (relative to the compared run)",
-    }),
-    ("--cloudbench-expectations", {
-        "metavar": "FILE", "help": "TOML file of recorded expectations; the suites bring their own",
-    }),
-    ("--cloudbench-results", {
-        "metavar": "DIR", "default": "results",
-        "help": "where records go, beside pytest-benchmark's JSON (default: %(default)s)",
-    }),
-    ("--cloudbench-seed", {
-        "metavar": "TEXT", "help": "what payloads and random delays are made from (default: new for each run)",
-    }),
-    ("--cloudbench-patience", {
-        "type": float, "metavar": "SECONDS", "default": 120.0,
-        "help": "end an agent that gives no sign of life for so long while others wait (default: %(default)s)",
-    }),
-    ("--benchcloud-fill", {
-        "metavar": "FILES:BYTES", "default": "50:102400",
-        "help": "what the folder of a BenchCloud download holds: so many files of so many bytes (default: %(default)s)",
-    }),
-    ("--benchcloud-capture", {
-        "metavar": "FILE", "help": "capture settings for BenchCloud's files, as BenchCloud took them with -c",
-    }),
-    ("--cloudbench-max-lateness", {
-        "type": float, "metavar": "SECONDS", "default": 0.2,
-        "help": "lateness p99 above which the engine counts as saturated (default: %(default)s)",
-    }),
-)  # fmt: skip
+_PARAMETRIZED: Mapping[str, Literal["function", "module", "session"]] = {
+    "provider": "session", "sync_lab": "module", "client_run": "function",
+}  # fmt: skip
+"""Fixtures whose values the command line gives, and how long each lives."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_addoption."""
-    group = parser.getgroup("cloudbench", "cloud storage experiments")
-    for name, facts in _OPTIONS:
-        group.addoption(name, **facts)
+    add_options(parser)
+    parser.addini(
+        "cloudbench_files",
+        "names of files that are collected as experiments wherever they are found (globs such as *.bench.toml); "
+        "without it only those that the command line names",
+        type="args",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None]:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_load_initial_conftests."""
+    yield
+    accept_short_names(early_config, parser, args)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_configure."""
-    config.addinivalue_line("markers", "fleet: runs on all agents (pytest-xdist workers) at the same time")
-    named_files = only_config_files(config.args)
+    named_files = only_config_files(config.args, config.invocation_params.dir)
     if config.option.pyargs or named_files:
         from pytest_cloudbench.fleet import policy
 
@@ -155,8 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
         elif named_files:
             policy.adopt_files(config)
     option = config.option
-    used = option.provider or option.cloudbench_fail or option.cloudbench_expectations or option.time_scale != 1.0
-    if used and not hasattr(config, "workerinput"):
+    used = option.cloudbench_provider or option.cloudbench_fail or option.cloudbench_expectations
+    if (used or option.cloudbench_time_scale != 1.0) and not hasattr(config, "workerinput"):
         _session(config)  # bad input is reported before anything starts
 
 
@@ -180,31 +97,36 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_generate_tests."""
-    found = getattr(metafunc, "_arg2fixturedefs", {}).get("provider", ())  # a user's own fixture is left alone
-    if "provider" in metafunc.fixturenames and all(each.func.__module__ == __name__ for each in found):
-        of_file = getattr(metafunc.function, "cloudbench_providers", ())
-        specs = metafunc.config.option.provider or of_file or [_DEFAULT_PROVIDER]
-        metafunc.parametrize("provider", list(dict.fromkeys(specs)), indirect=True, scope="session")
-    if "sync_lab" in metafunc.fixturenames:
-        chosen = metafunc.config.option.client or _DEFAULT_CLIENTS
-        metafunc.parametrize("sync_lab", list(dict.fromkeys(chosen)), indirect=True, scope="module")
-    if "client_run" in metafunc.fixturenames:
-        chosen = metafunc.config.option.client or _DEFAULT_CLIENTS
-        metafunc.parametrize("client_run", list(dict.fromkeys(chosen)), indirect=True)
+    if _PARAMETRIZED.keys().isdisjoint(metafunc.fixturenames):
+        return
+    from pytest_cloudbench.fleet import items
+
+    option = metafunc.config.option
+    for name in sorted(_PARAMETRIZED.keys() & items.comes_to(metafunc.definition, __name__)):
+        if items.is_parametrized(metafunc, name):
+            continue
+        if name == "provider":
+            of_file = getattr(metafunc.function, "cloudbench_providers", ())
+            chosen = option.cloudbench_provider or of_file or [DEFAULT_PROVIDER]
+        else:
+            chosen = option.cloudbench_client or DEFAULT_CLIENTS
+        metafunc.parametrize(name, list(dict.fromkeys(chosen)), indirect=True, scope=_PARAMETRIZED[name])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_modifyitems."""
     for item in items:
-        if {"fleet", "experiment"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker("fleet")
+        if "fleet" in getattr(item, "fixturenames", ()):
+            from pytest_cloudbench.fleet.items import comes_to
+
+            item.stash[_EVERYWHERE] = "fleet" in comes_to(item, __name__)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist lets the controller schedule what was collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_finish."""
     if hasattr(session.config, "workerinput"):
-        fleet = [item.nodeid for item in session.items if item.get_closest_marker("fleet")]
+        fleet = [item.nodeid for item in session.items if item.stash.get(_EVERYWHERE, False)]
         if fleet:  # then, and only then, stock benchmarks are switched on and run alone
             fleet += [item.nodeid for item in session.items if _runs_alone(item)]
             ours = _session(session.config)
@@ -215,15 +137,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_protocol."""
-    session = item.config.stash.get(_SESSION, None)
-    marked = item.get_closest_marker("fleet") is not None
-    if marked and session is None:
-        session = _session(item.config)
-    if session is None or not (marked or (session.fleet_run and _runs_alone(item))):
+    everywhere = item.stash.get(_EVERYWHERE, False)
+    session = _session(item.config) if everywhere else item.config.stash.get(_SESSION, None)
+    if session is None or not (everywhere or (session.fleet_run and _runs_alone(item))):
         return None
     from pytest_cloudbench.fleet import protocol
 
-    (protocol.run_everywhere if marked else protocol.run_solo)(item, nextitem, session.agent)
+    (protocol.run_everywhere if everywhere else protocol.run_solo)(item, nextitem, session.agent)
     return True
 
 
@@ -243,7 +163,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_makereport."""
     report = yield
-    if call.excinfo is not None and item.get_closest_marker("fleet") is not None:
+    if call.excinfo is not None and item.stash.get(_EVERYWHERE, False):
         from pytest_cloudbench.fleet.protocol import plain_report
 
         plain_report(report, call.excinfo.value)
@@ -304,10 +224,10 @@ def pytest_testnodedown(node: WorkerController, error: object) -> None:
     _session(node.config).lose_node(node.gateway.id)
 
 
-@pytest.hookimpl(optionalhook=True, tryfirst=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Fleet items need a scheduler of their own; without them it hands over to the stock one."""
-    return _session(config).make_scheduler(log)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: WorkerController, ids: list[str]) -> None:
+    """Fleet items need a scheduler of their own; without them the one that xdist has chosen is not touched."""
+    _session(node.config).take_over(node, ids)
 
 
 # -- fixtures -----------------------------------------------------------------------------------------
@@ -353,7 +273,7 @@ def sync_lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A sync client on a link of its own, for all tests of a module: ``--client``, one parameter for each."""
     from pytest_cloudbench.fleet.sync import SyncLab
 
-    session, keep = _session(request.config), request.config.option.keep_captures
+    session, keep = _session(request.config), request.config.option.cloudbench_keep_captures
     lab = SyncLab(request.param, tmp_path_factory.mktemp("sync"), session.facts, session.agent, keep_captures=keep)
     yield lab
     lab.close()
@@ -386,7 +306,11 @@ def _gated(item: pytest.Item) -> Generator[None]:
 
 
 def _runs_alone(item: pytest.Item) -> bool:
-    return "benchmark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("fleet") is None
+    if "benchmark" not in getattr(item, "fixturenames", ()) or item.stash.get(_EVERYWHERE, False):
+        return False
+    from pytest_cloudbench.fleet.items import uses_stock_benchmark
+
+    return uses_stock_benchmark(item)
 
 
 def _session(config: pytest.Config) -> Any:

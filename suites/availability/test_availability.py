@@ -66,14 +66,14 @@ class _Options:
 @pytest.fixture
 def options(request: pytest.FixtureRequest) -> _Options:
     """The grid's numbers, with those that were given in their place."""
-    option, grid = request.config.option, request.config.option.grid
+    option, grid = request.config.option, request.config.option.cloudbench_grid
     plan = PLANS[grid]
-    if option.duration is not None:
-        plan = replace(plan, duration_s=option.duration)
+    if option.cloudbench_duration is not None:
+        plan = replace(plan, duration_s=option.cloudbench_duration)
     if option.cloudbench_pause is not None:
         plan = replace(plan, pause_s=option.cloudbench_pause)
-    keeps_plan = option.duration is None and option.cloudbench_pause is None
-    return _Options(FILES[grid], SIZES_KB[grid], plan, keeps_plan, option.resume, option.cloudbench_keep)
+    keeps_plan = option.cloudbench_duration is None and option.cloudbench_pause is None
+    return _Options(FILES[grid], SIZES_KB[grid], plan, keeps_plan, option.cloudbench_resume, option.cloudbench_keep)
 
 
 def test_series(experiment: Experiment, payloads: Payloads, options: _Options) -> None:

@@ -39,10 +39,10 @@ def limits(request: pytest.FixtureRequest, grid: str) -> dict[str, Any]:
     """What passes, how long a probe lasts, and how many operations the search may take."""
     option = request.config.option
     return {
-        "loss": option.capacity_loss,
-        "p99_s": option.capacity_p99,
-        "probe_s": option.capacity_seconds or PROBE_S[grid],
-        "max_ops": option.capacity_ops or OPS[grid],
+        "loss": option.cloudbench_capacity_loss,
+        "p99_s": option.cloudbench_capacity_p99,
+        "probe_s": option.cloudbench_capacity_seconds or PROBE_S[grid],
+        "max_ops": option.cloudbench_capacity_ops or OPS[grid],
         "resolution": RESOLUTION[grid],
     }
 

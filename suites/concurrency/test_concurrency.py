@@ -27,7 +27,7 @@ REPEATS = {"quick": 2, "paper": 3}
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One experiment per size; it goes through all numbers of threads."""
-    sizes = SIZES[metafunc.config.option.grid]
+    sizes = SIZES[metafunc.config.option.cloudbench_grid]
     metafunc.parametrize("size_bytes", sizes.values(), ids=sizes)
 
 

@@ -30,7 +30,7 @@ REPEATS = 3
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One experiment per size; it goes through all levels."""
-    sizes = SIZES[metafunc.config.option.grid]
+    sizes = SIZES[metafunc.config.option.cloudbench_grid]
     metafunc.parametrize("size_bytes", sizes.values(), ids=sizes)
 
 

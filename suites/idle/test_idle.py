@@ -37,7 +37,7 @@ DAY_S = 86_400
 @pytest.fixture
 def idle_s(pytestconfig: pytest.Config, grid: str) -> float:
     """How long the client is left alone."""
-    given: float | None = pytestconfig.option.idle_seconds
+    given: float | None = pytestconfig.option.cloudbench_idle_seconds
     if given is not None and not 1 <= given < float("inf"):
         raise pytest.UsageError(f"--idle-seconds {given:g}: expected a second or more")
     return IDLE_S[grid] if given is None else given

@@ -34,7 +34,7 @@ QUICK_ROWS = {("4.2", 10, 1), ("4.2", 30, 1), ("4.2", 50, 1), ("4.3", 10, 1), ("
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Grids: the tables' own rows, and sensors times interval for everything else."""
-    grid = metafunc.config.option.grid
+    grid = metafunc.config.option.cloudbench_grid
     if "row" in metafunc.fixturenames:
         table = metafunc.function.__name__.removeprefix("test_table_").replace("_", ".")
         rows = [row for row in ROWS if row["table"] == table and (grid == "paper" or _key(row) in QUICK_ROWS)]

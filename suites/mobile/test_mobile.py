@@ -53,7 +53,7 @@ DRAWN = "drawn only: grows with the RTT, faster for many small files; Box is the
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Grids: ``quick``, or the paper's ranges."""
-    grid = metafunc.config.option.grid
+    grid = metafunc.config.option.cloudbench_grid
     given: dict[str, tuple[Sequence[Any], Any]] = {
         "rtt_ms": (RTT_MS[grid], lambda value: f"{value}ms"),
         "loss": (LOSS[grid], lambda value: f"{value:g}"),

@@ -35,7 +35,7 @@ DEADLINE_S = {"quick": 15.0, "paper": 120.0}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Sizes as the table prints them."""
     if "size" in metafunc.fixturenames:
-        sizes = SIZES[metafunc.config.option.grid]
+        sizes = SIZES[metafunc.config.option.cloudbench_grid]
         metafunc.parametrize("size", sizes, ids=lambda size: size.replace(" ", ""))
 
 
@@ -47,7 +47,7 @@ def bytes_of(size: str) -> int:
 
 def test_table_4_5(experiment: Experiment, payloads: Payloads, size: str, pytestconfig: pytest.Config) -> None:
     """Table 4.5: from the end of the upload to the start of the first intact download by another client."""
-    grid, size_bytes = pytestconfig.option.grid, bytes_of(size)
+    grid, size_bytes = pytestconfig.option.cloudbench_grid, bytes_of(size)
     published: dict[str, Any] = {"readiness_s": PUBLISHED_MS[size] / 1e3, "source": SOURCE}
     result = measure_readiness(
         experiment,

@@ -30,7 +30,9 @@ REPEATS = 3
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One experiment per size of the object."""
-    metafunc.parametrize("size_mb", SIZES_MB[metafunc.config.option.grid], ids=lambda size_mb: f"{size_mb}MB")
+    metafunc.parametrize(
+        "size_mb", SIZES_MB[metafunc.config.option.cloudbench_grid], ids=lambda size_mb: f"{size_mb}MB"
+    )
 
 
 def test_table_2(experiment: Experiment, payloads: Payloads, size_mb: int, grid: str) -> None:

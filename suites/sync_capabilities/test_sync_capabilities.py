@@ -54,7 +54,7 @@ TABLE_4_7_MB = {("20 MB", 3): 25.58}
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Grids: ``quick``, or the papers' own."""
-    grid = metafunc.config.option.grid
+    grid = metafunc.config.option.cloudbench_grid
     given: dict[str, Sequence[Any]] = {
         "files": FIGURE_3_FILES[grid],
         "content": tuple(FIGURE_5_KINDS),

@@ -63,7 +63,7 @@ _MUCH = 0.1
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Grids: ``quick``, or the paper's own."""
-    grid = metafunc.config.option.grid
+    grid = metafunc.config.option.cloudbench_grid
     names = metafunc.fixturenames
     if "size" in names:
         metafunc.parametrize("size", SIZES[grid], ids=lambda size: size.replace(" ", ""))

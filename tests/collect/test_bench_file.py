@@ -39,6 +39,7 @@ SENSORS: dict[str, Any] = {
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     with lab_in(tmp_path) as made:
+        (tmp_path / "pytest.ini").write_text("[pytest]\ncloudbench_files = *.bench.toml\n")
         yield made
 
 
@@ -156,7 +157,8 @@ def test_a_grid_is_a_test_of_each_combination(lab: Lab, spread: tuple[str, ...])
 def test_names_are_the_same_however_it_is_started(lab: Lab) -> None:
     write(lab, POOL, SENSORS, name=f"inner/{FILE}")
     (lab.folder / "pytest.ini").write_text(
-        "[pytest]\npython_functions = check_*\ncollect_imported_tests = false\naddopts = --strict-markers\n"
+        "[pytest]\npython_functions = check_*\ncollect_imported_tests = false\n"
+        "cloudbench_files = *.bench.toml\naddopts = --strict-markers\n"
     )
     expected = [f"inner/{FILE}::{name}[folder:objects]" for name in ("pool", "sensors")]
     for target in (".", "inner", f"inner/{FILE}"):
@@ -324,10 +326,13 @@ def test_named_files_are_stored_and_compared_without_further_options(lab: Lab) -
 @pytest.mark.parametrize(
     ("args", "is_so"),
     [([], False), (["."], False), (["a.bench.toml"], True), (["a.bench.toml::x[p]", "b/c.bench.toml"], True),
-     (["a.bench.toml", "test_b.py"], False), (["bench.toml"], False)],
+     (["a.bench.toml", "test_b.py"], False), (["bench.toml"], False), (["old.conf"], True), (["setup.cfg"], False),
+     (["old.conf::x", "setup.cfg"], False)],
 )  # fmt: skip
-def test_only_bench_files(args: list[str], is_so: bool) -> None:
-    assert only_config_files(args) == is_so
+def test_only_bench_files(args: list[str], is_so: bool, tmp_path: Path) -> None:
+    (tmp_path / "old.conf").write_text("[test]\n[driver]\n")
+    (tmp_path / "setup.cfg").write_text("[metadata]\n")
+    assert only_config_files(args, tmp_path) == is_so
 
 
 def test_a_session_without_such_files_imports_nothing_of_it() -> None:
@@ -338,7 +343,7 @@ def test_a_session_without_such_files_imports_nothing_of_it() -> None:
         "print(*sorted(name for name in sys.modules if name.startswith('pytest_cloudbench')))\n"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert loaded == ["pytest_cloudbench", "pytest_cloudbench.collect", "pytest_cloudbench.plugin"]
+    assert loaded == [f"pytest_cloudbench{name}" for name in ("", ".collect", ".options", ".plugin")]
 
 
 # --- what is wrong ---

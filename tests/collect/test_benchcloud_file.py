@@ -45,6 +45,7 @@ SEEN = """
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     with lab_in(tmp_path) as made:
+        (tmp_path / "pytest.ini").write_text("[pytest]\ncloudbench_files = *.conf *.ini *.cfg\n")
         yield made
 
 

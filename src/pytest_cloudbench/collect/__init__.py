@@ -7,6 +7,7 @@ names.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,25 +22,46 @@ _INI_MOST_BYTES = 1 << 20
 
 
 def collector_of(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """What collects this file, or None where it is not ours."""
+    """What collects this file, or None where it is not ours.
+
+    A file that the command line names may be one, and one in a folder whose name ``cloudbench_files`` allows.
+    """
+    if not _may_be_ours(path):
+        return None
+    globs = parent.config.getini("cloudbench_files")
+    if not (parent.session.isinitpath(path) or any(fnmatchcase(path.name, glob) for glob in globs)):
+        return None
     if path.name.endswith(_BENCH_ENDING):
         from pytest_cloudbench.collect.bench_file import BenchFileModule
 
         return BenchFileModule.from_parent(parent, path=path)
-    if path.suffix.lower() in _INI_ENDINGS and _has(path, b"[test]", b"[driver]"):
-        from pytest_cloudbench.collect.benchcloud_file import BenchCloudModule, read_text
-        from pytest_cloudbench.configs.benchcloud import is_benchcloud
+    if _is_benchcloud(path):
+        from pytest_cloudbench.collect.benchcloud_file import BenchCloudModule
 
-        return BenchCloudModule.from_parent(parent, path=path) if is_benchcloud(read_text(path)) else None
+        return BenchCloudModule.from_parent(parent, path=path)
     return None
 
 
-def only_config_files(args: Sequence[str]) -> bool:
-    """Whether a command line names such files and nothing else; told by their names."""
-    names = [Path(arg.partition("::")[0]) for arg in args]
-    return bool(names) and all(
-        path.name.endswith(_BENCH_ENDING) or path.suffix.lower() in _INI_ENDINGS for path in names
+def only_config_files(args: Sequence[str], folder: Path) -> bool:
+    """Whether a command line given in ``folder`` names such files and nothing else."""
+    paths = [folder / arg.partition("::")[0] for arg in args]
+    return bool(paths) and all(
+        path.name.endswith(_BENCH_ENDING) or (_may_be_ours(path) and _is_benchcloud(path)) for path in paths
     )
+
+
+def _may_be_ours(path: Path) -> bool:
+    """Told by the name alone, because it is asked of every file."""
+    return path.name.endswith(_BENCH_ENDING) or path.suffix.lower() in _INI_ENDINGS
+
+
+def _is_benchcloud(path: Path) -> bool:
+    if not _has(path, b"[test]", b"[driver]"):
+        return False
+    from pytest_cloudbench.collect.benchcloud_file import read_text
+    from pytest_cloudbench.configs.benchcloud import is_benchcloud
+
+    return is_benchcloud(read_text(path))
 
 
 def _has(path: Path, *words: bytes) -> bool:

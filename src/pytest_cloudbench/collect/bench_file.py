@@ -49,7 +49,7 @@ class BenchFileModule(ConfigModule):
         made = {}
         for at, bench in enumerate(found.experiments):
             place = f"experiment[{at}]"
-            if not self.config.option.provider:  # they win
+            if not self.config.option.cloudbench_provider:  # they win
                 for spec in bench.providers:
                     _check_provider(spec, found.source, f"{place}.provider")
             for number, claim in enumerate(bench.expectations):

@@ -65,7 +65,9 @@ class BenchCloudModule(ConfigModule):
         text = read_text(path)
         shipped = resources.files("pytest_cloudbench.data") / "benchcloud.toml"
         classes = parse_classes(shipped.read_text("utf-8"), shipped.name)
-        found = {spec: parse_benchcloud(text, path.name, classes, spec) for spec in option.provider or [None]}
+        found = {
+            spec: parse_benchcloud(text, path.name, classes, spec) for spec in option.cloudbench_provider or [None]
+        }
         any_test = next(iter(found.values()))
         if None in found and any_test.local:
             return {name: _refusing(any_test)}
@@ -73,8 +75,8 @@ class BenchCloudModule(ConfigModule):
         captured = _capture_of(option.benchcloud_capture)
 
         def benchcloud(experiment: Experiment, payloads: Payloads) -> None:
-            test = found[experiment.provider.spec if option.provider else None]
-            _Running(test, experiment, payloads.seed, fill, captured, bool(option.provider)).run()
+            test = found[experiment.provider.spec if option.cloudbench_provider else None]
+            _Running(test, experiment, payloads.seed, fill, captured, bool(option.cloudbench_provider)).run()
 
         return {name: benchcloud}
 

@@ -147,5 +147,5 @@ def client_run_of(item: pytest.Item, agent: Agent, spec: str, facts: RunFacts) -
     named = _Named(spec)
     experiment: Experiment = experiment_of(item, agent, named, facts)
     experiment.params = {key: value for key, value in experiment.params.items() if key != "client_run"}
-    keep_captures = bool(item.config.option.keep_captures)
+    keep_captures = bool(item.config.option.cloudbench_keep_captures)
     return ClientRun(spec, agent, experiment, facts, named, keep_captures=keep_captures)

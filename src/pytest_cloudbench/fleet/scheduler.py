@@ -1,7 +1,7 @@
 """Which worker gets which item: fleet items go to all, the rest is shared out.
 
 What may live here: the xdist scheduler, and nothing about what an item does. Leans on private names of
-pytest-xdist (``EachScheduling``'s attributes, ``DSession.sched``); the upper bound on its version is in
+pytest-xdist (the schedulers' attributes, ``DSession.sched``); the upper bound on its version is in
 pyproject.toml, and ``tests/fleet`` fails loudly when a name moves.
 
 A worker starts an item only when it knows the next one, so every node is kept two items ahead and no
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from xdist.scheduler import EachScheduling
+from xdist.scheduler import EachScheduling, LoadScheduling
 from xdist.workermanage import WorkerController
 
 if TYPE_CHECKING:
@@ -39,17 +39,14 @@ class _Reported:
 
 
 class FleetScheduling(EachScheduling):
-    """Gives items marked ``fleet`` (and those that must run alone) to every node in one order, after the others.
-
-    In a session without such items it hands over to the scheduler that ``--dist`` asks for.
-    """
+    """Gives items of the fleet (and those that must run alone) to every node in one order, after the others."""
 
     def __init__(
         self, config: pytest.Config, log: Any, coordinator: Callable[[], Coordinator], fleet_items: set[str]
     ) -> None:
         super().__init__(config, log)
         self.collection_is_completed: bool = False
-        self._log, self._coordinator = log, coordinator
+        self._coordinator = coordinator
         self._shared: deque[int] = deque()
         self._for_all: list[int] = []
         self._cursor: dict[WorkerController, int] = {}
@@ -80,12 +77,9 @@ class FleetScheduling(EachScheduling):
     def schedule(self) -> None:
         """Send the first items to nodes that have none yet."""
         if not self._collection:
-            self._collection = next(iter(self.node2collection.values()))
-            if any(collection != self._collection for collection in self.node2collection.values()):
-                raise pytest.UsageError("cloudbench: the workers collected different tests")
-            if not self.fleet_items:
-                self._hand_over()
+            if not LoadScheduling._check_nodes_have_same_collection(self):  # says what differs
                 return
+            self._collection = next(iter(self.node2collection.values()))
             self.config.pluginmanager.register(self._reported)
             for index, nodeid in enumerate(self._collection):
                 (self._for_all if nodeid in self.fleet_items else self._shared).append(index)
@@ -114,9 +108,8 @@ class FleetScheduling(EachScheduling):
         return None if crashed is None else self._collection[crashed]
 
     def unreported(self) -> list[str]:
-        """Items of which no report has come; none where another scheduler has taken over."""
-        ours = self._collection if self.fleet_items else []
-        return [nodeid for nodeid in ours if nodeid not in self._reported.nodeids]
+        """Items of which no report has come."""
+        return [nodeid for nodeid in self._collection if nodeid not in self._reported.nodeids]
 
     def _is_ours_to_report(self, nodeid: str) -> bool:
         """Whether a lost node was the last one that could have reported the item it was at."""
@@ -176,14 +169,3 @@ class FleetScheduling(EachScheduling):
         self._cursor[node] += 1
         self._handed = max(self._handed, self._cursor[node])
         return index
-
-    def _hand_over(self) -> None:
-        """No fleet item in this session: the stock scheduler takes over as if it had been there from the start."""
-        session: Any = self.config.pluginmanager.getplugin("dsession")
-        stock = session.pytest_xdist_make_scheduler(config=self.config, log=self._log)
-        for node in self.node2pending:
-            stock.add_node(node)
-            if node in self.node2collection:
-                stock.add_node_collection(node, self.node2collection[node])
-        session.sched = stock
-        stock.schedule()

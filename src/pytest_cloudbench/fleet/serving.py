@@ -64,8 +64,8 @@ class Serving:
         workers: Workers,
     ) -> None:
         option = config.option
-        for spec in option.provider:
-            check_provider(spec, option.time_scale)
+        for spec in option.cloudbench_provider:
+            check_provider(spec, option.cloudbench_time_scale)
         gates = [expect.parse_gate(text) for text in option.cloudbench_fail]
         self.config, self.facts, self._workers = config, facts, workers
         self.conductor = Conductor(config, facts, _expectations(option.cloudbench_expectations), gates, self._say)

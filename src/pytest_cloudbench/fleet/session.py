@@ -20,6 +20,7 @@ from pytest_cloudbench.fleet.agent import host_id
 from pytest_cloudbench.fleet.facts import RunFacts
 from pytest_cloudbench.fleet.interrupts import Interrupts
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.options import long_name, taken_names
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.agent import Agent
@@ -47,8 +48,9 @@ class ControllerSession:
         self._scheduler: Any = None
         self._fleet_items: set[str] = set()
         self._interrupts = Interrupts(self._say_at_once, self._abandon)
+        self._collections: dict[Any, list[str]] = {}
         option = config.option
-        if option.provider or option.cloudbench_fail or option.cloudbench_expectations:
+        if option.cloudbench_provider or option.cloudbench_fail or option.cloudbench_expectations:
             self.serve()  # bad input is reported now
 
     def serve(self) -> Serving:
@@ -96,19 +98,30 @@ class ControllerSession:
         if serving is not None:
             serving.coordinator.leave_fleet(name, "was lost")
 
-    def make_scheduler(self, log: Any) -> Any:
-        """The scheduler of this session."""
-        from pytest_cloudbench.fleet.scheduler import FleetScheduling
+    def take_over(self, node: Any, nodeids: list[str]) -> None:
+        """A worker has collected its items: where some are for the whole fleet, from now on ours says who runs what.
 
-        self._scheduler = FleetScheduling(self.config, log, lambda: self.serve().coordinator, self._fleet_items)
-        return self._scheduler
+        Its agent has told so before. A session without such items keeps the scheduler that xdist, or another plugin,
+        has made.
+        """
+        xdist: Any = self.config.pluginmanager.getplugin("dsession")
+        if self._fleet_items and self._scheduler is None and not xdist.sched.collection_is_completed:
+            from pytest_cloudbench.fleet.scheduler import FleetScheduling
+
+            ours = FleetScheduling(self.config, xdist.log, lambda: self.serve().coordinator, self._fleet_items)
+            for each in xdist.sched.nodes:
+                ours.add_node(each)
+                if each in self._collections:
+                    ours.add_node_collection(each, self._collections[each])
+            self._scheduler = xdist.sched = ours
+        self._collections[node] = nodeids
 
     def apart(self, agent: str) -> bool:
         """Whether an agent is at an item that it alone runs."""
         return False if self._scheduler is None else bool(self._scheduler.apart(agent))
 
     def collected(self, nodeids: list[str]) -> None:
-        """Workers have collected items that all of them run; a quick one may do so before there is a scheduler."""
+        """A worker has collected items that all of them run."""
         self._fleet_items.update(nodeids)
 
     def ask(self, agent: str, answered: Callable[[], None]) -> None:
@@ -136,13 +149,19 @@ class ControllerSession:
         """Lines for pytest's header, where it is known by then that the plugin is used."""
         if self._serving is None:
             return []
-        providers = ", ".join(self.config.option.provider or ["the default provider"])
+        providers = ", ".join(self.config.option.cloudbench_provider or ["the default provider"])
         return [f"cloudbench: {providers}, run {self.facts.run_id}, seed {self.facts.seed}"]
 
     def summarize(self, reporter: Any) -> None:
         """The table of all experiments, at the end."""
         if self._serving is not None:
             self._serving.summarize(reporter)
+            taken = sorted(taken_names(self.config._parser))
+            if taken:
+                reporter.write_line(
+                    f"cloudbench: another plugin or a conftest.py has {', '.join(taken)}; "
+                    f"ours: {', '.join(map(long_name, taken))}"
+                )
 
     def finish(self, session: pytest.Session) -> None:
         """Report what nobody was left to run, keep what unfinished experiments measured, and save the entries."""
@@ -183,11 +202,11 @@ class ControllerSession:
 def _check(config: pytest.Config) -> None:
     """Raises UsageError for numbers that mean nothing."""
     option = config.option
-    if not (0 < option.time_scale < float("inf")):
-        raise UsageError(f"--time-scale {option.time_scale}: expected a number above 0")
+    if not (0 < option.cloudbench_time_scale < float("inf")):
+        raise UsageError(f"--time-scale {option.cloudbench_time_scale}: expected a number above 0")
     if not option.cloudbench_patience > 0:
         raise UsageError(f"--cloudbench-patience {option.cloudbench_patience:g}: expected seconds above 0")
-    for name, bound in (("--max-ops", option.max_ops), ("--max-bytes", option.max_bytes)):
+    for name, bound in (("--max-ops", option.cloudbench_max_ops), ("--max-bytes", option.cloudbench_max_bytes)):
         if bound is not None and bound < 0:
             raise UsageError(f"{name} {bound}: expected 0 or more")
 
@@ -200,9 +219,9 @@ def _run_facts(config: pytest.Config) -> RunFacts:
     return RunFacts(
         run_id=run_id,
         seed=option.cloudbench_seed or run_id,
-        time_scale=option.time_scale,
-        max_ops=option.max_ops,
-        max_bytes=option.max_bytes,
+        time_scale=option.cloudbench_time_scale,
+        max_ops=option.cloudbench_max_ops,
+        max_bytes=option.cloudbench_max_bytes,
         max_lateness_s=option.cloudbench_max_lateness,
         results=str(root / _machine_id() / run_id),
         host=host_id(),

@@ -1,0 +1,68 @@
+"""Projects of other people, and the plugins that they use."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .project import Project
+
+HERE = Path(__file__).parent
+INSTALLED = HERE.parents[1] / ".testbed" / f"pytest-plugins-{sys.version_info[0]}.{sys.version_info[1]}"
+_INSTALL_S = 120.0
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def plugin_folder() -> Callable[[str], Path]:
+    """Where a plugin of plugins.toml is importable from; installed on its first use, and kept."""
+    table = tomllib.loads((HERE / "plugins.toml").read_text("utf-8"))
+    return lambda name: _installed(name, table[name])
+
+
+def _installed(name: str, wanted: list[str]) -> Path:
+    folder = INSTALLED / "-".join([name, *(each.partition("==")[2] for each in wanted)])
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _only_one(folder.with_suffix(".lock")):
+        if not folder.exists():
+            half = folder.with_suffix(".half")
+            command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
+            done = subprocess.run(
+                [*command, "--upgrade", "--target", half, *wanted],
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_INSTALL_S, check=False,
+            )  # fmt: skip
+            if done.returncode:
+                said = (done.stderr.strip() or "no word").splitlines()[-1]
+                pytest.skip(f"{' '.join(wanted)} cannot be installed here: {said}")
+            half.rename(folder)
+    return folder
+
+
+@contextlib.contextmanager
+def _only_one(lock: Path) -> Iterator[None]:
+    """One process at a time; a lock whose owner has gone is worth nothing after the longest installation."""
+    limit_s = time.monotonic() + _INSTALL_S
+    while True:
+        try:
+            os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
+            break
+        except FileExistsError:
+            if time.monotonic() > limit_s:
+                lock.unlink(missing_ok=True)
+            time.sleep(0.05)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)

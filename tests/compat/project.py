@@ -1,0 +1,127 @@
+"""A project of somebody else in a folder: its tests run with and without this plugin, and both are compared.
+
+Every report that reaches the controller is compared (node id, phase, outcome, keywords, traceback, sections), the order
+where one process runs the tests, the exit status, and what is on the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WITHOUT = ("-p", "no:cloudbench")
+HANG_S = 120.0
+
+_RECORDER = """
+import json, os, sys
+
+def tell(kind, **facts):
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        with open(os.environ["RECORDED"], "a") as file:
+            file.write(json.dumps({"kind": kind, **facts}) + "\\n")
+
+def pytest_runtest_logreport(report):
+    tell("test", nodeid=report.nodeid, when=report.when, outcome=report.outcome, keywords=sorted(report.keywords),
+         longrepr=report.longreprtext, sections=report.sections, properties=report.user_properties,
+         wasxfail=getattr(report, "wasxfail", None))
+
+def pytest_collectreport(report):
+    if not report.passed:
+        tell("collect", nodeid=report.nodeid, outcome=report.outcome, longrepr=report.longreprtext)
+
+def pytest_warning_recorded(warning_message, when, nodeid):
+    tell("warning", nodeid=nodeid, when=when, longrepr=str(warning_message.message))
+
+def pytest_sessionfinish(session, exitstatus):
+    tell("end", status=int(exitstatus))
+"""
+
+_ALWAYS_DIFFERENT = (
+    (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
+    (re.compile(r"\b\d+\.\d+ ?m?s\b"), "TIME"),
+    (re.compile(r"\(\d+:\d\d:\d\d\)"), ""),
+    (re.compile(r"^(plugins: .*?)(, )?cloudbench-[\w.]+(, )?", re.M), r"\1\2"),  # the header may name it
+    (re.compile(r"\bgw\d+\b"), "gwN"),
+    (re.compile(r"\bpytest-\d+/"), "pytest-N/"),  # the folder of tmp_path
+    (re.compile(r"[-=]{3,}"), "---"),  # a line's length depends on the times in it
+)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run: its exit status, what it reported and what it printed."""
+
+    status: int
+    reports: list[Mapping[str, Any]]
+    text: str
+
+    def outcomes(self) -> list[str]:
+        """Node ids of what passed, failed... as ``NODEID: OUTCOME``, of the phase that decided it."""
+        decided = [each for each in self.reports if each["kind"] == "test"]
+        decided = [each for each in decided if each["when"] == "call" or each["outcome"] != "passed"]
+        return [f"{each['nodeid']}: {each['outcome']}" for each in decided]
+
+
+class Project:
+    """Files in a folder, and pytest there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "project"
+        self.folder.mkdir()
+        self._beside = folder / "recorder"
+        self._beside.mkdir()
+        (self._beside / "compat_recorder.py").write_text(_RECORDER)
+
+    def write(self, files: Mapping[str, str]) -> Project:
+        """Files by their paths."""
+        for name, text in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text))
+        return self
+
+    def run(self, *args: str, plugins: Sequence[Path] = (), env: Mapping[str, str] | None = None) -> Ran:
+        """Run pytest in the folder, with other people's plugins from these folders."""
+        recorded = self._beside / "reports.jsonl"
+        recorded.unlink(missing_ok=True)
+        dropped = ("PYTEST_", "CLOUDBENCH_", "COV_", "DJANGO_")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+        environment |= {"RECORDED": str(recorded), "PYTHONPATH": os.pathsep.join(map(str, [self._beside, *plugins])),
+                        "COLUMNS": "120", "PYTHONHASHSEED": "0", **(env or {})}  # fmt: skip
+        command = [sys.executable, "-m", "pytest", "-p", "compat_recorder", "-p", "no:cacheprovider", *args]
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=HANG_S, check=False,
+        )  # fmt: skip
+        lines = recorded.read_text().splitlines() if recorded.exists() else []
+        return Ran(done.returncode, [json.loads(line) for line in lines], done.stdout)
+
+    def check_same(self, *args: str, plugins: Sequence[Path] = (), env: Mapping[str, str] | None = None) -> Ran:
+        """Run with and without the plugin, compare, and give the run with it."""
+        without = self.run(*args, *WITHOUT, plugins=plugins, env=env)
+        ran = self.run(*args, plugins=plugins, env=env)
+        in_order = "-n" not in args
+        assert _comparable(ran, in_order) == _comparable(without, in_order)
+        assert ran.reports, ran.text
+        if in_order:
+            assert _steady(ran.text) == _steady(without.text)
+        return ran
+
+
+def _comparable(ran: Ran, in_order: bool) -> list[str]:
+    told = [_steady(json.dumps(report, sort_keys=True)) for report in ran.reports]
+    return [str(ran.status), *(told if in_order else sorted(told))]
+
+
+def _steady(text: str) -> str:
+    for pattern, instead in _ALWAYS_DIFFERENT:
+        text = pattern.sub(instead, text)
+    return text

@@ -1,0 +1,122 @@
+"""Our fixtures in a project that has things of the same names, and beside other people's plugins."""
+
+from __future__ import annotations
+
+import pytest
+
+from .project import Project
+
+EXPERIMENT = """
+    from pytest_cloudbench.arrival import FixedInterval
+
+    def test_ours(experiment, payloads):
+        result = experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=2)
+        assert result["ok"] == 4
+"""
+OURS = "test_ours.py::test_ours[folder:objects]: passed"
+SPREAD = pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "two"])
+
+
+@SPREAD
+def test_an_option_that_others_have_is_set_by_its_long_name(project: Project, spread: tuple[str, ...]) -> None:
+    project.write({
+        "test_ours.py": EXPERIMENT,
+        "conftest.py": "def pytest_addoption(parser): parser.addoption('--provider', choices=['aws'])",
+        "test_theirs.py": "def test_theirs(request): assert request.config.option.provider == 'aws'",
+    })  # fmt: skip
+    ran = project.run("--provider", "aws", "--cloudbench-provider", "folder:objects", "--max-ops", "4", *spread)
+    assert sorted(ran.outcomes()) == [OURS, "test_theirs.py::test_theirs: passed"], ran.text
+    assert "cloudbench: another plugin or a conftest.py has --provider; ours: --cloudbench-provider" in ran.text
+    assert project.run("--provider=folder:objects", *spread).status == 4
+
+
+@pytest.mark.parametrize("given", [("--provider", "folder:objects"), ("--provider=folder:objects",), ("@options",)])
+def test_short_names_are_ours_where_nobody_else_has_them(project: Project, given: tuple[str, ...]) -> None:
+    """Also where conftest files and tests are found by ``testpaths``, and where the options stand in a file."""
+    project.write({
+        "t/test_ours.py": EXPERIMENT, "options": "--provider=folder:objects\n-v\n",
+        "t/conftest.py": "def pytest_addoption(parser): parser.addoption('--wanted')",
+        "pytest.ini": "[pytest]\ntestpaths = t\naddopts = --max-ops 4\n",
+    })  # fmt: skip
+    ran = project.run(*given, "--wanted=x", "--cloudbench-seed=s")
+    assert ran.outcomes() == [f"t/{OURS}"], ran.text
+    assert "another plugin" not in ran.text
+
+
+def test_a_name_that_turns_out_to_be_a_conftest_s(project: Project) -> None:
+    project.write({
+        "t/conftest.py": "def pytest_addoption(parser): parser.addoption('--grid', default='no')",
+        "t/test_theirs.py": "def test_theirs(request): assert request.config.option.grid == 'fine'",
+        "pytest.ini": "[pytest]\ntestpaths = t\n",
+    })  # fmt: skip
+    assert project.check_same("--grid=fine").outcomes() == ["t/test_theirs.py::test_theirs: passed"]
+    assert project.check_same("t", "--grid", "fine").outcomes() == ["t/test_theirs.py::test_theirs: passed"]
+
+
+@SPREAD
+def test_a_fixture_may_stand_on_ours_of_the_same_name(project: Project, spread: tuple[str, ...]) -> None:
+    project.write({
+        "test_ours.py": EXPERIMENT,
+        "conftest.py": """
+            import pytest
+
+            @pytest.fixture(scope="session")
+            def provider(provider):
+                provider.is_mine = True
+                return provider
+
+            @pytest.fixture
+            def experiment(experiment):
+                assert experiment.provider.is_mine
+                return experiment
+        """,
+    })  # fmt: skip
+    assert project.run("--provider", "folder:objects", *spread).outcomes() == [OURS]
+
+
+@SPREAD
+def test_values_of_our_fixtures_may_come_from_a_mark_or_a_hook(project: Project, spread: tuple[str, ...]) -> None:
+    project.write({
+        "test_ours.py": """
+            import pytest
+
+            @pytest.mark.parametrize("provider", ["folder:one", "folder:two"], indirect=True)
+            def test_mark(fleet, provider):
+                assert provider.spec in {"folder:one", "folder:two"}
+
+            def pytest_generate_tests(metafunc):
+                if metafunc.function.__name__ == "test_hook":
+                    metafunc.parametrize("provider", ["folder:three"], indirect=True)
+
+            def test_hook(provider):
+                assert provider.spec == "folder:three"
+        """,
+    })  # fmt: skip
+    ran = project.run(*spread)
+    names = ["test_hook[folder:three]", "test_mark[folder:one]", "test_mark[folder:two]"]
+    assert sorted(ran.outcomes()) == [f"test_ours.py::{name}: passed" for name in names], ran.text
+
+
+def test_strangers_beside_ours_run_once(project: Project) -> None:
+    """What they are called or marked does not matter, nor which scheduler was chosen."""
+    project.write({
+        "test_ours.py": EXPERIMENT,
+        "pytest.ini": "[pytest]\nmarkers = fleet: a ship\naddopts = --strict-markers\n",
+        "test_theirs.py": """
+            import pytest
+
+            class TestShips:
+                @pytest.fixture
+                def fleet(self):
+                    return "ships"
+
+                @pytest.mark.fleet
+                @pytest.mark.parametrize("experiment", range(6))
+                def test_ship(self, fleet, experiment):
+                    assert (fleet, experiment // 6) == ("ships", 0)
+        """,
+    })  # fmt: skip
+    theirs = [f"test_theirs.py::TestShips::test_ship[{number}]: passed" for number in range(6)]
+    for dist in ("load", "loadscope", "worksteal"):
+        ran = project.run("--provider", "folder:objects", "-n", "2", "--dist", dist)
+        assert sorted(ran.outcomes()) == [OURS, *theirs], ran.text

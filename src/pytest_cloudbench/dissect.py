@@ -25,7 +25,7 @@ from typing import IO, Any
 from pytest_cloudbench import extras
 from pytest_cloudbench.model import MIB, UsageError
 from pytest_cloudbench.traffic import Analysis, Rule
-from pytest_cloudbench.traffic.roles import role
+from pytest_cloudbench.traffic.roles import Roles
 
 __all__ = ["Hello", "hellos", "name_quic_flows", "opened"]
 
@@ -136,8 +136,9 @@ def name_quic_flows(found: Analysis, path: Path, rules: Sequence[Rule]) -> list[
         names = {(ip_address(address), port): name for address, port, name in hellos(path, quic=True)}
     except UsageError as error:
         return [str(error)]
+    roles = Roles(rules)
     for facts in flows:
         facts.sni = names.get((facts.flow.client, facts.flow.client_port), facts.sni)
-        facts.role = role(facts.flow, facts.names, rules, is_quic=True)
+        facts.role = roles.of(facts.flow, facts.names, is_quic=True)
     nameless = sum(facts.sni is None for facts in flows)
     return [f"{nameless} QUIC flows have no readable hello"] if nameless else []

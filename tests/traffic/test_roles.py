@@ -11,7 +11,7 @@ from pytest_cloudbench.data import read_flow_rules
 from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.traffic import parse_rules
 from pytest_cloudbench.traffic.flows import Flow, Side
-from pytest_cloudbench.traffic.roles import role
+from pytest_cloudbench.traffic.roles import Roles
 
 
 def flow(up: int = 100, down: int = 100, *, port: int = 443, protocol: int = 6) -> Flow:
@@ -32,15 +32,15 @@ SHIPPED = parse_rules(read_flow_rules())
     ],
 )  # fmt: skip
 def test_rules_that_ship(name: str, up: int, expected: str) -> None:
-    assert role(flow(up), [name], SHIPPED) == expected
+    assert Roles(SHIPPED).of(flow(up), (name,)) == expected
 
 
 def test_general_rules() -> None:
-    assert role(flow(port=53, protocol=17), ["10.0.0.2"], SHIPPED) == "dns"
-    assert role(flow(protocol=17), ["10.0.0.2"], SHIPPED) == "other"
-    assert role(flow(protocol=17), ["10.0.0.2"], SHIPPED, is_quic=True) == "control"
-    assert role(flow(port=22_000), ["10.0.0.2"], SHIPPED) == "storage"
-    assert role(flow(), ["x"], ()) == "other"
+    assert Roles(SHIPPED).of(flow(port=53, protocol=17), ("10.0.0.2",)) == "dns"
+    assert Roles(SHIPPED).of(flow(protocol=17), ("10.0.0.2",)) == "other"
+    assert Roles(SHIPPED).of(flow(protocol=17), ("10.0.0.2",), is_quic=True) == "control"
+    assert Roles(SHIPPED).of(flow(port=22_000), ("10.0.0.2",)) == "storage"
+    assert Roles(()).of(flow(), ("x",)) == "other"
 
 
 def test_own_rules() -> None:
@@ -57,10 +57,10 @@ def test_own_rules() -> None:
     """
     rules = parse_rules(text, client="mine")
     assert [(rule.role, rule.client) for rule in rules] == [("control", "mine"), ("storage", "")]
-    assert role(flow(200, 100), ["a.example.com"], rules) == "control", "a client's rules come first"
-    assert role(flow(200, 100), ["a.example.org"], rules) == "storage"
-    assert role(flow(100, 200), ["a.example.org"], rules) == "other"
-    assert role(flow(2000), ["a.example.org"], rules) == "other"
+    assert Roles(rules).of(flow(200, 100), ("a.example.com",)) == "control", "a client's rules come first"
+    assert Roles(rules).of(flow(200, 100), ("a.example.org",)) == "storage"
+    assert Roles(rules).of(flow(100, 200), ("a.example.org",)) == "other"
+    assert Roles(rules).of(flow(2000), ("a.example.org",)) == "other"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def window(table: FlowTable, first_ns: int, last_ns: int) -> FlowTable:
     kept = (times >= first_ns) & (times < last_ns)
     before = np.concatenate(([0], np.cumsum(kept)))
     starts = before[np.asarray(table.starts, np.int64)].tolist()
-    return FlowTable(table.packets, table.flows, table.foreign, table.order[kept], starts, table.up, table.verdicts)
+    return replace(table, order=table.order[kept], starts=starts)
 
 
 def observe(

@@ -22,6 +22,7 @@ from pytest_cloudbench.link import Link, LinkUnavailable, Way
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.systems.looking import look
 from pytest_cloudbench.traffic import Analysis, Flow, Whose
+from pytest_cloudbench.traffic.answers import round_trips
 
 __all__ = [
     "Network",
@@ -320,7 +321,7 @@ class UsersInterface:
                 self._handshakes += 1
                 quickest_s = min(self._handshakes_s.get(server, never_s), facts.flow.initial_rtt_ns / 1e9)
                 self._handshakes_s[server] = quickest_s
-            elif (seen := analysis.round_trips(facts.flow, up=True)) is not None:
+            elif (seen := round_trips(analysis.table, facts.flow, up=True)) is not None:
                 self._answers_s[server] = min(self._answers_s.get(server, never_s), seen["min"])
 
 

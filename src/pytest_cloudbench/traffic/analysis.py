@@ -5,20 +5,20 @@ What may live here: putting the other modules' answers together, and saying whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from ipaddress import ip_address
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.traffic import handshake, metrics, sequence, streams
+from pytest_cloudbench.traffic import handshake, metrics, streams
+from pytest_cloudbench.traffic.answers import Answers, answers
 from pytest_cloudbench.traffic.flows import Flow, FlowTable, group
 from pytest_cloudbench.traffic.owners import Sorted, Whose
 from pytest_cloudbench.traffic.packets import SYN, Address, Aside, Collector
 from pytest_cloudbench.traffic.records import Reader
-from pytest_cloudbench.traffic.roles import Rule, role
+from pytest_cloudbench.traffic.roles import Roles, Rule
 
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Buffer
@@ -33,8 +33,6 @@ _MANY_NAMES = 8
 _TOUCHED_FLOWS = streams.TOUCHED_PACKETS // 16
 _PART_ROWS = 1 << 17
 _AT_ONCE_NS, _FEW_TWICE, _MUCH_TWICE = 1_000_000, 8, 0.1
-_AROUND_ROWS = 1 << 14
-"""Packets before and after a part in which the acknowledgement, or the same bytes again, are looked for."""
 
 
 @dataclass(slots=True)
@@ -49,6 +47,7 @@ class FlowFacts:
         quic_version: ``1``, ``2`` or ``draft-N``.
         dns_names: names that DNS answers in the same capture gave the server's address.
         role: one of ``roles.ROLES``.
+        address: the server's, as text.
     """
 
     flow: Flow
@@ -59,11 +58,15 @@ class FlowFacts:
     quic_version: str | None = None
     dns_names: tuple[str, ...] = ()
     role: str = "other"
+    address: str = ""
+
+    def __post_init__(self) -> None:
+        self.address = self.address or str(self.flow.server)
 
     @property
     def names(self) -> tuple[str, ...]:
         """What the server is called, best first: by SNI, by DNS, its address."""
-        return (*([self.sni] if self.sni else []), *self.dns_names, str(self.flow.server))
+        return (*([self.sni] if self.sni else []), *self.dns_names, self.address)
 
     @property
     def protocol(self) -> str:
@@ -155,7 +158,9 @@ class Analysis:
         if most is not None:
             largest = nlargest(most, chosen, key=lambda each: each.flow.up.wire_bytes + each.flow.down.wire_bytes)
             chosen = sorted(largest, key=lambda each: each.flow.number)
-        return map(self._flow, chosen)
+        text = _Texts()
+        for facts, answered in zip(chosen, answers(self.table, [each.flow for each in chosen]), strict=True):
+            yield self._flow(facts, answered, text(facts.flow.client))
 
     def summary(self, *, changed_bytes: int | None = None, changed_ns: int | None = None) -> dict[str, Any]:
         """Everything but the flows as JSON types.
@@ -171,7 +176,7 @@ class Analysis:
             "file": self.source,
             "format": self.reader.format,
             "packets": self.records,
-            **_totals(self.table.flows, "flow_packets"),
+            **_totals(self.table, self.table.flows, "flow_packets"),
             "wire_bytes": self.wire_bytes,
             "first_s": _seconds(self.first_ns),
             "duration_s": self.duration_s,
@@ -186,7 +191,7 @@ class Analysis:
             "not_in_flows": {name: getattr(self.aside, name) for name in Aside.__dataclass_fields__},
             "foreign_flows": len(self.table.foreign),
             "cut_packets": self.cut,
-            "header_bytes": _header_bytes(self.table.flows) if self.validity.sizes_known else None,
+            "header_bytes": _header_bytes(self.table) if self.validity.sizes_known else None,
             "start_up_s": metrics.start_up_s(self.table, storage, changed_ns) if changed_ns is not None else None,
             "completion_s": metrics.completion_s(self.table, storage, changed_ns),
             "changed_bytes": changed_bytes,
@@ -207,7 +212,7 @@ class Analysis:
 
     def _roles(self) -> dict[str, dict[str, int]]:
         roles = {name: self.of(name) for name in dict.fromkeys(each.role for each in self.facts)}
-        return {name: {"flows": len(flows), **_totals(flows)} for name, flows in roles.items()}
+        return {name: {"flows": len(flows), **_totals(self.table, flows)} for name, flows in roles.items()}
 
     def _canary(self) -> dict[str, Any] | None:
         if self.canary is None:
@@ -215,17 +220,17 @@ class Analysis:
         places = [{"flow": each.flow, "up": each.up, "offset_bytes": each.offset_bytes} for each in self.canary.found]
         return {"verdict": self.canary.verdict, "found": places}
 
-    def _flow(self, facts: FlowFacts) -> dict[str, Any]:
-        flow = facts.flow
+    def _flow(self, facts: FlowFacts, answered: Answers, client: str) -> dict[str, Any]:
+        flow, names = facts.flow, facts.names
         return {
             "number": flow.number,
             "protocol": facts.protocol,
-            "client": str(flow.client),
+            "client": client,
             "client_port": flow.client_port,
-            "server": str(flow.server),
+            "server": facts.address,
             "server_port": flow.server_port,
             "client_by": flow.client_by,
-            "name": facts.names[0],
+            "name": names[0],
             "sni": facts.sni,
             "has_ech": facts.has_ech,
             "dns_names": list(facts.dns_names),
@@ -235,71 +240,84 @@ class Analysis:
             "role": facts.role,
             "first_s": _seconds(flow.first_ns),
             "duration_s": (flow.last_ns - flow.first_ns) / 1e9,
-            **_totals([flow]),
+            **_counts(flow),
             "first_payload_up_s": _seconds(flow.up.first_payload_ns),
             "last_payload_up_s": _seconds(flow.up.last_payload_ns),
             "first_payload_down_s": _seconds(flow.down.first_payload_ns),
             "last_payload_down_s": _seconds(flow.down.last_payload_ns),
             "initial_rtt_s": flow.initial_rtt_ns / 1e9 if flow.initial_rtt_ns is not None else None,
-            "rtt_up_s": self.round_trips(flow, up=True),
-            "rtt_down_s": self.round_trips(flow, up=False),
-            "turns": metrics.turns(self.table, flow),
+            "rtt_up_s": answered.up,
+            "rtt_down_s": answered.down,
+            "turns": answered.turns,
             "chunks_bytes": metrics.chunks(self.table, flow) if facts.role == "storage" else None,
         }
 
-    def round_trips(self, flow: Flow, *, up: bool) -> dict[str, float] | None:
-        """Count, least, median and greatest round trip in seconds, seen from where the capture was made."""
-        import numpy as np
-
-        sender, other = (flow.up, flow.down) if up else (flow.down, flow.up)
-        if not flow.is_tcp or not sender.payload_bytes or not other.packets:
-            return None
-        packets, rows = self.table.packets, self.table.rows(flow)
-        parts = []
-        for begin in range(0, len(rows), _PART_ROWS):  # a long flow takes too much memory at once
-            first = max(0, begin - _AROUND_ROWS)
-            part = rows[first : begin + _PART_ROWS + _AROUND_ROWS]
-            only = slice(begin - first, begin - first + _PART_ROWS)
-            parts.append(
-                sequence.round_trips_ns(
-                    packets.time_ns[part], self.table.up[part], packets.seq[part], packets.ack[part],
-                    packets.flags[part], packets.payload[part].astype(np.int64), of=up, only=only,
-                )
-            )  # fmt: skip
-        times = np.concatenate(parts)
-        if not len(times):
-            return None
-        found = {"min": times.min(), "median": np.median(times), "max": times.max()}
-        return {"count": len(times)} | {name: float(value) / 1e9 for name, value in found.items()}
-
 
 _SUMS = ("payload_bytes", "unique_bytes", "wire_bytes", "missing_bytes", "unseen_bytes", "retransmissions")
+_MARKS = {
+    "syns": "syns", "syn_acks": "syn_acks", "fins": "fins", "resets": "resets", "retransmissions": "retransmissions",
+    "fast_retransmissions": "fast", "spurious_retransmissions": "spurious", "out_of_order": "out_of_order",
+    "keep_alives": "keep_alives",
+}  # fmt: skip
+"""JSON keys and the names of the counts: some by direction, some of both together."""
 
 
-def _totals(flows: Sequence[Flow], packets: str = "packets") -> dict[str, int]:
+def _by_way(name: str) -> tuple[str, str]:
+    stem, _, unit = name.partition("_")
+    return (f"{stem}_up_{unit}", f"{stem}_down_{unit}") if unit else (f"{stem}_up", f"{stem}_down")
+
+
+_KEYS = {name: _by_way(name) for name in _SUMS}
+
+
+def _totals(table: FlowTable, flows: Sequence[Flow], packets: str = "packets") -> dict[str, int]:
     """Sums over flows, by direction and together. ``packets``: the key of their number."""
+    import numpy as np
 
-    def both(name: str) -> int:
-        read = attrgetter(name)
-        return sum([read(flow.up) + read(flow.down) for flow in flows])
+    numbers = np.fromiter((flow.number for flow in flows), np.int64, len(flows))
 
-    sums = {packets: both("packets")}
-    for name in _SUMS:
-        stem, _, unit = name.partition("_")
-        for way in ("up", "down"):
-            key = f"{stem}_{way}_{unit}" if unit else f"{stem}_{way}"
-            sums[key] = sum(map(attrgetter(f"{way}.{name}"), flows))
-    for name in ("syns", "syn_acks", "fins", "resets", "retransmissions", "fast", "spurious", "out_of_order"):
-        key = {"fast": "fast_retransmissions", "spurious": "spurious_retransmissions"}.get(name, name)
-        sums[key] = both(name)
-    sums["keep_alives"] = both("keep_alives")
-    return sums
+    def ways(name: str) -> list[int]:
+        return list(table.sums[name][:, numbers].sum(1).tolist()) if len(numbers) else [0, 0]
+
+    sums = {packets: sum(ways("packets"))}
+    for name, keys in _KEYS.items():
+        sums |= zip(keys, ways(name), strict=True)
+    return sums | {key: sum(ways(name)) for key, name in _MARKS.items()}
 
 
-def _header_bytes(flows: Iterable[Flow]) -> int:
+def _counts(flow: Flow) -> dict[str, int]:
+    """What ``_totals`` has, of one flow."""
+    up, down = flow.up, flow.down
+    return {
+        "packets": up.packets + down.packets,
+        "payload_up_bytes": up.payload_bytes,
+        "payload_down_bytes": down.payload_bytes,
+        "unique_up_bytes": up.unique_bytes,
+        "unique_down_bytes": down.unique_bytes,
+        "wire_up_bytes": up.wire_bytes,
+        "wire_down_bytes": down.wire_bytes,
+        "missing_up_bytes": up.missing_bytes,
+        "missing_down_bytes": down.missing_bytes,
+        "unseen_up_bytes": up.unseen_bytes,
+        "unseen_down_bytes": down.unseen_bytes,
+        "retransmissions_up": up.retransmissions,
+        "retransmissions_down": down.retransmissions,
+        "syns": up.syns + down.syns,
+        "syn_acks": up.syn_acks + down.syn_acks,
+        "fins": up.fins + down.fins,
+        "resets": up.resets + down.resets,
+        "retransmissions": up.retransmissions + down.retransmissions,
+        "fast_retransmissions": up.fast + down.fast,
+        "spurious_retransmissions": up.spurious + down.spurious,
+        "out_of_order": up.out_of_order + down.out_of_order,
+        "keep_alives": up.keep_alives + down.keep_alives,
+    }
+
+
+def _header_bytes(table: FlowTable) -> int:
     """What went over the wire beside payload: headers, acknowledgements, padding."""
-    sides = [side for flow in flows for side in (flow.up, flow.down)]
-    return sum(side.wire_bytes - side.payload_bytes for side in sides)
+    sums = _totals(table, table.flows)
+    return sum(sums[f"wire_{way}_bytes"] - sums[f"payload_{way}_bytes"] for way in ("up", "down"))
 
 
 def _seconds(time_ns: int | None) -> float | None:
@@ -395,19 +413,36 @@ def _facts(
                         queries[message.name] = queries.get(message.name, 0) + 1
                     for address in message.addresses:
                         names.setdefault(address, {})[message.name] = None
-    found = []
+    text, roles, found, touched = _Texts(), Roles(rules), list[FlowFacts](), 0
+    tellers = streams.tellers(table, buffer, release)
     for flow in table.flows:
-        if not flow.number % _TOUCHED_FLOWS:
-            release(len(buffer))
-        facts = FlowFacts(flow, dns_names=tuple(names.get(flow.server, ())))
-        if flow.is_tcp and flow.up.payload_bytes:
-            _hellos(facts, table, buffer)
-        elif not flow.is_tcp:
-            first = next(streams.datagrams(table, buffer, flow, up=True, most=1), b"")
-            facts.quic_version = handshake.quic_version(first)
-        facts.role = role(flow, facts.names, rules, is_quic=facts.quic_version is not None)
+        server = flow.server
+        facts = FlowFacts(flow, dns_names=tuple(names.get(server, ())) if names else (), address=text(server))
+        if flow.number in tellers:
+            touched += 1
+            if not touched % _TOUCHED_FLOWS:
+                release(len(buffer))
+            if flow.is_tcp:
+                _hellos(facts, table, buffer)
+            else:
+                first = next(streams.datagrams(table, buffer, flow, up=True, most=1), b"")
+                facts.quic_version = handshake.quic_version(first)
+        facts.role = roles.of(flow, facts.names, is_quic=facts.quic_version is not None)
         found.append(facts)
     return found, queries
+
+
+class _Texts:
+    """Addresses as text. A capture's flows have the same object for the same address, so that each is written once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+
+    def __call__(self, address: Address) -> str:
+        text = self._known.get(id(address))
+        if text is None:
+            text = self._known[id(address)] = str(address)
+        return text
 
 
 def _hellos(facts: FlowFacts, table: FlowTable, buffer: Buffer) -> None:
@@ -483,26 +518,21 @@ def _offload(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -
     import numpy as np
 
     packets = table.packets
-    opening = np.flatnonzero((packets.flags[table.order] & SYN) > 0)  # places in the order of flows
-    owners = np.searchsorted(table.starts, opening, "right") - 1
+    places = np.flatnonzero((packets.flags[table.order] & SYN) > 0)  # in the order of flows
+    owners = np.searchsorted(table.starts, places, "right") - 1
+    rows = table.order[places]
+    said = streams.segment_limits(buffer, packets.offset[rows], packets.header[rows], release)
     flows = {flow.number: flow for flow in table.flows}
-    for touched, (place, number) in enumerate(zip(opening.tolist(), owners.tolist(), strict=True)):
-        if not touched % streams.TOUCHED_PACKETS:
-            release(len(buffer))
-        if number not in flows:
-            continue
-        row = int(table.order[place])
-        mss = _mss(buffer, packets.offset[row], packets.header[row])
-        if mss is not None:  # it says what its sender accepts: it bounds the other way
-            side = flows[number].down if table.up[row] else flows[number].up
-            side.mss_bytes = mss
+    columns = (part[said >= 0].tolist() for part in (owners, table.up[rows], said))
+    for number, is_up, mss_bytes in zip(*columns, strict=True):
+        if (flow := flows.get(number)) is not None:  # it says what its sender accepts: it bounds the other way
+            (flow.down if is_up else flow.up).mss_bytes = mss_bytes
     above = unknown = 0
     for flow in table.flows:
-        for side in (flow.up, flow.down):
-            if not flow.is_tcp:
-                continue
-            above += side.mss_bytes is not None and side.largest_payload_bytes > side.mss_bytes
-            unknown += side.mss_bytes is None and side.largest_payload_bytes > _USUAL_MSS_BYTES
+        for side in (flow.up, flow.down) if flow.is_tcp else ():
+            limit_bytes = side.mss_bytes
+            above += limit_bytes is not None and side.largest_payload_bytes > limit_bytes
+            unknown += limit_bytes is None and side.largest_payload_bytes > _USUAL_MSS_BYTES
     reasons = []
     if above:
         reasons.append(f"segments above the MSS in {above} directions of flows: segmentation offload was on")
@@ -511,20 +541,3 @@ def _offload(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -
             f"segments above {_USUAL_MSS_BYTES} bytes in {unknown} directions of flows whose MSS is not known"
         )
     return tuple(reasons)
-
-
-def _mss(buffer: Buffer, offset: int, header: int) -> int | None:
-    """The option of a SYN."""
-    options = bytes(buffer[int(offset) - int(header) + 20 : int(offset)])
-    place = 0
-    while place + 1 < len(options) and options[place]:
-        if options[place] == 1:
-            place += 1
-            continue
-        length = options[place + 1]
-        if length < 2:
-            return None
-        if options[place] == 2 and length == 4 and place + 4 <= len(options):
-            return int.from_bytes(options[place + 2 : place + 4], "big")
-        place += length
-    return None

@@ -5,9 +5,8 @@ What may live here: giving each distinct one a number, over all batches of a cap
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Ints
@@ -19,8 +18,7 @@ TCP, UDP = 6, 17
 Address = IPv4Address | IPv6Address
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """Two endpoints and their protocol. ``low`` has the smaller address, or the same and the smaller port."""
 
     protocol: int
@@ -97,11 +95,18 @@ class Names:
     def pairs(self) -> list[Pair]:
         """Back from numbers to what they stand for."""
         found = []
+        known: dict[tuple[int, int], Address] = {}
         for key in self._endpoints.keys:
             number, is_tcp, ports = key >> 33, key >> 32 & 1, key & 0xFFFFFFFF
-            both = self._both[6 if number & 1 else 4].keys[number >> 1]
-            low, high = (self._address(part, number & 1) for part in (both >> 32, both & 0xFFFFFFFF))
-            found.append(Pair(TCP if is_tcp else UDP, low, ports >> 16, high, ports & 0xFFFF))
+            is_six = number & 1
+            both = self._both[6 if is_six else 4].keys[number >> 1]
+            ends = []
+            for part in (both >> 32, both & 0xFFFFFFFF):
+                address = known.get((is_six, part))
+                if address is None:
+                    address = known[is_six, part] = self._address(part, is_six)
+                ends.append(address)
+            found.append(Pair(TCP if is_tcp else UDP, ends[0], ports >> 16, ends[1], ports & 0xFFFF))
         return found
 
     def _address(self, value: int, is_six: int) -> Address:

@@ -6,8 +6,8 @@ What may live here: grouping and counting. A flow is a pair of endpoints; for TC
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.traffic import resent, sequence
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
     from pytest_cloudbench.traffic.records import Ints
 
-__all__ = ["Flow", "FlowTable", "Side", "group"]
+__all__ = ["Flow", "FlowTable", "Side", "chunks", "group"]
 
 _CHUNK_ROWS = 1 << 17
 """Packets whose sequence numbers are worked out together: few enough for the processor's cache."""
+_HANDSHAKE_ROWS = 64
 
 
 @dataclass(slots=True)
@@ -110,6 +111,7 @@ class FlowTable:
         starts: where in ``order`` each flow begins, and at the end the number of packets.
         up: for each row of ``packets``, whether the client sent it.
         verdicts: for each row what ``resent.judge`` says.
+        sums: the sides' counts by their names, as columns: [0, number] is what the client of a flow sent.
     """
 
     packets: Packets
@@ -119,6 +121,7 @@ class FlowTable:
     starts: list[int]
     up: NDArray[np.bool_]
     verdicts: NDArray[np.uint8]
+    sums: Mapping[str, Ints]
 
     def rows(self, flow: Flow) -> NDArray[np.uint32]:
         """The rows of a flow's packets, in the order of the file."""
@@ -137,35 +140,82 @@ def group(packets: Packets, pairs: list[Pair], clients: Collection[Address] = ()
 
     number: Any = _incarnations(packets)
     count = int(number.max()) + 1 if len(number) else 0
+    if not count:
+        return FlowTable(packets, [], [], number.astype(np.uint32), [0], packets.from_high, number.astype(np.uint8), {})
     pair_of = np.zeros(count, np.int64)
     pair_of[number] = packets.pair
     order, starts = _sorted(number, count)
-    high_is_client, why = _clients(packets, [pairs[pair] for pair in pair_of], number, order, starts, clients)
-    own = np.array([not clients or pairs[p].low in clients or pairs[p].high in clients for p in pair_of], bool)
-    first_row = order[starts[:-1]] if count else np.zeros(0, np.int64)
+    first_row = order[starts[:-1]]
+    ends = [pairs[pair] for pair in pair_of.tolist()]
+    high_is_client, why = _clients(packets, ends, number, first_row, clients)
+    own = np.array([not clients or each.low in clients or each.high in clients for each in ends], bool)
     place = np.lexsort((first_row, ~own))  # own flows first, each kind in the order of its first packet
-    renumbered: Any = np.empty(count, np.int32)
-    renumbered[place] = np.arange(count)
-    number = renumbered[number] if count else np.asarray(number)
-    up = packets.from_high == high_is_client[place][number] if count else np.zeros(0, bool)
-    order, starts = _sorted(number, count)
-    flows = []
-    for new, old in enumerate(place.tolist()):
-        pair = pairs[int(pair_of[old])]
-        ends = [(pair.low, pair.low_port), (pair.high, pair.high_port)]
-        mine, theirs = ends[::-1] if high_is_client[old] else ends
-        times = packets.time_ns[order[starts[new] : starts[new + 1]]]
-        flows.append(Flow(new, pair.protocol, *mine, *theirs, why[old], int(times.min()), int(times.max())))
-    owned = int(own.sum())
+    if (place[1:] < place[:-1]).any():
+        renumbered: Any = np.empty(count, np.int32)
+        renumbered[place] = np.arange(count)
+        number = renumbered[number]
+        order, starts = _sorted(number, count)
+    up = packets.from_high == high_is_client[place][number]
     verdicts = np.zeros(len(packets), np.uint8)
-    table = FlowTable(packets, flows[:owned], flows[owned:], order, starts.tolist(), up, verdicts)
-    for begin, end in _chunks(table.starts):
+    sums = {name: np.zeros((2, count), np.int64) for name in _SUMS}
+    table = FlowTable(packets, [], [], order, starts.tolist(), up, verdicts, sums)
+    times = _Times(count)
+    is_tcp = np.array([ends[old].protocol == TCP for old in place.tolist()], bool)
+    for begin, end in chunks(table.starts):
         if table.starts[end] - table.starts[begin] > 2 * _CHUNK_ROWS:
-            for flow in flows[begin:end]:
-                _count_long(table, flow)
+            for flow in range(begin, end):
+                _count_long(table, flow, times, is_tcp=bool(is_tcp[flow]))
         else:
-            _count(table, flows, begin, end)
+            _count(table, begin, end, times, is_tcp)
+    columns = (
+        place.tolist(),
+        times.first.tolist(),
+        times.last.tolist(),
+        _sides(sums, 0),
+        _sides(sums, 1),
+        times.initial,
+    )
+    flows = [
+        Flow(
+            number, *_who(ends[old], is_high=bool(high_is_client[old])), why[old], first, last, up_side, down_side, rtt
+        )
+        for number, (old, first, last, up_side, down_side, rtt) in enumerate(zip(*columns, strict=True))
+    ]
+    owned = int(own.sum())
+    table.flows += flows[:owned]
+    table.foreign += flows[owned:]
     return table
+
+
+def _who(pair: Pair, *, is_high: bool) -> tuple[int, Address, int, Address, int]:
+    """Protocol, client and server."""
+    protocol, low, low_port, high, high_port = pair
+    return (protocol, high, high_port, low, low_port) if is_high else pair
+
+
+class _Times:
+    """Of each flow by its number."""
+
+    def __init__(self, count: int) -> None:
+        import numpy as np
+
+        self.first, self.last = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.initial: list[int | None] = [None] * count
+
+
+_SUMS = tuple(each.name for each in fields(Side) if each.name != "mss_bytes")
+
+
+def _sides(sums: Mapping[str, Ints], way: int) -> list[Side]:
+    """One direction of each flow."""
+    import numpy as np
+
+    columns: dict[str, list[int | None]] = {name: sums[name][way].tolist() for name in _SUMS}
+    columns["mss_bytes"] = [None] * len(columns["packets"])
+    for silent in np.flatnonzero(sums["payload_bytes"][way] == 0).tolist():
+        columns["first_payload_ns"][silent] = columns["last_payload_ns"][silent] = None
+    in_order: list[Any] = [columns[each.name] for each in fields(Side)]
+    return list(map(Side, *in_order))
 
 
 def _sorted(number: Any, count: int) -> tuple[Any, Any]:
@@ -234,25 +284,31 @@ def _begins(flags: list[int], seq: list[int], ack: list[int], side: list[bool]) 
 
 
 def _clients(
-    packets: Packets, pairs: list[Pair], number: Any, order: Any, starts: Any, clients: Collection[Address]
+    packets: Packets, pairs: Sequence[Pair], number: Any, first_row: Any, clients: Collection[Address]
 ) -> tuple[Any, list[str]]:
     """For each flow whether the high endpoint is the client, and how that is known."""
     import numpy as np
 
     count = len(pairs)
-    high, why = np.zeros(count, bool), [""] * count
+    high, opened = np.zeros(count, bool), np.zeros(count, bool)
+    opening = packets.flags & (SYN | ACK)
     for flags, sender_is_client in ((SYN | ACK, False), (SYN, True)):  # a SYN says more, so it comes last
-        rows = np.flatnonzero((packets.flags & (SYN | ACK)) == flags)[::-1]
+        rows = np.flatnonzero(opening == flags)[::-1]
         flows = number[rows]
         high[flows] = packets.from_high[rows] == sender_is_client
-        for flow in np.unique(flows).tolist():
-            why[flow] = "syn"
-    busy = Counter(pair.high if high[flow] else pair.low for flow, pair in enumerate(pairs) if why[flow])
-    for flow, pair in enumerate(pairs):
-        if (pair.low in clients) != (pair.high in clients):
-            high[flow], why[flow] = pair.high in clients, "option"
-        elif not why[flow]:
-            high[flow], why[flow] = _guess(pair, busy, first_from_high=bool(packets.from_high[order[starts[flow]]]))
+        opened[flows] = True
+    why, by_syn = ["syn" if each else "" for each in opened.tolist()], high.copy()
+    if clients:
+        for flow, pair in enumerate(pairs):
+            if (pair.low in clients) != (pair.high in clients):
+                high[flow], why[flow] = pair.high in clients, "option"
+    unsure = [flow for flow, each in enumerate(why) if not each]
+    if unsure:
+        known = np.flatnonzero(opened).tolist()
+        busy = Counter(pairs[flow].high if by_syn[flow] else pairs[flow].low for flow in known)
+        first_from_high = packets.from_high[first_row]
+        for flow in unsure:
+            high[flow], why[flow] = _guess(pairs[flow], busy, first_from_high=bool(first_from_high[flow]))
     return high, why
 
 
@@ -269,7 +325,7 @@ def _guess(pair: Pair, busy: Counter[Address], *, first_from_high: bool) -> tupl
 # --- what each flow carried ---
 
 
-def _chunks(starts: list[int]) -> Iterator[tuple[int, int]]:
+def chunks(starts: list[int]) -> Iterator[tuple[int, int]]:
     """(first flow, flow after the last) of groups of flows with not too many packets together."""
     begin = 0
     for flow in range(1, len(starts)):
@@ -280,70 +336,91 @@ def _chunks(starts: list[int]) -> Iterator[tuple[int, int]]:
         yield begin, len(starts) - 1
 
 
-def _count(table: FlowTable, flows: list[Flow], begin: int, end: int) -> None:
-    """Fill in what the flows ``begin`` to ``end`` carried."""
+def _count(table: FlowTable, begin: int, end: int, times: _Times, is_tcp: Any) -> None:
+    """Work out what the flows ``begin`` to ``end`` carried."""
     import numpy as np
 
-    packets, starts = table.packets, table.starts
+    packets, starts, sums = table.packets, table.starts, table.sums
     rows: Any = table.order[starts[begin] : starts[end]]
-    if len(rows) == len(packets) and len(flows) == 1:
+    if len(rows) == len(packets) and len(starts) == 2:
         rows = slice(None)  # one flow: nothing to pick
-    group = np.repeat(np.arange(begin, end), np.diff(starts[begin : end + 1]))
+    edges = np.asarray(starts[begin : end + 1]) - starts[begin]
+    group = np.repeat(np.arange(begin, end), np.diff(edges))
     side = ~table.up[rows]
     seq, ack, flags = packets.seq[rows], packets.ack[rows], packets.flags[rows]
     payload, time_ns, wire = packets.payload[rows].astype(np.int64), packets.time_ns[rows], packets.wire[rows]
+    times.first[begin:end] = np.minimum.reduceat(time_ns, edges[:-1])
+    times.last[begin:end] = np.maximum.reduceat(time_ns, edges[:-1])
     marks = ((flags >> 1) | flags) & 1
-    tcp = np.array([flow.is_tcp for flow in flows[begin:end]])
+    tcp = is_tcp[begin:end]
     data = (payload > 0) | (marks > 0)
     start, next_seq = np.zeros(len(group), np.int64), np.zeros(len(group), np.int64)
-    for which in (False, True):
-        mine = np.flatnonzero(side == which)
+    for which in (0, 1):
+        mine = np.flatnonzero(side == bool(which))
         if not len(mine):
             continue
         own = group[mine]
-        first = np.ones(len(mine), bool)
-        first[1:] = own[1:] != own[:-1]
+        first = sequence.begins(own)
         begins = np.flatnonzero(first)
         start[mine] = sequence.unwrap(seq[mine], first)
         next_seq[mine] = start[mine] + payload[mine] + marks[mine]
-        sums = _Sums(own, begins, payload[mine], wire[mine], flags[mine], time_ns[mine])
+        flows = own[begins]
+        for name, column in _sums(begins, payload[mine], wire[mine], flags[mine], time_ns[mine]):
+            sums[name][which, flows] = column
         union, holes = sequence.covered(*_ranges(own, start[mine] + (flags[mine] >> 1 & 1), payload[mine]))
-        sums.write(flows, tcp, begin, union, holes, is_down=which)
-        reach = dict(zip(own[begins].tolist(), np.maximum.reduceat(next_seq[mine], begins).tolist(), strict=True))
-        heard = np.flatnonzero((side != which) & ((flags & (ACK | RST)) == ACK))
-        for flow, acked in _acknowledged(group[heard], ack[heard], own[begins], seq[mine][begins]):
-            (flows[flow].down if which else flows[flow].up).unseen_bytes = max(0, acked - reach[flow])
+        by_numbers = is_tcp[flows]
+        sums["unique_bytes"][which, flows] = np.where(by_numbers, union, sums["payload_bytes"][which, flows])
+        sums["missing_bytes"][which, flows] = np.where(by_numbers, holes, 0)
+        heard = np.flatnonzero((side != bool(which)) & ((flags & (ACK | RST)) == ACK))
+        reach = np.maximum.reduceat(next_seq[mine], begins)
+        place, acked = _acknowledged(group[heard], ack[heard], flows, seq[mine][begins])
+        sums["unseen_bytes"][which, flows[place]] = np.maximum(0, acked - reach[place])
     if not tcp.any():
         return
     doubtful = sequence.suspicious(group, side, start, next_seq, payload, seq, ack, data=data)
     for flow in np.unique(group[doubtful]).tolist():
-        if flows[flow].is_tcp:
-            _judge(table, flows[flow])
-    _handshakes(table, flows[begin:end])
+        if is_tcp[flow]:
+            _judge(table, flow)
+    for flow, initial_ns in zip(
+        *(part.tolist() for part in sequence.handshakes_ns(group, time_ns, flags)), strict=True
+    ):
+        times.initial[flow] = initial_ns
 
 
-def _count_long(table: FlowTable, flow: Flow) -> None:
+def _count_long(table: FlowTable, number: int, times: _Times, *, is_tcp: bool) -> None:
     """The same for one flow with many packets, part after part: columns of all of them would take too much memory."""
-    packets, rows = table.packets, table.rows(flow)
+    import numpy as np
+
+    packets, rows = table.packets, table.order[table.starts[number] : table.starts[number + 1]]
+    sides = {True: Side(), False: Side()}
     reaches = {True: sequence.Reach(), False: sequence.Reach()}
+    firsts, lasts = [], []
     for begin in range(0, len(rows), _CHUNK_ROWS):
         part = rows[begin : begin + _CHUNK_ROWS]
-        for way, side in ((True, flow.up), (False, flow.down)):
+        time_ns = packets.time_ns[part]
+        firsts.append(int(time_ns.min()))
+        lasts.append(int(time_ns.max()))
+        for way, side in sides.items():
             mine = part[table.up[part] == way]
             flags, payload = packets.flags[mine], packets.payload[mine].astype("int64")
             _add(side, flags, payload, packets.wire[mine], packets.time_ns[mine])
-            if flow.is_tcp:
+            if is_tcp:
                 reaches[way].add(packets.seq[mine], flags, payload)
-        for way in (True, False) if flow.is_tcp else ():
+        for way in (True, False) if is_tcp else ():
             theirs = part[(table.up[part] != way) & ((packets.flags[part] & (ACK | RST)) == ACK)]
             reaches[way].acknowledged(packets.ack[theirs])
-    for way, side in ((True, flow.up), (False, flow.down)):
+    times.first[number], times.last[number] = min(firsts), max(lasts)
+    for way, side in sides.items():
         reach = reaches[way]
-        side.unique_bytes = reach.unique_bytes if flow.is_tcp else side.payload_bytes
+        side.unique_bytes = reach.unique_bytes if is_tcp else side.payload_bytes
         side.missing_bytes, side.unseen_bytes = reach.missing_bytes, reach.unseen_bytes
-    if flow.is_tcp:
-        _judge(table, flow)
-        _handshakes(table, [flow])
+        for name, column in table.sums.items():
+            column[0 if way else 1, number] = getattr(side, name) or 0
+    if is_tcp:
+        _judge(table, number)
+        head = rows[:_HANDSHAKE_ROWS]
+        _, initial = sequence.handshakes_ns(np.zeros(len(head), np.int64), packets.time_ns[head], packets.flags[head])
+        times.initial[number] = int(initial[0]) if len(initial) else None
 
 
 def _add(side: Side, flags: Any, payload: Ints, wire: Any, time_ns: Ints) -> None:
@@ -366,21 +443,19 @@ def _add(side: Side, flags: Any, payload: Ints, wire: Any, time_ns: Ints) -> Non
         side.last_payload_ns = last if side.last_payload_ns is None else max(side.last_payload_ns, last)
 
 
-def _acknowledged(own: Ints, ack: Any, flows: Ints, base: Any) -> Iterator[tuple[int, int]]:
-    """(flow, how far acknowledgements reach from its base) of each flow that has some, and a base."""
+def _acknowledged(own: Ints, ack: Any, flows: Ints, base: Any) -> tuple[Ints, Ints]:
+    """(place in ``flows``, how far acknowledgements reach from its base) of each flow that has some, and a base."""
     import numpy as np
 
     if not len(own):
-        return
-    first = np.ones(len(own), bool)
-    first[1:] = own[1:] != own[:-1]
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    first = sequence.begins(own)
     begins = np.flatnonzero(first)
     furthest = np.maximum.reduceat(sequence.unwrap(ack, first), begins)
-    place = np.searchsorted(flows, own[begins])
-    place = np.minimum(place, len(flows) - 1)
+    place = np.minimum(np.searchsorted(flows, own[begins]), len(flows) - 1)
     known = flows[place] == own[begins]
     ahead = (ack[begins] - base[place]).view(np.int32).astype(np.int64) + furthest
-    yield from zip(own[begins][known].tolist(), ahead[known].tolist(), strict=True)
+    return place[known], ahead[known]
 
 
 def _ranges(own: Ints, start: Ints, payload: Ints) -> tuple[Any, Any, Any, Any]:
@@ -388,52 +463,33 @@ def _ranges(own: Ints, start: Ints, payload: Ints) -> tuple[Any, Any, Any, Any]:
     import numpy as np
 
     has = payload > 0
-    first = np.ones(len(own), bool)
-    first[1:] = own[1:] != own[:-1]
-    begins = np.flatnonzero(first)
-    bare = np.add.reduceat(has, begins) == 0
+    begins = np.flatnonzero(sequence.begins(own))
+    bare = ~np.logical_or.reduceat(has, begins)
     has[begins[bare]] = True
     kept = own[has]
-    first = np.ones(len(kept), bool)
-    first[1:] = kept[1:] != kept[:-1]
-    return kept, first, start[has], payload[has]
+    return kept, sequence.begins(kept), start[has], payload[has]
 
 
-class _Sums:
-    """Counts of one direction for several flows."""
+def _sums(begins: Ints, payload: Ints, wire: Any, flags: Any, time_ns: Ints) -> Iterator[tuple[str, Any]]:
+    """Counts of one direction for several flows, by the names that ``Side`` gives them."""
+    import numpy as np
 
-    def __init__(self, own: Ints, begins: Ints, payload: Ints, wire: Any, flags: Any, time_ns: Ints) -> None:
-        import numpy as np
+    def count(column: Any) -> Any:
+        return np.add.reduceat(column, begins, dtype=np.int64)
 
-        self.flows = own[begins]
-        add: Any = np.add.reduceat
-        self.packets = np.diff(np.append(begins, len(own)))
-        self.wire_bytes = add(wire.astype(np.int64), begins)
-        self.payload_bytes = add(payload, begins)
-        opening = flags & (SYN | ACK)
-        self.syns = add((opening == SYN).astype(np.int64), begins)
-        self.syn_acks = add((opening == SYN | ACK).astype(np.int64), begins)
-        self.fins = add((flags & FIN).astype(np.int64), begins)
-        self.resets = add((flags >> 2 & 1).astype(np.int64), begins)
-        self.largest_payload_bytes = np.maximum.reduceat(payload, begins)
-        has = payload > 0
-        far = np.iinfo(np.int64)
-        self.first_payload_ns = np.minimum.reduceat(np.where(has, time_ns, far.max), begins)
-        self.last_payload_ns = np.maximum.reduceat(np.where(has, time_ns, far.min), begins)
-
-    def write(self, flows: list[Flow], tcp: Any, begin: int, union: Ints, holes: Ints, *, is_down: bool) -> None:
-        """Into the flows' sides."""
-        names = [name for name in self.__dict__ if name != "flows"]
-        columns = {name: getattr(self, name).tolist() for name in names}
-        for place, flow in enumerate(self.flows.tolist()):
-            side = flows[flow].down if is_down else flows[flow].up
-            for name in names:
-                setattr(side, name, columns[name][place])
-            if not side.payload_bytes:
-                side.first_payload_ns = side.last_payload_ns = None
-            is_tcp = bool(tcp[flow - begin])
-            side.unique_bytes = int(union[place]) if is_tcp else side.payload_bytes
-            side.missing_bytes = int(holes[place]) if is_tcp else 0
+    yield "packets", np.diff(begins, append=len(payload))
+    yield "wire_bytes", count(wire)
+    yield "payload_bytes", count(payload)
+    opening = flags & (SYN | ACK)
+    yield "syns", count(opening == SYN)
+    yield "syn_acks", count(opening == SYN | ACK)
+    yield "fins", count(flags & FIN)
+    yield "resets", count(flags >> 2 & 1)
+    yield "largest_payload_bytes", np.maximum.reduceat(payload, begins)
+    has = payload > 0
+    far = np.iinfo(np.int64)
+    yield "first_payload_ns", np.minimum.reduceat(np.where(has, time_ns, far.max), begins)
+    yield "last_payload_ns", np.maximum.reduceat(np.where(has, time_ns, far.min), begins)
 
 
 def _segments(table: FlowTable, rows: Any) -> Iterator[resent.Segments]:
@@ -447,26 +503,16 @@ def _segments(table: FlowTable, rows: Any) -> Iterator[resent.Segments]:
         )  # fmt: skip
 
 
-def _judge(table: FlowTable, flow: Flow) -> None:
+def _judge(table: FlowTable, number: int) -> None:
     """Step through a flow in which something may have been sent twice."""
     import numpy as np
 
-    rows = table.rows(flow)
+    rows = table.order[table.starts[number] : table.starts[number + 1]]
     verdicts = resent.judge(_segments(table, rows))
     table.verdicts[rows] = verdicts
     up = table.up[rows]
-    for side, mine in ((flow.up, up), (flow.down, ~up)):
-        counts = np.bincount(verdicts[mine], minlength=6).tolist()
-        side.retransmissions = sum(counts[1:4])
-        side.fast, side.spurious, side.out_of_order, side.keep_alives = counts[2:6]
-
-
-def _handshakes(table: FlowTable, flows: list[Flow]) -> None:
-    """Times of handshakes."""
-    packets = table.packets
-    for flow in flows:
-        if flow.is_tcp and (flow.up.syns or flow.down.syns):
-            rows = table.rows(flow)[:64]
-            flow.initial_rtt_ns = sequence.initial_round_trip_ns(
-                packets.time_ns[rows].tolist(), packets.flags[rows].tolist()
-            )
+    for way, mine in enumerate((up, ~up)):
+        counts = np.bincount(verdicts[mine], minlength=6)
+        table.sums["retransmissions"][way, number] = counts[1:4].sum()
+        for name, count in zip(("fast", "spurious", "out_of_order", "keep_alives"), counts[2:6].tolist(), strict=True):
+            table.sums[name][way, number] = count

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.traffic.flows import Flow
 
-__all__ = ["ROLES", "Rule", "parse_rules", "role"]
+__all__ = ["ROLES", "Roles", "Rule", "parse_rules"]
 
 ROLES = ("control", "storage", "notification", "dns", "other")
 """``notification`` is control that waits for news (papers 002 and 004 count it apart); sums of control include it."""
@@ -49,14 +49,17 @@ class Rule:
     direction: str | None = None
     transport: str | None = None
 
-    def fits(self, flow: Flow, names: Sequence[str], *, is_quic: bool) -> bool:
-        """Whether a flow meets every condition."""
+    def names_fit(self, names: Sequence[str]) -> bool:
+        """Whether a server that is called so meets the condition on names."""
+        return self.names is None or any(fnmatchcase(name, pattern) for name in names for pattern in self.names)
+
+    def fits(self, flow: Flow, *, is_quic: bool) -> bool:
+        """Whether a flow meets every other condition."""
         total = flow.up.payload_bytes + flow.down.payload_bytes
         way = "up" if flow.up.payload_bytes >= flow.down.payload_bytes else "down"
         kinds = {"tcp"} if flow.is_tcp else {"udp", "quic"} if is_quic else {"udp"}
         return (
-            (self.names is None or any(fnmatchcase(name, pattern) for name in names for pattern in self.names))
-            and (self.ports is None or flow.server_port in self.ports)
+            (self.ports is None or flow.server_port in self.ports)
             and (self.min_payload_bytes is None or total >= self.min_payload_bytes)
             and (self.max_payload_bytes is None or total <= self.max_payload_bytes)
             and (self.direction is None or way == self.direction)
@@ -64,16 +67,25 @@ class Rule:
         )
 
 
-def role(flow: Flow, names: Sequence[str], rules: Sequence[Rule], *, is_quic: bool = False) -> str:
-    """The role of the first rule that fits; ``other`` when none does.
+class Roles:
+    """Gives flows their roles, by rules in the order in which they are tried."""
 
-    Args:
-        flow: with its counts.
-        names: what the server is called: by SNI, by DNS, or its address.
-        rules: in the order in which they are tried.
-        is_quic: whether the flow is QUIC.
-    """
-    return next((rule.role for rule in rules if rule.fits(flow, names, is_quic=is_quic)), "other")
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+        self._for: dict[tuple[str, ...], list[Rule]] = {}  # those whose names fit: many flows have the same server
+
+    def of(self, flow: Flow, names: tuple[str, ...], *, is_quic: bool = False) -> str:
+        """The role of the first rule that fits; ``other`` when none does.
+
+        Args:
+            flow: with its counts.
+            names: what the server is called: by SNI, by DNS, or its address.
+            is_quic: whether the flow is QUIC.
+        """
+        rules = self._for.get(names)
+        if rules is None:
+            rules = self._for[names] = [rule for rule in self._rules if rule.names_fit(names)]
+        return next((rule.role for rule in rules if rule.fits(flow, is_quic=is_quic)), "other")
 
 
 def parse_rules(text: str, source: str = "rules", client: str | None = None) -> tuple[Rule, ...]:

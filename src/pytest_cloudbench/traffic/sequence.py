@@ -6,7 +6,6 @@ What may live here: arithmetic on columns of sequence and acknowledgement number
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +22,16 @@ if TYPE_CHECKING:
 __all__ = [
     "Mask",
     "Reach",
+    "begins",
     "covered",
-    "initial_round_trip_ns",
+    "handshakes_ns",
     "round_trips_ns",
     "suspicious",
     "unwrap",
 ]
 
 _FAR = 1 << 42
+_LARGEST = 1 << 62
 
 
 def unwrap(seq: Any, first: Mask) -> Ints:
@@ -198,30 +199,57 @@ def suspicious(
     return found
 
 
-def initial_round_trip_ns(time_ns: Sequence[int], flags: Sequence[int]) -> int | None:
-    """From the last SYN to the first segment that only acknowledges (tshark's ``tcp.analysis.initial_rtt``).
+def begins(group: Ints) -> Mask:
+    """Where each group begins. ``group`` has a number for each row, ascending."""
+    import numpy as np
 
-    It covers the whole way, wherever between the two ends the capture was made. None without a whole handshake.
+    first = np.ones(len(group), bool)
+    np.not_equal(group[1:], group[:-1], out=first[1:])
+    return first
+
+
+def handshakes_ns(group: Ints, time_ns: Ints, flags: Any, most: int = 64) -> tuple[Ints, Ints]:
+    """(group, nanoseconds) from the last SYN to the first segment that only acknowledges, where there are both.
+
+    tshark's ``tcp.analysis.initial_rtt``. It covers the whole way, wherever between the two ends the capture was made.
+
+    Args:
+        group: number of the connection of each packet, ascending.
+        time_ns: when each packet was seen.
+        flags: its TCP flags.
+        most: so many packets of a connection are looked at.
     """
-    syn_ns: int | None = None
-    for now, flag in zip(time_ns, flags, strict=True):
-        if flag & (SYN | ACK) == SYN:
-            syn_ns = now
-        elif flag & (SYN | ACK) == ACK and syn_ns is not None:
-            return now - syn_ns
-    return None
+    import numpy as np
+
+    opening = flags & (SYN | ACK)
+    syns = np.flatnonzero(opening == SYN)
+    answers = np.flatnonzero(opening == ACK)
+    if not len(syns) or not len(answers):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    first = np.flatnonzero(begins(group))
+    first_of = first[np.searchsorted(first, answers, "right") - 1]
+    place = np.searchsorted(syns, answers) - 1  # the SYN before each
+    latest = syns[place]
+    answers, latest = (
+        part[(place >= 0) & (latest >= first_of) & (answers - first_of < most)] for part in (answers, latest)
+    )
+    owner = group[answers]
+    chosen = begins(owner)
+    return owner[chosen], time_ns[answers[chosen]] - time_ns[latest[chosen]]
 
 
 def round_trips_ns(
-    time_ns: Ints, side: Mask, seq: Any, ack: Any, flags: Any, payload: Ints, *, of: bool, only: slice = slice(None)
-) -> Ints:
-    """How long after each segment of one side the other side acknowledged exactly its end.
+    group: Ints, time_ns: Ints, side: Mask, seq: Any, ack: Any, flags: Any, payload: Any, *, of: bool,
+    only: slice = slice(None),
+) -> tuple[Ints, Ints]:  # fmt: skip
+    """(group, how long after each segment of one side the other side acknowledged exactly its end).
 
     Segments of which any byte was sent more than once are left out (Karn's algorithm, RFC 6298 section 3): their
     acknowledgement may answer either. At the capture point: seen from the sender it is the whole round trip.
 
     Args:
-        time_ns: when each packet of one connection was seen.
+        group: number of the connection of each packet, ascending.
+        time_ns: when each packet was seen.
         side: which end sent it.
         seq: its sequence number.
         ack: its acknowledgement number.
@@ -232,34 +260,60 @@ def round_trips_ns(
     """
     import numpy as np
 
-    sent = np.flatnonzero((side == of) & (payload > 0))
-    acks = np.flatnonzero((side != of) & ((flags & ACK) > 0))
+    mine = side if of else ~side
+    sent = np.flatnonzero(mine & (payload > 0))
+    acks = np.flatnonzero(~mine & ((flags & ACK) > 0))
     if not len(sent) or not len(acks):
-        return np.zeros(0, np.int64)
-    first = np.zeros(len(sent), bool)
-    first[0] = True
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    sender, first = group[sent], begins(group[sent])
     start = unwrap(seq[sent], first)
     end = start + payload[sent]
+    # How far was acknowledged, counted from the sequence number that its connection's first segment has.
+    hearer, opened = group[acks], np.flatnonzero(first)
+    fresh = begins(hearer)
+    answers = np.flatnonzero(fresh)
+    anchor = np.minimum(np.searchsorted(sender[opened], hearer[answers]), len(opened) - 1)
+    ahead = (ack[acks[answers]] - seq[sent[opened[anchor]]]).view(np.int32)
+    heard = unwrap(ack[acks], fresh) + np.repeat(ahead, np.diff(answers, append=len(acks)))
+    # One line of numbers for all connections: each lies behind all of the one before.
+    least = min(int(start.min()), int(heard.min()))
+    apart = max(int(end.max()), int(heard.max())) - least + 1
+    if int(group[-1]) * apart >= _LARGEST:
+        return _one_by_one(group, time_ns, side, seq, ack, flags, payload, of=of)
+    start += sender * apart - least
+    end += sender * apart - least
+    heard += hearer * apart - least
+    np.maximum.accumulate(heard, out=heard)
     reach = np.maximum.accumulate(end)
     again = np.zeros(len(sent), bool)
-    again[1:] = start[1:] < reach[:-1]
+    np.less(start[1:], reach[:-1], out=again[1:])
     if again.any():
         order = np.argsort(start, kind="stable")
-        touched = np.maximum.accumulate(end[order])
+        start, touched = start[order], np.maximum.accumulate(end[order])
         overlaps = np.zeros(len(sent), bool)
-        overlaps[1:] = start[order][1:] < touched[:-1]
-        overlaps[:-1] |= end[order][:-1] > start[order][1:]
+        overlaps[1:] = start[1:] < touched[:-1]
+        overlaps[:-1] |= end[order][:-1] > start[1:]
         again[order] |= overlaps
-    chained = np.concatenate(([seq[sent[0]]], ack[acks])).astype(np.uint32)
-    begin = np.zeros(len(chained), bool)
-    begin[0] = True
-    heard = np.maximum.accumulate(unwrap(chained, begin)[1:])
-    timed = np.zeros(len(seq), bool)
-    timed[only] = True
-    clean = np.flatnonzero(~again & timed[sent])
+    if only != slice(None):
+        timed = np.ones(len(seq), bool)
+        timed[only] = False
+        again |= timed[sent]
+    clean = np.flatnonzero(~again)
     place = np.searchsorted(heard, end[clean])
-    inside = place < len(heard)
-    clean, place = clean[inside], place[inside]
+    place[place == len(heard)] = 0  # an acknowledgement that cannot be its own
     exact = heard[place] == end[clean]
-    times = time_ns[acks[place[exact]]] - time_ns[sent[clean[exact]]]
-    return np.asarray(times[times >= 0])
+    clean, place = clean[exact], place[exact]
+    times = time_ns[acks[place]] - time_ns[sent[clean]]
+    kept = times >= 0
+    return sender[clean[kept]], times[kept]
+
+
+def _one_by_one(group: Ints, *columns: Any, of: bool) -> tuple[Ints, Ints]:
+    """The same, where garbage for sequence numbers leaves no room for all connections on one line."""
+    import numpy as np
+
+    found = []
+    for rows in np.split(np.arange(len(group)), np.flatnonzero(begins(group))[1:]):
+        _, times = round_trips_ns(np.zeros(len(rows), np.int64), *(each[rows] for each in columns), of=of)
+        found.append((np.full(len(times), group[rows[0]]), times))
+    return np.concatenate([owner for owner, _ in found]), np.concatenate([times for _, times in found])

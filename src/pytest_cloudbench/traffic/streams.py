@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import MIB
 from pytest_cloudbench.traffic import sequence
-from pytest_cloudbench.traffic.flows import Flow, FlowTable
+from pytest_cloudbench.traffic.flows import Flow, FlowTable, chunks
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.traffic.records import Buffer
+    from pytest_cloudbench.traffic.records import Buffer, Ints
 
-__all__ = ["TOUCHED_PACKETS", "Found", "beginning", "datagrams", "find", "pieces"]
+__all__ = ["TOUCHED_PACKETS", "Found", "beginning", "datagrams", "find", "pieces", "segment_limits", "tellers"]
 
 TOUCHED_PACKETS = 512
 """So many are looked into before a mapped file's pages are given back: each may bring in 64 KiB around it."""
-_FEW = 64
+_FEW, _MANY = 64, 1024
 _PART_ROWS = 1 << 15
 _JOINED_BYTES = MIB
 
@@ -51,6 +51,76 @@ def _rows(table: FlowTable, flow: Flow, *, up: bool, most: int | None = None) ->
         if most is None or len(mine) >= most or size >= len(rows):
             break
     return np.asarray(mine if most is None else mine[:most])
+
+
+def tellers(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -> set[int]:
+    """Numbers of the flows whose client may have begun with a TLS hello or a QUIC header, and of some others."""
+    import numpy as np
+
+    packets, found = table.packets, set[int]()
+    is_tcp = np.zeros(len(table.starts) - 1, bool)
+    wanted = np.zeros(len(is_tcp), bool)
+    wanted[[flow.number for flow in table.flows]] = True
+    is_tcp[[flow.number for flow in table.flows if flow.is_tcp]] = True
+    is_long = np.diff(table.starts) > _MANY
+    found.update(np.flatnonzero(wanted & is_long).tolist())  # few: each is looked at by itself
+    wanted &= ~is_long
+    for begin, end in chunks(table.starts):
+        rows = table.order[table.starts[begin] : table.starts[end]]
+        group = np.repeat(np.arange(begin, end), np.diff(table.starts[begin : end + 1]))
+        mine = np.flatnonzero(table.up[rows] & (packets.payload[rows] > 0) & wanted[group])
+        rows, group = rows[mine], group[mine]
+        first = sequence.begins(group)
+        start = packets.seq[rows] + (packets.flags[rows] >> 1 & 1)
+        origin = np.repeat(start[first], np.diff(np.flatnonzero(first), append=len(first)))
+        # What comes first in the stream is the first packet, or lies before it.
+        early = (first | (is_tcp[group] & ((start - origin).view(np.int32) < 0))) & (packets.kept[rows] > 0)
+        rows, group = rows[early], group[early]
+        spoken = _bytes_at(buffer, packets.offset[rows], release)
+        found.update(group[np.where(is_tcp[group], spoken == 0x16, spoken >= 0xC0)].tolist())
+    return found
+
+
+def segment_limits(buffer: Buffer, offset: Any, header: Any, release: Callable[[int], None]) -> Ints:
+    """What the MSS option of each SYN says, in bytes; -1 where there is none.
+
+    Args:
+        buffer: the whole file.
+        offset: where each SYN's header ends.
+        header: how many bytes it has.
+        release: called with a place in the file before which nothing is needed for now.
+    """
+    import numpy as np
+
+    size = header.astype(np.int64) - 20
+    most = int(size.max(initial=0))
+    places = (offset - size)[:, None] + np.arange(most + 4)
+    options = _bytes_at(buffer, places, release)
+    options[np.arange(most + 4) >= size[:, None]] = 0
+    found = np.full(len(offset), -1)
+    rows, place = np.flatnonzero(size > 0), np.zeros(len(offset), np.int64)
+    while len(rows):
+        kind, length = options[rows, place[rows]], options[rows, place[rows] + 1].astype(np.int64)
+        wanted = (kind == 2) & (length == 4) & (place[rows] + 4 <= size[rows])
+        chosen = rows[wanted]
+        found[chosen] = options[chosen, place[chosen] + 2].astype(np.int64) << 8 | options[chosen, place[chosen] + 3]
+        place[rows] += np.where(kind == 1, 1, length)
+        rows = rows[~wanted & (kind > 0) & ((kind == 1) | (length >= 2)) & (place[rows] < size[rows])]
+    return found
+
+
+def _bytes_at(buffer: Buffer, places: Any, release: Callable[[int], None]) -> Any:
+    """The bytes at each of these places, one place or one line of them for each packet; 0 behind the file's end."""
+    import numpy as np
+
+    found = np.zeros(places.shape, np.uint8)
+    view = np.frombuffer(buffer, np.uint8)
+    for begin in range(0, len(places), TOUCHED_PACKETS):
+        part = places[begin : begin + TOUCHED_PACKETS]
+        found[begin : begin + TOUCHED_PACKETS] = np.where(part < len(view), view[np.minimum(part, len(view) - 1)], 0)
+        if len(places) > TOUCHED_PACKETS:
+            release(len(buffer))
+    return found
 
 
 def beginning(table: FlowTable, buffer: Buffer, flow: Flow, *, up: bool, limit: int = 16384) -> bytes:

@@ -15,6 +15,8 @@ from pytest_cloudbench import __version__, cli
 from pytest_cloudbench.configs.bench import parse_bench
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import journal
+from tests.traffic import craft
+from tests.traffic.craft import START_NS, Segment
 
 COMMAND = [sys.executable, "-m", "pytest_cloudbench.cli"]
 
@@ -131,3 +133,44 @@ def test_new_says_what_is_wrong_in_one_line(name: str, words: str, tmp_path: Pat
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def many_flows(path: Path) -> Path:
+    segments = [Segment(START_NS + port, True, 1, data=b"x", client_port=port) for port in range(1024, 3024)]
+    path.write_bytes(craft.pcap(craft.records(segments)))
+    return path
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of a shell")
+@pytest.mark.parametrize(
+    "words",
+    [["analyze", "FILE", "--json"], ["analyze", "FILE"], ["schema"], ["new", "-"], ["--help"], ["analyze", "--help"]],
+)
+def test_a_reader_that_goes_early_gets_no_traceback(tmp_path: Path, words: list[str]) -> None:
+    path = many_flows(tmp_path / "many.pcap")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_cloudbench.cli",
+        *(str(path) if word == "FILE" else word for word in words),
+    ]
+    reading, writing = os.pipe()
+    os.close(reading)  # gone before the first word
+    try:
+        ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    finally:
+        os.close(writing)
+    assert ended.stderr == ""
+    assert ended.returncode == 141 or "--help" in words  # argparse may take it for nothing
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of a shell")
+def test_what_was_read_before_it_went_is_right(tmp_path: Path) -> None:
+    path = many_flows(tmp_path / "many.pcap")
+    command = [sys.executable, "-m", "pytest_cloudbench.cli", "analyze", str(path), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.read(4)
+        process.stdout.close()
+        assert (first, process.stderr.read(), process.wait(60)) == (b'{\n "', b"", 141)

@@ -6,6 +6,8 @@ What may live here: argument parsing and one call per command.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,14 +17,33 @@ from pytest_cloudbench.model import CloudbenchError, CloudError, ErrorKind, Prov
 
 __all__ = ["main"]
 
+_READER_GONE = 141
+"""What a shell says of a program that SIGPIPE has ended."""
 _SCHEMA = Path(__file__).resolve().parent / "configs" / "bench.schema.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit status: 0 done, 1 failed, 4 to be mended by the user."""
-    options = _parser().parse_args(argv)
+    """Run one command.
+
+    Returns the exit status: 0 done, 1 failed, 4 to be mended by the user, 141 when whoever read the output has gone.
+    """
+    try:
+        return _run(argv)
+    except BrokenPipeError:  # `cloudbench analyze FILE | head`: it has seen enough
+        with contextlib.suppress(OSError, ValueError):  # or Python would write what is left when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _READER_GONE
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        options = _parser().parse_args(argv)
+    except SystemExit:
+        sys.stdout.flush()  # of --help
+        raise
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
     except UsageError as error:
         sys.stderr.write(f"cloudbench: {error}\n")
         return 4

@@ -59,7 +59,13 @@ def show(
     from rich.console import Console
     from rich.markup import escape
 
-    console = console or Console(highlight=False)
+    class Pipe(Console):
+        """One that leaves it to the caller what happens when the reader has gone, and not ends the program."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    console = console or Pipe(highlight=False)
     validity = facts["validity"]
     duration = _seconds(facts["duration_s"])
     console.print(f"[bold]{escape(facts['file'])}[/]  {facts['format']}, {facts['packets']:,} packets in {duration}")
@@ -151,6 +157,10 @@ def _rest(facts: Mapping[str, Any]) -> list[str]:
     if aside:
         parts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in aside.items())
         lines.append(f"packets in no flow: {parts}")
+    if facts["sentinels"]:
+        lines.append(
+            f"{facts['sentinels']:,} sentinels of this program, which mark the capture's ends, are not counted"
+        )
     if facts["foreign_flows"]:
         lines.append(f"{facts['foreign_flows']:,} flows of others are not counted")
     if facts["cut_packets"]:

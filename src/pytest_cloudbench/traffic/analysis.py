@@ -5,7 +5,10 @@ What may live here: putting the other modules' answers together, and saying whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from ipaddress import ip_address
@@ -15,6 +18,7 @@ from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.traffic import handshake, metrics, streams
 from pytest_cloudbench.traffic.answers import Answers, answers
 from pytest_cloudbench.traffic.flows import Flow, FlowTable, group
+from pytest_cloudbench.traffic.headers import SENTINEL
 from pytest_cloudbench.traffic.owners import Sorted, Whose
 from pytest_cloudbench.traffic.packets import SYN, Address, Aside, Collector
 from pytest_cloudbench.traffic.records import Reader
@@ -114,7 +118,8 @@ class Analysis:
         table: packets and flows; functions of ``metrics`` take it.
         facts: one for each flow, in the order of ``table.flows``.
         aside: packets that are in no flow.
-        records, wire_bytes: of everything in the file.
+        records, wire_bytes: of everything in the file but our own sentinels.
+        sentinels: packets that were sent to mark the ends of the capture. They are counted nowhere else.
         cut: packets of which the snap length kept only a part.
         first_ns, last_ns: when the first and the last packet was seen.
         validity: whether the numbers can be trusted.
@@ -136,6 +141,7 @@ class Analysis:
     canary: Canary | None = None
     sorted: Sorted | None = None
     dns_queries: dict[str, int] = field(default_factory=dict)
+    sentinels: int = 0
 
     def of(self, *roles: str) -> list[Flow]:
         """The flows with one of these roles."""
@@ -176,6 +182,7 @@ class Analysis:
             "file": self.source,
             "format": self.reader.format,
             "packets": self.records,
+            "sentinels": self.sentinels,
             **_totals(self.table, self.table.flows, "flow_packets"),
             "wire_bytes": self.wire_bytes,
             "first_s": _seconds(self.first_ns),
@@ -188,7 +195,8 @@ class Analysis:
                 "sizes_known": self.validity.sizes_known,
                 "size_reasons": list(self.validity.size_reasons),
             },
-            "not_in_flows": {name: getattr(self.aside, name) for name in Aside.__dataclass_fields__},
+            "not_in_flows": {name: getattr(self.aside, name) for name in Aside.COUNTS},
+            "not_looked_into": dict(self.aside.hidden.most_common()),
             "foreign_flows": len(self.table.foreign),
             "cut_packets": self.cut,
             "header_bytes": _header_bytes(self.table) if self.validity.sizes_known else None,
@@ -370,12 +378,12 @@ def analyze(
     validity = _validity(reader, collector, table, drops, _offload(table, buffer, release))
     found = Analysis(
         source, reader, table, facts, collector.aside, collector.records, collector.wire_bytes, collector.cut,
-        collector.first_ns, collector.last_ns, validity, None, owners, queries,
+        collector.first_ns, collector.last_ns, validity, None, owners, queries, len(collector.sentinels),
     )  # fmt: skip
     if canary is not None:
         places = streams.find(table, buffer, canary, release)
         aside = collector.aside
-        unread = collector.cut + aside.fragments + aside.joined + aside.malformed + aside.not_understood
+        unread = collector.cut + aside.fragments + aside.joined + aside.malformed + aside.hidden.total()
         is_whole = found.validity.verdict != "invalid" and not unread
         found.canary = Canary("yes" if places else "no" if is_whole else "unknown", tuple(places))
     release(len(buffer))
@@ -464,6 +472,13 @@ def _validity(
     wrong, unsure = [], []
     if reader.reason:
         wrong.append(reader.reason)
+    if token := _unended(reader, collector.sentinels):
+        wrong.append(f"its last sentinel ({token}) is not in it: the capture was killed")
+    if reader.lacks_statistics:
+        wrong.append(
+            "it lacks the statistics with which dumpcap ends a capture: dumpcap was killed, or this is part of a ring "
+            "buffer, or a program such as editcap wrote it anew"
+        )
     said = [each.drops for each in reader.interfaces]
     known = [each for each in said if each is not None]
     if drops is None and known and len(known) == len(said):
@@ -480,7 +495,7 @@ def _validity(
     aside = collector.aside
     for count, what in (
         (aside.fragments, "fragments of IP packets without the others, whose payload is not counted"),
-        (aside.not_understood, "packets of an unknown link type or wrapping"),
+        (aside.hidden.total(), f"packets may hold flows that were not looked for: {_named(aside.hidden)}"),
         (aside.short, "packets were cut within their headers"),
         (reader.untimed, "packets have no time"),
         (reader.longer, "packets are longer in the file than they say they were"),
@@ -492,6 +507,27 @@ def _validity(
         unsure.append(f"{again:,} packets follow their like at once: the capture may hold what was sent twice")
     verdict = "invalid" if wrong else "unknown" if unsure else "valid"
     return Validity(verdict, (*wrong, *unsure), not size_reasons, size_reasons, drops)
+
+
+def _unended(reader: Reader, sentinels: Iterable[bytes]) -> str | None:
+    """The token of a capture of ours that lacks its end. What was cut by a snap length says nothing."""
+    seen = [text.removeprefix(SENTINEL).decode("ascii", "replace").split() for text in sentinels]
+    for comment in reader.comments:
+        with suppress(ValueError, TypeError, KeyError):
+            about = json.loads(comment)
+            token = str(about["sentinel"]["token"]) if "cloudbench_capture" in about else ""
+            if token and [token, "end"] not in seen and all(len(words) > 1 for words in seen):
+                return token
+    return None
+
+
+def _named(counts: Counter[str]) -> str:
+    """What there was, most first."""
+    most = counts.most_common()
+    rest = len(most) - _MANY_NAMES
+    return ", ".join(f"{count:,} {name}" for name, count in most[:_MANY_NAMES]) + (
+        f" and {rest} kinds" if rest > 0 else ""
+    )
 
 
 def _seen_twice(table: FlowTable) -> int:

@@ -1,12 +1,19 @@
 """Pieces of fragmented IP packets, put together.
 
-What may live here: which pieces belong to one packet, and when it is whole. Their bytes stay where they are in the
-file, so of a whole packet only the first piece can be looked into.
+What may live here: which pieces belong to one packet, when it is whole, and where its bytes are. They stay in the file,
+so of a whole packet only the TCP header, and the piece in which the payload begins, can be looked into.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.traffic.records import Buffer
 
 __all__ = ["Fragments", "Piece", "Whole"]
 
@@ -38,23 +45,76 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A packet of which every piece has come: its first piece, and the sums of all."""
+    """A packet of which every byte has come.
 
-    first: Piece
-    pieces: int
+    Attributes:
+        pieces: by where they begin; of the same place the one that came first. Where they overlap, the former counts.
+        size: of its payload.
+        wire_bytes: of all frames.
+    """
+
+    pieces: tuple[Piece, ...]
     size: int
     wire_bytes: int
+
+    @property
+    def first(self) -> Piece:
+        """The piece with its beginning."""
+        return next(piece for piece in self.pieces if piece.size)
+
+    def _spans(self) -> Iterator[tuple[int, int, int]]:
+        """(where in the payload, where in the file, and where there it ends) of the bytes of each piece that count."""
+        at = 0
+        for piece in self.pieces:
+            if piece.begin + piece.size > at:
+                yield at, piece.place + at - piece.begin, piece.end
+                at = piece.begin + piece.size
+
+    def head(self, buffer: Buffer, size: int) -> bytes | None:
+        """So many bytes of the beginning; None where they were not all kept."""
+        found = bytearray()
+        for at, place, end in self._spans():
+            if at != len(found) or len(found) >= size:
+                break
+            found += buffer[place : min(end, place + size - at)]
+        return bytes(found) if len(found) == size else None
+
+    def locate(self, at: int) -> tuple[int, int]:
+        """Where a byte of the payload is in the file, and where what was kept of its piece ends."""
+        place, end = self.first.end, self.first.end
+        for begin, start, stop in self._spans():
+            if begin <= at:
+                place, end = start + at - begin, stop
+        return place, end
 
 
 @dataclass(slots=True)
 class _Waiting:
-    pieces: dict[int, Piece]
-    known: int = 0
+    pieces: list[Piece] = field(default_factory=list)
+    runs: list[tuple[int, int]] = field(default_factory=list)
+    """What has come: (begin, end) in order; none touches another."""
     total: int | None = None
+
+    def take(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        begin, end = piece.begin, piece.begin + piece.size
+        if piece.is_last and self.total is None:
+            self.total = end
+        if not piece.size:
+            return
+        first = bisect_left(self.runs, begin, key=itemgetter(1))
+        last = bisect_right(self.runs, end, key=itemgetter(0))
+        if first < last:
+            begin, end = min(begin, self.runs[first][0]), max(end, self.runs[last - 1][1])
+        self.runs[first:last] = [(begin, end)]
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self.total and self.runs and self.runs[0][0] == 0 and self.runs[0][1] >= self.total)
 
 
 class Fragments:
-    """Takes pieces, and gives each packet when its last one has come. One that comes again takes the former's place."""
+    """Takes pieces, and gives each packet when its last one has come. Pieces may overlap, or come again."""
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, _Waiting] = {}
@@ -62,29 +122,16 @@ class Fragments:
 
     def add(self, packet: bytes, piece: Piece) -> Whole | None:
         """The next piece of a packet, which has the same key for all of its pieces."""
-        waiting = self._waiting.setdefault(packet, _Waiting({}))
-        former = waiting.pieces.get(piece.begin)
-        waiting.pieces[piece.begin] = piece
-        waiting.known += piece.size - (former.size if former else 0)
-        self._count += former is None
-        if piece.is_last:
-            waiting.total = piece.begin + piece.size
-        if waiting.known == waiting.total and (whole := _whole(waiting.pieces, waiting.total)) is not None:
+        waiting = self._waiting.setdefault(packet, _Waiting())
+        waiting.take(piece)
+        self._count += 1
+        if waiting.is_whole:
             self._forget(packet)
-            return whole
+            pieces = tuple(sorted(waiting.pieces, key=attrgetter("begin")))
+            return Whole(pieces, waiting.total or 0, sum(each.wire_bytes for each in pieces))
         while self._count > _MOST_PIECES:
             self._forget(next(iter(self._waiting)))
         return None
 
     def _forget(self, packet: bytes) -> None:
         self._count -= len(self._waiting.pop(packet).pieces)
-
-
-def _whole(pieces: dict[int, Piece], total: int) -> Whole | None:
-    """The packet, if each piece begins where another ends."""
-    at = count = 0
-    while at < total and at in pieces and pieces[at].size:
-        at, count = at + pieces[at].size, count + 1
-    if at != total or count != len(pieces) or not count:
-        return None
-    return Whole(pieces[0], count, total, sum(piece.wire_bytes for piece in pieces.values()))

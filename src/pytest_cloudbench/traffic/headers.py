@@ -6,16 +6,24 @@ the IP header, never from what was kept of a packet: a capture with a short snap
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from pytest_cloudbench.traffic import tunnels, wrappings
 from pytest_cloudbench.traffic.endpoints import TCP, UDP, Names
-from pytest_cloudbench.traffic.fragments import Fragments, Piece
+from pytest_cloudbench.traffic.fragments import Fragments, Piece, Whole
+from pytest_cloudbench.traffic.tunnels import BRIDGED, DONE, ERSPAN2, ERSPAN3, IPV4, IPV6
 
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Batch, Buffer, Ints
 
-__all__ = ["KINDS", "Aside", "Headers"]
+__all__ = ["KINDS", "SENTINEL", "SENTINEL_ADDRESS", "Aside", "Headers"]
+
+SENTINEL, SENTINEL_ADDRESS = b"cloudbench-sentinel ", int(IPv4Address("233.252.0.9"))
+"""What ``capture.guard`` sends before and after what is captured, and where to. It can be imported from nowhere."""
 
 KINDS = {
     "number": "u4", "time_ns": "i8", "pair": "i4", "from_high": "?", "wire": "u4", "payload": "u4", "offset": "i8",
@@ -25,11 +33,11 @@ KINDS = {
 _OF_TCP = ("flags", "seq", "ack", "window")
 
 # What comes next in a packet: an EtherType, or one of these. Below 1,536 it is a length, and LLC follows (802.3).
-_DONE, _PPP, _BY_VERSION = -1, 0x10000, 0x10001
-_IPV4, _IPV6, _PPPOE, _BRIDGED = 0x0800, 0x86DD, 0x8864, 0x6558
+_PPP, _BY_VERSION = 0x10000, 0x10001
+_PPPOE = 0x8864
 _VLAN, _MPLS, _LLC_BELOW = (0x8100, 0x88A8, 0x9100), (0x8847, 0x8848), 0x600
-_HIDDEN = (0x88E5, 0x88E7, 0x22F3, 0x894F)  # MACsec, provider backbone bridges, TRILL, NSH: not looked into
 _MOST_WRAPPINGS = 16
+_MOST_SENTINEL = 128
 _MOST_TUNNELS = 8
 
 # Link types: bytes before the next header, and where its EtherType stands; or what it is.
@@ -42,10 +50,9 @@ _FIXED = {
 
 _EXTENSIONS = (0, 43, 60, 140)  # hop-by-hop, routing, destination, shim6: length in 8 bytes
 _FRAGMENT, _AUTHENTICATION = 44, 51
+_GRE_CONTROL = (0, 0xFE)  # keep-alives, OSI routing
+_MOST_HEADER = 60
 _IP_IN_IP, _IPV6_IN_IP, _GRE = 4, 41, 47
-_VXLAN, _GENEVE = 4789, 6081
-_INSIDE = (_IPV4, _IPV6, 0x0806, *_VLAN)
-"""What an Ethernet frame within UDP may hold: else it is no tunnel, but another use of the port."""
 
 
 @dataclass(slots=True)
@@ -61,7 +68,13 @@ class Aside:
         malformed: headers that contradict themselves.
         not_understood: of a link type or in a wrapping that is not known here.
         wire_bytes: bytes on the wire of all of them, but for the joined ones, which are in their flow.
+        hidden: names of the wrappings that were not looked into: those of ``not_understood``, and tunnels in UDP, whose
+            packets are in the flow that carries them.
     """
+
+    COUNTS: ClassVar = (
+        "not_ip", "other_ip", "fragments", "joined", "short", "malformed", "not_understood", "wire_bytes",
+    )  # fmt: skip
 
     not_ip: int = 0
     other_ip: int = 0
@@ -71,6 +84,7 @@ class Aside:
     malformed: int = 0
     not_understood: int = 0
     wire_bytes: int = 0
+    hidden: Counter[str] = field(default_factory=Counter)
 
 
 class Headers:
@@ -82,7 +96,7 @@ class Headers:
         self.buffer, self.batch, self.aside, self.names, self.fragments = buffer, batch, aside, names, fragments
         count = len(batch.offset)
         self.place = batch.offset.copy()
-        self.kind = np.full(count, _DONE, np.int64)  # of the header at ``place``
+        self.kind = np.full(count, DONE, np.int64)  # of the header at ``place``
         self.end = batch.offset + batch.captured  # of what was kept
         self.until = batch.offset + batch.wire  # where the packet would end if everything had been kept
         self.wire = batch.wire
@@ -90,6 +104,8 @@ class Headers:
         self.room = np.zeros(count, np.int64)  # bytes of IP payload on the wire
         self.address_low_first = np.zeros(count, np.int8)
         self.pair_of_addresses = np.zeros(count, np.int64)
+        self.sentinels: dict[int, bytes] = {}  # rows, and what is in them if nothing was cut
+        self.split: dict[int, Whole] = {}  # rows whose first piece may end within the TCP header
 
     def columns(self) -> dict[str, Any]:
         """A value of each of ``Packets``' columns for every packet that belongs to a flow."""
@@ -98,23 +114,45 @@ class Headers:
         self._link()
         for _ in range(_MOST_TUNNELS):
             self._unwrap()
-            rows4, rows6 = np.flatnonzero(self.kind == _IPV4), np.flatnonzero(self.kind == _IPV6)
+            rows4, rows6 = np.flatnonzero(self.kind == IPV4), np.flatnonzero(self.kind == IPV6)
             if len(rows4) + len(rows6) < len(self.kind):
-                known = (self.kind == _IPV4) | (self.kind == _IPV6) | (self.kind == _DONE)
-                self._put_aside("not_ip", np.flatnonzero(~known))
-            self.kind[:] = _DONE  # tunnels say again what is in them
+                known = (self.kind == IPV4) | (self.kind == IPV6) | (self.kind == DONE)
+                self._no_ip(np.flatnonzero(~known))
+            self.kind[:] = DONE  # tunnels say again what is in them
             self._ipv4(rows4)
             self._ipv6(rows6)
-            if (self.kind == _DONE).all():
+            if (self.kind == DONE).all():
                 break
-        self._put_aside("not_understood", np.flatnonzero(self.kind != _DONE))
+        self._hide(np.flatnonzero(self.kind != DONE), f"more than {_MOST_TUNNELS} tunnels")
         return self._transport()
 
     def _put_aside(self, why: str, rows: Ints) -> None:
         if len(rows):
             setattr(self.aside, why, getattr(self.aside, why) + len(rows))
             self.aside.wire_bytes += int(self.wire[rows].sum())
-            self.kind[rows] = _DONE
+            self.kind[rows] = DONE
+
+    def _hide(self, rows: Ints, name: str) -> None:
+        """Count aside what may hold flows that are not looked for."""
+        if len(rows):
+            self.aside.hidden[name] += len(rows)
+            self._put_aside("not_understood", rows)
+
+    def _hide_each(self, rows: Ints, numbers: Ints, name: Callable[[int], str]) -> None:
+        """The same for several kinds at once, each with a number."""
+        import numpy as np
+
+        for number in np.unique(numbers).tolist():
+            self._hide(rows[numbers == number], name(number))
+
+    def _no_ip(self, rows: Ints) -> None:
+        """Of these the kind is known, and is not IP."""
+        import numpy as np
+
+        kinds = self.kind[rows]
+        control = np.isin(kinds, [*wrappings.CONTROL_ETHERTYPES])
+        self._put_aside("not_ip", rows[control])
+        self._hide_each(rows[~control], kinds[~control], wrappings.ethertype)
 
     def _fitting(self, rows: Ints, size: int) -> Ints:
         """Those of the rows of which so many bytes at their place were kept; the others are counted aside."""
@@ -156,7 +194,7 @@ class Headers:
                 length, self.kind[rows] = _FIXED[link]
                 rows = self._fitting(rows, length)
             else:
-                self._put_aside("not_understood", rows)
+                self._hide(rows, wrappings.link_type(link))
                 continue
             self.place[rows] += length
 
@@ -166,13 +204,14 @@ class Headers:
 
         for _ in range(_MOST_WRAPPINGS):
             kind = self.kind
-            if not ((kind != _IPV4) & (kind != _IPV6) & (kind != _DONE)).any():
+            if not ((kind != IPV4) & (kind != IPV6) & (kind != DONE)).any():
                 return
             stuck = True
             for wanted, length, step in (
                 (np.isin(kind, _VLAN), 4, self._tag), (np.isin(kind, _MPLS), 4, self._label),
                 (kind == _PPPOE, 6, self._pppoe), (kind == _PPP, 4, self._ppp),
-                (kind == _BRIDGED, 14, self._bridged), (kind == _BY_VERSION, 1, self._version),
+                (kind == BRIDGED, 14, self._bridged), (kind == _BY_VERSION, 1, self._version),
+                (kind == ERSPAN2, 8, self._erspan2), (kind == ERSPAN3, 12, self._erspan3),
                 ((kind >= 0) & (kind < _LLC_BELOW), 3, self._llc),
             ):  # fmt: skip
                 if wanted.any():
@@ -181,7 +220,8 @@ class Headers:
                     step(rows, self.place[rows])
             if stuck:
                 break
-        self._put_aside("not_understood", np.flatnonzero(np.isin(self.kind, (*_HIDDEN, *_VLAN, *_MPLS))))
+        rows = np.flatnonzero(np.isin(self.kind, (*_VLAN, *_MPLS)))
+        self._hide_each(rows, self.kind[rows], wrappings.ethertype)
 
     def _tag(self, rows: Ints, at: Ints) -> None:
         self.kind[rows] = self._u16(at + 2)
@@ -194,8 +234,9 @@ class Headers:
         last = self._bytes(at + 2, 1)[:, 0] & 1 > 0
         self.place[rows] += 4
         inner = self._fitting(rows[last], 1)
-        self._version(inner, self.place[inner])
-        self._put_aside("not_understood", inner[np.isin(self.kind[inner], (_IPV4, _IPV6), invert=True)])
+        version = self._bytes(self.place[inner], 1)[:, 0] >> 4
+        self.kind[inner] = np.select([version == 4, version == 6], [IPV4, IPV6], DONE)
+        self._hide(inner[self.kind[inner] == DONE], "MPLS pseudowire")
 
     def _pppoe(self, rows: Ints, at: Ints) -> None:
         self.kind[rows] = _PPP
@@ -211,8 +252,29 @@ class Headers:
         compressed = first & 1 > 0
         protocol = np.where(compressed, first, first << 8 | np.where(framed, start[:, 3], start[:, 1]))
         self.place[rows] += np.where(framed, 2, 0) + np.where(compressed, 1, 2)
-        known = {0x21: _IPV4, 0x57: _IPV6, 0x281: _MPLS[0]}
+        known = {0x21: IPV4, 0x57: IPV6, 0x281: _MPLS[0]}
         self.kind[rows] = np.select([protocol == key for key in known], list(known.values()), _LLC_BELOW)
+        others = self.kind[rows] == _LLC_BELOW
+        for number in np.unique(protocol[others]).tolist():
+            if (name := wrappings.ppp(number)) is not None:
+                self._hide(rows[protocol == number], name)
+
+    def _erspan2(self, rows: Ints, at: Ints) -> None:
+        """A mirrored Ethernet frame behind ERSPAN's header, types I (without one) and II."""
+        version = self._bytes(at, 1)[:, 0] >> 4
+        self.kind[rows] = BRIDGED
+        self.place[rows] += 8
+        self._hide(rows[version != 1], wrappings.ethertype(0x88BE))
+
+    def _erspan3(self, rows: Ints, at: Ints) -> None:
+        """The same for type III, whose header may be longer, and may stand before IP."""
+        import numpy as np
+
+        head = self._bytes(at, 12).astype(np.int64)
+        mirrored = head[:, 10] >> 2 & 31
+        self.kind[rows] = np.select([mirrored == 0, mirrored == 2], [BRIDGED, _BY_VERSION], DONE)
+        self.place[rows] += np.where(head[:, 11] & 1 > 0, 20, 12)
+        self._hide(rows[(head[:, 0] >> 4 != 2) | (self.kind[rows] == DONE)], wrappings.ethertype(0x22EB))
 
     def _bridged(self, rows: Ints, at: Ints) -> None:
         self.kind[rows] = self._u16(at + 12)
@@ -223,7 +285,9 @@ class Headers:
         import numpy as np
 
         version = self._bytes(at, 1)[:, 0] >> 4
-        self.kind[rows] = np.select([version == 4, version == 6], [_IPV4, _IPV6], _LLC_BELOW)
+        self.kind[rows] = np.select([version == 4, version == 6], [IPV4, IPV6], DONE)
+        unknown = self.kind[rows] == DONE
+        self._hide_each(rows[unknown], version[unknown], lambda number: f"neither IPv4 nor IPv6 ({number})")
 
     def _llc(self, rows: Ints, at: Ints) -> None:
         """IEEE 802.2, with SNAP or without."""
@@ -232,11 +296,24 @@ class Headers:
         start = self._bytes(at, 3)
         snap = (start == (0xAA, 0xAA, 3)).all(1)
         bare = (start == (6, 6, 3)).all(1)
-        self.kind[rows] = np.where(bare, _IPV4, _LLC_BELOW)
+        self.kind[rows] = np.where(bare, IPV4, _LLC_BELOW)
         self.place[rows[bare]] += 3
+        other = ~snap & ~bare & ~np.isin(start[:, 0], [*wrappings.CONTROL_SAPS])
+        self._hide_each(rows[other], start[other, 0], lambda number: f"LLC 0x{number:02x}")
         inner = self._fitting(rows[snap], 8)
-        self.kind[inner] = np.maximum(self._u16(self.place[inner] + 6), _LLC_BELOW)
+        head = self._bytes(self.place[inner], 8).astype(np.int64)
+        organisation, protocol = head[:, 3] << 16 | head[:, 4] << 8 | head[:, 5], head[:, 6] << 8 | head[:, 7]
+        self.kind[inner] = np.maximum(protocol, _LLC_BELOW)
         self.place[inner] += 8
+        owned = np.flatnonzero(
+            (organisation != 0) & (organisation != 0x0000F8) & ~np.isin(protocol, (IPV4, IPV6, *_VLAN))
+        )
+        for place in owned.tolist():
+            number, own = int(organisation[place]), int(protocol[place])
+            if wrappings.snap_is_control(number, own):
+                self.kind[inner[place]] = _LLC_BELOW
+            else:
+                self._hide(inner[place : place + 1], f"SNAP {number:06x} 0x{own:04x}")
 
     # --- IP ---
 
@@ -269,7 +346,14 @@ class Headers:
             rows, source, target, inner, protocol, room = (
                 part[keep] for part in (rows, source, target, inner, protocol, room)
             )
-        self._remember(rows, source, target, inner, protocol.astype(np.int64), room, 4)
+        protocol = protocol.astype(np.int64)
+        signed = np.flatnonzero((protocol == _AUTHENTICATION) & (inner + 8 <= self.end[rows]) & (room >= 8))
+        if len(signed):
+            head = self._bytes(inner[signed], 2).astype(np.int64)
+            size = (head[:, 1] + 2) * 4
+            protocol[signed] = np.where(size <= room[signed], head[:, 0], _AUTHENTICATION)
+            inner[signed], room[signed] = inner[signed] + size, room[signed] - size
+        self._remember(rows, source, target, inner, protocol, room, 4)
 
     def _ipv6(self, rows: Ints) -> None:
         import numpy as np
@@ -339,10 +423,12 @@ class Headers:
                 ),
             )  # fmt: skip
             if whole is not None:
-                self.aside.fragments -= whole.pieces
-                self.aside.joined += whole.pieces - 1
+                self.aside.fragments -= len(whole.pieces)
+                self.aside.joined += len(whole.pieces) - 1
                 self.aside.wire_bytes -= whole.wire_bytes
                 self.wire[row], self.end[row] = whole.wire_bytes, whole.first.end
+                if whole.first.size < _MOST_HEADER:
+                    self.split[row] = whole
                 inner[place], room[place], protocol[place] = whole.first.place, whole.size, whole.first.protocol
                 done[place] = True
         return done
@@ -357,6 +443,8 @@ class Headers:
         if not flow.all():
             flow |= protocol == UDP
             flow &= ~self._tunnels(rows, inner, protocol, room)
+            if version == 4:
+                flow &= ~self._sentinels(rows, target, inner, protocol, room)
             rows, source, target, inner, protocol, room = (
                 part[flow] for part in (rows, source, target, inner, protocol, room)
             )
@@ -371,47 +459,46 @@ class Headers:
 
     # --- tunnels ---
 
+    def _sentinels(self, rows: Ints, target: Any, inner: Ints, protocol: Ints, room: Ints) -> Any:
+        """Which rows are ours: packets that were sent to mark the ends of a capture, and are no traffic."""
+        import numpy as np
+
+        found = (protocol == UDP) & (target == SENTINEL_ADDRESS) & (inner + 8 <= self.end[rows])
+        for place in np.flatnonzero(found).tolist():
+            at, end = int(inner[place]) + 8, int(self.end[rows[place]])
+            kept = bytes(self.buffer[at : min(end, at + _MOST_SENTINEL)])
+            found[place] = kept.startswith(SENTINEL) or SENTINEL.startswith(kept)
+            if found[place]:
+                self.sentinels[int(rows[place])] = kept if len(kept) == room[place] - 8 else b""
+        return found
+
     def _tunnels(self, rows: Ints, inner: Ints, protocol: Ints, room: Ints) -> Any:
         """Go on inside of tunnels, and count aside what is no flow. Says which rows were a tunnel."""
         import numpy as np
 
-        ahead, kind = np.zeros(len(rows), np.int64), np.full(len(rows), _DONE)
-        kind[protocol == _IP_IN_IP], kind[protocol == _IPV6_IN_IP] = _IPV4, _IPV6
-        for wanted, size, step in (
-            (protocol == _GRE, 4, self._gre), ((protocol == UDP) & (room >= 30), 30, self._ethernet_in_udp),
-        ):  # fmt: skip
-            chosen = np.flatnonzero(wanted & (inner + size <= self.end[rows]))
-            if len(chosen):
-                kind[chosen], ahead[chosen] = step(self._bytes(inner[chosen], size).astype(np.int64))
-        tunnel = kind != _DONE
-        self._put_aside("not_understood", rows[~tunnel & (protocol == _GRE)])
-        self._put_aside("other_ip", rows[~tunnel & (protocol != TCP) & (protocol != UDP) & (protocol != _GRE)])
-        chosen = rows[tunnel]
-        self.kind[chosen], self.place[chosen] = kind[tunnel], (inner + ahead)[tunnel]
-        self.until[chosen] = (inner + room)[tunnel]
+        ahead, kind = np.zeros(len(rows), np.int64), np.full(len(rows), DONE)
+        kind[protocol == _IP_IN_IP], kind[protocol == _IPV6_IN_IP] = IPV4, IPV6
+        end = np.minimum(self.end[rows], inner + room)
+        chosen = np.flatnonzero((protocol == _GRE) & (inner + 4 <= end))
+        if len(chosen):
+            kind[chosen], ahead[chosen] = tunnels.gre(self._bytes(inner[chosen], 4).astype(np.int64))
+        chosen = np.flatnonzero((protocol == UDP) & (inner + 8 <= end))
+        if len(chosen):
+            udp = tunnels.in_udp(self._bytes, inner[chosen], end[chosen], (inner + room)[chosen])
+            kind[chosen], ahead[chosen] = udp.kind, udp.ahead
+            self.aside.hidden.update({name: len(own) for name, own in udp.hidden})
+        tunnel = kind != DONE
+        others = ~tunnel & (protocol != TCP) & (protocol != UDP)
+        keepalive = (protocol == _GRE) & np.isin(kind, _GRE_CONTROL)
+        control = (others & np.isin(protocol, [*wrappings.CONTROL_PROTOCOLS])) | keepalive
+        self._put_aside("other_ip", rows[control])
+        self._hide(rows[others & (protocol == _GRE)], "GRE")
+        others &= ~control & (protocol != _GRE)
+        self._hide_each(rows[others], protocol[others], wrappings.ip_protocol)
+        chosen = rows[tunnel & ~keepalive]
+        self.kind[chosen], self.place[chosen] = kind[tunnel & ~keepalive], (inner + ahead)[tunnel & ~keepalive]
+        self.until[chosen] = (inner + room)[tunnel & ~keepalive]
         return tunnel
-
-    @staticmethod
-    def _gre(head: Ints) -> tuple[Ints, Ints]:
-        """Generic routing encapsulation (RFC 2784, 2890): (what is inside, bytes before it)."""
-        import numpy as np
-
-        flags = head[:, 0]  # checksum, key and sequence number take four bytes each
-        optional = ((flags >> 7 & 1) + (flags >> 5 & 1) + (flags >> 4 & 1)) * 4
-        plain = (head[:, 1] & 7 == 0) & (flags & 0x40 == 0)
-        inside = np.maximum(head[:, 2] << 8 | head[:, 3], _LLC_BELOW)
-        return np.where(plain, inside, _DONE), 4 + optional
-
-    @staticmethod
-    def _ethernet_in_udp(head: Ints) -> tuple[Ints, Ints]:
-        """VXLAN (RFC 7348) and Geneve (RFC 8926) without options: (what is inside, bytes before it)."""
-        import numpy as np
-
-        port = head[:, 2] << 8 | head[:, 3]
-        vxlan = (port == _VXLAN) & (head[:, 8] == 8)
-        geneve = (port == _GENEVE) & (head[:, 8] == 0) & (head[:, 10] << 8 | head[:, 11] == _BRIDGED)
-        inside = np.isin(head[:, 28] << 8 | head[:, 29], _INSIDE)
-        return np.where((vxlan | geneve) & inside, _BRIDGED, _DONE), np.full(len(head), 16)
 
     # --- TCP and UDP ---
 
@@ -421,7 +508,8 @@ class Headers:
         protocol, at, room, batch = self.protocol, self.transport, self.room, self.batch
         rows = np.flatnonzero(protocol)
         least = np.where(protocol[rows] == TCP, 20, 8)
-        short = at[rows] + least > self.end[rows]
+        split = self._split_headers()
+        short = (at[rows] + least > self.end[rows]) & ~np.isin(rows, [*split])
         small = room[rows] < least
         if (short | small).any():
             self._put_aside("malformed", rows[small])
@@ -432,7 +520,10 @@ class Headers:
         tcp = protocol == TCP
         every = bool(tcp.all())
         chosen: Any = slice(None) if every else np.flatnonzero(tcp)
-        raw = self._bytes(at[chosen], 20)
+        whole = np.isin(rows[chosen], [*split], invert=True) if split else True
+        raw = self._bytes(np.where(whole, at[chosen], 0), 20)
+        for place in np.flatnonzero(~whole).tolist() if split else ():
+            raw[place] = np.frombuffer(split[int(rows[chosen][place])][1], np.uint8)
         words, halves = raw.view(">u4"), raw.view(">u2")
         header: Any = np.full(count, 8, np.int64)
         header[chosen] = (raw[:, 12] >> 4).astype(np.int64) * 4
@@ -454,13 +545,26 @@ class Headers:
             result = {name: column[~wrong] for name, column in result.items()}
             rows, at, header, payload, ports, tcp = (part[~wrong] for part in (rows, at, header, payload, ports, tcp))
         result |= self._pairs(rows, ports[:, 0].astype(np.int64), ports[:, 1].astype(np.int64), tcp)
-        offset = at + header
-        kept = np.clip(self.end[rows] - offset, 0, payload)
+        offset, end = at + header, self.end[rows]
+        for place in np.flatnonzero(np.isin(rows, [*split])).tolist() if split else ():
+            offset[place], end[place] = split[int(rows[place])][0].locate(int(header[place]))
+            header[place] = 20  # options are not looked for
+        kept = np.clip(end - offset, 0, payload)
         numbers = (rows + batch.first).astype(np.uint32)
         result |= {"number": numbers, "time_ns": batch.time_ns[rows], "wire": self.wire[rows].astype(np.uint32)}
         result |= {"payload": payload.astype(np.uint32), "offset": offset, "kept": kept.astype(np.uint32)}
         result["header"] = header.astype(np.uint8)
         return result
+
+    def _split_headers(self) -> dict[int, tuple[Whole, bytes]]:
+        """By row, TCP headers that lie in several pieces: the packet, and the header's first 20 bytes."""
+        found = {}
+        for row, whole in self.split.items():
+            if self.protocol[row] == TCP and self.transport[row] == whole.first.place:
+                head = whole.head(self.buffer, 20)
+                if head is not None:
+                    found[row] = (whole, head)
+        return found
 
     def _pairs(self, rows: Ints, source: Ints, target: Ints, tcp: Any) -> dict[str, Any]:
         """Number the pairs of endpoints."""

@@ -65,6 +65,7 @@ class Collector:
 
     Attributes:
         aside: counts of what is in no flow.
+        sentinels: what is in the packets with which ``capture`` marks its ends; they count nowhere else.
         records, wire_bytes: of everything.
         cut: packets of which not everything was kept.
         first_ns, last_ns: the earliest and latest time; None without packets.
@@ -72,6 +73,7 @@ class Collector:
 
     buffer: Buffer
     aside: Aside = field(default_factory=Aside)
+    sentinels: list[bytes] = field(default_factory=list)
     records: int = 0
     wire_bytes: int = 0
     cut: int = 0
@@ -83,19 +85,28 @@ class Collector:
 
     def add(self, batch: Batch) -> None:
         """Understand the headers of some records."""
+        import numpy as np
+
         if not len(batch.offset):
             return
-        self.records += len(batch.offset)
-        self.wire_bytes += int(batch.wire.sum())
-        self.cut += int((batch.captured < batch.wire).sum())
-        low, high = int(batch.time_ns.min()), int(batch.time_ns.max())
-        self.first_ns = low if self.first_ns is None else min(self.first_ns, low)
-        self.last_ns = high if self.last_ns is None else max(self.last_ns, high)
         if self._names is None:
             self._names = Names()
         headers = Headers(self.buffer, batch, self.aside, self._names, self._fragments)
         for name, column in headers.columns().items():
             self._columns.setdefault(name, []).append(column)
+        captured, wire, time_ns = batch.captured, batch.wire, batch.time_ns
+        if headers.sentinels:
+            self.sentinels += headers.sentinels.values()
+            ours = [*headers.sentinels]
+            captured, wire, time_ns = (np.delete(column, ours) for column in (captured, wire, time_ns))
+        if not len(wire):
+            return
+        self.records += len(wire)
+        self.wire_bytes += int(wire.sum())
+        self.cut += int((captured < wire).sum())
+        low, high = int(time_ns.min()), int(time_ns.max())
+        self.first_ns = low if self.first_ns is None else min(self.first_ns, low)
+        self.last_ns = high if self.last_ns is None else max(self.last_ns, high)
 
     def packets(self) -> Packets:
         """All packets. The collector is empty afterwards."""

@@ -112,6 +112,7 @@ class Reader:
         untimed: how many had no time stamp (simple packet blocks).
         longer: how many kept more bytes than they say the packet had.
         packet_drops: sum of the drop counts that packets carry.
+        programs: of each section, the program that says it wrote it, and the number of its first interface.
     """
 
     buffer: Buffer
@@ -125,6 +126,20 @@ class Reader:
     untimed: int = 0
     longer: int = 0
     packet_drops: int = 0
+    programs: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def lacks_statistics(self) -> bool:
+        """Whether dumpcap wrote a section and not the statistics with which it ends one: then it was killed.
+
+        Ring buffers lack them too, and what editcap and tshark made of a capture under dumpcap's name.
+        """
+        ends = [first for _, first in self.programs[1:]] + [len(self.interfaces)]
+        for (program, first), end in zip(self.programs, ends, strict=False):  # pcap has no sections
+            own = self.interfaces[first:end]
+            if program.startswith("Dumpcap") and all(each.received is None and each.drops is None for each in own):
+                return True
+        return False
 
     @property
     def is_complete(self) -> bool:
@@ -264,7 +279,10 @@ class Reader:
             body = bytes(self.buffer[place + 8 : place + length - 4])
             kind = int(types[row])
             if kind == _SECTION:
-                self.comments += [_text(value) for code, value in _options(body[16:], order) if code == 1]
+                options = list(_options(body[16:], order))
+                self.comments += [_text(value) for code, value in options if code == 1]
+                program = next((_text(value) for code, value in options if code == 4), "")
+                self.programs.append((program, len(self.interfaces)))
             elif kind == _INTERFACE and len(body) >= 8:
                 self.interfaces.append(_interface(body, order))
             elif kind == _STATISTICS and len(body) >= 12:

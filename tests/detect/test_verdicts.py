@@ -71,6 +71,10 @@ def test_no_verdict_is_ever_wrong(client: Made) -> None:
     [
         (Made(chunk_bytes=4 * MIB), "chunking", "chunks of 4 MiB"),
         (Made(chunk_bytes=8 * MIB), "chunking", "chunks of 8 MiB"),
+        (Made(chunk_bytes=10_000_000), "chunking", "chunks of 9.54 MiB, in files of 16 MiB and 48 MiB"),
+        (Made(chunk_bytes=20 * MIB), "chunking", "chunks of 20 MiB, in files of 16 MiB and 48 MiB and 160 MiB"),
+        (Made(chunk_bytes=47 * MIB), "chunking", "chunks of 47 MiB"),
+        (Made(chunk_bytes=61 * MIB), "chunking", "one piece, up to 48 MiB"),
         (Made(dedup="content"), "chunking", "cut by content"),
         (Made(dedup="file"), "deduplication", "whole files"),
         (Made(dedup="file", delta="rolling"), "deduplication", "whole files; also after"),

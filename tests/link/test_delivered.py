@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.link import Way
-from pytest_cloudbench.link.delivered import judged, probe_settings, stream_bytes
+from pytest_cloudbench.link.delivered import judged, probe_settings, stream_bytes, train_rate, train_settings
 from pytest_cloudbench.model import UsageError
 
 STREAM = {"bytes": 1_000_000, "timed_bytes": 1_000_000, "seconds": 0.8, "overhead": 1.04}
@@ -44,7 +44,8 @@ def test_a_link_as_asked() -> None:
         (Way(delay_ms=20, loss=0.05), {}, "up loss"),
         (UP, {"loss": {"sent": 1000, "arrived": 999, "back": 999}}, "up loss"),
         (UP, {"loss": {"sent": 1000, "arrived": 1000, "back": 999}}, "down loss"),
-        (Way(delay_ms=20, rate_bit_per_s=5e6), {"up": STREAM}, "up rate"),
+        (Way(delay_ms=20, rate_bit_per_s=5e6), {"rates": {"up": 10e6}}, "up rate"),
+        (Way(delay_ms=20, rate_bit_per_s=5e6), {"rates": {"up": None}}, "up rate: 5e+06 bit/s asked, not measured"),
         (UP, {"missed": {"up": 3, "down": 0}}, "missed 3"),
         (UP, {"delay": {"up_ns": [], "down_ns": []}}, "not measured"),
     ],
@@ -56,7 +57,40 @@ def test_a_link_that_is_not_as_asked(up: Way, changes: dict[str, Any], word: str
 
 def test_a_rate_below_loss_is_not_judged() -> None:
     loss = {"sent": 1000, "arrived": 950, "back": 950}
-    assert judged(Way(delay_ms=20, loss=0.05, rate_bit_per_s=50e6), DOWN, seen(loss=loss, up=STREAM)).is_as_asked
+    lossy = Way(delay_ms=20, loss=0.05, rate_bit_per_s=50e6)
+    assert judged(lossy, DOWN, seen(loss=loss, up=STREAM, rates={"up": 40e6})).is_as_asked
+
+
+def test_a_stream_that_has_not_come_up_to_speed_does_not_make_a_link_slow() -> None:
+    link = Way(delay_ms=20, rate_bit_per_s=12e6)
+    got = judged(link, DOWN, seen(up=STREAM, rates={"up": 11.9e6}))
+    assert got.is_as_asked
+    assert (got.up.throughput_bit_per_s, got.up.rate_bit_per_s) == (pytest.approx(10.4e6), 11.9e6)
+
+
+SECONDS = 1_000_000_000
+
+
+@pytest.mark.parametrize("rate_bit_per_s", [9_600, 500e3, 12e6, 200e6])
+def test_a_train_shows_the_rate_through_pauses_and_jitter(rate_bit_per_s: float) -> None:
+    way = Way(delay_ms=30, rate_bit_per_s=rate_bit_per_s)
+    settings = train_settings(way, way)
+    assert settings is not None
+    count, size = int(settings["count"]), int(settings["size_bytes"])
+    apart_ns = (size + 28) * 8 * SECONDS / rate_bit_per_s
+    assert settings["spacing_s"] * SECONDS == pytest.approx(apart_ns / 1.25)
+    at_rate = [round(number * apart_ns) for number in range(count)]
+    assert train_rate(at_rate, size) == pytest.approx(rate_bit_per_s, rel=0.01)
+    paused = [time + round(count / 10 * apart_ns) * (number > count // 3) for number, time in enumerate(at_rate)]
+    assert train_rate(paused, size) == pytest.approx(rate_bit_per_s, rel=0.05)
+    dropped = at_rate[: count * 3 // 4]
+    assert train_rate(dropped, size) == pytest.approx(rate_bit_per_s, rel=0.05)
+    assert train_rate(at_rate[:5], size) is None
+    assert train_rate([0] * count, size) is None
+
+
+def test_a_way_without_a_rate_needs_no_train() -> None:
+    assert train_settings(Way(delay_ms=30), Way()) is None
 
 
 def test_rare_pauses_are_no_jitter_but_are_shown() -> None:

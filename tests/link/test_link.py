@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,19 @@ def test_directions_differ_in_delay_and_rate(mode: str) -> None:
     assert got.down.delay_ms == pytest.approx(5, rel=0.1, abs=0.5)
     assert got.up.throughput_bit_per_s == pytest.approx(10e6, rel=0.1)
     assert got.down.throughput_bit_per_s == pytest.approx(40e6, rel=0.1)
+
+
+@pytest.mark.parametrize(("rtt_ms", "rate_mbit_per_s"), [(73, 12), (300, 50)])
+def test_a_long_link_has_its_rate_before_a_stream_is_up_to_speed(rtt_ms: float, rate_mbit_per_s: float) -> None:
+    """And one that has half of what is asked for does not: the link stays, and twice as much is asked."""
+    way = Way(delay_ms=rtt_ms / 2, rate_bit_per_s=rate_mbit_per_s * 1e6)
+    with Link(way) as link:
+        got = measured(link, 0.3)
+        link.up = link.down = replace(way, rate_bit_per_s=2 * rate_mbit_per_s * 1e6)
+        wrong = link.measure(stream_s=0.3)
+    assert got.up.rate_bit_per_s == pytest.approx(rate_mbit_per_s * 1e6, rel=0.05)
+    assert got.down.rate_bit_per_s == pytest.approx(rate_mbit_per_s * 1e6, rel=0.05)
+    assert [text.partition(":")[0] for text in wrong.off if "rate" in text] == ["up rate", "down rate"]
 
 
 def test_loss_and_jitter() -> None:

@@ -18,7 +18,7 @@ _LEAST_PIECE_BYTES = 16 * KIB
 _LEAST_CHUNK_BYTES = 120_000
 """Below lie windows of 64 KiB, of HTTP/2 and others, which look just like chunks."""
 _LEAST_CHUNKS, _SAME = 3, 0.03
-_CHUNKED_SHARE, _ONE_PIECE = 0.6, 0.9
+_CHUNKED_SHARE, _ONE_PIECE, _WHOLE_PIECE = 0.6, 0.9, 0.985
 _NO_ABOVE_BYTES = 32 * MIB
 _LEAST_ANSWER_BYTES, _LEAST_H2_ANSWER_BYTES = 56, 120
 """Fewer may be a window that is opened again: 36 or 52 bytes in SSH; 35, 48 or 70 in HTTP/2 within TLS."""
@@ -53,7 +53,7 @@ def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
         return _deduplicated(sent, observations, evidence, numbers)
     if talk := [text for each in files if (text := _talk(each))]:
         return unknown(name, f"{talk[-1]}: it may answer parts that are not waited for", evidence, numbers)
-    if any(share < _ONE_PIECE for _, _, share in found):
+    if any(share < _WHOLE_PIECE for _, _, share in found):
         why = "there are pauses, but not between pieces of one size"
         return unknown(name, why, evidence, numbers, wants=("big",))
     return _one_piece(sent, largest, evidence, numbers)

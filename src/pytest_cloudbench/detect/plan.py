@@ -28,7 +28,9 @@ _DETECTORS: dict[str, Callable[[Sent, Sequence[Observation]], Verdict]] = {
     "compression": compression,
 }
 
-_FILE_BYTES, _BIG_BYTES = 16 * MIB, 48 * MIB
+_FILE_BYTES = 16 * MIB
+_BIG_BYTES = (48 * MIB, 160 * MIB)
+"""The second where the first shows pauses, but too few pieces: three of what may be one chunk and the rest."""
 _EDIT_BYTES = 64
 _FIRST = ("idle", "new", "copy", "text", "append", "insert", "change", "few", "many")
 _ORDER = (
@@ -66,8 +68,8 @@ def more_steps(observations: Sequence[Observation]) -> tuple[Step, ...]:
     for pair in (("delete", "restore"), ("few", "many")):
         if wanted & set(pair):
             wanted |= set(pair)
-    size = _FILE_BYTES * (3 if counts["new"] else 1)
-    steps = tuple(_step(kind, size if kind == "new" else 0) for kind in _ORDER if kind in wanted)
+    sizes = {"new": _FILE_BYTES * (3 if counts["new"] else 1), "big": _BIG_BYTES[min(counts["big"], 1)]}
+    steps = tuple(_step(kind, sizes.get(kind, 0)) for kind in _ORDER if kind in wanted)
     return (_step("idle"), *steps) if steps else ()
 
 
@@ -86,7 +88,7 @@ def _step(kind: str, size_bytes: int = 0) -> Step:
         return Step("idle", duration_s=4.0)
     if kind in ("few", "many"):
         return Step(kind, 1_000_000, 10 if kind == "few" else 100)
-    sizes = {"new": _FILE_BYTES, "big": _BIG_BYTES, "text": 4 * MIB}
+    sizes = {"new": _FILE_BYTES, "text": 4 * MIB}
     if kind in _OF_BASE:
         return Step(kind, _EDIT_BYTES if kind not in ("copy", "delete", "restore") else 0)
     return Step(kind, size_bytes or sizes.get(kind, 2 * MIB))

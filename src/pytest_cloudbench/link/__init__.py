@@ -26,7 +26,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal
 
-from pytest_cloudbench.link.delivered import Delivered, DeliveredWay, Way, judged, probe_settings, stream_bytes
+from pytest_cloudbench.link.delivered import (
+    Delivered,
+    DeliveredWay,
+    Way,
+    is_rate,
+    judged,
+    probe_settings,
+    stream_bytes,
+    train_rate,
+    train_settings,
+)
 from pytest_cloudbench.link.devices import ADDRESSES, INTERFACE
 from pytest_cloudbench.link.leftovers import MARK, Leftover, Mark, end_leftovers
 from pytest_cloudbench.model import CloudbenchError, UsageError
@@ -44,6 +54,8 @@ _FORWARDED = ("tun", "packet")
 _RIGHTS = ("root", "sudo", "user")
 _STOP_S = 10.0
 _PROBE_S, _STREAM_WAIT_S = 120.0, 30.0
+_TRAINS = 3
+"""A busy machine may send or forward a train too slowly; a link that is wrong is wrong each time."""
 _DIRECT = Way()
 _HOW_DEVICES = {
     "netem": "`netem` needs `ip` and `tc` (package iproute2) and `sudo modprobe -a veth sch_netem cls_u32 act_mirred`",
@@ -288,13 +300,13 @@ class Link:
         """Measure what this link delivers while nobody uses it; also kept in ``delivered``.
 
         Args:
-            stream_s: how long one TCP stream runs in each direction; 0 for none.
+            stream_s: how long one TCP stream runs in each direction; 0 for none, and then rates are not measured.
 
         Raises LinkError when the measurement did not come to an end.
         """
         address = self.address("server")
         echo = [sys.executable, "-I", "-S", _ECHO]
-        seen: dict[str, Any] = {}
+        seen: dict[str, Any] = {"rates": {}}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
         server = self.popen("server", [*echo, "serve", address], **pipes)
         with server:
@@ -314,6 +326,8 @@ class Link:
                     stream = self._probe([*echo, "probe", address, ports], {**asked, "most_bytes": most_bytes})
                     stream["overhead"] = self._overhead(before, self.stats()["devices"][side], stream["bytes"])
                     seen[way] = stream
+                    if rate := self._rate([*echo, "probe", address, ports], way):
+                        seen["rates"][way] = rate[0]
             finally:
                 server.stdin.close()
         seen["missed"] = {name: counts["missed"] for name, counts in self.stats()["directions"].items()}
@@ -345,6 +359,19 @@ class Link:
             told = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
             raise LinkError(f"the link could not be measured: {told[-1]}")
         return dict(json.loads(done.stdout))
+
+    def _rate(self, words: list[str], name: str) -> tuple[float | None] | None:
+        """What datagrams show of one direction's rate; None where it was asked for none, or for loss."""
+        way, back = (self.up, self.down) if name == "up" else (self.down, self.up)
+        settings, found = train_settings(way, back), []
+        if settings is None or self.up.loss or self.down.loss:
+            return None
+        for _ in range(_TRAINS):
+            arrived = self._probe(words, {**settings, "way": name})
+            found.append(train_rate(arrived["arrived_ns"], int(settings["size_bytes"])))
+            if is_rate(way, found[-1]):
+                break
+        return (found[-1],)
 
     def _overhead(self, before: dict[str, int], after: dict[str, int], payload_bytes: int) -> float:
         """IP bytes over payload bytes at the receiver's device; a veth counts its link header too."""

@@ -13,7 +13,17 @@ from typing import Any
 
 from pytest_cloudbench.model import UsageError
 
-__all__ = ["Delivered", "DeliveredWay", "Way", "judged", "probe_settings", "stream_bytes"]
+__all__ = [
+    "Delivered",
+    "DeliveredWay",
+    "Way",
+    "is_rate",
+    "judged",
+    "probe_settings",
+    "stream_bytes",
+    "train_rate",
+    "train_settings",
+]
 
 _DELAY_SHARE, _DELAY_MS = 0.10, 1.0
 _JITTER_SHARE, _JITTER_MS = 0.30, 1.0
@@ -23,6 +33,9 @@ _QUEUE_S, _QUEUE_MIN_BYTES = 0.1, 64 * 1024
 _PROBE_IP_BYTES = 48
 _PROBES_S = 4.0
 _STREAM_LEAST_BYTES = 30_000
+_TRAIN_S, _TRAIN_JITTERS, _TRAIN_FASTER = 0.3, 8, 1.25
+_TRAIN_LEAST, _TRAIN_PACKETS, _TRAIN_IP_BYTES = 25, 80, (128, 1200)
+_UDP_HEADER_BYTES = 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +96,9 @@ class DeliveredWay:
     goodput_bit_per_s: float | None
     """Payload of one TCP stream, from its first to its last byte."""
     throughput_bit_per_s: float | None
-    """The same with IP and TCP headers."""
+    """The same with IP and TCP headers. A short stream is slower than its link: it starts slowly."""
+    rate_bit_per_s: float | None
+    """What the link carries, of IP packets: seen by datagrams that come faster than it lets them through."""
     stream_bytes: int
 
 
@@ -92,7 +107,7 @@ class Delivered:
     """What a link delivered, and in ``off`` each figure that differs from what was asked by more than the tolerance.
 
     Tolerances: delay and round trip 10 % + 1 ms, jitter 30 % + 1 ms, loss 3.3 standard deviations of the number of
-    probes, rate 10 % (not judged where loss is asked for: it holds a stream below the rate). Packets that the
+    probes, rate 10 % (not judged where loss is asked for: what is lost does not arrive). Packets that the
     forwarder was too late to take are always named.
     """
 
@@ -126,6 +141,39 @@ def _idle_delay_ms(way: Way) -> float:
 def stream_bytes(way: Way, stream_s: float) -> int | None:
     """How much a stream may send at most, so that a slow link is soon empty again; None for as much as it can."""
     return max(_STREAM_LEAST_BYTES, int(way.rate_bit_per_s / 8 * stream_s)) if way.rate_bit_per_s else None
+
+
+def train_settings(way: Way, back: Way) -> dict[str, float] | None:
+    """How many datagrams show the rate of a way, how large and how far apart; None where it has none.
+
+    They come a quarter faster than the rate, so a queue forms and parts them as the rate says. Unlike a stream they
+    need no time to speed up, however long the round trip is. Enough of them that jitter evens out.
+    """
+    if not way.rate_bit_per_s:
+        return None
+    seconds = max(_TRAIN_S, _TRAIN_JITTERS * way.jitter_ms / 1000)
+    low, high = _TRAIN_IP_BYTES
+    ip_bytes = int(min(high, max(low, way.rate_bit_per_s * seconds / 8 / _TRAIN_PACKETS)))
+    spacing_s = ip_bytes * 8 / way.rate_bit_per_s / _TRAIN_FASTER
+    return {
+        "count": max(_TRAIN_LEAST, math.ceil(seconds / spacing_s)),
+        "size_bytes": ip_bytes - _UDP_HEADER_BYTES,
+        "spacing_s": spacing_s,
+        "wait_s": sum(each.delay_ms + each.jitter_ms for each in (way, back)) / 1000 + 0.5 + 3 * spacing_s,
+    }
+
+
+def train_rate(arrived_ns: Sequence[int], size_bytes: int) -> float | None:
+    """Bits per second of IP packets, from when datagrams of one size arrived; None for too few of them.
+
+    The median over all pairs with a quarter of the others in between: a pause of whoever sent or forwarded them is in
+    the fewer of these.
+    """
+    times_ns, lag = sorted(arrived_ns), len(arrived_ns) // 4
+    if len(times_ns) < _TRAIN_LEAST // 2:
+        return None
+    apart_ns = statistics.median(late - early for early, late in zip(times_ns, times_ns[lag:], strict=False))
+    return lag * (size_bytes + _UDP_HEADER_BYTES) * 8e9 / apart_ns if apart_ns else None
 
 
 def probe_settings(ways: Sequence[Way]) -> dict[str, dict[str, float]]:
@@ -162,11 +210,12 @@ def _is_off(name: str, unit: str, asked: float, got: float | None, share: float,
 
 
 def _way(
-    name: str, way: Way, delays_ns: Sequence[int], sent: int, arrived: int, stream: Mapping[str, float] | None
+    name: str, way: Way, delays_ns: Sequence[int], sent: int, arrived: int, seen: Mapping[str, Any]
 ) -> tuple[DeliveredWay, list[str]]:
     deviation_ms = _deviation_ms(delays_ns)
     jitter_ms = None if deviation_ms is None else 2 * deviation_ms
     goodput = throughput = None
+    stream: Mapping[str, float] | None = seen.get(name)
     if stream and stream["seconds"] > 0:
         goodput = stream["timed_bytes"] * 8 / stream["seconds"]
         throughput = goodput * stream["overhead"]
@@ -179,6 +228,7 @@ def _way(
         loss=1 - arrived / sent if sent else None,
         goodput_bit_per_s=goodput,
         throughput_bit_per_s=throughput,
+        rate_bit_per_s=seen.get("rates", {}).get(name),
         stream_bytes=int(stream["bytes"]) if stream else 0,
     )
     off = _is_off(f"{name} delay", "ms", _idle_delay_ms(way), got.delay_ms, _DELAY_SHARE, _DELAY_MS)
@@ -186,15 +236,22 @@ def _way(
     bound = _LOSS_SIGMAS * math.sqrt(sent * way.loss * (1 - way.loss))
     if abs(sent - arrived - sent * way.loss) > bound:
         off.append(f"{name} loss: {way.loss:g} asked, {sent - arrived} of {sent} lost")
-    if way.rate_bit_per_s and stream is not None:
-        off += _is_off(f"{name} rate", "bit/s", way.rate_bit_per_s, throughput, _RATE_SHARE, 0.0)
+    if way.rate_bit_per_s and name in seen.get("rates", {}):
+        off += _is_off(f"{name} rate", "bit/s", way.rate_bit_per_s, got.rate_bit_per_s, _RATE_SHARE, 0.0)
     return got, off
+
+
+def is_rate(way: Way, got_bit_per_s: float | None) -> bool:
+    """Whether a rate is the one that was asked for, within the tolerance."""
+    asked = way.rate_bit_per_s
+    return asked is None or (got_bit_per_s is not None and abs(got_bit_per_s - asked) <= _RATE_SHARE * asked)
 
 
 def judged(up: Way, down: Way, seen: Mapping[str, Any]) -> Delivered:
     """Numbers from what was seen: ``delay`` and ``loss`` of the datagrams, ``up`` and ``down`` of the streams.
 
-    ``missed`` has the packets that came too fast for the forwarder, by direction.
+    ``rates`` has what ``train_rate`` says of each direction that has a rate, where that was measured; ``missed`` has
+    the packets that came too fast for the forwarder, by direction.
     """
     delay, loss = seen["delay"], seen["loss"]
     round_ns = [there + back for there, back in zip(delay["up_ns"], delay["down_ns"], strict=True)]
@@ -206,8 +263,7 @@ def judged(up: Way, down: Way, seen: Mapping[str, Any]) -> Delivered:
         ("up", up, loss["sent"], loss["arrived"]),
         ("down", down, loss["arrived"], loss["back"]),
     ):
-        stream = seen.get(name)
-        got, wrong = _way(name, way, delay[f"{name}_ns"], sent, arrived, stream)
+        got, wrong = _way(name, way, delay[f"{name}_ns"], sent, arrived, seen)
         ways.append(got)
         off += [text for text in wrong if is_rate_known or " rate: " not in text]
     off += [f"{name}: the forwarder missed {count} packets" for name, count in seen["missed"].items() if count]

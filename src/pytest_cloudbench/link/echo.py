@@ -23,6 +23,10 @@ __all__ = ["main"]
 _PROBE = struct.Struct("!IQQ")
 _ASKED = struct.Struct("!cdQ")
 _FILL = b"\0" * 65536
+_RCVBUFFORCE, _TIMESTAMPNS = 33, 35
+"""Of Linux; Python has no names for them."""
+_TRAIN_BUFFER_BYTES = 8 << 20
+_LEAST_SLEEP_S = 0.0005
 
 
 def _serve(address: str) -> int:
@@ -54,9 +58,11 @@ def _serve(address: str) -> int:
 
 
 def _stream(connection: socket.socket) -> None:
-    with connection, contextlib.suppress(OSError, struct.error):
+    with connection, contextlib.suppress(OSError, struct.error, ValueError):
         way, seconds, most_bytes = _ASKED.unpack(connection.recv(_ASKED.size, socket.MSG_WAITALL))
-        if way == b"d":
+        if way == b"t":
+            _answer_train(connection)
+        elif way == b"d":
             _send_for(connection, seconds, most_bytes)
         else:
             connection.sendall(json.dumps(_take(connection)).encode())
@@ -68,6 +74,56 @@ def _send_for(connection: socket.socket, seconds: float, most_bytes: int) -> Non
         connection.sendall(_FILL[:left_bytes])
         left_bytes -= min(left_bytes, len(_FILL))
     connection.shutdown(socket.SHUT_WR)
+
+
+def _answer_train(connection: socket.socket) -> None:
+    """The server's part of a train: the first line says in which way it goes."""
+    asked = json.loads(connection.makefile("rb").readline())
+    with _datagrams(connection.getsockname()[0]) as udp:
+        way, port = asked.pop("way"), asked.pop("port")
+        if way == "down":
+            _send_train(udp, (connection.getpeername()[0], port), **asked)
+            return
+        connection.sendall(b"%d\n" % udp.getsockname()[1])
+        connection.sendall(json.dumps(_take_train(udp, asked["count"], asked["wait_s"])).encode())
+
+
+def _datagrams(address: str) -> socket.socket:
+    """A socket that keeps what comes while its reader pauses, and says when the kernel got it."""
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        udp.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, _TRAIN_BUFFER_BYTES)
+    except OSError:
+        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _TRAIN_BUFFER_BYTES)
+    udp.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
+    udp.bind((address, 0))
+    return udp
+
+
+def _send_train(
+    udp: socket.socket, target: tuple[str, int], count: int, size_bytes: int, spacing_s: float, wait_s: float
+) -> None:  # fmt: skip
+    """Send datagrams, each when it is due; who is late hurries."""
+    del wait_s
+    start_s = time.monotonic()
+    for number in range(count):
+        ahead_s = start_s + number * spacing_s - time.monotonic()
+        if ahead_s > _LEAST_SLEEP_S:
+            time.sleep(ahead_s)
+        udp.sendto(_FILL[:size_bytes], target)
+
+
+def _take_train(udp: socket.socket, count: int, wait_s: float) -> list[int]:
+    """When each datagram came, in nanoseconds since the first; all, or those before a silence of ``wait_s``."""
+    arrived_ns: list[int] = []
+    udp.settimeout(wait_s)
+    with contextlib.suppress(TimeoutError):
+        while len(arrived_ns) < count:
+            _, told, _, _ = udp.recvmsg(2048, 64)
+            stamps = [data for level, kind, data in told if (level, kind) == (socket.SOL_SOCKET, _TIMESTAMPNS)]
+            seconds, nanoseconds = struct.unpack("qq", stamps[0][:16]) if stamps else (0, time.time_ns())
+            arrived_ns.append(seconds * 1_000_000_000 + nanoseconds)
+    return [each - arrived_ns[0] for each in arrived_ns]
 
 
 def _take(connection: socket.socket) -> dict[str, float]:
@@ -128,6 +184,25 @@ def _bulk(address: str, port: int, way: str, seconds: float, most_bytes: int, wa
         return {"bytes": 0, "timed_bytes": 0, "seconds": 0.0}
 
 
+def _train(address: str, port: int, way: str, **settings: Any) -> dict[str, list[int]]:
+    """Datagrams faster than the link lets them through; when each came, nothing where the link was too bad for it."""
+    wait_s = settings["wait_s"] + settings["count"] * settings["spacing_s"] * 4
+    try:
+        with (
+            socket.create_connection((address, port), timeout=wait_s) as connection,
+            _datagrams(connection.getsockname()[0]) as udp,
+        ):
+            asked = {**settings, "way": way, "port": udp.getsockname()[1]}
+            connection.sendall(_ASKED.pack(b"t", 0.0, 0) + json.dumps(asked).encode() + b"\n")
+            if way == "down":
+                return {"arrived_ns": _take_train(udp, settings["count"], settings["wait_s"])}
+            answers = connection.makefile("rb")
+            _send_train(udp, (address, int(answers.readline())), **settings)
+            return {"arrived_ns": json.loads(answers.read())}
+    except (OSError, ValueError):
+        return {"arrived_ns": []}
+
+
 def _hurry() -> None:
     """Come before others where there is the right to: a busy machine's delays would count as the link's."""
     with contextlib.suppress(OSError):
@@ -143,7 +218,9 @@ def main(argv: list[str]) -> int:
     if argv[0] == "serve":
         return _serve(argv[1])
     address, ports, settings = argv[1], json.loads(argv[2]), json.loads(argv[3])
-    if "way" in settings:
+    if "spacing_s" in settings and "way" in settings:
+        _say(_train(address, ports[1], **settings))
+    elif "way" in settings:
         _say(_bulk(address, ports[1], **settings))
     else:
         _say(_probe(address, ports, **settings))

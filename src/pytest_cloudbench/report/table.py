@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from pytest_cloudbench.expect import METRICS
+from pytest_cloudbench.report.columns import fitted
 
 __all__ = ["markup", "render"]
 
@@ -123,10 +124,11 @@ def _table(members: Sequence[_Finding], width: int) -> list[str]:
             **finding.params, **finding.info, "published_loss_rate": finding.info["published"].get("loss_rate"),
         }  # fmt: skip
         rows.append([show(facts.get(key)) for _, key, show in columns])
-    rows = _fitting(rows, width)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    text = ["  ".join(cell.rjust(size) for cell, size in zip(row, widths, strict=True)) for row in rows]
-    return [text[0], "-" * len(text[0]), *text[1:]]
+    rows, left_out = _fitting(rows, width)
+    return [
+        *fitted(rows, width),
+        *([f"  left out, 0 or not known in all rows: {', '.join(left_out)}"] if left_out else []),
+    ]
 
 
 def _columns(members: Sequence[_Finding]) -> list[_Column]:
@@ -175,15 +177,17 @@ def _if_number(show: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda value: show(value) if isinstance(value, (int, float)) else _plain(value)
 
 
-def _fitting(rows: list[list[str]], width: int) -> list[list[str]]:
-    """On a narrow terminal, leave out columns in which there is nothing but zeros."""
+def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], list[str]]:
+    """On a narrow terminal, leave out columns in which there is nothing but zeros; which ones."""
+    left_out = []
     for title in ("silent", "corrupt", "failed", "published"):
         needed = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
         if needed > width and title in rows[0]:
             place = rows[0].index(title)
             if all(row[place] in ("0", "-") for row in rows[1:]):
                 rows = [row[:place] + row[place + 1 :] for row in rows]
-    return rows
+                left_out.append(title)
+    return rows, left_out
 
 
 def _remarks(members: Sequence[_Finding]) -> list[str]:

@@ -1,0 +1,79 @@
+"""Rows of cells as lines that fit a terminal, and nothing of them lost.
+
+What may live here: how wide columns are, folding of cells, and tables that are continued below. What is in a cell is
+``table``'s.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+__all__ = ["fitted"]
+
+_GAP = "  "
+_WHOLE = 12
+"""Cells up to so many characters, such as ``12.5 ms``, are not folded at their spaces."""
+_LONGEST_WORD = 24
+"""Longer ones, such as paths, are cut where nothing else helps."""
+
+Row = Sequence[str]
+
+
+def fitted(rows: Sequence[Row], width: int) -> list[str]:
+    """Lines of at most ``width`` characters for a row of titles and those below it.
+
+    Wide columns are folded; where that does not do, further columns follow in a second table below, which begins with
+    the first column again.
+    """
+    tables, columns = [], list(range(len(rows[0])))
+    least = [max(_least(row[column]) for row in rows) for column in columns]
+    while columns:
+        count = len(columns)
+        while count > 1 + bool(tables) and _total([least[column] for column in columns[:count]]) > width:
+            count -= 1
+        tables.append(columns[:count])
+        columns = [] if count == len(columns) else [tables[0][0], *columns[count:]]
+    return [line for table in tables for line in _drawn([[row[column] for column in table] for row in rows], width)]
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _least(cell: str) -> int:
+    """How narrow a cell can be folded."""
+    words = [cell] if len(cell) <= _WHOLE else cell.split()
+    return min(_LONGEST_WORD, max(map(len, words), default=0))
+
+
+def _drawn(rows: Sequence[Row], width: int) -> list[str]:
+    """One table: titles, a rule, and the rows, each as many lines as its highest cell."""
+    columns = list(zip(*rows, strict=True))
+    natural = [max(map(len, column)) for column in columns]
+    widths = [max(map(_least, column)) for column in columns]
+    room = width - _total(widths)
+    # The narrowest wishes first: then most columns are as wide as they want to be.
+    for place in sorted(range(len(widths)), key=lambda place: natural[place] - widths[place]):
+        more = min(natural[place] - widths[place], max(0, room))
+        widths[place], room = widths[place] + more, room - more
+    is_text = [wish > given for wish, given in zip(natural, widths, strict=True)]
+    drawn = [_lines(row, widths, is_text) for row in rows]
+    rule = "-" * _total(widths)
+    return [*drawn[0], rule[:width], *(line for lines in drawn[1:] for line in lines)]
+
+
+def _lines(row: Row, widths: Sequence[int], is_text: Sequence[bool]) -> list[str]:
+    cells = [
+        [cell] if len(cell) <= size else textwrap.wrap(cell, max(1, size))
+        for cell, size in zip(row, widths, strict=True)
+    ]
+    lines = []
+    for number in range(max(map(len, cells))):
+        parts = [cell[number] if number < len(cell) else "" for cell in cells]
+        placed = [
+            part.ljust(size) if folded else part.rjust(size)
+            for part, size, folded in zip(parts, widths, is_text, strict=True)
+        ]
+        lines.append(_GAP.join(placed).rstrip())
+    return lines

@@ -1,0 +1,61 @@
+"""Tables in terminals of any width: no line is broken by the terminal, and nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cloudbench.report.columns import fitted
+
+HOW = "what did not change is not sent, also of what has moved (rolling); 12.3 KiB for a small edit"
+VERDICTS = [
+    ["capability", "service", "answer", "how", "confidence", "imc 2013 yes"],
+    ["Delta-encoding", "syncthing?compression=always", "yes", HOW, "0.9312", "Dropbox"],
+    ["Chunking", "reference", "no", "one piece, up to 48 MiB", "1", "all but Cloud Drive"],
+]
+NUMBERS = [
+    [f"column {number}" for number in range(14)],
+    *[[f"{row * 10_000 + number:,}" for number in range(14)] for row in range(3)],
+]
+PATHS = [["client", "file"], ["/" + "a" * 300, "12 %"], ["b", "/" + "/".join("cd" * 60)]]
+
+
+@pytest.mark.parametrize("width", [60, 79, 80, 100, 120, 137, 200])
+@pytest.mark.parametrize("rows", [VERDICTS, NUMBERS, PATHS], ids=["verdicts", "numbers", "paths"])
+def test_every_line_fits_and_every_character_is_there(rows: list[list[str]], width: int) -> None:
+    lines = fitted(rows, width)
+    assert max(map(len, lines)) <= width
+    shown = "".join(lines)
+    for row in rows:
+        for cell in row:
+            for word in cell.split():
+                assert all(shown.count(letter) >= word.count(letter) for letter in word), word
+                assert len(word) > 24 or word in shown, word
+
+
+def test_a_table_that_fits_is_one_line_for_each_row() -> None:
+    assert fitted([["size", "mean ms"], ["7", "12.3"], ["1,000", "1.5"]], 80) == [
+        " size  mean ms",
+        "--------------",
+        "    7     12.3",
+        "1,000      1.5",
+    ]
+
+
+def test_a_wide_text_is_folded_beside_the_others() -> None:
+    assert fitted([["name", "how", "n"], ["one", "a text that is longer than there is room", "1"]], 30) == [
+        "name  how                    n",
+        "------------------------------",
+        " one  a text that is longer  1",
+        "      than there is room",
+    ]
+
+
+def test_columns_that_do_not_fit_follow_below_with_the_first_one_again() -> None:
+    assert fitted([["key", "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc"], ["x", "1", "2", "3"]], 30) == [
+        "key  aaaaaaaaaa  bbbbbbbbbb",
+        "---------------------------",
+        "  x           1           2",
+        "key  cccccccccc",
+        "---------------",
+        "  x           3",
+    ]

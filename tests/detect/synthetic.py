@@ -43,7 +43,7 @@ class Made:
     def _size(self, step: Step, base_bytes: int) -> int:
         if step.kind in ("copy", "restore"):
             return base_bytes
-        edits = ("append", "insert", "change", "twin_insert", "twin_change")
+        edits = ("append", "insert", "change", "spliced", "twin_insert", "twin_change")
         return base_bytes + step.size_bytes if step.kind in edits else step.size_bytes
 
     def _sent(self, step: Step, size: int, base: int) -> float:
@@ -59,7 +59,7 @@ class Made:
             return 0
         if kind == "restore" and self.dedup != "no":
             return size if self.forgets_deleted else 0
-        bare = kind.removeprefix("twin_")
+        bare = "insert" if kind == "spliced" else kind.removeprefix("twin_")
         by_block = {"append": block, "change": 2 * block, "insert": base / 2 + block}
         by_delta = {"append": small, "change": 2 * small, "insert": base / 2 if self.delta == "fixed" else small}
         cost = float(size)
@@ -67,8 +67,8 @@ class Made:
             by_block["insert"] = 1.5 * block
         if bare in by_block and self.dedup in ("block", "content"):
             cost = min(cost, by_block[bare])
-        if kind in by_delta and self.delta != "no":
-            cost = min(cost, by_delta[kind])
+        if not kind.startswith("twin_") and bare in by_delta and self.delta != "no":
+            cost = min(cost, by_delta[bare])
         return cost
 
     def _with_waits(self, seen: Observation, sent: float) -> Observation:

@@ -78,7 +78,10 @@ def test_no_verdict_is_ever_wrong(client: Made) -> None:
         (Made(dedup="content"), "chunking", "cut by content"),
         (Made(dedup="file"), "deduplication", "whole files"),
         (Made(dedup="file", delta="rolling"), "deduplication", "whole files; also after"),
-        (Made(dedup="block"), "deduplication", "blocks of about 2 MiB or less"),
+        (Made(dedup="content", block_bytes=2 * MIB), "deduplication", "in 10 edits, about 2.86 MiB each"),
+        (Made(dedup="block", block_bytes=128 * KIB), "deduplication", "blocks of about 128 KiB;"),
+        (Made(dedup="block", block_bytes=128 * KIB, inflation=1.34), "deduplication", "blocks of about 128 KiB;"),
+        (Made(dedup="block"), "deduplication", "blocks of about 1 MiB;"),
         (Made(dedup="block", forgets_deleted=True), "deduplication", "not after all copies were deleted"),
         (Made(delta="fixed"), "delta", "only at its old place"),
         (Made(delta="rolling"), "delta", "also of what has moved"),
@@ -401,3 +404,19 @@ def test_what_is_known_is_not_measured_again() -> None:
     client = Made(chunk_bytes=MIB)
     seen = [client.observe(step, 16 * MIB) for step in first_steps()]
     assert more_steps(seen) == ()
+
+
+def test_the_size_of_blocks_is_what_an_edit_costs_beyond_an_unchanged_copy() -> None:
+    """A client whose list of blocks costs 300 kB for any file of this size."""
+    seen = [
+        replace(each, up_bytes=each.up_bytes + 300_000) if each.kind not in ("idle", "few", "many") else each
+        for each in Made(dedup="block", block_bytes=256 * KIB).measured()
+    ]
+    assert "blocks of about 25" in judge(seen)["deduplication"].detail
+
+
+def test_a_size_that_few_edits_of_blocks_cut_by_content_show_is_left_away() -> None:
+    seen = [each for each in Made(dedup="content").measured() if each.kind != "spliced"]
+    verdict = judge(seen)["deduplication"]
+    assert verdict.detail == "blocks; also after all copies were deleted"
+    assert "spliced" in verdict.wants

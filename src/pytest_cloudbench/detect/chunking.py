@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_cloudbench.detect.sent import Sent, block_bytes, is_edit_cheaper
+from pytest_cloudbench.detect.sent import CUT_BY_CONTENT, Blocks, Sent, blocks_of, is_edit_cheaper
 from pytest_cloudbench.detect.values import Observation, Verdict, size_text, unknown, valid_of
 from pytest_cloudbench.detect.waits import ASKED_BYTES, too_close, unseen
 from pytest_cloudbench.model import KIB, MIB
@@ -28,8 +28,7 @@ _FEW_PIECES = 8
 """So few pieces may be as many connections or copies, whatever the size of the file: another size tells."""
 _LEAST_ASIDES, _WINDOW_BYTES, _WINDOW_EVERY_BYTES = 3, 90, 200_000
 """Shorter words of a server, said more often, may open windows; others may answer parts that are not waited for."""
-_CUT_BY_CONTENT, _LEAST_CUT_BYTES = 0.4, 64 * KIB
-"""Fixed blocks send half of a file again whose middle has moved."""
+_LEAST_CUT_BYTES = 64 * KIB
 
 
 def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
@@ -49,8 +48,8 @@ def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
     numbers = {"largest_file_bytes": float(largest.size_bytes), "largest_piece": min(share for _, _, share in found)}
     if sizes and len(sizes) >= sum(each.size_bytes >= _LEAST_CHUNKS * min(sizes) for each in files):
         return _regular(sizes, files, evidence, numbers)
-    if block_bytes(sent) is not None:
-        return _deduplicated(sent, observations, evidence, numbers)
+    if (blocks := blocks_of(sent)) is not None:
+        return _deduplicated(blocks, sent, observations, evidence, numbers)
     if talk := [text for each in files if (text := _talk(each))]:
         return unknown(name, f"{talk[-1]}: it may answer parts that are not waited for", evidence, numbers)
     if any(share < _WHOLE_PIECE for _, _, share in found):
@@ -135,27 +134,27 @@ def _is_by_clock(each: Observation) -> bool:
 
 
 def _deduplicated(
-    sent: Sent, observations: Sequence[Observation], evidence: list[str], numbers: dict[str, float]
+    blocks: Blocks, sent: Sent, observations: Sequence[Observation], evidence: list[str], numbers: dict[str, float]
 ) -> Verdict:
     """Blocks that are deduplicated and do not show as pauses: are they asked for one by one, or cut by content?
 
     Blocks that are found again behind an insertion are cut by content. Small ones may as well be a difference to a
     similar file.
     """
-    block = block_bytes(sent)
-    assert block is not None
     new, copy = valid_of(observations, "new")[-1], valid_of(observations, "copy")[-1]
-    blocks = new.size_bytes / max(1.0, block)
-    asked = (new.down_bytes - copy.down_bytes) / max(1.0, blocks)
-    numbers |= {"block_bytes": block, "asked_bytes_per_block": round(asked, 2)}
-    if asked >= ASKED_BYTES and blocks >= 4 * _LEAST_CHUNKS:
-        detail = f"blocks of about {size_text(block)}, each asked for by the server"
-        return Verdict("chunking", "yes", detail, round(1 - ASKED_BYTES / asked, 4), tuple(evidence), numbers)
+    size = blocks.size_bytes
+    about = "" if size is None else f", about {size_text(size)} each"
+    if size is not None:
+        asked = (new.down_bytes - copy.down_bytes) / max(1.0, new.size_bytes / size)
+        numbers |= {"block_bytes": round(size), "asked_bytes_per_block": round(asked, 2)}
+        if asked >= ASKED_BYTES and new.size_bytes >= 4 * _LEAST_CHUNKS * size:
+            detail = f"blocks of about {size_text(size)}, each asked for by the server"
+            return Verdict("chunking", "yes", detail, round(1 - ASKED_BYTES / asked, 4), tuple(evidence), numbers)
     moved = sent.last("twin_insert")
-    if moved is not None and moved <= _CUT_BY_CONTENT and block >= _LEAST_CUT_BYTES:
-        detail = f"cut by content, about {size_text(block)} each; sent together, so no pauses show"
-        evidence += sent.evidence("twin_insert")
-        return Verdict("chunking", "yes", detail, round(1 - moved / _CUT_BY_CONTENT, 4), tuple(evidence), numbers)
+    if moved is not None and blocks.is_cut_by_content and blocks.least_bytes >= _LEAST_CUT_BYTES:
+        detail = f"cut by content{about}; sent together, so no pauses show"
+        evidence += sent.evidence("twin_insert", "spliced")
+        return Verdict("chunking", "yes", detail, round(1 - moved / CUT_BY_CONTENT, 4), tuple(evidence), numbers)
     why = "content is deduplicated by block, but no pieces are seen on the wire"
     return unknown("chunking", why, evidence, numbers)
 

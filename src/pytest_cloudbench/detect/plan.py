@@ -35,9 +35,11 @@ _EDIT_BYTES = 64
 _FIRST = ("idle", "new", "copy", "text", "append", "insert", "change", "few", "many")
 _ORDER = (
     "idle", "new", "copy", "text", "text_in_jpeg", "text_as_jpeg", "fake_jpeg", "jpeg", "append", "insert", "change",
-    "twin_insert", "twin_change", "few", "many", "big", "delete", "restore",
+    "spliced", "twin_insert", "twin_change", "few", "many", "big", "delete", "restore",
 )  # fmt: skip
-_OF_BASE = ("copy", "append", "insert", "change", "twin_insert", "twin_change", "delete", "restore")
+_OF_BASE = ("copy", "append", "insert", "change", "spliced", "twin_insert", "twin_change", "delete", "restore")
+_PLACES = 8
+"""So many random places of a file are edited at once."""
 _MOST = 3
 """So often a kind is measured; new, larger bases twice."""
 
@@ -69,7 +71,10 @@ def more_steps(observations: Sequence[Observation]) -> tuple[Step, ...]:
         if wanted & set(pair):
             wanted |= set(pair)
     sizes = {"new": _FILE_BYTES * (3 if counts["new"] else 1), "big": _BIG_BYTES[min(counts["big"], 1)]}
-    steps = tuple(_step(kind, sizes.get(kind, 0)) for kind in _ORDER if kind in wanted)
+    times = {"spliced": _PLACES}
+    steps = tuple(
+        _step(kind, sizes.get(kind, 0)) for kind in _ORDER if kind in wanted for _ in range(times.get(kind, 1))
+    )
     return (_step("idle"), *steps) if steps else ()
 
 

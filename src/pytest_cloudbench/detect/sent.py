@@ -8,12 +8,13 @@ for a new file of random bytes: so encryption, headers and redundancy cancel out
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pytest_cloudbench.detect.values import Observation, Verdict, size_text, unknown
 
-__all__ = ["Sent", "block_bytes", "compression", "deduplication", "delta", "is_edit_cheaper"]
+__all__ = ["CUT_BY_CONTENT", "Blocks", "Sent", "blocks_of", "compression", "deduplication", "delta", "is_edit_cheaper"]
 
 _CHEAP, _WHOLE = 0.25, 0.75
 _SANE_LOW, _SANE_HIGH = 0.9, 6.0
@@ -22,6 +23,10 @@ _DELTA, _EXPLAINED = 0.25, 0.5
 """Bytes of an edit over those of the same edit under another name: below the one there is more at work than
 deduplication, above the other there is not."""
 _FINE_BYTES = 48 << 10
+CUT_BY_CONTENT = 0.4
+"""Fixed blocks send half of a file again whose middle has moved."""
+_LEAST_EDITS, _ALIKE = 6, 1.1
+"""So many edits tell how large blocks are on average that are cut by content; fixed ones are alike."""
 _POLICY = {
     (True, True): "always: whatever the name and the content",
     (False, True): "smart: by content, since what begins like a JPEG image is left alone",
@@ -41,6 +46,7 @@ class Sent:
         sizes_bytes: size of each base.
         ratios: kind to the ratios of all observations of it.
         shares: kind to bytes sent over bytes in the file, not divided by anything.
+        spliced_bytes: of the file, for each random place that was edited, less what a copy costs.
         doubt: why no ratio can be trusted; empty when they can.
     """
 
@@ -50,6 +56,7 @@ class Sent:
     sizes_bytes: list[int] = field(default_factory=list)
     ratios: dict[str, list[float]] = field(default_factory=dict)
     shares: dict[str, list[float]] = field(default_factory=dict)
+    spliced_bytes: list[float] = field(default_factory=list)
     doubt: str = ""
 
     @classmethod
@@ -80,6 +87,8 @@ class Sent:
                 ratio = cost / each.size_bytes / unit
                 made.ratios.setdefault(each.kind, []).append(ratio)
                 made.shares.setdefault(each.kind, []).append(cost / each.size_bytes)
+                if each.kind == "spliced" and made.groups and "copy" in made.groups[-1]:
+                    made.spliced_bytes.append((ratio - made.groups[-1]["copy"]) * each.size_bytes)
                 if made.groups:
                     made.groups[-1][each.kind], made.costs_bytes[-1][each.kind] = ratio, cost
         if not made.doubt and "new" not in made.ratios:
@@ -150,7 +159,8 @@ def deduplication(sent: Sent) -> Verdict:
     elif twin >= _WHOLE:
         parts.append("whole files")
     else:
-        parts.append(f"blocks of about {size_text(_granularity(sent))} or less")
+        parts.append(_blocks_text(sent))
+        wants += _lacking_edits(sent)
     restored = sent.last("restore")
     if restored is None:
         wants += ["delete", "restore"]
@@ -160,17 +170,73 @@ def deduplication(sent: Sent) -> Verdict:
     return Verdict(name, "yes", detail, _margin(max(copies), _CHEAP), tuple(evidence), numbers, tuple(wants))
 
 
-def _granularity(sent: Sent) -> float:
-    """Bytes that are sent for few bytes that differ, where blocks are deduplicated; the most where nothing is known."""
-    return min(cost for kind in ("twin_change", "twin_insert") if (cost := sent.cost(kind)) is not None)
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What is known of deduplicated blocks. Bytes are of the file, not of what went over the wire.
+
+    Attributes:
+        is_cut_by_content: whether they are found again behind an insertion; else they are at fixed places.
+        seen_bytes: of each block that an edit touched: what it cost, less what an unchanged copy costs.
+    """
+
+    is_cut_by_content: bool
+    seen_bytes: tuple[float, ...]
+
+    @property
+    def size_bytes(self) -> float | None:
+        """How large they are, on average; None where too few were touched to say.
+
+        An edit at any place hits a large block more often than a small one: the harmonic mean makes up for that.
+        """
+        seen = self.seen_bytes
+        is_fixed = not self.is_cut_by_content and seen and max(seen) <= _ALIKE * min(seen)
+        return statistics.harmonic_mean(seen) if is_fixed or len(seen) >= _LEAST_EDITS else None
+
+    @property
+    def least_bytes(self) -> float:
+        """The smallest that was touched; 0 where none is known."""
+        return min(self.seen_bytes, default=0.0)
 
 
-def block_bytes(sent: Sent) -> float | None:
-    """About how large the blocks are that deduplication knows; None where it is not by block, or not known."""
-    copy, twin = sent.last("copy"), sent.last("twin_change")
+def blocks_of(sent: Sent) -> Blocks | None:
+    """The blocks that deduplication knows; None where it is not by block, or not known.
+
+    ``twin_change`` touches a block within the file and the last one, which ``append`` touched alone; ``twin_insert``
+    and ``spliced`` touch one each, where blocks are cut by content.
+    """
+    copy, twin, moved = sent.last("copy"), sent.last("twin_change"), sent.last("twin_insert")
     if sent.doubt or copy is None or twin is None or copy > _CHEAP or twin >= _WHOLE:
         return None
-    return _granularity(sent)
+    is_cut, seen = moved is not None and moved <= CUT_BY_CONTENT, []
+    for ratios, size in zip(sent.groups, sent.sizes_bytes, strict=True):
+        if "copy" in ratios and "twin_change" in ratios:
+            end = max(ratios["copy"], min(ratios.get("append", 0.0), ratios["twin_change"]))
+            seen.append((ratios["twin_change"] - end) * size)
+        if is_cut and "copy" in ratios and "twin_insert" in ratios:
+            seen.append((ratios["twin_insert"] - ratios["copy"]) * size)
+    return Blocks(is_cut, tuple(each for each in (*seen, *(sent.spliced_bytes if is_cut else ())) if each > 0))
+
+
+def _blocks_text(sent: Sent) -> str:
+    blocks = blocks_of(sent)
+    size = None if blocks is None else blocks.size_bytes
+    if size is None or blocks is None:
+        return "blocks"
+    if not blocks.is_cut_by_content:
+        return f"blocks of about {size_text(size)}"
+    low, high, edits = min(blocks.seen_bytes), max(blocks.seen_bytes), len(blocks.seen_bytes)
+    seen = f"of {size_text(low)} to {size_text(high)} in {edits} edits"
+    return f"blocks cut by content, {seen}, about {size_text(size)} each"
+
+
+def _lacking_edits(sent: Sent) -> list[str]:
+    """More edits at other places, where blocks are cut by content and one or two do not tell their size.
+
+    Not where edits of the file itself cost less than its blocks: then they say nothing of these.
+    """
+    blocks, pair = blocks_of(sent), sent.pair("insert")
+    is_few = blocks is not None and blocks.is_cut_by_content and blocks.size_bytes is None
+    return ["spliced"] if is_few and pair is not None and pair[2] > _EXPLAINED * pair[3] else []
 
 
 def is_edit_cheaper(sent: Sent) -> bool:
@@ -231,7 +297,7 @@ def _delta_beside_deduplication(sent: Sent, evidence: list[str], numbers: dict[s
     if any(share < _EXPLAINED for share in shares.values()):
         why = "edits cost less than deduplication explains, but not clearly"
         return unknown("delta", why, evidence, numbers, wants=again)
-    fine = min(pair[2] for pair in pairs.values())
+    fine = max(0.0, min(pair[2] for pair in pairs.values()) - (sent.cost("copy") or 0.0))
     if fine < _FINE_BYTES:
         why = f"blocks of {size_text(fine)} and less are deduplicated, which saves what delta encoding would"
         return unknown("delta", why, evidence, numbers)

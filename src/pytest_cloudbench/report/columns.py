@@ -26,7 +26,8 @@ def fitted(rows: Sequence[Row], width: int) -> list[str]:
     Wide columns are folded; where that does not do, further columns follow in a second table below, which begins with
     the first column again.
     """
-    tables, columns = [], list(range(len(rows[0])))
+    tables: list[list[int]] = []
+    columns = list(range(len(rows[0])))
     least = [max(_least(row[column]) for row in rows) for column in columns]
     while columns:
         count = len(columns)

@@ -179,7 +179,7 @@ def _if_number(show: Callable[[Any], str]) -> Callable[[Any], str]:
 
 def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], list[str]]:
     """On a narrow terminal, leave out columns in which there is nothing but zeros; which ones."""
-    left_out = []
+    left_out: list[str] = []
     for title in ("silent", "corrupt", "failed", "published"):
         needed = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
         if needed > width and title in rows[0]:

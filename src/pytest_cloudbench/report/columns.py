@@ -17,10 +17,10 @@ _WHOLE = 12
 _LONGEST_WORD = 24
 """Longer ones, such as paths, are cut where nothing else helps."""
 
-Row = Sequence[str]
+_Row = Sequence[str]
 
 
-def fitted(rows: Sequence[Row], width: int) -> list[str]:
+def fitted(rows: Sequence[_Row], width: int) -> list[str]:
     """Lines of at most ``width`` characters for a row of titles and those below it.
 
     Wide columns are folded; where that does not do, further columns follow in a second table below, which begins with
@@ -48,7 +48,7 @@ def _least(cell: str) -> int:
     return min(_LONGEST_WORD, max(map(len, words), default=0))
 
 
-def _drawn(rows: Sequence[Row], width: int) -> list[str]:
+def _drawn(rows: Sequence[_Row], width: int) -> list[str]:
     """One table: titles, a rule, and the rows, each as many lines as its highest cell."""
     columns = list(zip(*rows, strict=True))
     natural = [max(map(len, column)) for column in columns]
@@ -64,7 +64,7 @@ def _drawn(rows: Sequence[Row], width: int) -> list[str]:
     return [*drawn[0], rule[:width], *(line for lines in drawn[1:] for line in lines)]
 
 
-def _lines(row: Row, widths: Sequence[int], is_text: Sequence[bool]) -> list[str]:
+def _lines(row: _Row, widths: Sequence[int], is_text: Sequence[bool]) -> list[str]:
     cells = [
         [cell] if len(cell) <= size else textwrap.wrap(cell, max(1, size))
         for cell, size in zip(row, widths, strict=True)

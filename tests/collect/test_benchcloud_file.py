@@ -297,7 +297,9 @@ def test_other_ini_files_are_left_alone(lab: Lab) -> None:
     (lab.folder / "folder.ini").mkdir()
     lab.write("def test_mine(): pass")
     assert lab.run("--collect-only", "-q").lines_with("::") == ["test_it.py::test_mine"]
-    (lab.folder / "pytest.ini").write_text("[pytest]\npython_functions = check_*\n")
+    (lab.folder / "pytest.ini").write_text(
+        "[pytest]\ncloudbench_files = *.conf *.cfg *.INI\npython_functions = check_*\n"
+    )
     (lab.folder / "old.INI").write_bytes(b"\xef\xbb\xbf" + changed(("test", "description", "b")).encode())
     for name in ("setup_module.conf", "pytestmark.conf"):
         put(lab, changed(), name)

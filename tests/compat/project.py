@@ -6,6 +6,7 @@ where one process runs the tests, the exit status, and what is on the terminal.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
@@ -51,6 +52,8 @@ _ALWAYS_DIFFERENT = (
     (re.compile(r"^(plugins: .*?)(, )?cloudbench-[\w.]+(, )?", re.M), r"\1\2"),  # the header may name it
     (re.compile(r"\bgw\d+\b"), "gwN"),
     (re.compile(r"\bpytest-\d+/"), "pytest-N/"),  # the folder of tmp_path
+    (re.compile(r"\(\d{12,}\)"), "(THREAD)"),
+    (re.compile(r"<TracebackEntry [^>]*>(, )?"), ""),  # flaky shows all frames, those of hooks that only look too
     (re.compile(r"[-=]{3,}"), "---"),  # a line's length depends on the times in it
 )
 
@@ -109,16 +112,17 @@ class Project:
         without = self.run(*args, *WITHOUT, plugins=plugins, env=env)
         ran = self.run(*args, plugins=plugins, env=env)
         in_order = "-n" not in args
-        assert _comparable(ran, in_order) == _comparable(without, in_order)
+        former, latter = (_comparable(each, in_order) for each in (without, ran))
         assert ran.reports, ran.text
-        if in_order:
-            assert _steady(ran.text) == _steady(without.text)
+        different = "\n".join(difflib.unified_diff(former, latter, "without", "with", lineterm="", n=1))
+        assert not different, different
         return ran
 
 
 def _comparable(ran: Ran, in_order: bool) -> list[str]:
     told = [_steady(json.dumps(report, sort_keys=True)) for report in ran.reports]
-    return [str(ran.status), *(told if in_order else sorted(told))]
+    shown = _steady(ran.text).splitlines() if in_order else []
+    return [f"status {ran.status}", *(told if in_order else sorted(told)), *shown]
 
 
 def _steady(text: str) -> str:

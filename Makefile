@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt tools/setup.sh
 	@sh tools/setup.sh $(VENV) $(STAMP)
 endif
 
-.PHONY: iot test test-all testbed-quick testbed-all bench lint types clean help
+.PHONY: iot test test-all testbed-quick testbed-all bench docs lint types clean help
 
 iot: $(STAMP) ## measure an embedded provider with 50 agents: pytest suites/iot -n 50
 	$(PY) -m pytest suites/iot -n 50 $(ARGS)
@@ -39,6 +39,9 @@ testbed-quick testbed-all: $(STAMP)
 
 bench: $(STAMP) ## measure the project itself, into benchmarks/results.json
 	$(PY) benchmarks/run.py $(ARGS)
+
+docs: $(STAMP) ## the documents as a site, in build/site
+	$(PY) -m mkdocs build --strict $(ARGS)
 
 lint: $(STAMP) ## ruff: rules and format
 	$(PY) -m ruff check .

@@ -22,7 +22,10 @@ import pytest
 
 from pytest_cloudbench.arrival import NAMES, arrival
 from pytest_cloudbench.emulators.profile import parse_profile, settings
-from pytest_cloudbench.model import ConfigError
+from pytest_cloudbench.expect import parse_expectations
+from pytest_cloudbench.model import ConfigError, Op, Outcome, Verb
+from pytest_cloudbench.records import OpTable
+from pytest_cloudbench.results.oplog import write_parquet
 from pytest_cloudbench.trace import parse_trace
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -316,7 +319,7 @@ def blocks(document: str, kind: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("document", "tests", "time_scale"),
-    [("README.md", 1, 2), ("docs/arrivals.md", 1, 2), ("docs/experiments.md", 4, 100)],
+    [("README.md", 1, 2), ("docs/tutorial.md", 1, 2), ("docs/arrivals.md", 1, 2), ("docs/experiments.md", 4, 100)],
 )
 def test_the_experiments_in_a_document_run(document: str, tests: int, time_scale: int, tmp_path: Path) -> None:
     every = "\n".join(blocks(document, "python")) if tests > 1 else block(document, "python")
@@ -332,6 +335,41 @@ def test_the_experiments_in_a_document_run(document: str, tests: int, time_scale
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{tests} passed" in done.stdout
     assert "emulated" in done.stdout
+
+
+def test_the_site_is_built_without_a_warning_and_needs_no_other_place(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stdout + done.stderr
+    pages = {path.relative_to(tmp_path).as_posix(): path.read_text("utf-8") for path in tmp_path.rglob("*.html")}
+    documents = {path.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for path in ROOT.glob("docs/**/*.md")}
+    assert pages.keys() == documents | {"404.html"}
+    fetched = r'<(?:script|img|iframe|link rel="(?:stylesheet|preconnect|icon)")[^>]*(?:src|href)="(?:https?:)?//'
+    assert not [page for page, text in pages.items() if re.search(fetched, text)]
+
+
+def test_the_expectation_in_the_documents_is_one() -> None:
+    (claim,) = parse_expectations(block("docs/gates.md", "toml"), "docs/gates.md")
+    assert (claim.metric, claim.at_most, claim.where) == ("loss_rate", 0.0, {"test": "test_twenty_sensors"})
+
+
+def test_the_question_in_sql_is_answered(tmp_path: Path) -> None:
+    record = Op(Verb.PUT, 0, 0, 0, 1, 2, 0, 5_000_001, 9, Outcome.OK)
+    write_parquet(OpTable.of([record]), tmp_path / "results" / "machine" / "run" / "it.parquet", {})
+    done = subprocess.run(
+        [sys.executable, "-c", block("docs/install.md", "python")], cwd=tmp_path, capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"ok\s*│\s*1 │\s*5\.0", done.stdout), done.stdout
 
 
 def test_the_profile_in_the_documents_is_one() -> None:

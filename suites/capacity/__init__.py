@@ -1,1 +1,1 @@
-"""How much load a provider carries at a loss and a response time that one can live with."""
+"""How much load a provider carries before too many files are lost or late."""

@@ -1,4 +1,4 @@
-"""How much does a provider carry, at a loss and a response time that one can live with?
+"""How much does a provider carry before too many files are lost or late?
 
 The thesis (4.2.4) tries some numbers of sensors and intervals and reads the loss; this asks for the limit itself. A
 bracketing search raises the load until it fails, and halves the interval between what passed and what failed. A load

@@ -1,6 +1,6 @@
 """BenchCloud's own files (thesis 2014, 4.1 and appendix A): INI text into one frozen description of the experiment.
 
-What may live here: what the sections and keys mean, and what of it cannot hold any more, as notes for the reader. Which
+What may live here: what the sections and keys mean, and what of it no longer applies, as notes for the reader. Which
 class of BenchCloud is which driver or generator here is data (``data/benchcloud.toml``), read by the caller.
 """
 
@@ -98,7 +98,7 @@ class BenchCloudTest:
         log_file: as the file says it; None when no log is to be written.
         delete: of ``[file_generator]``, read as the boolean that it looks like.
         capture: what a ``[capture]`` section says, or None.
-        notes: ``section.key: ...``, one line for each thing that cannot hold any more, is overridden or is ignored.
+        notes: ``section.key: ...``, one line for each thing that no longer applies, is overridden or is ignored.
     """
 
     source: str

@@ -154,7 +154,17 @@ def test_sdist_carries_what_its_own_tests_need(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for folder in ("src", "suites", "tests", "fixtures", "tools", "changelog.d", "results/published"):
+    for folder in (
+        "src",
+        "suites",
+        "tests",
+        "fixtures",
+        "tools",
+        "changelog.d",
+        "examples",
+        "docs",
+        "results/published",
+    ):
         assert {f"{folder}/{name}" for name in tracked(folder)} <= names, folder
     assert {"LICENSE", "Makefile", "constraints.txt", "pyproject.toml", "tox.ini"} <= names
     others = [name for name in names if not name.startswith("results/published")]

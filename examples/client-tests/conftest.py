@@ -1,0 +1,54 @@
+"""The embedded Dropbox: one process for all tests, an empty and well-behaved account for each."""
+
+import json
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+class Dropbox:
+    """What a test needs to know of the emulator, and how it changes its behaviour."""
+
+    def __init__(self, ready):
+        self.host, self.ca_file, self.token = ready["hosts"]["content"], ready["ca_file"], ready["access_token"]
+        host, port = ready["control"].split(":")
+        self._control = socket.create_connection((host, int(port)))
+        self._lines = self._control.makefile("rw")
+        self._tell({"token": Path(ready["control_token_file"]).read_text().strip()})
+
+    def control(self, **command):
+        """One command of the control socket, and its answer."""
+        self._tell(command)
+        return json.loads(self._lines.readline())
+
+    def _tell(self, line):
+        self._lines.write(json.dumps(line) + "\n")
+        self._lines.flush()
+
+    def close(self):
+        self._lines.close()
+        self._control.close()
+
+
+@pytest.fixture(scope="session")
+def emulator():
+    process = subprocess.Popen(
+        ["cloudbench", "emulate", "dropbox", "--profile", "ideal"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        dropbox = Dropbox(json.loads(process.stdout.readline()))
+        yield dropbox
+        dropbox.close()
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture
+def dropbox(emulator):
+    emulator.control(set={"faults.error_rate": 0, "faults.reset_rate": 0, "throttle.rate_per_s": 0})
+    emulator.control(reset=True)
+    return emulator

@@ -1,0 +1,97 @@
+"""The projects in examples/ work as their READMEs say: each command is run, in a copy of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.test_docs import broken_links, commands
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+BIN = Path(sys.executable).parent
+INSTALLS = "pip install pytest-cloudbench"
+
+
+def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    leaky = ("PYTEST", "CLOUDBENCH", "COV_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(leaky)}
+    environment |= {"PATH": f"{BIN}{os.pathsep}{environment['PATH']}", "COLUMNS": "160", "PYTHONDONTWRITEBYTECODE": "1"}
+    words = shlex.split(command)
+    return subprocess.run(
+        [*words, "-p", "no:cacheprovider"] if words[0] == "pytest" else words,
+        cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of the example that the test's parameter names."""
+    return Path(shutil.copytree(EXAMPLES / request.param, tmp_path / request.param))
+
+
+def told(project: Path) -> list[str]:
+    """The commands of its README but the first, which installs this package."""
+    first, *others = commands((project / "README.md").read_text("utf-8"))
+    assert first == INSTALLS
+    return others
+
+
+def test_the_list_of_examples_is_complete() -> None:
+    text = (EXAMPLES / "README.md").read_text("utf-8")
+    assert set(re.findall(r"^\| \[([\w-]+)\]", text, re.MULTILINE)) == {
+        path.name for path in EXAMPLES.iterdir() if path.is_dir()
+    }
+    for readme in EXAMPLES.rglob("README.md"):
+        assert broken_links(readme, readme.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("project", ["iot-gate"], indirect=True)
+def test_the_gate_of_a_team_holds_and_bites(project: Path) -> None:
+    held, broken = told(project)
+    done = run(held, project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cases = list(ElementTree.parse(project / "junit.xml").getroot().iter("testcase"))
+    verdicts = [
+        each.attrib["value"] for each in cases[0].iter("property") if each.attrib["name"] == "cloudbench.verdict"
+    ]
+    assert (len(cases), verdicts) == (2, ["met"])
+    done = run(broken, project)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "breaks the bound <= 1e-06" in done.stdout
+
+
+@pytest.mark.parametrize("project", ["iot-gate"], indirect=True)
+def test_what_its_workflow_runs_is_what_the_readme_shows(project: Path) -> None:
+    steps = re.findall(r"- run: (.*)", (project / ".github" / "workflows" / "storage.yml").read_text("utf-8"))
+    assert steps == [INSTALLS, told(project)[0]]
+
+
+@pytest.mark.parametrize("project", ["compare-services"], indirect=True)
+def test_services_stand_side_by_side(project: Path) -> None:
+    measured, compared = told(project)
+    done = run(measured, project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+    table = run(compared, project)
+    assert table.returncode == 0, table.stderr
+    rows = set(re.findall(r"^photos\[(\S+?)-threads:(\d)\]", table.stdout, re.MULTILINE))
+    assert rows == {(service, threads) for service in ("folder:nas", "emulated:ideal") for threads in "14"}
+
+
+@pytest.mark.parametrize("project", ["client-tests"], indirect=True)
+def test_a_client_is_tested_against_a_service_that_misbehaves(project: Path) -> None:
+    (tests,) = told(project)
+    done = run(tests, project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+    steps = re.findall(r"- run: (.*)", (project / ".github" / "workflows" / "tests.yml").read_text("utf-8"))
+    assert steps == [INSTALLS, tests]

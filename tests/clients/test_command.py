@@ -160,3 +160,35 @@ def test_the_example_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     exec(found[1], {})
     assert (tmp_path / "work/stored/a.bin").stat().st_size == 100_000
+
+
+def test_programs_are_found_in_the_folders_that_the_file_names(make: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    for name, text in (("my-sync", "my-helper"), ("my-helper", "echo helped")):
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    text = 'name = "x"\n{}[sync]\ncommand = ["my-sync"]\n'
+    with pytest.raises(MissingProgramError, match="my-sync is not installed"):
+        make(text.format(""))
+    pair = make(text.format(f"path = ['{folder}']\n"))
+    pair.start()
+    pair.after_change()
+    assert (pair.workdir / "logs/sync.out").read_text() == "helped\n"
+
+
+def test_a_tool_has_as_long_as_its_file_says(make: Make) -> None:
+    server = "[server]\ncommand = " + python("import time; time.sleep(60)")
+    pair = make(f'name = "x"\n{server}\n[sync]\ncommand = ["true"]\n[wait]\nstart_s = 0.2')
+    with pytest.raises(ClientError, match=r"did not listen on port \d+ within 0.2 s"):
+        pair.start()
+    pair = make('name = "x"\n[setup]\ncommands = [["sleep", "60"]]\n[sync]\ncommand = ["true"]\n[wait]\nsetup_s = 0.2')
+    with pytest.raises(ClientError, match=r"setup-0 took longer than 0\.2 s"):
+        pair.start()
+    watching = (
+        'watches = true\n[sync]\ncommand = ["sleep", "60"]\n[verify]\ncommand = ["false"]\n[wait]\nsynced_s = 0.3'
+    )
+    pair = make(f'name = "x"\n{watching}')
+    pair.start()
+    with pytest.raises(ClientError, match=r"verify.command did not end with status 0 within 0\.3 s"):
+        pair.wait_synced(60)

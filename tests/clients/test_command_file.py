@@ -32,6 +32,15 @@ def test_the_programs_of_the_documented_tools() -> None:
     assert borg.timeout_s == 300
 
 
+def test_limits_and_places_of_programs() -> None:
+    text = f'path = ["/opt/x", "~/bin"]\n{LEAST}[wait]\nstart_s = 5\nsetup_s = 7.5\nsynced_s = 900\n'
+    described = parse_command_file(text, "x.toml")
+    assert described.path == ("/opt/x", "~/bin")
+    assert (described.start_s, described.setup_s, described.synced_s) == (5, 7.5, 900)
+    least = parse_command_file(LEAST, "x.toml")
+    assert (least.start_s, least.setup_s, least.timeout_s, least.synced_s) == (60, 600, 600, None)
+
+
 def test_the_documents_explain_every_key_and_placeholder() -> None:
     text = DOCUMENT.read_text("utf-8")
     with pytest.raises(ConfigError) as caught:
@@ -60,6 +69,11 @@ def test_the_documents_explain_every_key_and_placeholder() -> None:
         ('name = "x"\n[sync]\ncommand = ["a", "{"]', "sync.command: .*a single brace is none"),
         (f"{LEAST}timeout_s = 0", "sync.timeout_s: expected seconds, more than 0"),
         (f"{LEAST}timeout_s = true", "sync.timeout_s: expected seconds"),
+        (f"{LEAST}[wait]\nsynced_s = 0", "wait.synced_s: expected seconds, more than 0"),
+        (f"{LEAST}[wait]\nseconds = 3", "wait.seconds: unknown; expected one of start_s, setup_s, synced_s"),
+        (f'path = "/opt"\n{LEAST}', "path: expected a list of folders"),
+        (f'path = ["opt"]\n{LEAST}', "path: expected a list of folders"),
+        (f'path = ["/a:/b"]\n{LEAST}', "path: expected a list of folders"),
         (f"{LEAST}comand = 3", "sync.comand: unknown; expected one of command, timeout_s"),
         (f"colour = 3\n{LEAST}", "colour: unknown; expected one of name, watches, "),
         (f'watches = "no"\n{LEAST}', "watches: expected true or false"),

@@ -212,6 +212,8 @@ class LocalClient(ABC):
     """Files and folders in ``folder`` or in the stored one that the client keeps for itself."""
     start_s: float = _START_S
     """Seconds a half may take to come up."""
+    search_path: tuple[str, ...] = ()
+    """Folders in which programs are looked for first."""
 
     # --- what a client implements -----------------------------------------------------------------
 
@@ -364,7 +366,7 @@ class LocalClient(ABC):
         return ""
 
     def _find_programs(self) -> dict[str, str]:
-        found = {name: find_binary(name) for name in self.facts.binaries}
+        found = {name: find_binary(name, self.search_path) for name in self.facts.binaries}
         lacking = [name for name, path in found.items() if path is None]
         if lacking:
             verb = "is" if len(lacking) == 1 else "are"

@@ -6,6 +6,7 @@ What may live here: the life of such a tool. Its description is read by ``comman
 from __future__ import annotations
 
 import getpass
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ class CommandClient(LocalClient):
 
     def __init__(self, description: CommandFile) -> None:
         self._described = description
+        self.start_s = description.start_s
+        self.search_path = tuple(str(Path(folder).expanduser()) for folder in description.path)
         self.facts = ClientFacts(
             description.name,
             watches_folder=description.watches,
@@ -38,7 +41,7 @@ class CommandClient(LocalClient):
     def versions(self) -> Mapping[str, str]:
         """What the file's ``version`` command prints; empty where it has none."""
         program, *arguments = self._described.version or ("",)
-        path = find_binary(program) if program else None
+        path = find_binary(program, self.search_path) if program else None
         return {self.facts.name: program_version(path, *arguments)} if path else {}
 
     def _configure(self) -> None:
@@ -53,16 +56,24 @@ class CommandClient(LocalClient):
             "stored": str(self.stored),
             "restored": str(self.workdir / "restored"),
         }
-        self._environment = {name: fill(value, self._values) for name, value in self._described.environment.items()}
+        path = (
+            {"PATH": os.pathsep.join([*self.search_path, os.environ.get("PATH", os.defpath)])}
+            if self.search_path
+            else {}
+        )
+        given = {name: fill(value, self._values) for name, value in self._described.environment.items()}
+        self._environment = {**path, **given}
         for name, content in self._described.files.items():
             (self.workdir / name).write_text(fill(content, self._values), "utf-8")
 
     def _argv(self, command: tuple[str, ...]) -> list[str]:
         return [self.programs[command[0]], *(fill(word, self._values) for word in command[1:])]
 
-    def _run(self, side: Side, name: str, command: tuple[str, ...], *, counted: bool = True) -> None:
+    def _run(
+        self, side: Side, name: str, command: tuple[str, ...], *, timeout_s: float | None = None, counted: bool = True
+    ) -> None:  # fmt: skip
         argv = self._argv(command)
-        timeout_s = self._described.timeout_s
+        timeout_s = timeout_s or self._described.timeout_s
         self.processes.run(
             side, name, argv, timeout_s=timeout_s, env=self._environment, cwd=self.folder, counted=counted
         )
@@ -81,7 +92,7 @@ class CommandClient(LocalClient):
 
     def _start_client(self) -> None:
         for index, command in enumerate(self._described.setup):
-            self._run("client", f"setup-{index}", command)
+            self._run("client", f"setup-{index}", command, timeout_s=self._described.setup_s)
         if self._described.watches:
             argv = self._argv(self._described.sync)
             self.processes.start("client", "sync", argv, env=self._environment, cwd=self.folder)
@@ -92,7 +103,11 @@ class CommandClient(LocalClient):
             self._run("client", "sync", self._described.sync)
 
     def wait_synced(self, timeout_s: float) -> Proof:
-        """By ``verify``; without it, a run that ended with status 0 is the client's own word."""
+        """By ``verify``; without it, a run that ended with status 0 is the client's own word.
+
+        ``timeout_s`` is for a tool that watches, and ``wait.synced_s`` takes its place.
+        """
+        timeout_s = self._described.synced_s or timeout_s
         if self._described.verify_command:
             if self._described.watches:
                 self.processes.wait_until(self._is_verified, timeout_s, "verify.command did not end with status 0")

@@ -35,9 +35,10 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "server": ("command", "udp"),
     "sync": ("command", "timeout_s"),
     "verify": ("folder", "restore", "command"),
+    "wait": ("start_s", "setup_s", "synced_s"),
 }
-_TOP = ("name", "watches", "needs", "testbed", "version", "environment", "files", *_KEYS)
-_DEFAULT_TIMEOUT_S = 600.0
+_TOP = ("name", "watches", "needs", "path", "testbed", "version", "environment", "files", *_KEYS)
+_DEFAULT_TIMEOUT_S, _DEFAULT_START_S = 600.0, 60.0
 _MAX_TIMEOUT_S = 86_400.0
 
 _Words = tuple[str, ...]
@@ -51,6 +52,7 @@ class CommandFile:
         name: for results and messages.
         watches: whether ``sync`` is started once and watches the folder, or is run after each change.
         needs: programs that must be installed besides the first words of the commands.
+        path: folders in which programs are looked for first, before those of this process's own ``PATH``.
         testbed: the name that ``tools/testbed install`` knows it by.
         version: prints the version.
         environment: for all commands, besides a clean one.
@@ -60,6 +62,9 @@ class CommandFile:
         server_udp: ``{port}`` is a UDP port.
         sync: run after each change, or started once.
         timeout_s: how long one run of ``sync`` or ``verify`` may take, seconds.
+        start_s: how long ``server`` may take to listen, seconds.
+        setup_s: how long one command of ``setup`` may take, seconds.
+        synced_s: how long a tool that watches may take until it is in sync, seconds; None: as the suite has it.
         verify_folder: a folder that must be equal to ``{folder}`` by content.
         verify_restore: run on the server's side; brings the files back into ``{restored}``.
         verify_command: run on the server's side; status 0 means equal.
@@ -69,6 +74,7 @@ class CommandFile:
     sync: _Words
     watches: bool = False
     needs: _Words = ()
+    path: _Words = ()
     testbed: str = ""
     version: _Words = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -77,6 +83,9 @@ class CommandFile:
     server: _Words = ()
     server_udp: bool = False
     timeout_s: float = _DEFAULT_TIMEOUT_S
+    start_s: float = _DEFAULT_START_S
+    setup_s: float = _DEFAULT_TIMEOUT_S
+    synced_s: float | None = None
     verify_folder: str = ""
     verify_restore: _Words = ()
     verify_command: _Words = ()
@@ -113,7 +122,7 @@ def parse_command_file(text: str, source: str) -> CommandFile:
     setup = tables["setup"].get("commands", [])
     if not isinstance(setup, list):
         raise ConfigError(source, "setup.commands", "expected a list of commands, each a list of texts")
-    verify = tables["verify"]
+    verify, wait = tables["verify"], tables["wait"]
     if len(verify) > 1 or (watches and not verify):
         raise ConfigError(source, "verify", f"expected one of {', '.join(_KEYS['verify'])}")
     return CommandFile(
@@ -121,6 +130,7 @@ def parse_command_file(text: str, source: str) -> CommandFile:
         sync=read.command("sync.command", tables["sync"].get("command")),
         watches=watches,
         needs=read.command("needs", data["needs"]) if data.get("needs") else (),
+        path=read.folders("path", data["path"]) if "path" in data else (),
         testbed=read.text("testbed", data["testbed"]) if "testbed" in data else "",
         version=read.command("version", data["version"]) if "version" in data else (),
         environment={name: read.text(f"environment.{name}", value) for name, value in tables["environment"].items()},
@@ -129,6 +139,9 @@ def parse_command_file(text: str, source: str) -> CommandFile:
         server=read.command("server.command", tables["server"].get("command")) if "server" in data else (),
         server_udp=read.flag("server.udp", tables["server"].get("udp", False)),
         timeout_s=read.seconds("sync.timeout_s", tables["sync"].get("timeout_s", _DEFAULT_TIMEOUT_S)),
+        start_s=read.seconds("wait.start_s", wait.get("start_s", _DEFAULT_START_S)),
+        setup_s=read.seconds("wait.setup_s", wait.get("setup_s", _DEFAULT_TIMEOUT_S)),
+        synced_s=read.seconds("wait.synced_s", wait["synced_s"]) if "synced_s" in wait else None,
         verify_folder=read.text("verify.folder", verify["folder"]) if "folder" in verify else "",
         verify_restore=read.command("verify.restore", verify["restore"]) if "restore" in verify else (),
         verify_command=read.command("verify.command", verify["command"]) if "command" in verify else (),
@@ -140,6 +153,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return _BRACES.sub(lambda found: values[found[1]] if found[1] else found[0][0], text)
 
 
+_FOLDER = re.compile(r"(/|~/)[^:\0]*")
 _BRACES = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 
@@ -187,6 +201,12 @@ class _Reader:
         if _BRACES.search(words[0]):
             raise ConfigError(self._source, key, "expected the name of a program first, without placeholders")
         return words
+
+    def folders(self, key: str, value: object) -> _Words:
+        folders = value if isinstance(value, list) else []
+        if not folders or not all(isinstance(each, str) and _FOLDER.fullmatch(each) for each in folders):
+            raise ConfigError(self._source, key, 'expected a list of folders, such as ["/opt/tool/bin", "~/bin"]')
+        return tuple(folders)
 
     def seconds(self, key: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_TIMEOUT_S:

@@ -336,9 +336,11 @@ class Processes:
             self._tell_watchdog(f"-{process.pid}\n")
 
 
-def find_binary(name: str) -> str | None:
-    """Where a program is: beside this interpreter (a wheel may bring it), on the path, or where servers are."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+def find_binary(name: str, before: Sequence[str] = ()) -> str | None:
+    """Where a program is: in ``before``, beside this interpreter (a wheel may bring it), on the path, or with servers."""
+    path = os.pathsep.join(
+        [*before, str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
+    )
     return shutil.which(name, path=path)
 
 

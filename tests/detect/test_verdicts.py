@@ -415,6 +415,15 @@ def test_the_size_of_blocks_is_what_an_edit_costs_beyond_an_unchanged_copy() -> 
     assert "blocks of about 25" in judge(seen)["deduplication"].detail
 
 
+def test_blocks_that_may_be_fixed_or_not_have_no_size() -> None:
+    """One that is cut by content may be nearly half of the file, and then one edit says nothing of the others."""
+    seen = [
+        replace(each, up_bytes=round(0.47 * each.size_bytes)) if each.kind == "twin_insert" else each
+        for each in Made(dedup="block").measured()
+    ]
+    assert judge(seen)["deduplication"].detail == "blocks; also after all copies were deleted"
+
+
 def test_a_size_that_few_edits_of_blocks_cut_by_content_show_is_left_away() -> None:
     seen = [each for each in Made(dedup="content").measured() if each.kind != "spliced"]
     verdict = judge(seen)["deduplication"]

@@ -337,7 +337,7 @@ class Processes:
 
 
 def find_binary(name: str, before: Sequence[str] = ()) -> str | None:
-    """Where a program is: in ``before``, beside this interpreter (a wheel may bring it), on the path, or with servers."""
+    """Where a program is: in ``before``, beside this interpreter (wheels bring some), on the path, or with servers."""
     path = os.pathsep.join(
         [*before, str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
     )

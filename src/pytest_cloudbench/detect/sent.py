@@ -23,8 +23,8 @@ _DELTA, _EXPLAINED = 0.25, 0.5
 """Bytes of an edit over those of the same edit under another name: below the one there is more at work than
 deduplication, above the other there is not."""
 _FINE_BYTES = 48 << 10
-CUT_BY_CONTENT = 0.4
-"""Fixed blocks send half of a file again whose middle has moved."""
+CUT_BY_CONTENT, _AT_FIXED_PLACES = 0.45, 0.495
+"""Fixed blocks send at least half of a file again whose middle has moved."""
 _LEAST_EDITS, _ALIKE = 6, 1.1
 """So many edits tell how large blocks are on average that are cut by content; fixed ones are alike."""
 _POLICY = {
@@ -175,11 +175,13 @@ class Blocks:
     """What is known of deduplicated blocks. Bytes are of the file, not of what went over the wire.
 
     Attributes:
-        is_cut_by_content: whether they are found again behind an insertion; else they are at fixed places.
+        is_cut_by_content, is_fixed: whether they are found again behind an insertion, or are at fixed places; neither
+            where that is not clear.
         seen_bytes: of each block that an edit touched: what it cost, less what an unchanged copy costs.
     """
 
     is_cut_by_content: bool
+    is_fixed: bool
     seen_bytes: tuple[float, ...]
 
     @property
@@ -189,8 +191,8 @@ class Blocks:
         An edit at any place hits a large block more often than a small one: the harmonic mean makes up for that.
         """
         seen = self.seen_bytes
-        is_fixed = not self.is_cut_by_content and seen and max(seen) <= _ALIKE * min(seen)
-        return statistics.harmonic_mean(seen) if is_fixed or len(seen) >= _LEAST_EDITS else None
+        is_known = len(seen) >= _LEAST_EDITS or (self.is_fixed and seen and max(seen) <= _ALIKE * min(seen))
+        return statistics.harmonic_mean(seen) if is_known else None
 
     @property
     def least_bytes(self) -> float:
@@ -214,7 +216,10 @@ def blocks_of(sent: Sent) -> Blocks | None:
             seen.append((ratios["twin_change"] - end) * size)
         if is_cut and "copy" in ratios and "twin_insert" in ratios:
             seen.append((ratios["twin_insert"] - ratios["copy"]) * size)
-    return Blocks(is_cut, tuple(each for each in (*seen, *(sent.spliced_bytes if is_cut else ())) if each > 0))
+    is_fixed = moved is not None and moved >= _AT_FIXED_PLACES
+    return Blocks(
+        is_cut, is_fixed, tuple(each for each in (*seen, *(sent.spliced_bytes if is_cut else ())) if each > 0)
+    )
 
 
 def _blocks_text(sent: Sent) -> str:

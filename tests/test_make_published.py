@@ -354,14 +354,6 @@ def compare(pytester: pytest.Pytester, *arguments: str) -> str:
     return done.stdout
 
 
-def documented() -> list[list[str]]:
-    """The arguments of docs/published.md's comparisons with a view."""
-    text = (ROOT / "docs" / "published.md").read_text("utf-8")
-    found = re.findall(r"^\$ pytest-benchmark compare results/(.* view\.json .*)$", text, re.MULTILINE)
-    assert len(found) == 2
-    return [arguments.split() for arguments in found]
-
-
 @pytest.mark.parametrize("name", COUNTS)
 def test_pytest_benchmark_compares_every_published_file(pytester: pytest.Pytester, name: str) -> None:
     printed = compare(pytester, f"published/{name}.json", "--time-unit=s", "--columns=mean", "--name=normal")
@@ -369,27 +361,6 @@ def test_pytest_benchmark_compares_every_published_file(pytester: pytest.Pyteste
         assert entry["group"] in printed
         (row,) = re.findall(rf"^{re.escape(entry['name'])}.*? (-?[\d,]+\.\d{{4}})\b", printed, re.MULTILINE)
         assert float(row.replace(",", "")) == pytest.approx(entry["stats"]["mean"], abs=5.1e-5)
-
-
-def test_a_view_of_a_run_stands_beside_the_published_value(
-    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], tool: ModuleType
-) -> None:
-    stored_run(pytester, MY_ROW, {"loss_rate": 0.25, "response_p99": 0.7}, [0.5, 0.7], MY_NAME)
-    (run,) = (pytester.path / "store").glob("*/0001_mine.json")
-    assert tool.main(["--view", str(run), "--out", str(pytester.path / "view.json")]) == 0
-    assert "1 entries" in capsys.readouterr().out
-    (mine,) = json.loads((pytester.path / "view.json").read_text("utf-8"))["benchmarks"]
-    assert mine["stats"]["data"] == [25.0]
-    assert mine["extra_info"]["stats_of"] == "loss rate in percent"
-    assert mine["extra_info"]["response_p99"] == 0.7
-    one_table, by_row = documented()
-    listed = [line.split()[0] for line in compare(pytester, *one_table).splitlines() if "[30-1s-" in line]
-    assert listed == [MY_NAME, "test_table_4_2[30-1s-published:thesis-2014]"], "one below the other"
-    printed = compare(pytester, *by_row)
-    (table,) = re.findall(r"^-* *benchmark '[^\n]*sensors=30 interval_s=1': 2 tests .*?\n\n", printed, re.M | re.S)
-    assert "loss rate in percent (thesis-2014, table-4.2)" in printed
-    assert re.search(r"30-1s-emulated:dropbox\] \(view\) +25\.0000 \(1\.0\)", table)
-    assert re.search(r"30-1s-published:thesis-2014\] .* 55\.3300 \(2\.21\)", table)
 
 
 def test_a_run_itself_is_listed_beside_but_never_in_one_table(pytester: pytest.Pytester) -> None:
@@ -426,74 +397,3 @@ def test_a_run_that_compares_with_another_machine_is_warned_and_not_ended() -> N
     assert done.returncode == 0, done.stdout + done.stderr
     assert "machine_info is different" in done.stderr
     assert "Can't compare" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("fullname", "params", "loss_rate"),
-    [
-        ("suites/iot/test_iot.py::test_table_4_2[30-1s-x]", {**MY_ROW, "sensors": 31}, 0.25),
-        ("suites/iot/test_iot.py::test_table_4_2[30-1s-x]", MY_ROW, None),
-        ("suites/iot/test_iot.py::test_worst_case[30-1s-x]", MY_ROW, 0.25),
-        ("mine/test_iot.py::test_table_4_2[30-1s-x]", MY_ROW, 0.25),
-        ("suites/iot/test_iot.py::test_table_4_2[30-1s-x]", None, 0.25),
-    ],
-    ids=["another row", "unknown loss", "another test", "another suite", "no parameters"],
-)
-def test_a_view_leaves_out_what_no_paper_has(
-    tool: ModuleType, fullname: str, params: Entry | None, loss_rate: float | None
-) -> None:
-    entry = {"fullname": fullname, "params": params, "extra_info": {"loss_rate": loss_rate}, "stats": {}}
-    assert tool.view({"benchmarks": [entry]}, entries("thesis-2014-table-4.2"))["benchmarks"] == []
-
-
-def test_a_view_knows_the_suite_in_a_wheel(tool: ModuleType) -> None:
-    fullname = "venv/lib/pytest_cloudbench/suites/iot/test_iot.py::test_table_4_2[30-1s-x]"
-    entry = {"fullname": fullname, "params": MY_ROW, "extra_info": {"loss_rate": 0.0}, "stats": {}}
-    (found,) = tool.view({"benchmarks": [entry]}, entries("thesis-2014-table-4.2"))["benchmarks"]
-    assert found["stats"]["data"] == [0.0]
-
-
-def test_a_run_of_a_provider_that_no_paper_had_is_written_once_beside_all_of_them(tool: ModuleType) -> None:
-    fullname = "suites/availability/test_availability.py::test_series[x]"
-    run = [
-        {"fullname": fullname, "params": None, "extra_info": {"availability": 0.75}},
-        {"fullname": f"{fullname}#1024kB", "params": {"size_kb": 1024}, "extra_info": {"hash_call_s": 0.5}},
-        {"fullname": f"{fullname}#7kB", "params": {"size_kb": 7}, "extra_info": {"hash_call_s": 0.5}},
-    ]
-    published = entries("cloud-raid-2012-table-1") + entries("cloud-raid-2012-table-3")
-    found = tool.view({"benchmarks": run}, published)["benchmarks"]
-    assert [(each["params"], each["stats"]["data"]) for each in found] == [(None, [75.0]), ({"size_kb": 1024}, [0.5])]
-    assert {each["group"] for each in found} == {each["group"] for each in published}
-
-
-def test_a_run_without_a_published_row_is_said(
-    tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "run.json").write_text('{"benchmarks": []}')
-    assert tool.main(["--view", str(tmp_path / "run.json"), "--out", str(tmp_path / "view.json")]) == 1
-    assert "no experiment in it repeats a published row\n" in capsys.readouterr().err
-    assert not (tmp_path / "view.json").exists()
-
-
-def test_a_view_can_be_of_one_table(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = "suites/iot/test_iot.py::test_table_4_{}[30-1s-x]"
-    run = [
-        {"fullname": name.format(2), "params": MY_ROW, "extra_info": {"loss_rate": 0.5}},
-        {"fullname": name.format(3), "params": {**MY_ROW, "first_delay_max_s": 5}, "extra_info": {"loss_rate": 0.25}},
-    ]
-    path, out = tmp_path / "run.json", tmp_path / "view.json"
-    path.write_text(json.dumps({"benchmarks": run}))
-    rounds = {}
-    for table in ("", "thesis-2014-table-4.2", "thesis-2014-table-4.3.json"):
-        assert tool.main(["--view", str(path), "--out", str(out), "--table", table]) == 0
-        rounds[table] = [entry["stats"]["data"] for entry in json.loads(out.read_text())["benchmarks"]]
-    assert list(rounds.values()) == [[[50.0], [25.0]], [[50.0]], [[25.0]]]
-    assert tool.main(["--view", str(path), "--out", str(out), "--table", "thesis-2014-table-4.5"]) == 1
-    assert "published row of thesis-2014-table-4.5\n" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [["--view", "run.json"], ["--out", "view.json"]])
-def test_a_view_needs_both_names(tool: ModuleType, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        tool.main(arguments)
-    assert "--view and --out go together" in capsys.readouterr().err

@@ -141,6 +141,7 @@ def test_wheel_carries_package_suites_data_and_licence(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {f"pytest_cloudbench/{name}" for name in tracked("src/pytest_cloudbench")}
     expected |= {f"pytest_cloudbench/suites/{name}" for name in tracked("suites")}
+    expected |= {f"pytest_cloudbench/data/published/{name}" for name in tracked("results/published", "*.json")}
     # Named one by one, so that an empty checkout cannot make this test pass.
     expected |= {"pytest_cloudbench/py.typed", "pytest_cloudbench/suites/__init__.py"}
     expected |= {"pytest_cloudbench/suites/iot/__init__.py", "pytest_cloudbench/suites/expectations.toml"}
@@ -313,6 +314,11 @@ def shortest(tests: list[str]) -> str:
 def test_suites_are_collected_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     assert_not_from_checkout(installed, tmp_path)
     assert collect(installed, tmp_path)
+
+
+def test_published_tables_are_in_the_wheel(installed: Path, tmp_path: Path) -> None:
+    shown = run(installed.with_name("cloudbench"), "published", "thesis-2014-table-4.2", cwd=tmp_path)
+    assert "55.33 %" in shown
 
 
 def test_console_script_of_the_wheel(installed: Path, tmp_path: Path) -> None:

@@ -3,12 +3,8 @@
 One file per table and one entry per row; docs/published.md says what an entry holds. The output depends on the
 data alone: no clock, no machine, no version of anything.
 
-    python tools/make_published.py                              # write the files
-    python tools/make_published.py --check                      # exit status 1 where a file is not what the data say
-    python tools/make_published.py --view RUN.json --out FILE   # a stored run, in the papers' quantities
-
-A stored run's rounds are response times, a published loss rate is none: ``--view`` writes those entries of a run that
-a paper has too, with the published quantity (from ``extra_info``) as their only round and in the same group.
+    python tools/make_published.py            # write the files
+    python tools/make_published.py --check    # exit status 1 where a file is not what the data say
 """
 
 from __future__ import annotations
@@ -144,60 +140,11 @@ def documents(folder: Path) -> dict[str, str]:
     return made
 
 
-def view(run: Mapping[str, Any], published: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A stored run with the published quantities as rounds: only entries of the same test and parameters as one of
-    ``published``, and only where the run knows the quantity (a metric that is null is left out, never zero). Where
-    several rows are about the same (each provider's, of which the run's is none), it is written once.
-    """
-    found = []
-    for mine in run["benchmarks"]:
-        groups = set()
-        for theirs in published:
-            about = theirs["extra_info"]
-            value = mine["extra_info"].get(about["stats_metric"])
-            if value is not None and theirs["group"] not in groups and _same_row(mine, theirs):
-                groups.add(theirs["group"])
-                extra = {**mine["extra_info"], **{key: about[key] for key in about if key.startswith("stats_")}}
-                rounds = stats_of(in_stats(value, about["stats_scale"]))
-                found.append({**mine, "group": theirs["group"], "extra_info": extra, "stats": rounds})
-    return {**run, "benchmarks": found}
-
-
-def _same_row(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Whether two entries are of the same test function, in a checkout or in a wheel, with the same parameters."""
-    (my_file, _, my_test), (file, _, test) = (each["fullname"].partition("::") for each in (mine, theirs))
-    if Path(my_file).parts[-2:] != Path(file).parts[-2:] or my_test.partition("[")[0] != test.partition("[")[0]:
-        return False
-    given = mine["params"] or {}
-    names = theirs["extra_info"].get("match", theirs["params"])
-    return all(given.get(name) == theirs["params"][name] for name in names)
-
-
-def write_view(run: Path, out: Path, table: str) -> int:
-    """Write the view of a stored run, or say that no paper (or not this table) has any of its experiments."""
-    files = {name: text for name, text in documents(FOLDER).items() if table in {"", name, Path(name).stem}}
-    published = [each for text in files.values() for each in json.loads(text)["benchmarks"]]
-    made = view(json.loads(run.read_text(encoding="utf-8")), published)
-    if not made["benchmarks"]:
-        print(f"{run}: no experiment in it repeats a published row{table and f' of {table}'}", file=sys.stderr)
-        return 1
-    out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8", newline="\n")
-    print(f"{out}: {len(made['benchmarks'])} entries")
-    return 0
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the files, say which are not what the data say, or write the view of a run."""
+    """Write the files, or say which are not what the data say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where a file would change")
-    parser.add_argument("--view", type=Path, metavar="RUN.json", help="a stored run, to be put beside published values")
-    parser.add_argument("--table", default="", metavar="NAME", help="of the published files, this one only")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the view is written")
     options = parser.parse_args(arguments)
-    if (options.view is None) != (options.out is None):
-        parser.error("--view and --out go together")
-    if options.view is not None:
-        return write_view(options.view, options.out, options.table)
     made = documents(FOLDER)
     stale = [path for path in sorted(FOLDER.glob("*.json")) if path.name not in made]
     changed = [name for name, text in made.items() if not _is(FOLDER / name, text)]

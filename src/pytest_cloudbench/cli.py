@@ -94,6 +94,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     schema.add_argument("--path", action="store_true", help="print where it is installed instead")
     schema.set_defaults(run=_schema)
+    published = commands.add_parser(
+        "published",
+        help="show the papers' tables, and a run beside them",
+        description="List the papers' tables, or show one in its own units. With --run, what stored runs have measured "
+        "of it stands beside.",
+    )
+    published.add_argument("table", metavar="TABLE", nargs="?", help="a table's name (default: list them)")
+    published.add_argument(
+        "--run", dest="runs", metavar="FILE", nargs="+", type=Path, default=[],
+        help="runs that pytest-benchmark has stored, such as results/*/0001_*.json; without TABLE: beside every table",
+    )  # fmt: skip
+    published.set_defaults(run=_published)
     _add_analyze(commands)
     return parser
 
@@ -163,6 +175,22 @@ def _new(options: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         raise UsageError(f"new {options.file}: cannot be written: {error}") from error
     sys.stdout.write(f"{options.file} is written; run it: pytest {options.file}\n")
+    return 0
+
+
+def _published(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.published import overview, render
+    from pytest_cloudbench.results import published
+
+    tables = [published.load(name) for name in ([options.table] if options.table else published.names())]
+    runs = [entry for path in options.runs for entry in published.read_run(path)]
+    found = [table for table in tables if runs and published.beside(table, runs)]
+    if options.runs and not found:
+        what = options.table or "any published table"
+        raise UsageError(f"published: no experiment in {' '.join(map(str, options.runs))} repeats a row of {what}")
+    shown = found if options.runs else tables if options.table else []
+    lines = [line for table in shown for line in [*render(table), ""]] or overview(tables)
+    sys.stdout.write("\n".join(lines).rstrip() + "\n")
     return 0
 
 

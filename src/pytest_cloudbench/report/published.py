@@ -1,0 +1,85 @@
+"""Published tables as text, each value in its own unit, and a run's values beside them.
+
+What may live here: tables into lines. What is not known is a dash, never a zero; a ratio to zero is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_cloudbench.results.published import Measured, Row, Table
+
+__all__ = ["overview", "render"]
+
+
+def overview(tables: Sequence[Table]) -> list[str]:
+    """One line for each table."""
+    rows = [["table", "rows", "what it holds"]]
+    rows += [[table.name, str(len(table.rows)), table.of] for table in tables]
+    return _aligned(rows, left={0, 2})
+
+
+def render(table: Table) -> list[str]:
+    """A table, with a column for each provider that runs have measured and how far it is from the published value."""
+    heads = list(dict.fromkeys(name for row in table.rows for name in row.params))
+    units = dict.fromkeys(row.unit for row in table.rows)
+    providers = list(dict.fromkeys(each.provider for row in table.rows for each in row.measured))
+    unit = next(iter(units)) if len(units) == 1 else ""
+    head = [*heads, *([] if unit else ["unit"]), "published"]
+    rows = [[*head, *(title for provider in providers for title in (provider, "difference"))]]
+    for row in table.rows:
+        cells = [_plain(row.params.get(name)) for name in heads]
+        cells += [*([] if unit else [row.unit]), _value(row.value, row.unit)]
+        for provider in providers:
+            mine = [each for each in row.measured if each.provider == provider]
+            cells.append("; ".join(_measured(each, row) for each in mine) or "-")
+            cells.append("; ".join(_difference(each, row) for each in mine) or "-")
+        rows.append(cells)
+    text = {at for at, name in enumerate(heads) if any(isinstance(row.params.get(name), str) for row in table.rows)}
+    what = table.of if unit in ("%", "") or unit in table.of.split() else f"{table.of}, {unit}"
+    lines = [f"{table.name}: {what}", f"{table.source} ({table.date})", "", *_aligned(rows, left=text), ""]
+    found = [each for row in table.rows for each in row.measured]
+    lines += [f"? {doubt}" for doubt in dict.fromkeys(doubt for each in found for doubt in each.doubts)]
+    if any(each.is_emulated for each in found):
+        lines.append("note: an emulated run measures the client and the loopback, not the service")
+    return [*lines, *(f"note: {note}" for note in table.notes)]
+
+
+def _plain(value: Any) -> str:
+    return "-" if value is None else f"{value}"
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    if unit == "yes/no":
+        return "yes" if value else "no"
+    if unit == "%":  # 99.998 is not 100
+        return f"{value:.{4 if 0 < min(value, 100 - value) < 1 and round(value, 2) != value else 2}f} %"
+    return f"{value:,.6g}"
+
+
+def _measured(each: Measured, row: Row) -> str:
+    return _value(each.value, row.unit) + ("?" if each.doubts else "")
+
+
+def _difference(each: Measured, row: Row) -> str:
+    """In points of a share, in words of a verdict, else as a ratio where there is one."""
+    if each.value is None:
+        return "-"
+    if row.unit == "%":
+        return f"{each.value - row.value:+.2f} points"
+    if row.unit == "yes/no":
+        return "same" if bool(each.value) == bool(row.value) else "other"
+    return f"{each.value / row.value:.2f} x" if row.value > 0 else "-"
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: set[int]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) if at in left else cell.rjust(width)
+                  for at, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]  # fmt: skip
+    return [lines[0], "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]]

@@ -49,6 +49,7 @@ LAYERS = {
     "credentials": 2,
     "extras": 2,
     "data": 2,
+    "opening": 2,
     "systems": 3,
     "report": 4,
     "live": 4,
@@ -71,6 +72,12 @@ SIDEWAYS = {
     ("collect", "fleet"): "the tests of a file are experiments",
     ("engine", "drivers.base"): "the engine calls the seam, never a driver",
     ("credentials", "drivers"): "which credentials a provider needs is data of its driver",
+    **{
+        (name, "opening"): "the one way to open what a user names"
+        for name in ("drivers", "credentials", "data", "emulators", "clients", "results", "dissect", "capture")
+    },
+    ("results", "drivers.base"): "what a run has left is removed through the seam",
+    ("clients", "results.journal"): "a client's new folder is marked as a run's",
     ("arrival", "trace"): "a replayed trace is one of the arrival processes",
     ("shapes", "_significance"): "the rank tests behind a statement about shape, as formulas of their own",
     ("stats", "records"): "summaries are of tables of records",
@@ -85,8 +92,8 @@ SIDEWAYS = {
     ("report", "live"): "both are what people look at",
 }
 # What a driver may import from the package, besides helper modules of its own package.
-# The last two are lazy imports and secrets in texts, which know no provider.
-DRIVER_IMPORTS = ("model", "drivers.base", "drivers.sdk_import", "redact")
+# The last three are lazy imports, secrets in texts and opening regular files; none knows a provider.
+DRIVER_IMPORTS = ("model", "drivers.base", "drivers.sdk_import", "redact", "opening")
 # Packages that never see each other, or one bug would cancel the other.
 STRANGERS = {("drivers", "emulators"), ("emulators", "drivers"), ("clients", "emulators"), ("emulators", "clients")}
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import journal
 from tests.traffic import craft
 from tests.traffic.craft import START_NS, Segment
+
+from .odd_files import odd_file
 
 COMMAND = [sys.executable, "-m", "pytest_cloudbench.cli"]
 
@@ -70,38 +73,191 @@ def test_emulate_prints_one_json_line_and_ends_on_interrupt() -> None:
     assert not Path(ready["ca_file"]).exists()
 
 
-def test_clean_removes_what_a_killed_run_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A provider's folder, and an empty journal."""
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
-    store = tmp_path / "store"
-    (store / "cloudbench-x").mkdir(parents=True)
-    (store / "cloudbench-x" / "file").write_bytes(b"left")
+    (tmp_path / "store").mkdir()
+    return tmp_path / "store"
+
+
+def _left(store: Path, run: str = "x", marker: str | None = journal.MARKER, said: str = "") -> Path:
+    """What a killed run leaves."""
+    folder = store / f"cloudbench-{run}"
+    (folder / "test" / "deep").mkdir(parents=True)
+    (folder / "test" / "deep" / "file").write_bytes(b"left")
+    if marker:
+        (folder / marker).write_text(said or run)
+    journal.note(f"folder:{store}", f"/cloudbench-{run}")
+    return folder
+
+
+@pytest.mark.parametrize("marker", [journal.MARKER, f"..{journal.marker_beside('/cloudbench-x')}"])
+def test_clean_removes_what_a_killed_run_left(
+    store: Path, marker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _left(store, marker=marker)
     (store / "mine").write_bytes(b"not ours")
-    journal.note(f"folder:{store}", "/cloudbench-x")
     journal.note(f"folder:{store}", "/cloudbench-gone")
+    monkeypatch.chdir("/")
     assert cli.main(["clean", "--dry-run"]) == 0
-    assert (store / "cloudbench-x").exists()
+    assert folder.exists()
     assert cli.main(["clean"]) == 0
-    assert not (store / "cloudbench-x").exists()
-    assert (store / "mine").read_bytes() == b"not ours"
-    assert journal.pending() == []
-    assert not journal.journal_path().exists()
+    assert capsys.readouterr().out.endswith("2 folders removed\n")
+    assert [path.name for path in store.iterdir()] == ["mine"]
+    assert journal.pending() == ([], [])
 
 
-def test_journal_survives_a_torn_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
-    journal.note("folder:x", "/a")
-    journal.note("folder:x", "/b")
-    journal.forget("folder:x", "/a")
-    with journal.journal_path().open("a") as file:
-        file.write('{"provider": "fol')
-    assert journal.pending() == [("folder:x", "/b")]
+def _session(folder: Path, test: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A run of pytest on one test, in a folder."""
+    (folder / "test_it.py").write_text(textwrap.dedent(test))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_a_killed_run_with_a_relative_folder_is_cleaned_from_another_one(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal is the run's own, killed in the middle; the marker was there before anything else."""
+    (tmp_path / "here").mkdir()
+    killed = _session(
+        tmp_path,
+        """
+        import os, signal
+        from pytest_cloudbench.arrival import FixedInterval
+        def test_killed(experiment, payloads):
+            experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=3, keep=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        "--provider=folder:here",
+    )
+    assert killed.returncode == -signal.SIGKILL
+    left = list((tmp_path / "here").rglob("*"))
+    assert sum(path.is_file() and path.name != journal.MARKER for path in left) == 3
+    monkeypatch.chdir(store)
+    assert cli.main(["clean"]) == 0
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+def test_a_run_leaves_no_folder_that_it_has_made(
+    tmp_path: Path, store: Path, was_there: bool, spread: list[str]
+) -> None:
+    if was_there:
+        (store / "deep" / "root").mkdir(parents=True)
+    ran = _session(
+        tmp_path,
+        """
+        from pytest_cloudbench.arrival import FixedInterval
+        def test_one(experiment, payloads):
+            for _ in range(2):
+                experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=2, keep=True)
+        """,
+        f"--provider=folder:{store}/deep/root",
+        *spread,
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert [path.name for path in sorted(store.rglob("*"))] == (["deep", "root"] if was_there else [])
+    assert journal.pending() == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("/keep", "has not the name of a run's folder: left alone"),
+        ("/", "has not the name of a run's folder: left alone"),
+        ("/cloudbench-x/../keep", "has not the name of a run's folder: left alone"),
+        ("/keep/cloudbench-x", "has not the name of a run's folder: left alone"),
+        ("/cloudbench-x\n", "has not the name of a run's folder: left alone"),
+        ("/cloudbench-none", "has no marker of run none: left alone, since it may not be a run's"),
+        ("/cloudbench-other", "has no marker of run other: left alone, since it may not be a run's"),
+        ("/cloudbench-folder", "has no marker of run folder: left alone, since it may not be a run's"),
+        ("/cloudbench-pipe", "has no marker of run pipe: left alone, since it may not be a run's"),
+        ("/cloudbench-file", "has no marker of run file: left alone, since it may not be a run's"),
+    ],
+)
+def test_clean_removes_only_what_has_name_and_marker(
+    store: Path, folder: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (store / "keep").mkdir()
+    _left(store / "keep")
+    _left(store, "none", marker=None)
+    _left(store, "other", said="another")
+    (_left(store, "folder", marker=None) / journal.MARKER).mkdir()
+    os.mkfifo(_left(store, "pipe", marker=None) / journal.MARKER)
+    (store / "cloudbench-file").write_text("file")
+    journal.journal_path().unlink()
+    before = sorted(store.rglob("*"))
+    journal.note(f"folder:{store}", folder)
+    assert cli.main(["clean"]) == 1
+    shown = capsys.readouterr()
+    assert (shown.err.count("\n"), said in shown.err) == (1, True), shown.err
+    assert sorted(store.rglob("*")) == before
+    assert journal.pending()[0] == [journal.Left(f"folder:{store}", folder)]
+
+
+def test_one_entry_that_cannot_be_cleaned_does_not_stop_the_others(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ACCESS_TOKEN", "REFRESH_TOKEN", "APP_KEY"):
+        monkeypatch.delenv(f"CLOUDBENCH_DROPBOX_{name}", raising=False)
+    journal.note("dropbox?token_env=NOT_SET", "/cloudbench-x")
+    journal.note("nowhere:/a\x1b[31m", "/cloudbench-x")
+    folder = _left(store)
+    assert cli.main(["clean"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.endswith("1 folder removed\n")
+    assert len(shown.err.splitlines()) == 2
+    assert "\x1b" not in shown.out + shown.err
+    assert not folder.exists()
+    assert [left.provider.partition(":")[0] for left in journal.pending()[0]] == [
+        "dropbox?token_env=NOT_SET",
+        "nowhere",
+    ]
+
+
+_NOT_ENTRIES = [
+    b'{"provider": "fol',
+    b"\xff\xfe\x00",
+    b"[" * 100_000,
+    b"null",
+    b"7",
+    b'["provider", "folder"]',
+    b'{"provider": 7, "folder": "/cloudbench-x"}',
+    b'{"provider": "folder:/", "folder": ["/cloudbench-x"]}',
+    b'{"folder": "/cloudbench-x"}',
+]
+
+
+@pytest.mark.parametrize("line", _NOT_ENTRIES, ids=range(len(_NOT_ENTRIES)))
+def test_what_is_no_entry_is_one_line(store: Path, line: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    journal.journal_path().write_bytes(line)
+    folder = _left(store)
+    assert cli.main(["clean"]) == 1
+    shown = capsys.readouterr()
+    assert shown.err == f"cloudbench: {journal.journal_path()}: line 1 is not an entry of a journal: skipped\n"
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "huge"])
+def test_what_is_no_journal_is_one_line(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = odd_file(tmp_path, kind)
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(path))
+    assert cli.main(["clean"]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("0 folders removed\n", 1)
+    with pytest.raises(ResultsError, match="cannot write the journal"):
+        journal.note("folder:x", "/cloudbench-x")
 
 
 def test_a_journal_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "file" / "journal.jsonl"))
     with pytest.raises(ResultsError, match="CLOUDBENCH_JOURNAL"):
-        journal.note("folder:x", "/a")
+        journal.note("folder:x", "/cloudbench-x")
 
 
 def test_new_writes_an_example_that_is_read_and_names_the_schema(tmp_path: Path) -> None:

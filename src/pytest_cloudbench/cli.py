@@ -11,9 +11,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_cloudbench import __version__
-from pytest_cloudbench.model import CloudbenchError, CloudError, ErrorKind, ProviderSpec, UsageError
+from pytest_cloudbench.model import CloudbenchError, ProviderSpec, UsageError
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.results.journal import Left
 
 __all__ = ["main"]
 
@@ -45,12 +49,19 @@ def _run(argv: Sequence[str] | None) -> int:
         status: int = options.run(options)
         sys.stdout.flush()
     except UsageError as error:
-        sys.stderr.write(f"cloudbench: {error}\n")
+        sys.stderr.write(f"cloudbench: {_shown(str(error))}\n")
         return 4
     except CloudbenchError as error:
-        sys.stderr.write(f"cloudbench: {error}\n")
+        sys.stderr.write(f"cloudbench: {_shown(str(error))}\n")
         return 1
     return status
+
+
+def _shown(text: str) -> str:
+    """What others have written, for a terminal: control characters are escaped, lines stay."""
+    return "\n".join(
+        "".join(each if each.isprintable() else repr(each)[1:-1] for each in line) for line in text.split("\n")
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,8 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     clean = commands.add_parser(
         "clean",
         help="remove what killed runs left on providers",
-        description="Remove the folders that killed runs left on real providers, as the journal names them. "
-        "Nothing outside these folders is touched.",
+        description="Remove the folders that killed runs left on real providers, as the journal names them. A folder "
+        "is removed when it has a run's name and holds that run's marker; nothing else is touched.",
     )
     clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     clean.set_defaults(run=_clean)
@@ -200,26 +211,42 @@ def _schema(options: argparse.Namespace) -> int:
 
 
 def _clean(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.results import journal
+
+    left, problems = journal.pending()
+    removed = 0
+    for each in left:
+        what = _shown(f"{each.provider} {each.folder}").replace("\n", "\\n")
+        if options.dry_run:
+            sys.stdout.write(f"{what}\n")
+            continue
+        try:
+            problem = _remove(each)
+        except CloudbenchError as error:  # such as missing credentials: those of others may be there
+            problem = _shown(str(error)).replace("\n", "\\n")
+        if problem:
+            problems.append(f"{what}: {problem}")
+        else:
+            sys.stdout.write(f"{what}: removed\n")
+            removed += 1
+    for problem in problems:
+        sys.stderr.write(f"cloudbench: {problem}\n")
+    count, verb = (len(left), "would be looked at") if options.dry_run else (removed, "removed")
+    sys.stdout.write(f"{count} {'folder' if count == 1 else 'folders'} {verb}\n")
+    return 1 if problems else 0
+
+
+def _remove(left: Left) -> str:
+    """Remove what one run has left, and see that it is gone. Returns why not, or an empty text."""
     from pytest_cloudbench import credentials, drivers
     from pytest_cloudbench.results import journal
 
-    left = journal.pending()
-    for text, folder in left:
-        sys.stdout.write(f"{text} {folder}\n")
-        if options.dry_run:
-            continue
-        spec = ProviderSpec.parse(text)
-        driver = drivers.connect(spec, None, credentials.load(spec.scheme, spec.params.get("token_env")))
-        try:
-            driver.delete(folder)
-        except CloudError as error:
-            if error.kind is not ErrorKind.NOT_FOUND:
-                raise
-        finally:
-            driver.close()
-        journal.forget(text, folder)
-    sys.stdout.write(f"{len(left)} folders {'would be ' if options.dry_run else ''}removed\n")
-    return 0
+    spec = ProviderSpec.parse(left.provider)
+    driver = drivers.connect(spec, None, credentials.load(spec.scheme, spec.params.get("token_env")))
+    try:
+        return journal.remove(driver, left)
+    finally:
+        driver.close()
 
 
 def _emulate(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pytest_cloudbench import drivers, extras
+from pytest_cloudbench import drivers, extras, opening
 from pytest_cloudbench.drivers.base import CredentialSet
 from pytest_cloudbench.model import CredentialsError
 
@@ -147,7 +147,7 @@ def _ask_keyring(user: str, answers: list[str | None]) -> None:
 
 def _file(scheme: str, path: Path) -> _Lookup:
     try:
-        with path.open("rb") as file:
+        with opening.regular_file(path, opening.MIB) as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             if os.name == "posix" and mode & 0o077:
                 raise CredentialsError(f"{path}: other users may read it (mode {mode:04o}): run 'chmod 600 {path}'")

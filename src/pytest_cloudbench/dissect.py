@@ -22,7 +22,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import IO, Any
 
-from pytest_cloudbench import extras
+from pytest_cloudbench import extras, opening
 from pytest_cloudbench.model import MIB, UsageError
 from pytest_cloudbench.traffic import Analysis, Rule
 from pytest_cloudbench.traffic.roles import Roles
@@ -43,7 +43,7 @@ def opened(path: Path) -> Iterator[tuple[bytes | mmap.mmap, Callable[[int], None
     ``-`` is the standard input. The function's argument is the place before which nothing is needed for now.
     """
     try:
-        with open(0 if str(path) == "-" else path, "rb", closefd=str(path) != "-") as given, _plain(given) as file:
+        with _given(path) as given, _plain(given) as file:
             size = os.fstat(file.fileno()).st_size
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -59,6 +59,11 @@ def opened(path: Path) -> Iterator[tuple[bytes | mmap.mmap, Callable[[int], None
 
     yield mapped, release
     # Not closed here: columns may still point into it. It is unmapped with the last of them.
+
+
+def _given(path: Path) -> io.BufferedReader:
+    """The file, or the standard input, which may be a pipe."""
+    return open(0, "rb", closefd=False) if str(path) == "-" else opening.regular_file(path, None)
 
 
 def _plain(file: io.BufferedReader) -> IO[bytes]:

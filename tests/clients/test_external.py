@@ -46,9 +46,10 @@ def test_only_one_at_a_time_measures_a_client(tmp_path: Path) -> None:
     first = made(tmp_path)
     with pytest.raises(ClientUnavailable, match=r"another process measures the client of .* now; run it without -n"):
         made(tmp_path)
-    assert list(tmp_path.iterdir()) == [first.folder]
+    assert list(tmp_path.glob("[!.]*")) == [first.folder]
     first.stop()
     made(tmp_path).stop()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_rule_it_is_unknown(tmp_path: Path) -> None:

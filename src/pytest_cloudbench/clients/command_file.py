@@ -10,9 +10,9 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from pytest_cloudbench import opening
 from pytest_cloudbench.model import ConfigError
 
 __all__ = ["PLACEHOLDERS", "CommandFile", "fill", "load_command_file", "parse_command_file"]
@@ -99,7 +99,7 @@ class CommandFile:
 def load_command_file(path: str) -> CommandFile:
     """Read a file. Raises ConfigError."""
     try:
-        text = Path(path).read_bytes().decode()
+        text = opening.read_file(path).decode()
     except (OSError, ValueError) as error:
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", str(error))
         raise ConfigError(path, "", f"cannot be read ({reason}); expected a TOML file") from error

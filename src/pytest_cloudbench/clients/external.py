@@ -21,6 +21,7 @@ from pytest_cloudbench.clients.base import ClientFacts, ClientUnavailable, Outsi
 from pytest_cloudbench.clients.processes import Runner, Side
 from pytest_cloudbench.clients.watchdog import read_stat
 from pytest_cloudbench.model import ClientError, UsageError
+from pytest_cloudbench.results.journal import marker_beside, run_of
 
 __all__ = ["PRODUCTS", "ExternalClient"]
 
@@ -76,6 +77,7 @@ class ExternalClient:
         outside = Outside(self._interface, addresses, names, servers)
         self.facts = ClientFacts("external", watches_folder=True, outside=outside)
         self._run_folder = self._mirrored / f"cloudbench-{secrets.token_hex(4)}"
+        self._marker = self._mirrored / marker_beside(f"/{self._run_folder.name}")[1:]
         self._changed_bytes = 0
         self._lock: int | None = None
 
@@ -106,6 +108,8 @@ class ExternalClient:
             why = "on another file system than temporary files, which cannot be moved in at once"
             raise ClientUnavailable(f"external: {self._mirrored} is {why}: {mend}")
         self._take()
+        # First the marker: what a killed run leaves is removed by name and marker.
+        self._marker.write_text(run_of(f"/{self._run_folder.name}"), "ascii")
         self._run_folder.mkdir()
 
     def start(self) -> None:
@@ -136,6 +140,8 @@ class ExternalClient:
     def stop(self) -> None:
         """Remove the new folder; the client goes on running."""
         shutil.rmtree(self._run_folder, ignore_errors=True)
+        if not self._run_folder.exists():
+            self._marker.unlink(missing_ok=True)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

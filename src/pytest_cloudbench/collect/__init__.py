@@ -66,10 +66,10 @@ def _is_benchcloud(path: Path) -> bool:
 
 def _has(path: Path, *words: bytes) -> bool:
     """Whether the file has all these words. One that cannot be read, or is no configuration by its size, has none."""
+    from pytest_cloudbench import opening
+
     try:
-        if path.stat().st_size > _INI_MOST_BYTES:
-            return False
-        data = path.read_bytes()
+        data = opening.read_file(path, _INI_MOST_BYTES)
     except OSError:
         return False
     return all(word in data for word in words)

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from pytest_cloudbench import opening
 from pytest_cloudbench.arrival import Threads
 from pytest_cloudbench.collect.benchcloud_capture import Capturing
 from pytest_cloudbench.collect.module import ConfigModule
@@ -37,9 +38,12 @@ _UNMET = ("failed", "corrupt", "lost")
 """Outcomes that fail a test. A throttled operation is a result: expectations and gates judge how many may be."""
 
 
+_MOST_BYTES = 256 * opening.MIB  # BenchCloud's captures are texts, too
+
+
 def read_text(path: Path) -> str:
     """The text of a file of 2014, when nobody had to say which encoding it is in."""
-    data = path.read_bytes()
+    data = opening.read_file(path, _MOST_BYTES)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench import opening
 from pytest_cloudbench.model import ConfigError, UsageError
 
 __all__ = ["ConfigFunction", "ConfigModule", "text_of"]
@@ -23,7 +24,7 @@ _MARKS_OF_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 def text_of(path: Path) -> str:
     """The text of a configuration file. Raises ConfigError when it cannot be read, or is no UTF-8."""
     try:
-        data = path.read_bytes()
+        data = opening.read_file(path)
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         found = "it is UTF-16" if data.startswith(_MARKS_OF_UTF_16) else f"byte {error.start} does not belong to one"

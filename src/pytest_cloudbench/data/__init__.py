@@ -9,9 +9,12 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from pytest_cloudbench import opening
 from pytest_cloudbench.model import ConfigError
 
 __all__ = ["SHIPPED", "read_flow_rules", "read_trace"]
+
+_MOST_BYTES = 1024 * opening.MIB
 
 SHIPPED = ("iot-hour",)
 """Traces that ship, in the folder ``traces``."""
@@ -29,7 +32,7 @@ def read_trace(file: str, folder: Path | None = None) -> str:
     try:
         if file in SHIPPED:
             return (resources.files(__package__) / "traces" / f"{file}.csv").read_text(encoding="utf-8")
-        return ((folder or Path()) / file).read_text(encoding="utf-8")
+        return opening.read_file((folder or Path()) / file, _MOST_BYTES).decode()
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a name that no file can have
         raise ConfigError(file, "", f"cannot be read ({error}): expected a CSV file or {', '.join(SHIPPED)}") from error
 
@@ -41,7 +44,7 @@ def read_flow_rules(file: Path | None = None) -> str:
     """
     try:
         if file is not None:
-            return file.read_text(encoding="utf-8")
+            return opening.read_file(file, _MOST_BYTES).decode()
         return (resources.files(__package__) / "flow-rules.toml").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(str(file), "", f"cannot be read ({error}): expected a TOML file with rules") from error

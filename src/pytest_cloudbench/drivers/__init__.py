@@ -10,10 +10,10 @@ import importlib
 from collections.abc import Mapping
 from typing import cast
 
-from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.drivers.base import Driver, Placed
 from pytest_cloudbench.model import Endpoint, ProviderSpec, SpecError
 
-__all__ = ["connect", "driver_class", "schemes"]
+__all__ = ["absolute", "connect", "driver_class", "schemes"]
 
 _DRIVERS: Mapping[str, str] = {
     "dropbox": "pytest_cloudbench.drivers.dropbox:DropboxDriver",
@@ -32,6 +32,12 @@ def driver_class(scheme: str) -> type[Driver]:
         raise SpecError(f"provider {scheme!r}: no driver has this name; there are: {', '.join(schemes())}")
     module_name, _, class_name = _DRIVERS[scheme].partition(":")
     return cast("type[Driver]", getattr(importlib.import_module(module_name), class_name))
+
+
+def absolute(spec: ProviderSpec) -> str:
+    """The provider's spec as it means the same from every folder."""
+    driver = driver_class(spec.scheme)
+    return driver.absolute(spec) if issubclass(driver, Placed) else spec.text
 
 
 def connect(

@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 from pytest_cloudbench import redact
 from pytest_cloudbench.model import Capabilities, Content, CredentialsError, Endpoint, Entry, ProviderSpec, SpecError
 
-__all__ = ["CredentialSet", "Driver", "check_params", "usable_credentials"]
+__all__ = ["CredentialSet", "Driver", "Placed", "check_params", "usable_credentials"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +111,14 @@ class Driver(Protocol):
 
     def close(self) -> None:
         """Release connections. The driver is not used afterwards."""
+        ...
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A driver whose spec may mean another place in another folder of this machine."""
+
+    @classmethod
+    def absolute(cls, spec: ProviderSpec) -> str:
+        """The spec that means the same place from everywhere. Raises SpecError."""
         ...

@@ -11,13 +11,14 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from stat import S_ISDIR
 from typing import ClassVar
 
+from pytest_cloudbench import opening
 from pytest_cloudbench.drivers.base import check_params
 from pytest_cloudbench.model import (
     MIB,
@@ -78,7 +79,23 @@ def _errors_of(operation: str, path: str) -> Iterator[None]:
         raise CloudError(kind, operation, path, detail=error.strerror or str(error)) from error
 
 
+def _is_listed(item: os.DirEntry[str]) -> bool:
+    if item.name.startswith(_TEMPORARY_PREFIX):
+        return False
+    return item.is_file(follow_symlinks=False) or item.is_dir(follow_symlinks=False)
+
+
 # --- connect --------------------------------------------------------------------------------------
+
+
+def _root(spec: ProviderSpec) -> Path:
+    try:
+        root = Path(spec.target).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise SpecError(f"provider {spec.text!r}: cannot use this folder: {error}") from error
+    if "?" in str(root):
+        raise SpecError(f"provider {spec.text!r}: cannot use {root}: a spec ends at its first '?'")
+    return root
 
 
 class FolderDriver:
@@ -90,8 +107,8 @@ class FolderDriver:
 
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
 
-    def __init__(self, root: Path, *, fsync: bool = False) -> None:
-        self._root = root
+    def __init__(self, root: Path, *, fsync: bool = False, made: Sequence[Path] = ()) -> None:
+        self._root, self._made = root, made
         self._fsync = fsync
         self._temporary_numbers = count()
 
@@ -108,19 +125,29 @@ class FolderDriver:
         fsync = spec.params.get("fsync", "0")
         if fsync not in {"0", "1"}:
             raise SpecError(f"provider {spec.text!r}: fsync is 0 or 1, not {fsync!r}")
+        root = _root(spec)
         try:
-            root = Path(spec.target).expanduser().resolve()
+            missing = [folder for folder in (root, *root.parents) if not folder.exists()]
             root.mkdir(parents=True, exist_ok=True)
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise SpecError(f"provider {spec.text!r}: cannot use this folder: {error}") from error
-        return cls(root, fsync=fsync == "1")
+        return cls(root, fsync=fsync == "1", made=missing)
+
+    @classmethod
+    def absolute(cls, spec: ProviderSpec) -> str:
+        """With the folder's whole path. Raises SpecError."""
+        _, mark, query = spec.text.partition("?")
+        return f"{spec.scheme}:{_root(spec)}{mark}{query}"
 
     def versions(self) -> Mapping[str, str]:
         """The interpreter and platform: there is no library in between."""
         return {"python": sys.version.split()[0], "platform": sys.platform, "fsync": "on" if self._fsync else "off"}
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing is held open. Folders that ``connect`` has made, and that are empty, are removed."""
+        for folder in self._made:  # from the innermost; one that is not empty keeps those above it
+            with suppress(OSError):
+                folder.rmdir()
 
     def _local(self, operation: str, path: str) -> Path:
         """Where ``path`` is on the disk; never outside the root, whatever it says."""
@@ -144,7 +171,7 @@ class FolderDriver:
         path = "/" + "/".join(local.relative_to(self._root).parts)
         if S_ISDIR(status.st_mode):
             return Entry(path, is_folder=True)
-        with local.open("rb") as file:
+        with opening.regular_file(local, None) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return Entry(path, size_bytes=status.st_size, digest=digest)
 
@@ -175,7 +202,7 @@ class FolderDriver:
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """The file's bytes from ``offset``; it is opened when the first piece is asked for."""
         local = self._local("get", path)
-        with _errors_of("get", path), local.open("rb") as file:
+        with _errors_of("get", path), opening.regular_file(local, None) as file:
             file.seek(offset)
             while piece := file.read(_PIECE_BYTES):
                 yield piece
@@ -187,16 +214,14 @@ class FolderDriver:
             return self._entry(local)
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Everything below ``folder`` but symbolic links. What disappears meanwhile is left out."""
+        """All files and folders below ``folder``: no links, pipes, devices. What disappears meanwhile is left out."""
         top = self._local("list", folder)
         with _errors_of("list", folder):
             yield from self._below(top)
 
     def _below(self, top: Path) -> Iterator[Entry]:
         with os.scandir(top) as found:
-            names = sorted(
-                item.name for item in found if not item.name.startswith(_TEMPORARY_PREFIX) and not item.is_symlink()
-            )
+            names = sorted(item.name for item in found if _is_listed(item))
         for name in names:
             try:
                 entry = self._entry(top / name)
@@ -230,7 +255,7 @@ class FolderDriver:
         source_local, target_local = self._local("copy", source), self._local("copy", target)
         with _errors_of("copy", source):
             target_local.parent.mkdir(parents=True, exist_ok=True)
-            with source_local.open("rb") as reader, target_local.open("xb") as writer:
+            with opening.regular_file(source_local, None) as reader, target_local.open("xb") as writer:
                 shutil.copyfileobj(reader, writer, _PIECE_BYTES)
             return self._entry(target_local)
 

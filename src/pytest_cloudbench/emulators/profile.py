@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_cloudbench import opening
 from pytest_cloudbench.emulators.throttle import ThrottlePolicy
 from pytest_cloudbench.model import ConfigError
 
@@ -211,7 +212,7 @@ def load_profile(name_or_path: str) -> Profile:
         expected = f"expected one of {', '.join(profile_names())}, or the path of a .toml file"
         raise ConfigError(f"profile {name_or_path!r}", "", expected)
     try:
-        text = path.read_bytes().decode()
+        text = opening.read_file(path).decode()
     except (OSError, ValueError) as error:
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", str(error))
         raise ConfigError(source, "", f"cannot be read ({reason}); expected a TOML file") from error

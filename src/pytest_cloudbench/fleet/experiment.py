@@ -26,7 +26,6 @@ from pytest_cloudbench.fleet.provider import Provider
 from pytest_cloudbench.fleet.verdicts import ExpectationBroken, ExpectationUnknown, failing_gates, properties
 from pytest_cloudbench.model import BudgetError, CloudError, EmulatorError, ErrorKind, FleetError, UsageError, Verb
 from pytest_cloudbench.payload import Generator, fresh
-from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.oplog import OpLog
 
 __all__ = ["Experiment", "Result", "result_of"]
@@ -533,7 +532,7 @@ class Experiment:
 
     def _make(self, folder: str, mkdir: bool) -> None:
         if self.provider.is_kept:
-            journal.note(self.provider.spec, folder)
+            self._patiently(lambda: self.provider.claim(folder))
         elif not self._kept and (mkdir or self._runs == 1):
             self.agent.ask("fresh", self.provider.spec)
         if mkdir:
@@ -583,7 +582,7 @@ class Experiment:
             if error.kind is not ErrorKind.NOT_FOUND:
                 raise
         if self.provider.is_kept:
-            journal.forget(self.provider.spec, folder)
+            self._patiently(lambda: self.provider.release(folder), passing)
 
     def _result(self, answer: Mapping[str, Any], label: str) -> Result:
         result = result_of(answer)

@@ -13,6 +13,7 @@ from typing import Any
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.model import Endpoint, ProviderSpec, UsageError
+from pytest_cloudbench.results import journal
 
 __all__ = ["Provider", "connect", "find_provider"]
 
@@ -66,6 +67,24 @@ class Provider:
     def is_kept(self) -> bool:
         """Whether what is written outlives the run: then it is journaled, and a run is announced."""
         return self.profile is None
+
+    def claim(self, folder: str) -> None:
+        """Before a run writes into ``folder``: note the run's folder above it in the journal, and mark it as a run's.
+
+        Raises CloudError and ResultsError.
+        """
+        journal.claim(self.driver, self._place, folder.rpartition("/")[0])
+
+    def release(self, folder: str) -> None:
+        """After ``folder`` was removed: the run's folder above it goes with its last one. Raises CloudError."""
+        journal.release(self.driver, self._place, folder.rpartition("/")[0])
+
+    @property
+    def _place(self) -> str:
+        """Where it is, as a ``cloudbench clean`` in another folder finds it."""
+        from pytest_cloudbench import drivers
+
+        return drivers.absolute(ProviderSpec.parse(self.spec))
 
 
 def find_provider(text: str, agent: Agent) -> Provider:

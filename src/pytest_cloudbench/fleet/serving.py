@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from pytest_cloudbench import expect
+from pytest_cloudbench import expect, opening
 from pytest_cloudbench.fleet import policy
 from pytest_cloudbench.fleet.agent import Agent, local_agent
 from pytest_cloudbench.fleet.conductor import Conductor, check_provider
@@ -231,6 +231,6 @@ def _expectations(path: str | None) -> list[expect.Expectation]:
     if path is None:
         return []
     try:
-        return expect.parse_expectations(Path(path).read_text(encoding="utf-8"), path)
+        return expect.parse_expectations(opening.read_file(path).decode(), path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(path, "", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error

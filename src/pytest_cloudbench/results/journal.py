@@ -1,18 +1,59 @@
-"""What a run may leave on a provider: written down before it is made, crossed out when it is removed.
+"""What a run may leave on a provider: written down before it is made, crossed out when it is seen to be gone.
 
-What may live here: one append-only file in the user's state folder. ``cloudbench clean`` removes what is left
-of runs that were killed.
+What may live here: one append-only file in the user's state folder, and the folders of runs that it names. A run has
+one folder at the top of a provider, ``/cloudbench-RUN``. In it, before anything else, is a marker with the run's name:
+``cloudbench clean`` removes a folder that has both, and nothing else, whatever the file says.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import IO
 
-from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench import opening
+from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.model import CloudError, ErrorKind, ResultsError
 
-__all__ = ["forget", "journal_path", "note", "pending"]
+__all__ = [
+    "MARKER", "Left", "claim", "forget", "journal_path", "marker_beside", "note", "pending", "release", "remove",
+    "run_of",
+]  # fmt: skip
+
+MARKER = "cloudbench-run"
+"""The file in a run's folder that holds the run's name."""
+
+_MOST_BYTES = 16 * 1024 * 1024
+_MARKER_BYTES = 256
+_FOLDER = re.compile(r"/cloudbench-([A-Za-z0-9][A-Za-z0-9._-]{0,99})")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A run's folder that may still be there, and where: a provider's spec that means the same from any folder."""
+
+    provider: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Marker:
+    """The marker's content."""
+
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.data[offset : offset + length]
 
 
 def journal_path() -> Path:
@@ -31,39 +72,164 @@ def note(provider: str, folder: str) -> None:
 
 
 def forget(provider: str, folder: str) -> None:
-    """Cross out a folder that has been removed; the file goes with its last entry."""
+    """Cross out a folder that is gone; with the last one the file becomes empty."""
     _append({"provider": provider, "folder": folder, "removed": True})
-    if not pending():
-        journal_path().unlink(missing_ok=True)
 
 
-def pending() -> list[tuple[str, str]]:
-    """Provider and folder of everything that has not been removed, oldest first."""
+def pending() -> tuple[list[Left], list[str]]:
+    """What has not been removed, oldest first; and what is wrong with the file, a sentence for each line."""
     try:
-        lines = journal_path().read_text(encoding="utf-8").splitlines()
+        with opening.regular_file(journal_path(), _MOST_BYTES) as file:
+            return _read(file)
     except FileNotFoundError:
-        return []
-    left: dict[tuple[str, str], None] = {}
-    for line in lines:
+        return [], []
+    except OSError as error:
+        return [], [f"{journal_path()}: {error.strerror}"]
+
+
+def run_of(folder: str) -> str:
+    """The run that a folder is named after; empty where it has not a run's name."""
+    found = _FOLDER.fullmatch(folder)
+    return found[1] if found else ""
+
+
+def marker_beside(folder: str) -> str:
+    """The name of a marker beside a run's folder, where all that is in the folder is what a sync client mirrors.
+
+    Most clients ignore such a name.
+    """
+    return f"/.~cloudbench-{run_of(folder)}"
+
+
+# --- the folders themselves: what is said to a driver -------------------------------------------------
+
+
+def claim(driver: Driver, provider: str, folder: str) -> None:
+    """Make a run's folder, with its marker; it is in the journal first. Raises CloudError and ResultsError."""
+    note(provider, folder)
+    driver.put(f"{folder}/{MARKER}", _Marker(run_of(folder).encode()))
+
+
+def release(driver: Driver, provider: str, folder: str) -> None:
+    """Remove a run's folder that holds nothing but its marker, and cross it out when it is gone. Raises CloudError."""
+    with _missing_is_fine():
+        if any(entry.path.rpartition("/")[2] != MARKER for entry in islice(driver.list(folder), 2)):
+            return
+        driver.delete(folder)
+    if _is_gone(driver, folder):
+        forget(provider, folder)
+
+
+def remove(driver: Driver, left: Left) -> str:
+    """Remove what a run has left with all it holds, and cross it out when it is gone. Raises CloudError.
+
+    Returns why it was left alone, or an empty text.
+    """
+    run = run_of(left.folder)
+    if not run:
+        return "has not the name of a run's folder: left alone"
+    inside, beside = f"{left.folder}/{MARKER}", marker_beside(left.folder)
+    is_beside = _holds(driver, beside, run)
+    if not _is_gone(driver, left.folder):
+        if not is_beside and not _holds(driver, inside, run):
+            return f"has no marker of run {run}: left alone, since it may not be a run's; look at it yourself"
+        with _missing_is_fine():
+            # The marker goes last: what is interrupted here can be gone on with.
+            for path in {"/".join(entry.path.split("/")[:3]) for entry in driver.list(left.folder)} - {inside}:
+                driver.delete(path)
+            driver.delete(left.folder)
+        if not _is_gone(driver, left.folder):
+            return "is still there"
+    if is_beside:
+        driver.delete(beside)
+    forget(left.provider, left.folder)
+    return ""
+
+
+def _is_gone(driver: Driver, folder: str) -> bool:
+    try:
+        driver.stat(folder)
+    except CloudError as error:
+        if error.kind is not ErrorKind.NOT_FOUND:
+            raise
+        return True
+    return False
+
+
+def _holds(driver: Driver, path: str, run: str) -> bool:
+    """Whether the marker is there, and of this run."""
+    content = b""
+    try:
+        for piece in driver.get(path):
+            content += piece
+            if len(content) > _MARKER_BYTES:
+                break
+    except CloudError as error:
+        if error.kind not in {ErrorKind.NOT_FOUND, ErrorKind.CONFLICT, ErrorKind.INVALID}:
+            raise
+    return content == run.encode()
+
+
+@contextlib.contextmanager
+def _missing_is_fine() -> Iterator[None]:
+    try:
+        yield
+    except CloudError as error:
+        if error.kind is not ErrorKind.NOT_FOUND:
+            raise
+
+
+# --- the file -----------------------------------------------------------------------------------------
+
+
+def _read(file: IO[bytes]) -> tuple[list[Left], list[str]]:
+    left: dict[Left, None] = {}
+    problems = []
+    for number, line in enumerate(file.read(_MOST_BYTES).split(b"\n"), 1):
+        if not line.strip():
+            continue
         try:
             entry = json.loads(line)
-            key = (entry["provider"], entry["folder"])
-        except (ValueError, KeyError, TypeError):
-            continue  # torn by a kill in mid-write: what it was about to name had not been made yet
-        if entry.get("removed"):
-            left.pop(key, None)
+            found, removed = Left(entry["provider"], entry["folder"]), entry.get("removed", False)
+            if {type(found.provider), type(found.folder)} != {str}:
+                raise TypeError("provider and folder are texts")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            # The last one may be torn by a kill in mid-write: what it was about to name had not been made yet.
+            problems.append(f"{journal_path()}: line {number} is not an entry of a journal: skipped")
+            continue
+        if removed is True:
+            left.pop(found, None)
         else:
-            left[key] = None
-    return list(left)
+            left[found] = None
+    return list(left), problems
 
 
 def _append(entry: dict[str, object]) -> None:
     path = journal_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        with opening.regular_log(path, _MOST_BYTES) as file, _locked(file):
+            file.seek(0)
+            before = file.read(_MOST_BYTES)
+            # After a line that a kill has torn, one of its own.
+            file.write((b"\n" if before and not before.endswith(b"\n") else b"") + json.dumps(entry).encode() + b"\n")
+            file.seek(0)
+            if entry.get("removed") and _read(file) == ([], []):
+                file.truncate(0)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise ResultsError(f"{path}: cannot write the journal: {error.strerror}; set CLOUDBENCH_JOURNAL") from error
+
+
+@contextlib.contextmanager
+def _locked(file: IO[bytes]) -> Iterator[None]:
+    """Agents and runs write one after another: none may empty the file while another one adds to it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: a line is written at once
+        yield
+        return
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(file, fcntl.LOCK_EX)
+    yield

@@ -326,7 +326,7 @@ class UsersInterface:
 
 
 def _journaled(client: SyncClient) -> tuple[str, str]:
-    """The client's new folder as ``cloudbench clean`` finds it, should this run be killed: as a provider's."""
+    """The client's new folder, which it marks, as ``cloudbench clean`` finds it should this run be killed."""
     return f"folder:{client.folder.parent.resolve()}", f"/{client.folder.name}"
 
 

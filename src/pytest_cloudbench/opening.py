@@ -1,0 +1,73 @@
+"""Opening a file that a user or another program names: a regular file of a bounded size, or an error.
+
+What may live here: the one way in. A name can be a FIFO that nobody writes to, a device without an end, a socket, a
+folder, or a symbolic link to one of these: opened as a file, they hang or fill the memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+__all__ = ["MIB", "read_file", "regular_file", "regular_log"]
+
+MIB = 1024 * 1024
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)  # fmt: skip
+
+
+def regular_file(path: str | os.PathLike[str], most_bytes: int | None) -> io.BufferedReader:
+    """Open a file for reading.
+
+    Args:
+        path: its name; a symbolic link is followed.
+        most_bytes: a larger one is refused; None: whatever size.
+
+    Raises OSError, with ``strerror`` saying what it is instead or how large, and ValueError for a name that no file can
+    have.
+    """
+    return open(_descriptor(path, os.O_RDONLY, most_bytes), "rb")
+
+
+def regular_log(path: str | os.PathLike[str], most_bytes: int) -> io.BufferedRandom:
+    """Open a file for reading and appending; it is made where it is missing, for its owner alone. Raises the same."""
+    return open(_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, most_bytes), "a+b")
+
+
+def _descriptor(path: str | os.PathLike[str], flags: int, most_bytes: int | None) -> int:
+    for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):  # not every system has, or needs, each
+        flags |= getattr(os, name, 0)
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # what the system says of a socket
+            raise OSError(errno.EINVAL, "a socket, not a regular file", os.fspath(path)) from error
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "something else")
+            number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+            raise OSError(number, f"{kind}, not a regular file", os.fspath(path))
+        if most_bytes is not None and status.st_size > most_bytes:
+            size = f"{status.st_size:,} bytes, more than the {most_bytes:,} that it may have"
+            raise OSError(errno.EFBIG, size, os.fspath(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_file(path: str | os.PathLike[str], most_bytes: int = 16 * MIB) -> bytes:
+    """All of a regular file of at most so many bytes. Raises OSError and ValueError as ``regular_file`` does."""
+    with regular_file(path, most_bytes) as file:
+        data = file.read(most_bytes + 1)  # some files of the system have no size and no end
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"more than the {most_bytes:,} bytes that it may have", str(Path(path)))
+    return data

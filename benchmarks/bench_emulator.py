@@ -1,24 +1,29 @@
 """CPU the emulator needs for one 5 KiB upload over kept-alive TLS, all of its process counted.
 
-``measure()`` answers the figures; run as a script it prints them. The client is a raw TLS socket that sends
-each request in one piece, so that it does not compete for the CPU more than it must.
+The reference is the smallest ASGI application on the same server (``smallest_asgi.py``); it gets the same requests in
+turns. The client is a raw TLS socket that sends each request in one piece, so that it competes for the CPU no more than
+it must.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
 import ssl
-import statistics
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from pytest_cloudbench.emulators import RunningEmulator, start
+from benchmarks.harness import ROOT, Figure, alternating, environment, median, python
+from pytest_cloudbench.emulators import start
 
 __all__ = ["measure"]
 
-_UPLOADS = 4000
-_WARM_UP = 500
-_ROUNDS = 3
+_UPLOADS = 1000
+_BLOCKS = 6
 _BODY = os.urandom(5 * 1024)
 
 
@@ -46,31 +51,59 @@ def _answered(connection: ssl.SSLSocket) -> None:
         body += connection.recv(65536)
 
 
-def _uploads(emulator: RunningEmulator, connection: ssl.SSLSocket, first: int, count: int) -> float:
-    """CPU seconds of the emulator for so many uploads."""
-    requests = [_request(emulator.endpoint.access_token, number) for number in range(first, first + count)]
-    before_s = emulator.cpu_s()
+@contextmanager
+def _connected(port: int, ca_file: str) -> Iterator[ssl.SSLSocket]:
+    context = ssl.create_default_context(cafile=ca_file)
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+    ):
+        yield connection
+
+
+def _cpu_ms(pid: int, connection: ssl.SSLSocket, requests: Sequence[bytes]) -> float:
+    """CPU of a server per request, milliseconds."""
+    clock = (~pid << 3) | 2  # clock_getcpuclockid(3): the whole process's CPU clock
+    before_s = time.clock_gettime(clock)
     for request in requests:
         connection.sendall(request)
         _answered(connection)
-    return emulator.cpu_s() - before_s
+    return (time.clock_gettime(clock) - before_s) / len(requests) * 1e3
 
 
-def measure() -> dict[str, float]:
-    """``emulator_cpu_ms_per_upload``: the median of some rounds of several thousand uploads each."""
-    with start("ideal") as emulator:
-        context = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
+@contextmanager
+def _smallest() -> Iterator[dict[str, str | int]]:
+    command = python("-m", "benchmarks.smallest_asgi")
+    path = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=environment(**path), stdin=pipe, stdout=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.stdin.close()
+
+
+def measure(names: Sequence[str], runs: int) -> list[Figure]:
+    """``emulator_over_asgi``."""
+    numbers = itertools.count()
+    with start("ideal") as emulator, _smallest() as other:
+        token, pid = emulator.endpoint.access_token, emulator.endpoint.pid
         with (
-            socket.create_connection(("127.0.0.1", emulator.endpoint.port)) as plain,
-            context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+            _connected(emulator.endpoint.port, emulator.endpoint.ca_file) as ours,
+            _connected(int(other["port"]), str(other["ca_file"])) as theirs,
         ):
-            _uploads(emulator, connection, 0, _WARM_UP)
-            rounds = [
-                _uploads(emulator, connection, _WARM_UP + number * _UPLOADS, _UPLOADS) / _UPLOADS
-                for number in range(_ROUNDS)
-            ]
-    return {"emulator_cpu_ms_per_upload": statistics.median(rounds) * 1e3}
 
+            def requests() -> list[bytes]:
+                return [_request(token, number) for number in itertools.islice(numbers, _UPLOADS)]
 
-if __name__ == "__main__":
-    print(json.dumps(measure()))
+            blocks = alternating(
+                lambda: _cpu_ms(pid, ours, requests()),
+                lambda: _cpu_ms(int(other["pid"]), theirs, requests()),
+                _BLOCKS * runs,
+            )
+    absolute = {"emulator, ms CPU / upload": median(blocks.ours),
+                "smallest application, ms CPU / upload": median(blocks.reference)}  # fmt: skip
+    return [Figure("emulator_over_asgi", blocks.ratio, "CPU / CPU of the smallest application", 2.3,
+                   details=blocks.details(), absolute=absolute)]  # fmt: skip

@@ -18,11 +18,13 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from benchmarks.freeze_driver import request
 from benchmarks.harness import ROOT, Figure, environment, median, python, run_tree, scratch
+from pytest_cloudbench.model import Op
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import read_parquet
 from pytest_cloudbench.stats import percentile
@@ -33,7 +35,7 @@ _PROFILE = Path(__file__).with_name("freeze.toml")
 _PERIOD_NS, _DURATION_NS = 10_000_000_000, 2_000_000_000
 _THEORY_MS = 1900.0
 _SEED = "freeze-378"
-_WAITED_NS = 150_000_000
+_WAITED_NS = 1_000_000_000
 """Only a frozen server takes so long: from these operations the emulator's thaws are known."""
 
 _TEST = """
@@ -55,9 +57,14 @@ _CONFTEST = """
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """``freeze_p99_error``: the worst of all, against theory; what each reported is in the details."""
+    """``freeze_p99_error`` and ``freeze_out_of_order``: the worst case's median, and what each run reported.
+
+    The error is against theory. Out of order are pairs of held operations that were answered in another order than
+    they were due: 0.5 would be chance. That has a bound with the emulator, which lets go what it held in order; the
+    server written by hand answers all at once, and leaves the order to a hundred threads that wake.
+    """
     cases: dict[str, list[dict[str, Any]]] = {}
-    for _ in range(max(1, runs // 3)):  # each takes 45 s
+    for _ in range(runs):  # each takes 3 minutes
         for workers in (0, 2):
             label = f"-n {workers}" if workers else "no -n"
             with scratch(test_freeze=_TEST.format(verify=True)) as folder:
@@ -69,8 +76,23 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
                     measured = _run(folder, workers, [], port)
             cases.setdefault(f"socket {label}", []).append(measured)
     errors = {name: median([abs(each["error"]) for each in measured]) for name, measured in cases.items()}
-    worst = max(errors.values())
-    return [Figure("freeze_p99_error", round(worst, 5), "of 1900 ms", 0.02, details=cases)]
+    disorder = {name: median([each["out_of_order"] for each in measured]) for name, measured in cases.items()}
+    figures = [
+        Figure("freeze_p99_error", round(max(errors.values()), 5), "of 1900 ms", 0.02, details=cases),
+        Figure("freeze_out_of_order", max(share for name, share in disorder.items() if name.startswith("emulator")),
+               "of the pairs that were held", 0.05, details=disorder),
+    ]  # fmt: skip
+    return [figure for figure in figures if figure.name in names]
+
+
+def _out_of_order(ops: Sequence[Op], origin_ns: int) -> float:
+    """The share of pairs of operations, held by the same freeze, whose later one was answered first."""
+    freezes: dict[int, list[Op]] = {}
+    for op in sorted(ops, key=lambda op: op.scheduled_ns):
+        if _wait_ns(op.scheduled_ns, origin_ns):
+            freezes.setdefault((op.scheduled_ns - origin_ns) // _PERIOD_NS, []).append(op)
+    pairs = [first.end_ns > second.end_ns for held in freezes.values() for first, second in combinations(held, 2)]
+    return sum(pairs) / len(pairs)
 
 
 def _run(folder: Path, workers: int, options: list[str], port: int | None) -> dict[str, Any]:
@@ -102,6 +124,7 @@ def _run(folder: Path, workers: int, options: list[str], port: int | None) -> di
         "service_p50_ms": round(entry["service_p50"] * 1e3, 3),
         "answered_after_thaw_ms": {f"p{share * 100:g}": round(percentile(after_ms, share), 1)
                                    for share in (0.1, 0.5, 0.9, 1.0)},
+        "out_of_order": round(_out_of_order(ops, origin_ns), 4),
         "doubts": entry["doubts"],
         "load_average_before": load,
     }  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Figure, environment, median, python, run_tree, scratch
+from benchmarks.harness import Figure, alternating, environment, median, python, run_tree, scratch
 
 __all__ = ["measure"]
 
@@ -36,40 +36,42 @@ _EXPERIMENT = """
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """``unused_plugin_ms`` and ``percentiles_exact``."""
+    """``unused_plugin_ratio`` and ``percentiles_exact``."""
     figures = []
-    if "unused_plugin_ms" in names:
-        figures.append(_unused(runs * 7))
+    if "unused_plugin_ratio" in names:
+        figures.append(_unused(runs * 5))
     if "percentiles_exact" in names:
         figures.append(_percentiles())
     return figures
 
 
 def _unused(runs: int) -> Figure:
-    """With and without take turns; what disturbs a run only ever adds to it, so the least of many counts."""
-    cpu_ms: dict[str, list[float]] = {}
-    modules: dict[str, set[str]] = {}
+    """Every pair of runs, with and without, has a ratio: a slow machine is as slow for both."""
     with scratch(test_nothing=_TEST, conftest=_CONFTEST) as folder:
         (folder / "pytest.ini").write_text("[pytest]\n")
-        for number in range(1 + runs):
-            for workers in (0, 2):
-                for way in ("without", "with"):
-                    for role, report in _reports(folder, workers, way == "with"):
-                        label = f"{role}{' of -n 2' if workers else ''} {way}"
-                        modules[label] = set(report["modules"])
-                        if number:  # the first run leaves the byte code behind
-                            cpu_ms.setdefault(label, []).append(report["cpu_ms"])
-    roles = [label.removesuffix(" with") for label in cpu_ms if label.endswith(" with")]
-    more = {role: modules[f"{role} with"] - modules[f"{role} without"] for role in roles}
+        modules: dict[str, dict[bool, set[str]]] = {}
+        latest: dict[str, float] = {}
+
+        def run(workers: int, with_plugin: bool) -> float:
+            for role, report in _reports(folder, workers, with_plugin):
+                label = f"{role} of -n {workers}" if workers else role
+                modules.setdefault(label, {})[with_plugin] = set(report["modules"])
+                latest[role] = report["cpu_ms"]
+            return latest["controller"]
+
+        blocks = {
+            f"-n {workers}": alternating(lambda: run(workers, True), lambda: run(workers, False), runs)  # noqa: B023 - called at once
+            for workers in (0, 2)
+        }
+    more = {label: each[True] - each[False] for label, each in modules.items()}
     heavy = sorted({name for each in more.values() for name in each if name.partition(".")[0] in HEAVY})
-    paid = {role: round(min(cpu_ms[f"{role} with"]) - min(cpu_ms[f"{role} without"]), 2) for role in roles}
-    pairs = {role: zip(cpu_ms[f"{role} with"], cpu_ms[f"{role} without"], strict=True) for role in roles}
-    medians = {role: round(median([with_ms - without_ms for with_ms, without_ms in pairs[role]]), 2) for role in roles}
-    value = max(paid["controller"], paid["controller of -n 2"])
-    return Figure("unused_plugin_ms", float("inf") if heavy else value, "ms CPU", 30.0, "below", {
-        "paid_ms": paid, "median_of_pairs_ms": medians, "heavy_imports": heavy,
-        "imported": {role: sorted(each) for role, each in more.items()},
-    })  # fmt: skip
+    absolute = {f"controller of {name}, {which}, ms CPU": median(costs) for name, each in blocks.items()
+                for which, costs in (("with", each.ours), ("without", each.reference))}  # fmt: skip
+    ratio = float("inf") if heavy else max(each.ratio for each in blocks.values())
+    details = {"ratios": {name: {"ratio": each.ratio, **each.details()} for name, each in blocks.items()},
+               "heavy_imports": heavy, "imported": {label: sorted(each) for label, each in more.items()}}  # fmt: skip
+    return Figure("unused_plugin_ratio", ratio, "CPU / CPU without the plugin", 1.15, details=details,
+                  absolute=absolute)  # fmt: skip
 
 
 def _reports(folder: Path, workers: int, with_plugin: bool) -> list[tuple[str, dict[str, Any]]]:

@@ -1,8 +1,9 @@
 """One agent in a process of its own, with a driver that does nothing. Prints what it measured as JSON.
 
-``python -m benchmarks.engine_agent MODE`` with MODE ``open`` (every operation is due at once), ``closed``
-(no think time), ``bare`` (as ``open``, without a driver: the engine and the log alone) or ``sensors``
-(10,000 sensors, each due every 10 s, for 3 rounds).
+``python -m benchmarks.engine_agent MODE [BLOCKS]`` with MODE ``open`` (every operation is due at once), ``closed``
+(no think time), ``bare`` (as ``open``, without a driver: the engine and the log alone): what an operation costs, and in
+turns with it the same operation in a bare loop, BLOCKS times. MODE ``sensors``: how late are 10,000 sensors, each
+due every 10 s, and in turns with them one thread that sleeps until the same times.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_cloudbench.arrival import FixedInterval, ThinkTime, plan
+from benchmarks.harness import alternating
+from pytest_cloudbench.arrival import Arrival, FixedInterval, ThinkTime, plan
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.engine import Budget, Engine, Task, now_ns
 from pytest_cloudbench.fleet.operations import Files, Upload
-from pytest_cloudbench.model import Capabilities, Content, Endpoint, Entry, ProviderSpec, Verb
+from pytest_cloudbench.model import Capabilities, Content, Endpoint, Entry, Op, Outcome, ProviderSpec, Verb
 from pytest_cloudbench.payload import Payloads
+from pytest_cloudbench.records import pack
 from pytest_cloudbench.results.oplog import OpLog, read_log
 from pytest_cloudbench.stats import percentile
 
-__all__ = ["main"]
+__all__ = ["cost", "lateness"]
 
-_SENSORS, _OPS_PER_SENSOR = 50, 2000
-_MANY_SENSORS, _INTERVAL_S, _ROUNDS = 10_000, 10.0, 3
+_SENSORS, _OPS_PER_SENSOR = 50, 400
+_MANY_SENSORS, _INTERVAL_S = 10_000, 10.0
 _MARGIN_NS = 50_000_000
 _DONE = Entry("/done")
 
@@ -76,31 +79,80 @@ class NoTask:
         return 0
 
 
-def main(mode: str) -> dict[str, float]:
+def cost(mode: str, blocks: int) -> dict[str, Any]:
+    """CPU per operation of the engine and of a bare loop, microseconds."""
     upload = Upload(NoDriver(), Files("/run/experiment", Payloads("bench").random(5120)))
     task: Task = NoTask() if mode == "bare" else upload
-    sensors, count = (_MANY_SENSORS, _ROUNDS) if mode == "sensors" else (_SENSORS, _OPS_PER_SENSOR)
-    arrival = FixedInterval(_INTERVAL_S, _INTERVAL_S) if mode == "sensors" else FixedInterval(0.0)
+    arrival = ThinkTime(0.0) if mode == "closed" else FixedInterval(0.0)
+    ops = _SENSORS * _OPS_PER_SENSOR
+
+    def engine() -> float:
+        return _engine(task, arrival, _SENSORS, _OPS_PER_SENSOR, 0)["cpu_s"] / ops * 1e6
+
+    found = alternating(engine, lambda: _loop(upload) / ops * 1e6, blocks)
+    return {"ours": found.ours, "reference": found.reference}
+
+
+def _loop(task: Task) -> float:
+    """CPU seconds for what must be done of the same operations, by one thread: prepare, do, look at the clock, keep."""
+    begun_s, kept = time.process_time(), []
+    for sensor in range(_SENSORS):
+        for seq in range(_OPS_PER_SENSOR):
+            prepared, size_bytes, digest = task.prepare(sensor, seq)
+            start_ns = now_ns()
+            first_byte_ns = task.execute(prepared)
+            end_ns = now_ns()
+            kept.append(pack(Op(task.verb, sensor, seq, 0, start_ns, start_ns, first_byte_ns, end_ns, size_bytes,
+                                Outcome.OK, digest=digest)))  # fmt: skip
+    return time.process_time() - begun_s
+
+
+def lateness(blocks: int) -> dict[str, Any]:
+    """How late many sensors are (p99, milliseconds), and a thread that only sleeps until the same times."""
+    upload = Upload(NoDriver(), Files("/run/experiment", Payloads("bench").random(5120)))
+    runs: list[dict[str, float]] = []
+
+    def sensors() -> float:
+        runs.append(_engine(upload, FixedInterval(_INTERVAL_S, _INTERVAL_S), _MANY_SENSORS, 1, _MARGIN_NS))
+        return runs[-1]["lateness_p99_ms"]
+
+    found = alternating(sensors, _sleeper_p99_ms, blocks)
+    return {"ours": found.ours, "reference": found.reference, "runs": runs[1:]}
+
+
+def _sleeper_p99_ms() -> float:
+    schedule = plan(FixedInterval(_INTERVAL_S, _INTERVAL_S), range(_MANY_SENSORS), 1, "bench")
+    begun_ns, late_ns = now_ns() + _MARGIN_NS, []
+    for due_ns in schedule.due_ns:
+        while (left_ns := begun_ns + due_ns - now_ns()) > 0:
+            time.sleep(left_ns / 1e9)
+        late_ns.append(-left_ns)
+    return percentile(sorted(late_ns), 0.99) / 1e6
+
+
+def _engine(task: Task, arrival: Arrival | ThinkTime, sensors: int, count: int, margin_ns: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="cloudbench-bench-") as folder:
-        schedule = plan(arrival, range(sensors), count, "bench")
+        schedule = None if isinstance(arrival, ThinkTime) else plan(arrival, range(sensors), count, "bench")
         begun_s, begun_wall_s = time.process_time(), time.monotonic()
         with OpLog(Path(folder) / "agent.oplog", {"agent": "bench"}, progress=lambda *told: None) as log:
             engine = Engine(task, log.record, 0, threading.Event(), Budget())
-            if mode == "closed":
-                engine.run_closed(ThinkTime(0.0), range(sensors), count, "bench", now_ns())
+            if isinstance(arrival, ThinkTime):
+                engine.run_closed(arrival, range(sensors), count, "bench", now_ns())
             else:
-                engine.run_schedule(schedule, now_ns() + (_MARGIN_NS if mode == "sensors" else 0))
+                assert schedule is not None
+                engine.run_schedule(schedule, now_ns() + margin_ns)
         cpu_s, wall_s = time.process_time() - begun_s, time.monotonic() - begun_wall_s
         table = read_log(log.path)
+        late_ns = sorted(op.lateness_ns for op in table.ops())
     if len(table) != sensors * count:
         raise RuntimeError(f"{len(table)} records of {sensors * count} operations")
-    late_ns = sorted(start - due for start, due in zip(table.start_ns, table.scheduled_ns, strict=True))
     return {
-        "ops": len(table), "cpu_s": cpu_s, "wall_s": wall_s, "ops_per_cpu_s": len(table) / cpu_s,
+        "ops": len(table), "cpu_s": cpu_s, "wall_s": wall_s,
         **{f"lateness_{name}_ms": percentile(late_ns, share) / 1e6
            for name, share in {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}.items()},
     }  # fmt: skip
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1])))
+    chosen, number = sys.argv[1], int(sys.argv[2])
+    print(json.dumps(lateness(number) if chosen == "sensors" else cost(chosen, number)))

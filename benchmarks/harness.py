@@ -22,7 +22,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["ROOT", "Figure", "Sample", "Usage", "at", "environment", "median", "python", "run_tree", "scratch"]
+__all__ = [
+    "ROOT",
+    "Blocks",
+    "Figure",
+    "Sample",
+    "Usage",
+    "alternating",
+    "at",
+    "environment",
+    "median",
+    "python",
+    "run_tree",
+    "scratch",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 1024 * 1024
@@ -37,7 +50,11 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured figure and what is asked of it."""
+    """One measured figure and what is asked of it.
+
+    What a machine's speed changes is bounded as a ratio to a reference of the same run, and ``absolute`` says what both
+    were: names with their units, to values. Those have no bound.
+    """
 
     name: str
     value: float
@@ -45,6 +62,7 @@ class Figure:
     bound: float
     sense: Literal["at most", "at least", "below"] = "at most"
     details: Mapping[str, Any] = field(default_factory=dict)
+    absolute: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def met(self) -> bool:
@@ -83,6 +101,36 @@ class Usage:
         if self.status not in (statuses or (0,)):
             raise RuntimeError(f"exit status {self.status}:\n{self.output[-4000:]}")
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What something and its reference cost, in blocks that took turns."""
+
+    ours: list[float]
+    reference: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """The median of the ratios of neighbours: what drifts in the course of a run cancels out of each."""
+        return round(median([ours / reference for ours, reference in zip(self.ours, self.reference, strict=True)]), 3)
+
+    def details(self) -> dict[str, list[float]]:
+        """The ratio of each pair."""
+        pairs = zip(self.ours, self.reference, strict=True)
+        return {"ratios": [round(ours / reference, 3) for ours, reference in pairs]}
+
+
+def alternating(ours: Callable[[], float], reference: Callable[[], float], blocks: int) -> Blocks:
+    """Measure both in turns (A B, B A, A B, ...), after one block of each that does not count."""
+    ours()
+    reference()
+    found = Blocks([], [])
+    for number in range(blocks):
+        first = [(found.ours, ours), (found.reference, reference)]
+        for costs, measure in first if number % 2 == 0 else reversed(first):
+            costs.append(measure())
+    return found
 
 
 def median(values: Sequence[float]) -> float:

@@ -23,19 +23,20 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-SCHEMA = 1
-"""Of results.json. 1: the first."""
+SCHEMA = 2
+"""Of results.json. 1: the first. 2: bounds are of ratios, and ``absolute`` has what they are of."""
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results.json")
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "benchmarks.bench_engine": ("engine_ops_per_cpu_s", "sensors_per_process_lateness_p99_ms"),
-    "benchmarks.bench_plugin": ("unused_plugin_ms", "percentiles_exact"),
-    "benchmarks.emulator_figure": ("emulator_cpu_ms_per_upload",),
+    "benchmarks.bench_engine": ("engine_over_loop", "lateness_over_sleep"),
+    "benchmarks.bench_plugin": ("unused_plugin_ratio", "percentiles_exact"),
+    "benchmarks.bench_emulator": ("emulator_over_asgi",),
     "benchmarks.bench_fleet": ("fleet50_start_ratio", "iot50_ready_ratio"),
-    "benchmarks.bench_payload": ("payload_random_gb_per_s",),
-    "benchmarks.bench_freeze": ("freeze_p99_error",),
+    "benchmarks.bench_payload": ("payload_over_aes",),
+    "benchmarks.bench_freeze": ("freeze_p99_error", "freeze_out_of_order"),
+    "benchmarks.bench_memory": ("controller_bytes_per_op",),
     "benchmarks.bench_traffic": ("traffic_packets_per_cpu_s",),
 }
 """Module to the figures it measures; a figure may bring others with it (its memory)."""
@@ -80,6 +81,7 @@ def _plain(figure: Figure) -> dict[str, Any]:
         "met": figure.met,
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%MZ}",
         "commit": _commit(),
+        "absolute": figure.absolute,
         "details": figure.details,
     }
 
@@ -125,6 +127,10 @@ def _print(measured: Mapping[str, Mapping[str, Any]]) -> None:
         print(f"{name:<{widths[0]}}  {value:>{widths[1]}}  {bound:<{widths[2]}}  {met:<{widths[3]}}  {unit}")
         if not number:
             print("-" * (sum(widths) + 8))
+        for what, each in measured[name]["absolute"].items() if number else ():
+            print(
+                f"{'':<{widths[0]}}  {what}: {each:,.4g}" if each < 1e4 else f"{'':<{widths[0]}}  {what}: {each:,.0f}"
+            )
     print(f"\n{RESULTS.relative_to(ROOT)}: values with their details")
 
 

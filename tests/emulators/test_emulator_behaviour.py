@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
-import itertools
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_cloudbench.emulators import RunningEmulator, start
 from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
-from pytest_cloudbench.emulators.profile import apply, load_profile
+from pytest_cloudbench.emulators.profile import Freeze, apply, load_profile
 from pytest_cloudbench.emulators.skin import Kind
 from pytest_cloudbench.model import EmulatorError
 
@@ -29,6 +29,14 @@ def _took_s(act: Callable[[], Any]) -> float:
     return time.perf_counter() - before_s
 
 
+def _quickest_s(act: Callable[[], Any], below_s: float) -> float:
+    """A busy machine only ever adds to a time: the first one that is below, or the least of many."""
+    taken_s = [_took_s(act)]
+    while taken_s[-1] >= below_s and len(taken_s) < 30:
+        taken_s.append(_took_s(act))
+    return min(taken_s)
+
+
 def _send(wire: Any, name: str, arg: str, body: bytes = b"") -> None:
     """Send a request and do not wait for its answer."""
     headers = {"Authorization": f"Bearer {wire.token}", "Content-Type": "application/octet-stream"}
@@ -38,16 +46,16 @@ def _send(wire: Any, name: str, arg: str, body: bytes = b"") -> None:
 def test_ideal_delays_and_refuses_nothing(wire: Any) -> None:
     replies = [(wire("files/upload", {"path": f"/{n}.bin"}, b"x" * 5120), wire(*_META)) for n in range(100)]
     assert {reply.status for pair in replies for reply in pair} == {200}
-    assert statistics.median(_took_s(lambda: wire(*_META)) for _ in range(20)) < 0.05
+    assert _quickest_s(lambda: wire(*_META), 0.05) < 0.05
 
 
 def test_latency(wire: Any, emulator: RunningEmulator) -> None:
     emulator.control(set={"latency.median_s": 0.1, "latency.write_factor": 3, "latency.read_factor": 2})
-    assert 0.1 <= _took_s(lambda: wire(*_META)) < 0.3
-    assert 0.3 <= _took_s(lambda: wire("files/upload", {"path": "/a.bin"}, b"x")) < 0.6
-    assert 0.2 <= _took_s(lambda: wire("files/download", {"path": "/a.bin"})) < 0.5
+    assert 0.1 <= _quickest_s(lambda: wire(*_META), 0.3) < 0.3
+    assert 0.3 <= _quickest_s(lambda: wire("files/upload", {"path": "/a.bin"}, b"x"), 0.6) < 0.6
+    assert 0.2 <= _quickest_s(lambda: wire("files/download", {"path": "/a.bin"}), 0.5) < 0.5
     emulator.control(set={"latency.median_s": 0, "latency.min_s": 0.05})
-    assert 0.05 <= _took_s(lambda: wire(*_META)) < 0.3
+    assert 0.05 <= _quickest_s(lambda: wire(*_META), 0.3) < 0.3
 
 
 def test_latency_distribution() -> None:
@@ -65,18 +73,18 @@ def test_time_scale_shortens_delays(connect: Connect) -> None:
     with start("ideal", time_scale=20) as running:
         running.control(set={"latency.median_s": 4, "readiness.delay_s": 4})
         wire = connect(running)
-        assert 0.2 <= _took_s(lambda: wire(*_META)) < 1.5
+        assert 0.2 <= _quickest_s(lambda: wire(*_META), 1.5) < 1.5
         wire("files/upload", {"path": "/a.bin"}, b"x")
         assert wire("files/get_metadata", {"path": "/a.bin"}).status == 200
 
 
 def test_bandwidth(wire: Any, emulator: RunningEmulator) -> None:
     emulator.control(set={"bandwidth.up_bytes_per_s": 5 * MIB})
-    assert 0.2 <= _took_s(lambda: wire("files/upload", {"path": "/a.bin"}, b"x" * MIB)) < 0.6
-    assert _took_s(lambda: wire("files/download", {"path": "/a.bin"})) < 0.15
+    assert 0.2 <= _quickest_s(lambda: wire("files/upload", {"path": "/a.bin"}, b"x" * MIB), 0.6) < 0.6
+    assert _quickest_s(lambda: wire("files/download", {"path": "/a.bin"}), 0.15) < 0.15
     emulator.control(set={"bandwidth.up_bytes_per_s": 0, "bandwidth.down_bytes_per_s": 5 * MIB})
-    assert 0.2 <= _took_s(lambda: wire("files/download", {"path": "/a.bin"})) < 0.6
-    assert _took_s(lambda: wire("files/upload", {"path": "/b.bin"}, b"x" * MIB)) < 0.15
+    assert 0.2 <= _quickest_s(lambda: wire("files/download", {"path": "/a.bin"}), 0.6) < 0.6
+    assert _quickest_s(lambda: wire("files/upload", {"path": "/b.bin"}, b"x" * MIB), 0.15) < 0.15
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
@@ -144,22 +152,20 @@ def test_quota(wire: Any, emulator: RunningEmulator) -> None:
 
 def test_freeze(wire: Any, emulator: RunningEmulator) -> None:
     emulator.control(set={"freeze.period_s": 0.8, "freeze.duration_s": 0.4})
-    began_s = time.perf_counter()
-    answered_s = [began_s]
-    while answered_s[-1] - began_s < 1.7:
+    answered_s, held_s = [time.perf_counter()], list[float]()
+    while len(held_s) < 2 or min(held_s) >= 0.5:
         wire(*_META)
         answered_s.append(time.perf_counter())
-    gaps_s = [late - early for early, late in itertools.pairwise(answered_s)]
-    held_s = [gap for gap in gaps_s if gap > 0.3]
-    assert len(held_s) == 2
-    assert held_s == pytest.approx([0.4, 0.4], abs=0.1)
+        held_s += [gap_s for gap_s in (answered_s[-1] - answered_s[-2],) if gap_s > 0.35]
+        assert len(held_s) < 30
+    assert len(answered_s) > 3 * len(held_s), "it is answered in between"
     emulator.control(set={"freeze.period_s": 0, "freeze.duration_s": 0})
-    assert max(_took_s(lambda: wire(*_META)) for _ in range(20)) < 0.3
+    assert _quickest_s(lambda: [wire(*_META) for _ in range(100)], 0.4) < 0.4
 
 
 @pytest.mark.parametrize(("setting", "body"), [("throttle.max_in_flight", b""), ("throttle.write_lock", b"x" * 5120)])
 def test_simultaneous_requests(emulator: RunningEmulator, connect: Connect, setting: str, body: bytes) -> None:
-    emulator.control(set={setting: 1, "latency.median_s": 0.5, "throttle.reason": "too_many_requests"})
+    emulator.control(set={setting: 1, "latency.median_s": 1.5, "throttle.reason": "too_many_requests"})
     wires = [connect(emulator) for _ in range(3)]
     for wire in wires:
         wire.connection.connect()
@@ -247,11 +253,11 @@ def test_slots_make_others_wait_their_turn(emulator: RunningEmulator, connect: C
         return time.perf_counter() - before_s
 
     emulator.control(set={"latency.median_s": 0.1})
-    assert 0.1 <= five_s() < 0.4
+    assert 0.1 <= min(five_s() for _ in range(4)) < 0.4
     emulator.control(set={"capacity.slots": 1})
     assert five_s() >= 0.5
     emulator.control(set={"capacity.slots": 0})
-    assert five_s() < 0.4
+    assert min(five_s() for _ in range(4)) < 0.4
 
 
 def test_a_reset_does_not_repeat_the_same_delays(wire: Any, emulator: RunningEmulator) -> None:
@@ -272,9 +278,53 @@ def test_refill_gives_a_full_bucket_and_keeps_the_account(wire: Any, emulator: R
     assert len(wire("files/list_folder", {"path": ""}).value["entries"]) == 4
 
 
+class SetClock(EmulatorClock):
+    """Stands until it is set; waiting takes no time."""
+
+    set_s = 1000.0
+
+    def now_s(self) -> float:
+        return self.set_s
+
+    def real_s(self, emulated_s: float) -> float:
+        return 0.0
+
+
+def test_what_a_freeze_has_held_goes_on_in_order_and_is_not_overtaken() -> None:
+    profile = replace(load_profile("ideal"), freeze=Freeze(period_s=10.0, duration_s=2.0))
+    answered: list[int] = []
+
+    async def request(behaviour: Behaviour, number: int) -> None:
+        for _ in range(2):  # before its body is taken, and before it is answered
+            await behaviour.wait_until(0.0)
+        answered.append(number)
+
+    async def thaw() -> None:
+        clock = SetClock(1.0)
+        behaviour = Behaviour(profile, clock, 0)
+        clock.set_s += 9
+        held = [asyncio.create_task(request(behaviour, number)) for number in range(250)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert answered == []
+        clock.set_s += 2
+        while len(answered) < 100:
+            await asyncio.sleep(0)
+        assert len(answered) < 250
+        await asyncio.gather(*held, request(behaviour, 250))
+        await request(behaviour, 251)
+
+    asyncio.run(thaw())
+    assert answered == list(range(252))
+
+
 def test_refill_begins_the_period_of_a_freeze_anew(wire: Any, emulator: RunningEmulator) -> None:
     emulator.control(set={"freeze.period_s": 1.0, "freeze.duration_s": 0.5})
     for _ in range(3):
-        emulator.control(refill=True)
-        assert _took_s(lambda: wire(*_META)) < 0.4, "it has just begun: no freeze for half a second"
+
+        def at_once() -> None:
+            emulator.control(refill=True)
+            wire(*_META)
+
+        assert _quickest_s(at_once, 0.4) < 0.4, "it has just begun: no freeze for half a second"
         assert any(_took_s(lambda: wire(*_META)) >= 0.4 for _ in range(5000)), "and then it comes"

@@ -10,12 +10,17 @@ import asyncio
 import math
 import random
 import time
+from collections import deque
+from weakref import WeakSet
 
 from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.skin import Kind
 from pytest_cloudbench.emulators.throttle import Throttle
 
 __all__ = ["Behaviour", "EmulatorClock"]
+
+_THAW_TURNS, _THAW_TURN_S = 100, 0.001
+"""What a freeze has held back is let go in so many turns, one each millisecond: it is all out after 0.1 s."""
 
 
 class EmulatorClock:
@@ -51,7 +56,9 @@ class Behaviour:
         self._latency_draws = random.Random(f"{seed} latency")
         self._fault_draws = random.Random(f"{seed} faults")
         self._freeze_start_s = clock.now_s()
-        self._thaw: asyncio.Event | None = None
+        self._held: deque[asyncio.Future[None]] = deque()
+        self._let_go: WeakSet[asyncio.Task[object]] = WeakSet()
+        self._thaws = False
         self.throttle = Throttle(profile.throttle)
         self.slots: asyncio.Semaphore | None = None
         self._slots = 0
@@ -126,21 +133,42 @@ class Behaviour:
                 await asyncio.sleep(self._clock.real_s(due_s - now_s))
                 continue
             left_s = self.thaw_s(now_s) - now_s
-            if left_s <= 0:
-                return
-            await self._thawed(self._clock.real_s(left_s))
+            if left_s > 0:
+                await self._in_line(self._clock.real_s(left_s))
+                continue
+            if self._held and asyncio.current_task() not in self._let_go:
+                await self._in_line(0.0)
+            return
 
-    async def _thawed(self, real_s: float) -> None:
-        """Held requests go on in the order in which they came, as a server works off its queue."""
-        if self._thaw is None:
-            self._thaw = asyncio.Event()
-            asyncio.get_running_loop().call_later(real_s, self._release)
-        await self._thaw.wait()
+    async def _in_line(self, real_s: float) -> None:
+        """Held requests go on in the order in which they came, and none that comes meanwhile overtakes them."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._held.append(turn)
+        if not self._thaws:
+            self._thaws = True
+            loop.call_later(real_s, self._release, 0)
+        await turn
+        task = asyncio.current_task()
+        if task is not None:
+            self._let_go.add(task)
 
-    def _release(self) -> None:
-        thaw, self._thaw = self._thaw, None
-        if thaw is not None:
-            thaw.set()
+    def _release(self, at_once: int) -> None:
+        """Let the next ones go. All at once, a client's hundred threads would finish in whatever order they wake."""
+        loop, now_s = asyncio.get_running_loop(), self._clock.now_s()
+        if (left_s := self.thaw_s(now_s) - now_s) > 0:
+            loop.call_later(self._clock.real_s(left_s), self._release, 0)
+            return
+        at_once = at_once or -(-len(self._held) // _THAW_TURNS)
+        for _ in range(min(at_once, len(self._held))):
+            turn = self._held.popleft()
+            if not turn.done():
+                turn.set_result(None)
+        self._thaws = bool(self._held)
+        if self._thaws:
+            loop.call_later(self._clock.real_s(_THAW_TURN_S), self._release, at_once)
+        else:
+            self._let_go.clear()
 
     def fault(self) -> str | None:
         """What goes wrong with the next request: ``error``, ``reset``, ``reset_after`` or nothing."""

@@ -1,0 +1,36 @@
+"""The project's own measurements: a machine that gets slower in the middle changes no ratio."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from benchmarks.harness import Blocks, Figure, alternating
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.1, 2.0])
+def test_what_drifts_cancels_out_of_a_ratio(slowdown: float) -> None:
+    """Each block is slower than the one before by a tenth of this machine's slowdown."""
+    speed = (slowdown ** (number / 10) for number in itertools.count())
+    found = alternating(lambda: 3.0 * next(speed), lambda: 2.0 * next(speed), 8)
+    assert found.ratio == pytest.approx(1.5, rel=0.01)
+
+
+def test_blocks_take_turns_after_one_of_each_that_does_not_count() -> None:
+    order: list[str] = []
+
+    def block(name: str) -> float:
+        order.append(name)
+        return float(len(order))
+
+    found = alternating(lambda: block("a"), lambda: block("b"), 3)
+    assert "".join(order) == "ab" + "ab" + "ba" + "ab"
+    assert found == Blocks([3.0, 6.0, 7.0], [4.0, 5.0, 8.0])
+
+
+@pytest.mark.parametrize(
+    ("value", "sense", "met"), [(2.0, "at most", True), (2.0, "below", False), (1.9, "at least", False)]
+)
+def test_a_bound_is_met_or_not(value: float, sense: str, met: bool) -> None:
+    assert Figure("a", value, "x", 2.0, sense).met is met  # type: ignore[arg-type]  # a parameter is any text

@@ -23,6 +23,7 @@ from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.facts import Names, RunFacts, slug
 from pytest_cloudbench.fleet.operations import Deal, Files, OnFile, Upload, task_of
 from pytest_cloudbench.fleet.provider import Provider
+from pytest_cloudbench.fleet.room import available_bytes, check_room
 from pytest_cloudbench.fleet.verdicts import ExpectationBroken, ExpectationUnknown, failing_gates, properties
 from pytest_cloudbench.model import BudgetError, CloudError, EmulatorError, ErrorKind, FleetError, UsageError, Verb
 from pytest_cloudbench.payload import Generator, fresh
@@ -203,6 +204,7 @@ class Experiment:
             deal = self._deal(arrival, sensors, ops_per_sensor, files, None)
         else:
             deal = self._deal(arrival, sensors, ops_per_sensor, files, self._chosen(on, sample, name))
+        check_room(deal, lambda: self.agent.once(f"room:{name}", available_bytes))
         prepares = is_new and operation is not Verb.PUT
         load = deal.load(self.agent.index, self.agent.count)
         about = {
@@ -340,9 +342,14 @@ class Experiment:
     def _deal(
         arrival: Arrival | Closed, sensors: int, count: int, files: int, members: Sequence[tuple[int, int]] | None
     ) -> Deal:
+        given: dict[str, object] = {"sensors": sensors, "ops_per_sensor": count, "files": files}
+        for key, value in given.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise UsageError(f"experiment.run: {key}={value!r}: expected a whole number of 1 or more")
         if not isinstance(arrival, Threads):
-            if files or sensors < 1:
-                raise UsageError(f"experiment.run: {arrival!r} expects sensors and ops_per_sensor")
+            if files or sensors < 1 or count < 1:
+                found = f"files={files}" if files else f"sensors={sensors}, ops_per_sensor={count}"
+                raise UsageError(f"experiment.run: {found}: {arrival!r} expects 1 or more sensors and ops_per_sensor")
             return Deal(arrival, sensors, count)
         if sensors or (files < 1 and members is None):
             raise UsageError("experiment.run: Threads expect the number of files, not sensors")
@@ -351,6 +358,8 @@ class Experiment:
 
     def _chosen(self, on: Files, sample: float, name: str) -> Sequence[tuple[int, int]]:
         """A random share of kept files, the same on every agent; at least one."""
+        if not sample > 0:
+            raise UsageError(f"experiment.run: sample={sample!r}: expected a share above 0, such as 0.5")
         if sample >= 1.0:
             return on.members
         count = max(1, round(sample * len(on.members)))
@@ -470,7 +479,7 @@ class Experiment:
             return Budget()
         loads = [deal.load(each, agents) for each in range(agents)]
         times, unit = 1 + prepares, 1
-        ops = [load.ops if load else len(deal.files(each, agents)) * times for each, load in enumerate(loads)]
+        ops = [load.ops if load else deal.count(each, agents) * times for each, load in enumerate(loads)]
         units = [load.size_bytes if load else 0 for load in loads]
         if loads[0] is None:
             units, unit = ops, max(1, payload.size_bytes)

@@ -95,6 +95,13 @@ class Deal:
             return [members[place] if members is not None else (place, 0) for place in mine]
         return [(sensor, seq) for seq in range(self.ops_per_sensor) for sensor in range(index, self.sensors, agents)]
 
+    def count(self, index: int, agents: int) -> int:
+        """How many files that are."""
+        if isinstance(self.arrival, Threads):
+            threads = self.arrival.count
+            return sum(len(range(thread, self.sensors, threads)) for thread in range(index, threads, agents))
+        return self.ops_per_sensor * len(range(index, self.sensors, agents))
+
     def load(self, index: int, agents: int) -> Load | None:
         """What a trace says that one agent is to do; None where the run says it."""
         return load_of(self.arrival, range(index, self.sensors, agents), self.ops_per_sensor)

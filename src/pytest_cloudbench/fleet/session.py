@@ -11,6 +11,7 @@ import datetime
 import os
 import threading
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,16 +200,28 @@ class ControllerSession:
             gateway._io.kill()
 
 
+_NUMBERS: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
+    ("--time-scale", "a number above 0", lambda value: value > 0),
+    ("--cloudbench-patience", "seconds above 0", lambda value: value > 0),
+    ("--cloudbench-max-lateness", "0 or more seconds", lambda value: value >= 0),
+    ("--max-ops", "0 or more", lambda value: value >= 0),
+    ("--max-bytes", "0 or more", lambda value: value >= 0),
+    ("--capacity-loss", "a share from 0 to 1", lambda value: 0 <= value <= 1),
+    ("--capacity-p99", "seconds above 0", lambda value: value > 0),
+    ("--capacity-seconds", "seconds above 0", lambda value: value > 0),
+    ("--capacity-ops", "1 or more", lambda value: value >= 1),
+    ("--idle-seconds", "seconds above 0", lambda value: value > 0),
+)
+"""Options that are numbers: what is expected of each, and whether one is."""
+
+
 def _check(config: pytest.Config) -> None:
     """Raises UsageError for numbers that mean nothing."""
-    option = config.option
-    if not (0 < option.cloudbench_time_scale < float("inf")):
-        raise UsageError(f"--time-scale {option.cloudbench_time_scale}: expected a number above 0")
-    if not option.cloudbench_patience > 0:
-        raise UsageError(f"--cloudbench-patience {option.cloudbench_patience:g}: expected seconds above 0")
-    for name, bound in (("--max-ops", option.cloudbench_max_ops), ("--max-bytes", option.cloudbench_max_bytes)):
-        if bound is not None and bound < 0:
-            raise UsageError(f"{name} {bound}: expected 0 or more")
+    for name, expected, is_right in _NUMBERS:
+        word = name.removeprefix("--").removeprefix("cloudbench-").replace("-", "_")
+        value = getattr(config.option, f"cloudbench_{word}", None)
+        if value is not None and not (isfinite(value) and is_right(value)):
+            raise UsageError(f"{name} {value:g}: expected {expected}")
 
 
 def _run_facts(config: pytest.Config) -> RunFacts:

@@ -1,0 +1,149 @@
+"""Loads that mean nothing or cannot fit are refused in one line, before anything of them is made."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from pytest_cloudbench.arrival import FixedInterval, ThinkTime, Threads
+from pytest_cloudbench.fleet.operations import Deal
+from pytest_cloudbench.fleet.room import available_bytes, check_room
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.trace import Replay, parse_trace
+
+from ..configs.test_benchcloud import changed
+from .harness import FOLDER, Lab, outcomes
+
+SPREAD = pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+GB = 10**9
+
+
+def test_what_this_machine_has_left() -> None:
+    found = available_bytes()
+    assert found is not None
+    assert found > 10**6
+
+
+@pytest.mark.parametrize(
+    ("deal", "said"),
+    [
+        (Deal(FixedInterval(1), 10**6, 10**6), "1,000,000,000,000 operations would take about 300 TB of memory"),
+        (Deal(FixedInterval(1), 10**9, 10**9), "operations would take about 300,000 PB of memory"),
+        (Deal(ThinkTime(1), 1, 10**9), "1,000,000,000 operations would take about 150 GB of memory"),
+        (Deal(Threads(4), 10**7, 1), "10,000,000 operations would take about 9 GB of memory"),
+        (Deal(Replay(parse_trace("time,sensor,operation,size\n0,1,put,1\n")), 10**9, 10**9), "1,000,000,000 sensors"),
+    ],
+)
+def test_what_does_not_fit_is_refused(deal: Deal, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        check_room(deal, lambda: GB)
+    assert "and this machine has 1 GB; use fewer" in str(caught.value)
+    check_room(deal, lambda: None)
+    check_room(deal, lambda: 10**30)
+
+
+def test_nobody_is_asked_about_what_fits_everywhere() -> None:
+    def fail() -> int:
+        raise AssertionError
+
+    check_room(Deal(FixedInterval(1), 10_000, 10), fail)
+    check_room(Deal(FixedInterval(1), 1_000_000, 1), lambda: GB)
+
+
+@pytest.mark.parametrize("arrival", [Threads(3), Threads(7), ThinkTime(1)])
+@pytest.mark.parametrize("agents", [1, 2, 5])
+def test_files_are_counted_without_being_made(arrival: Threads | ThinkTime, agents: int) -> None:
+    deal = Deal(arrival, 11, 1 if isinstance(arrival, Threads) else 4)
+    counts = [deal.count(index, agents) for index in range(agents)]
+    assert counts == [len(deal.files(index, agents)) for index in range(agents)]
+
+
+BENCH = """
+[[experiment]]
+name = "x"
+sensors = 1000000
+ops_per_sensor = 1000000
+payload = {generator = "random", size_bytes = 300}
+arrival = {process = "fixed", interval_s = 1}
+"""
+OLD = changed(("test", "times", "1000000000000"), ("file_generator", "size", "10"), ("test", "sleep", "False"))
+
+
+@SPREAD
+def test_whoever_asks_for_too_much_is_told(lab: Lab, spread: list[str]) -> None:
+    (lab.folder / "x.bench.toml").write_text(textwrap.dedent(BENCH))
+    (lab.folder / "old.conf").write_text(OLD)
+    lab.write("""
+        from pytest_cloudbench.arrival import Threads
+        LOADS = {
+            "open": dict(arrival=FixedInterval(1), sensors=10**6, ops_per_sensor=10**6),
+            "closed": dict(arrival=ThinkTime(1), sensors=1, ops_per_sensor=10**12),
+            "pool": dict(arrival=Threads(4), files=10**12),
+        }
+
+        @pytest.mark.parametrize("name", LOADS)
+        def test_it(experiment, payloads, name):
+            experiment.run(payloads.random(10), **LOADS[name])
+    """)
+    run = lab.run("test_it.py", "x.bench.toml", "old.conf", *FOLDER, *spread, "-rA")
+    assert outcomes(run.text) == {"FAILED": 5}, run.text
+    assert len([line for line in run.lines_with("FAILED") if "1,000,000,000,000 operations would take" in line]) == 5
+    assert not run.lines_with("Traceback")
+    assert run.duration_s < 30
+
+
+WRONG = {
+    "sensors=0, ops_per_sensor=5": "sensors=0, ops_per_sensor=5: ",
+    "sensors=5, ops_per_sensor=0": "sensors=5, ops_per_sensor=0: ",
+    "sensors=5, ops_per_sensor=-3": "ops_per_sensor=-3: expected a whole number of 1 or more",
+    "sensors=-5, ops_per_sensor=3": "sensors=-5: expected a whole number of 1 or more",
+    "sensors=2.5, ops_per_sensor=3": "sensors=2.5: expected a whole number of 1 or more",
+    "sensors=True, ops_per_sensor=3": "sensors=True: expected a whole number of 1 or more",
+    "sensors=5, ops_per_sensor=float('nan')": "ops_per_sensor=nan: expected a whole number of 1 or more",
+}
+
+
+def test_numbers_of_a_run_that_mean_nothing(lab: Lab) -> None:
+    for number, code in enumerate(WRONG):
+        for kind in ("FixedInterval(0.01)", "ThinkTime(0.01)"):
+            lab.write(f"""
+                def test_it(experiment, payloads):
+                    experiment.run(payloads.random(10), arrival={kind}, {code})
+            """, f"test_{number}_{kind[:5]}.py")  # fmt: skip
+    run = lab.run(*FOLDER, "-rA")
+    assert outcomes(run.text) == {"FAILED": 2 * len(WRONG)}, run.text
+    for said in WRONG.values():
+        assert len([line for line in run.lines_with("FAILED") if f"experiment.run: {said}" in line]) == 2, said
+
+
+OPTIONS = {
+    ("--cloudbench-max-lateness", "nan"): "0 or more seconds",
+    ("--cloudbench-max-lateness", "-1"): "0 or more seconds",
+    ("--cloudbench-max-lateness", "inf"): "0 or more seconds",
+    ("--cloudbench-patience", "nan"): "seconds above 0",
+    ("--cloudbench-patience", "inf"): "seconds above 0",
+    ("--cloudbench-patience", "-5"): "seconds above 0",
+    ("--time-scale", "nan"): "a number above 0",
+    ("--time-scale", "0"): "a number above 0",
+    ("--max-ops", "-1"): "0 or more",
+    ("--max-bytes", "-1"): "0 or more",
+    ("--capacity-loss", "nan"): "a share from 0 to 1",
+    ("--capacity-loss", "2"): "a share from 0 to 1",
+    ("--capacity-p99", "0"): "seconds above 0",
+    ("--capacity-seconds", "nan"): "seconds above 0",
+    ("--capacity-ops", "0"): "1 or more",
+    ("--idle-seconds", "-inf"): "seconds above 0",
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), OPTIONS.items(), ids=[" ".join(given) for given in OPTIONS])
+def test_options_that_mean_nothing(lab: Lab, given: tuple[str, str], expected: str) -> None:
+    lab.write("""
+        def test_it(experiment, payloads):
+            experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=1)
+    """)
+    run = lab.run(*FOLDER, f"{given[0]}={given[1]}")
+    assert run.status == 4, run.text
+    (line,) = run.lines_with("ERROR: ")
+    assert line == f"ERROR: {given[0]} {given[1]}: expected {expected}"

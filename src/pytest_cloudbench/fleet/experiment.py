@@ -21,7 +21,7 @@ from pytest_cloudbench.engine import Budget, Engine
 from pytest_cloudbench.expect import Expectation
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.facts import Names, RunFacts, slug
-from pytest_cloudbench.fleet.operations import Deal, Files, OnFile, Upload, task_of
+from pytest_cloudbench.fleet.operations import Deal, Files, OnFile, Upload, budget_of, task_of
 from pytest_cloudbench.fleet.provider import Provider
 from pytest_cloudbench.fleet.room import available_bytes, check_room
 from pytest_cloudbench.fleet.verdicts import ExpectationBroken, ExpectationUnknown, failing_gates, properties
@@ -42,15 +42,6 @@ _PASSING = frozenset({ErrorKind.THROTTLED, ErrorKind.NETWORK, ErrorKind.SERVER})
 """What work that is not measured waits for."""
 
 _PASSING_REMOVAL = frozenset({ErrorKind.THROTTLED, ErrorKind.SERVER})
-
-
-def _shares(whole: int, wanted: Sequence[int]) -> list[int]:
-    """Share out ``whole`` as evenly as what each one wants allows; nothing is left over that somebody wants."""
-    given, left = [0] * len(wanted), whole
-    for rank, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
-        given[index] = min(wanted[index], -(-left // (len(wanted) - rank)))
-        left -= given[index]
-    return given
 
 
 def _own(parts: Sequence[Result]) -> dict[str, float | None]:
@@ -214,7 +205,9 @@ class Experiment:
             "facts": dict(facts or {}), "notes": list(notes),
         }  # fmt: skip
         task = task_of(self.provider.driver, operation, on, load.targets if load else {})
-        run = _Run(name, task, on, deal, about, self._budget(deal, on.payload, prepares), prepares, verify, label)
+        place, bounds = (self.agent.index, self.agent.count), (self.facts.max_ops, self.facts.max_bytes)
+        budget = budget_of(deal, on.payload, prepares, place, bounds)
+        run = _Run(name, task, on, deal, about, budget, prepares, verify, label)
         result = self._within_folder(run, is_new, keep, mkdir)
         told = {key: result[key] for key in ("ops", "loop", "ops_file") if key in result.info}
         self._parts.append(Result(told, doubts=result.doubts, notes=result.notes))  # a long series stays small
@@ -471,23 +464,6 @@ class Experiment:
             "arrival": repr(deal.arrival),
             "loop": "closed" if isinstance(deal.arrival, Closed) else "open", "names": asdict(files.names),
         }  # fmt: skip
-
-    def _budget(self, deal: Deal, payload: Generator, prepares: bool) -> Budget:
-        """This agent's part of the experiment's budget; files that are uploaded before it count, too."""
-        facts, index, agents = self.facts, self.agent.index, self.agent.count
-        if facts.max_ops is None and facts.max_bytes is None:
-            return Budget()
-        loads = [deal.load(each, agents) for each in range(agents)]
-        times, unit = 1 + prepares, 1
-        ops = [load.ops if load else deal.count(each, agents) * times for each, load in enumerate(loads)]
-        units = [load.size_bytes if load else 0 for load in loads]
-        if loads[0] is None:
-            units, unit = ops, max(1, payload.size_bytes)
-
-        def part(whole: int | None, wanted: Sequence[int], unit: int) -> int | None:
-            return None if whole is None else _shares(whole // unit, wanted)[index] * unit
-
-        return Budget(part(facts.max_ops, ops, 1), part(facts.max_bytes, units, unit))
 
     def _log(self, run: str, progress: Callable[..., None] | None = None) -> OpLog:
         """This agent's log of a run: in the run's folder, or in a temporary one on another host."""

@@ -12,12 +12,12 @@ from typing import Any
 
 from pytest_cloudbench.arrival import Arrival, Closed, ThinkTime, Threads
 from pytest_cloudbench.drivers.base import Driver
-from pytest_cloudbench.engine import Task, now_ns
+from pytest_cloudbench.engine import Budget, Task, now_ns
 from pytest_cloudbench.fleet.facts import Names
 from pytest_cloudbench.model import CloudError, Content, Entry, ErrorKind, UsageError, Verb
 from pytest_cloudbench.payload import Generator, digest
 
-__all__ = ["OPERATIONS", "Deal", "Files", "Load", "OnFile", "Upload", "compare", "load_of", "task_of"]
+__all__ = ["OPERATIONS", "Deal", "Files", "Load", "OnFile", "Upload", "budget_of", "compare", "load_of", "task_of"]
 
 OPERATIONS = (Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.SHARE)
 """What an experiment can do. All but the first work on files that are there already."""
@@ -265,6 +265,44 @@ def _compare(found: Entry, size_bytes: int, expected: bytes) -> None:
     else:
         return
     raise CloudError(ErrorKind.CORRUPT, Verb.STAT.value, found.path, detail=detail)
+
+
+def _shares(whole: int, wanted: Sequence[int]) -> list[int]:
+    """Share out ``whole`` as evenly as what each one wants allows; nothing is left over that somebody wants."""
+    given, left = [0] * len(wanted), whole
+    for rank, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        given[index] = min(wanted[index], -(-left // (len(wanted) - rank)))
+        left -= given[index]
+    return given
+
+
+def budget_of(
+    deal: Deal, payload: Generator, prepares: bool, place: tuple[int, int], bounds: tuple[int | None, int | None]
+) -> Budget:
+    """One agent's part of a run's budget; files that are uploaded before it count, too.
+
+    Args:
+        deal: what agents do.
+        payload: of the files.
+        prepares: whether its files are uploaded before.
+        place: which agent, of how many.
+        bounds: the run's operations and bytes at most; None for no bound.
+    """
+    index, agents = place
+    max_ops, max_bytes = bounds
+    if max_ops is None and max_bytes is None:
+        return Budget()
+    loads = [deal.load(each, agents) for each in range(agents)]
+    times, unit = 1 + prepares, 1
+    ops = [load.ops if load else deal.count(each, agents) * times for each, load in enumerate(loads)]
+    units = [load.size_bytes if load else 0 for load in loads]
+    if loads[0] is None:
+        units, unit = ops, max(1, payload.size_bytes)
+
+    def part(whole: int | None, wanted: Sequence[int], unit: int) -> int | None:
+        return None if whole is None else _shares(whole // unit, wanted)[index] * unit
+
+    return Budget(part(max_ops, ops, 1), part(max_bytes, units, unit))
 
 
 def task_of(driver: Driver, operation: Verb, files: Files, targets: Mapping[Any, Any]) -> Upload | OnFile:

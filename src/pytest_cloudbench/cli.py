@@ -88,6 +88,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     clean.set_defaults(run=_clean)
+    recover = commands.add_parser(
+        "recover",
+        help="merge the records that killed runs left",
+        description="Merge the logs that agents of killed runs left into Parquet files, each with an entry beside it "
+        "that is marked as interrupted and is nobody's baseline. Logs of runs that still live are left alone.",
+    )
+    recover.add_argument(
+        "results", metavar="RESULTS", nargs="?", type=Path, default=Path("results"),
+        help="the folder that --cloudbench-results named (default: %(default)s)",
+    )  # fmt: skip
+    recover.add_argument("--dry-run", action="store_true", help="only say what would be merged")
+    recover.add_argument(
+        "--force", action="store_true", help="also runs of other machines or containers: nobody can tell if they live"
+    )
+    recover.set_defaults(run=_recover)
     new = commands.add_parser(
         "new",
         help="write a commented example of an experiment without Python",
@@ -247,6 +262,32 @@ def _remove(left: Left) -> str:
         return journal.remove(driver, left)
     finally:
         driver.close()
+
+
+def _recover(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.results import recovery
+
+    if not options.results.is_dir():
+        raise UsageError(f"recover {options.results}: expected the folder that --cloudbench-results named")
+    status = 0
+    for left in list(recovery.find_left(options.results)):
+        run = ascii(left.note["fullname"])[1:-1]
+        if left.lives or (left.lives is None and not options.force):
+            why = "still runs" if left.lives else "may run on another machine or in a container; see --force"
+            sys.stdout.write(f"left as it is: {run}: {why}\n")
+            continue
+        if options.dry_run:
+            sys.stdout.write(f"would be recovered: {run}: {', '.join(sorted(map(ascii, left.logs)))}\n")
+            continue
+        try:
+            done = recovery.recover(left)
+        except CloudbenchError as error:
+            sys.stdout.write(f"left as it is: {run}: {ascii(str(error))[1:-1]}\n")
+            status = 1
+        else:
+            if done is not None:
+                sys.stdout.write(f"recovered: {run}: {done[0]} records in {ascii(str(done[1]))[1:-1]}\n")
+    return status
 
 
 def _emulate(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ process without xdist. Nothing here measures: it starts, merges and judges.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import shutil
 import threading
@@ -37,7 +38,7 @@ from pytest_cloudbench.model import (
     Verb,
 )
 from pytest_cloudbench.records import OpTable
-from pytest_cloudbench.results import benchmarks, oplog
+from pytest_cloudbench.results import benchmarks, oplog, recovery
 from pytest_cloudbench.results.machine import machine_text
 
 __all__ = ["Conductor", "Finding", "check_provider", "parse_provider"]
@@ -255,6 +256,7 @@ class Conductor:
         run = self._runs.get(payload[0])
         if run is not None:
             run.logs[agent] = Path(payload[1])
+            self._note(run)
 
     def _report(self, agent: str, payload: Mapping[str, str]) -> None:
         """Keep a text for the end, and its file beside the records."""
@@ -288,9 +290,18 @@ class Conductor:
         self._runs[about["run"]] = _Run(
             folder, item, about, start_ns, wall_ms, notes=list(about["notes"]), cpu_ticks=_cpu_ticks()
         )
+        self._note(self._runs[about["run"]])
         self.meter.begin(item.nodeid, about["ops"], start_ns)
         self.on_start()
         return {"start_ns": start_ns}
+
+    def _note(self, run: _Run) -> None:
+        """Write down what ``cloudbench recover`` needs if this process is killed; a full disk is no reason to stop."""
+        about = run.about
+        names = {key: about[key] for key in ("fullname", "name", "run", "params")}
+        facts = {**self._info(run.item, about), **about["facts"], "planned_ops": about["ops"]}
+        with contextlib.suppress(OSError):
+            recovery.write_note(run.folder, {**names, "run_id": self.facts.run_id, "info": facts}, run.logs)
 
     def _all_measured(self, item: Item, payloads: dict[str, Any]) -> None:
         """No agent does operations any more: how busy was this machine?"""

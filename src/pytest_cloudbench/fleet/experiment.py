@@ -5,7 +5,6 @@ What may live here: one run from its empty folder to its merged result, and conc
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from pytest_cloudbench.engine import Budget, Engine
 from pytest_cloudbench.expect import Expectation
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.facts import Names, RunFacts, slug
+from pytest_cloudbench.fleet.logs import open_log
 from pytest_cloudbench.fleet.operations import Deal, Files, OnFile, Upload, budget_of, task_of
 from pytest_cloudbench.fleet.provider import Provider
 from pytest_cloudbench.fleet.room import available_bytes, check_room
@@ -289,7 +289,7 @@ class Experiment:
         }  # fmt: skip
         agent = self.agent
         agent.gather(f"start:{run}", about)
-        with self._log(run) as log:
+        with open_log(self.agent, self.facts, self.nodeid, run) as log:
             yield log
         self._parts.append(self._handed_in(run, log, "", stopped="", verified=False))
 
@@ -389,7 +389,7 @@ class Experiment:
         stopped = self._prepare(run) if run.is_prepared else ""
         planned_s = deal.planned_s() / self.facts.time_scale
         lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
-        with self._log(run.name, lambda *told: agent.tell("progress", told)) as log:
+        with open_log(agent, self.facts, self.nodeid, run.name, lambda *told: agent.tell("progress", told)) as log:
             log.samples = max(1, _SAMPLES // agent.count)
             engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget)
             begun_cpu_s = time.process_time()
@@ -464,16 +464,6 @@ class Experiment:
             "arrival": repr(deal.arrival),
             "loop": "closed" if isinstance(deal.arrival, Closed) else "open", "names": asdict(files.names),
         }  # fmt: skip
-
-    def _log(self, run: str, progress: Callable[..., None] | None = None) -> OpLog:
-        """This agent's log of a run: in the run's folder, or in a temporary one on another host."""
-        agent, header = self.agent, {"agent": self.agent.name, "nodeid": self.nodeid}
-        if not agent.same_clock:
-            return OpLog(Path(tempfile.mkdtemp(prefix="cloudbench-")) / f"{agent.name}.oplog", header, progress)
-        return OpLog(
-            Path(self.facts.results) / slug(run) / f"{agent.name}.oplog", header, progress,
-            moved=lambda path: agent.tell("moved", [run, str(path)]),
-        )  # fmt: skip
 
     # -- what is not measured ---------------------------------------------------------------------
 

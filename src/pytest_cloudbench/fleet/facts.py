@@ -24,6 +24,7 @@ class RunFacts:
         max_lateness_s: the bound on lateness p99.
         results: the folder for this run's records.
         host: see ``agent.host_id``.
+        owner: the controller's process, as ``results.owner`` describes it.
     """
 
     run_id: str
@@ -34,6 +35,7 @@ class RunFacts:
     max_lateness_s: float
     results: str
     host: str
+    owner: str = ""
 
     def plain(self) -> dict[str, Any]:
         """As a dictionary of plain values."""

@@ -24,7 +24,7 @@ from pytest_cloudbench.fleet.facts import RunFacts
 from pytest_cloudbench.fleet.interrupts import is_ctrl_c_ignored
 from pytest_cloudbench.live import Live, Spoken, terminal
 from pytest_cloudbench.model import CloudbenchError, ConfigError, UsageError
-from pytest_cloudbench.results import benchmarks
+from pytest_cloudbench.results import benchmarks, recovery
 
 __all__ = ["Serving", "Workers"]
 
@@ -140,9 +140,9 @@ class Serving:
 
     def _show_progress(self) -> None:
         """Show progress from the first experiment on: on a terminal all the time, elsewhere now and then."""
-        if not self._is_said and is_ctrl_c_ignored():
-            self._say(f"cloudbench: Ctrl-C is ignored, as this run was started; `kill {os.getpid()}` ends it in order")
-        self._is_said = True
+        if not self._is_said:
+            self._is_said = True
+            self._say_before()
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         if self._live is not None or reporter is None or self.config.option.verbose < 0:
             return
@@ -153,6 +153,16 @@ class Serving:
             self._live = Spoken(self._say if self._distributed else self._past_capture(), self.conductor.meter.progress)
         if self._live is not None:
             self.conductor.on_end = self._live.hide
+
+    def _say_before(self) -> None:
+        """What one should know before the first experiment."""
+        if is_ctrl_c_ignored():
+            self._say(f"cloudbench: Ctrl-C is ignored, as this run was started; `kill {os.getpid()}` ends it in order")
+        root = Path(self.facts.results).parents[1]
+        killed = sum(left.lives is False for left in recovery.find_left(root))
+        if killed:
+            runs = "a killed run has" if killed == 1 else f"{killed} killed runs have"
+            self._say(f"cloudbench: {runs} left records; `cloudbench recover {_relative(root)}` merges them")
 
     def _past_capture(self) -> Callable[[str], None]:
         """Writes lines while a test runs in this process: another thread must not suspend pytest's capture."""

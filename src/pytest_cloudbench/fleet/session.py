@@ -22,6 +22,7 @@ from pytest_cloudbench.fleet.facts import RunFacts
 from pytest_cloudbench.fleet.interrupts import Interrupts
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.options import long_name, taken_names
+from pytest_cloudbench.results.owner import owner_text
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.agent import Agent
@@ -238,6 +239,7 @@ def _run_facts(config: pytest.Config) -> RunFacts:
         max_lateness_s=option.cloudbench_max_lateness,
         results=str(root / _machine_id() / run_id),
         host=host_id(),
+        owner=owner_text(),
     )
 
 

@@ -9,7 +9,9 @@ when a name moves.
 
 from __future__ import annotations
 
+import datetime
 import json
+import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +27,17 @@ import pytest
 from pytest_cloudbench.baseline import Stored
 from pytest_cloudbench.model import ResultsError, UsageError
 
-__all__ = ["Runs", "add_entry", "enabled_here", "is_loaded", "save", "storage", "stored_runs", "take_entries"]
+__all__ = [
+    "Runs",
+    "add_entry",
+    "enabled_here",
+    "is_loaded",
+    "save",
+    "storage",
+    "stored_runs",
+    "take_entries",
+    "write_entry",
+]
 
 _NUMBERED = "[0-9][0-9][0-9][0-9]_"
 """Files of runs, as pytest-benchmark names them; others in its folder, such as published tables, are none."""
@@ -84,6 +96,34 @@ def add_entry(
     session = _session(config)
     if session is None:
         return
+    session.benchmarks.append(_made(name, fullname, params, extra_info, data_s, group, iterations, options))
+
+
+def write_entry(
+    path: Path, *, name: str, fullname: str, params: Mapping[str, Any], extra_info: dict[str, Any],
+    data_s: Sequence[float],
+) -> None:  # fmt: skip
+    """Write a file of pytest-benchmark's with one entry, outside any session. Raises OSError."""
+    import pytest_benchmark
+
+    entry = _made(name, fullname, params, extra_info, data_s).as_dict(include_data=False)
+    document = {
+        "machine_info": {},
+        "commit_info": {},
+        "benchmarks": [entry],
+        "datetime": datetime.datetime.now(datetime.UTC).isoformat(),
+        "version": pytest_benchmark.__version__,
+    }
+    partial = path.with_suffix(".json-partial")
+    partial.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _made(
+    name: str, fullname: str, params: Mapping[str, Any], extra_info: dict[str, Any], data_s: Sequence[float],
+    group: str | None = None, iterations: int = 1, options: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:  # fmt: skip
+    """An entry as pytest-benchmark's session holds them."""
     fixture = SimpleNamespace(
         name=name, fullname=fullname, group=group, param=name.partition("[")[2].removesuffix("]") or None,
         params=dict(params) or None, extra_info=extra_info, cprofile_stats=None, has_error=False,
@@ -91,7 +131,7 @@ def add_entry(
     entry = _entry_class()(fixture, iterations=iterations, options=dict(options))
     entry.stats.data = array("d", data_s)
     vars(entry.stats).update(_quantiles(entry.stats.data))
-    session.benchmarks.append(entry)
+    return entry
 
 
 @cache

@@ -1,0 +1,58 @@
+"""Whose files are these, and does that process still live? Told by host, boot, namespace, pid and start, never by age.
+
+What may live here: the description of a process, and looking for it. Imported by fifty agents: keep it light.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+__all__ = ["lives", "owner_text"]
+
+
+@cache
+def owner_text() -> str:
+    """This process, so that another one can tell later whether it still lives: host, boot, namespace, pid, start."""
+    return json.dumps([platform.node(), _boot(), _pid_namespace(), os.getpid(), _start_ticks(os.getpid())])
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 where there is none, or the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return 0 if fields[0] in "ZX" else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def lives(owner: str) -> bool | None:
+    """Whether a process lives that ``owner_text`` has described; None where that cannot be told from here."""
+    try:
+        node, boot, namespace, pid, start_ticks = json.loads(owner)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if node != platform.node() or not isinstance(pid, int) or not boot:
+        return None
+    if boot != _boot():
+        return False
+    if namespace != _pid_namespace():
+        return None
+    return bool(start_ticks != 0 and _start_ticks(pid) == start_ticks)

@@ -1,0 +1,186 @@
+"""What a killed run has left: agents' logs that nobody merged, and how they become records and an entry after all.
+
+What may live here: the note beside a run's logs, finding them, and the merge.
+Nothing found on disk is trusted: notes and logs may be torn, of another program, or made to harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench import stats
+from pytest_cloudbench.model import Outcome, ResultsError
+from pytest_cloudbench.records import OpTable
+from pytest_cloudbench.results import benchmarks, oplog
+from pytest_cloudbench.results.owner import lives, owner_text
+
+__all__ = ["Left", "find_left", "recover", "write_note"]
+
+_NOTE = "run.json"
+_MOST_BYTES = 1 << 20
+"""No note and no first line of a log is longer."""
+_KEYS = {"fullname": str, "name": str, "run": str, "run_id": str, "owner": str, "params": dict, "info": dict}
+_WHY = "interrupted: the process that merges was killed"
+
+
+def write_note(folder: Path, note: Mapping[str, Any], logs: Mapping[str, Path]) -> None:
+    """Write down beside a run's logs what its entry says, and which logs are elsewhere. Raises OSError."""
+    partial = folder / f"{_NOTE}.partial"
+    elsewhere = {agent: str(path) for agent, path in logs.items()}
+    partial.write_text(json.dumps({**note, "owner": owner_text(), "logs": elsewhere}), encoding="utf-8")
+    os.replace(partial, folder / _NOTE)
+
+
+@dataclass(slots=True)
+class Left:
+    """The logs of one run that nobody has merged.
+
+    Attributes:
+        folder: where they are.
+        note: what ``write_note`` wrote, or what the logs themselves say.
+        logs: regular files of that run, by agent.
+        lives: whether a process lives that may still write or merge them; None where that cannot be told.
+    """
+
+    folder: Path
+    note: dict[str, Any]
+    logs: dict[str, Path] = field(default_factory=dict)
+    lives: bool | None = None
+
+
+def find_left(results: Path) -> Iterator[Left]:
+    """All runs below a results folder with logs that nobody has merged. What cannot be read is passed over."""
+    for place, folders, names in os.walk(results):
+        folders.sort()
+        if any(name.endswith(".oplog") for name in names) and (left := _left_in(Path(place))) is not None:
+            yield left
+
+
+def _left_in(folder: Path) -> Left | None:
+    note = _read_note(folder)
+    logs = {path.stem: path for path in sorted(folder.glob("*.oplog"))}
+    run = note.get("run")
+    for agent, text in dict(note.get("logs") or {}).items() if run else ():
+        elsewhere = Path(str(text))
+        if elsewhere.suffix == ".oplog" and _head(elsewhere).get("run") == run:  # not just any file that a note names
+            logs[agent] = elsewhere
+    logs = {agent: path for agent, path in logs.items() if _is_regular(path)}
+    if not logs:
+        return None
+    heads = {agent: _head(path) for agent, path in logs.items()}
+    first = next((head for head in heads.values() if isinstance(head.get("nodeid"), str)), {})
+    named = str(first.get("nodeid", folder.name))
+    known = {"fullname": named, "name": named.rpartition("::")[2], "run": named, "run_id": folder.parent.name}
+    note = {**known, "params": {}, "info": {}, "owner": str(first.get("owner", "")), **note}
+    writers = {str(head["writer"]) for head in heads.values() if "writer" in head}
+    states = [lives(owner) for owner in {note["owner"], *writers}]
+    return Left(folder, note, logs, True if True in states else None if None in states else False)
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _read_note(folder: Path) -> dict[str, Any]:
+    found = _object(folder / _NOTE, whole=True)
+    return {key: found[key] for key, kind in (_KEYS | {"logs": dict}).items() if isinstance(found.get(key), kind)}
+
+
+def _head(path: Path) -> dict[str, Any]:
+    return _object(path, whole=False)
+
+
+def _object(path: Path, *, whole: bool) -> dict[str, Any]:
+    """The JSON object that is a file or its first line; an empty one where there is none."""
+    if not _is_regular(path):  # a FIFO would wait for ever
+        return {}
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_MOST_BYTES) if whole else file.readline(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def recover(left: Left) -> tuple[int, Path] | None:
+    """Merge the logs of a run into a Parquet file and an entry beside it, and remove them.
+
+    A second call, also at the same time in another process, or after one that was killed, changes nothing.
+    Returns how many records there were, and the Parquet file; None where another one has recovered them. Raises
+    ResultsError, with everything left as it was.
+    """
+    target = left.folder.with_name(f"{left.folder.name}.parquet")
+    with _alone(left.folder):
+        logs = [path for path in left.logs.values() if _is_regular(path)]
+        if not logs:
+            return None
+        try:
+            table = OpTable(*map(oplog.read_log, logs))
+            if not (target.exists() and len(oplog.read_parquet(target)) == len(table)):
+                if target.exists():  # of other records: both stay
+                    target = target.with_name(f"{left.folder.name}-recovered.parquet")
+                facts = {"nodeid": left.note["fullname"], "run_id": left.note["run_id"]}
+                oplog.write_parquet(table, target, facts)
+            _write_entry(left, table, target)
+            count = len(table)
+        except (OSError, ArithmeticError, ValueError, TypeError, RecursionError) as error:
+            raise ResultsError(f"{left.folder}: cannot be recovered: {error}") from error
+        for path in logs:
+            path.unlink(missing_ok=True)
+        for rest in (_NOTE, f"{_NOTE}.partial"):
+            (left.folder / rest).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what else is in it is not ours
+            left.folder.rmdir()
+    return count, target
+
+
+def _write_entry(left: Left, table: OpTable, records: Path) -> None:
+    """An entry that says what happened, and that no gate takes for a baseline."""
+    summary, note = stats.summarize(table, None), left.note
+    planned = note["info"].get("planned_ops")
+    missing = [f"{planned - len(table)} of {planned} operations were not tried"] if isinstance(planned, int) else []
+    info = {
+        **note["info"],
+        **summary.metrics,
+        "ops": summary.ops,
+        **{name.value: summary.outcomes.get(name, 0) for name in Outcome if name is not Outcome.LOST},
+        "errors": {kind.value: count for kind, count in summary.kinds.items()},
+        "ops_file": str(Path(records.parent.name) / records.name),
+        "outcome": "interrupted",
+        "doubts": [_WHY, *missing],
+    }
+    data_s = list(summary.response_s) or [info["elapsed"] or 0.0]
+    benchmarks.write_entry(
+        records.with_suffix(".json"), name=note["name"], fullname=note["fullname"], params=note["params"],
+        extra_info=info, data_s=data_s,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Only one process at a time does this, and one that is killed lets the next one in."""
+    try:
+        import fcntl
+    except ImportError:  # Windows removes no file that another process has open
+        yield
+        return
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # another one was quicker
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

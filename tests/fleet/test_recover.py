@@ -1,0 +1,208 @@
+"""A killed controller leaves logs: the next run says so; ``cloudbench recover`` merges them once, and no live one's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.model import Op, Outcome, Verb
+from pytest_cloudbench.results import owner, recovery
+from pytest_cloudbench.results.oplog import OpLog, read_parquet
+
+from .harness import FOLDER, IDEAL, Lab, Running, keys
+from .test_sessions import ENDLESS, SPREAD
+
+QUICK = """
+    def test_quick(experiment, payloads):
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=2).check()
+"""
+DEAD = json.dumps([*json.loads(owner.owner_text())[:3], 2**22 + 1, 1])
+
+
+def recover(folder: Path, *options: str, status: int = 0) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_cloudbench.cli", "recover", *options],
+        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (status, ""), done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def kill_in_mid_run(lab: Lab, provider: tuple[str, str], spread: list[str]) -> int:
+    """Kill the controller when each agent has logged 40 operations, and wait until its agents have gone."""
+    running = lab.write(ENDLESS).start(*provider, *spread)
+    agents = ("gw0", "gw1") if spread else ("main",)
+    for agent in agents:
+        running.wait_for_records(agent, "test_long", 40)
+    running.process.kill()
+    run = running.end()
+    assert run.leftovers == []
+    return 40 * len(agents)
+
+
+@SPREAD
+@pytest.mark.parametrize("chosen", [FOLDER, IDEAL], ids=["folder", "emulated"])
+def test_what_a_killed_controller_left_is_recovered(lab: Lab, chosen: tuple[str, str], spread: list[str]) -> None:
+    least = kill_in_mid_run(lab, chosen, spread)
+    next_run = lab.write(QUICK, "test_quick.py").run(*chosen, "test_quick.py")
+    assert next_run.lines_with("cloudbench: a killed run has left records; `cloudbench recover results` merges them")
+    (line,) = recover(lab.folder, "--dry-run")
+    assert line.startswith(f"would be recovered: test_it.py::test_long[{chosen[1]}]: ")
+    (line,) = recover(lab.folder)
+    assert line.startswith(f"recovered: test_it.py::test_long[{chosen[1]}]: ")
+    (path,) = [path for path in lab.folder.rglob("*.parquet") if "test_long" in path.name]
+    records = keys(read_parquet(path))
+    assert len(records) == len(set(records)) >= least
+    assert f": {len(records)} records in " in line
+    (entry,) = json.loads(path.with_suffix(".json").read_text())["benchmarks"]
+    assert entry["fullname"] == f"test_it.py::test_long[{chosen[1]}]"
+    info = entry["extra_info"]
+    assert (info["ops"], info["outcome"], info["planned_ops"]) == (len(records), "interrupted", 16000)
+    assert info["doubts"] == [
+        "interrupted: the process that merges was killed", f"{16000 - len(records)} of 16000 operations were not tried"
+    ]  # fmt: skip
+    assert list(lab.folder.rglob("*.oplog")) == list(lab.folder.rglob("run.json")) == []
+    assert recover(lab.folder) == [], "again, there is nothing to do"
+    last_run = lab.run(*chosen, "test_quick.py")
+    assert "recover" not in last_run.text
+
+
+def stop_in_mid_run(lab: Lab) -> Running:
+    running = lab.write(ENDLESS).start(*FOLDER, "-n", "2")
+    running.wait_for_records("gw1", "test_long", 20)
+    running.wait_for_records("gw0", "test_long", 20)
+    return running
+
+
+def test_a_live_run_is_left_alone(lab: Lab) -> None:
+    running = stop_in_mid_run(lab)
+    assert recover(lab.folder) == ["left as it is: test_it.py::test_long[folder:objects]: still runs"]
+    assert recover(lab.folder, "--force") == ["left as it is: test_it.py::test_long[folder:objects]: still runs"]
+    running.workers()["gw0"].suspend()  # an agent that may yet write, though the controller has gone
+    running.process.kill()
+    running.process.wait()
+    assert recover(lab.folder) == ["left as it is: test_it.py::test_long[folder:objects]: still runs"]
+    running.destroy()
+    assert len(recover(lab.folder)) == 1
+
+
+# --- without a run ---
+
+
+def left_behind(folder: Path, count: int = 100, agents: int = 2, **head: Any) -> Path:
+    """A run's folder as a killed one leaves it."""
+    place = folder / "results" / "machine" / "run" / "test_it"
+    for agent in range(agents):
+        header = {"agent": f"gw{agent}", "nodeid": "a.py::test_it", "run": "a.py::test_it#1", "owner": DEAD, **head}
+        with OpLog(place / f"gw{agent}.oplog", header) as log:
+            for seq in range(count):
+                log.record(Op(Verb.PUT, agent, seq, agent, 3, 4, 0, 5, 6, Outcome.OK))
+    return place
+
+
+def test_logs_without_a_note_say_enough_themselves(tmp_path: Path) -> None:
+    place = left_behind(tmp_path)
+    (line,) = recover(tmp_path)
+    assert line == "recovered: a.py::test_it: 200 records in results/machine/run/test_it.parquet"
+    assert len(read_parquet(place.with_name("test_it.parquet"))) == 200
+    assert not place.exists()
+
+
+def test_a_torn_log_gives_its_whole_records_and_a_strange_one_is_left(tmp_path: Path) -> None:
+    place = left_behind(tmp_path)
+    os.truncate(place / "gw1.oplog", (place / "gw1.oplog").stat().st_size - 10)
+    (line,) = recover(tmp_path)
+    assert ": 199 records in " in line
+    left_behind(tmp_path / "two")
+    (tmp_path / "two/results/machine/run/test_it/gw7.oplog").write_bytes(b"\x00\xff nothing of ours\n")
+    (line,) = recover(tmp_path / "two", status=1)
+    assert line.startswith("left as it is: a.py::test_it: ")
+    assert "is not an operation log" in line
+    assert len(list((tmp_path / "two").rglob("*.oplog"))) == 3, "everything is left as it was"
+
+
+@pytest.mark.parametrize("note", [
+    "", "{", "[]", "null", "[" * 100_000, '{"owner": 7, "logs": [], "info": 3, "params": "x"}',
+    '{"logs": {"gw9": "/etc/passwd", "gw8": "/dev/zero", "gw7": 5}, "run": "a.py::test_it#1"}',
+    '{"fullname": "\\u001b[31m\\nred", "info": {"planned_ops": "many"}}',
+])  # fmt: skip
+def test_a_note_that_is_torn_or_made_to_harm_does_none(tmp_path: Path, note: str) -> None:
+    place = left_behind(tmp_path)
+    (place / "run.json").write_text(note)
+    os.mkfifo(place / "gw5.oplog")
+    (place / "gw6.oplog").symlink_to("/dev/zero")
+    (line,) = recover(tmp_path)
+    assert line.startswith("recovered: ")
+    assert line.isprintable()
+    assert ": 200 records in " in line
+    assert sorted(path.name for path in place.iterdir()) == ["gw5.oplog", "gw6.oplog"]
+    assert recover(tmp_path) == []
+
+
+def test_a_log_that_went_on_elsewhere_is_found_by_the_note(tmp_path: Path) -> None:
+    place = left_behind(tmp_path)
+    moved = tmp_path / "cloudbench-1-x-gw1.oplog"
+    (place / "gw1.oplog").rename(moved)
+    recovery.write_note(place, {"run": "a.py::test_it#1"}, {"gw1": moved})
+    note = json.loads((place / "run.json").read_text())
+    (place / "run.json").write_text(json.dumps({**note, "owner": DEAD}))
+    (line,) = recover(tmp_path)
+    assert ": 200 records in " in line
+    assert not moved.exists()
+
+
+@pytest.mark.parametrize("change", [(0, "another-host"), (2, "pid:[7]")], ids=["host", "container"])
+def test_whose_owner_cannot_be_seen_from_here_is_left_unless_forced(tmp_path: Path, change: tuple[int, str]) -> None:
+    described = json.loads(DEAD)
+    described[change[0]] = change[1]
+    left_behind(tmp_path, owner=json.dumps(described))
+    (line,) = recover(tmp_path)
+    assert line.startswith("left as it is: a.py::test_it: may run on another machine")
+    assert len(recover(tmp_path, "--force")) == 1
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+def test_a_process_with_the_owners_number_is_not_the_owner() -> None:
+    described = json.loads(owner.owner_text())
+    assert owner.lives(json.dumps(described)) is True
+    assert owner.lives(json.dumps([*described[:4], described[4] + 1])) is False
+    assert owner.lives(json.dumps([described[0], "another boot", *described[2:]])) is False
+    assert [owner.lives(text) for text in ("", "7", "[]", "[" * 100_000)] == [None] * 4
+
+
+def test_a_recovery_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
+    """After the records were written, before the logs were removed."""
+    place = left_behind(tmp_path)
+    (left,) = recovery.find_left(tmp_path)
+    kept = {path.name: path.read_bytes() for path in place.iterdir()}
+    assert recovery.recover(left) == (200, place.with_name("test_it.parquet"))
+    place.mkdir()
+    for name, content in kept.items():
+        (place / name).write_bytes(content)
+    assert len(recover(tmp_path)) == 1
+    assert sorted(path.name for path in place.parent.iterdir()) == ["test_it.json", "test_it.parquet"]
+    assert len(read_parquet(place.with_name("test_it.parquet"))) == 200
+
+
+def test_two_at_a_time_recover_each_run_once(tmp_path: Path) -> None:
+    left_behind(tmp_path, count=5000, agents=4)
+    command = [sys.executable, "-m", "pytest_cloudbench.cli", "recover"]
+    both = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [line for each in both for line in each.communicate(timeout=60)[0].splitlines()]
+    assert [each.returncode for each in both] == [0, 0, 0]
+    assert said == ["recovered: a.py::test_it: 20000 records in results/machine/run/test_it.parquet"]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_cloudbench.cli", "recover", "nowhere"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (4, "", 1)

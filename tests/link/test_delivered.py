@@ -46,6 +46,7 @@ def test_a_link_as_asked() -> None:
         (UP, {"loss": {"sent": 1000, "arrived": 1000, "back": 999}}, "down loss"),
         (Way(delay_ms=20, rate_bit_per_s=5e6), {"rates": {"up": 10e6}}, "up rate"),
         (Way(delay_ms=20, rate_bit_per_s=5e6), {"rates": {"up": None}}, "up rate: 5e+06 bit/s asked, not measured"),
+        (Way(delay_ms=20, rate_bit_per_s=21e6), {"rates": {"up": 10e6}, "up": STREAM}, "up rate"),
         (UP, {"missed": {"up": 3, "down": 0}}, "missed 3"),
         (UP, {"delay": {"up_ns": [], "down_ns": []}}, "not measured"),
     ],
@@ -67,6 +68,11 @@ def test_a_stream_that_has_not_come_up_to_speed_does_not_make_a_link_slow() -> N
     assert got.is_as_asked
     assert got.up.throughput_bit_per_s == pytest.approx(10.4e6)
     assert got.up.rate_bit_per_s == 11.9e6
+
+
+def test_a_rate_that_only_a_stream_reaches_is_reached() -> None:
+    link = Way(delay_ms=20, rate_bit_per_s=10e6)
+    assert judged(link, DOWN, seen(up=STREAM, rates={"up": 7e6})).is_as_asked
 
 
 SECONDS = 1_000_000_000

@@ -170,6 +170,7 @@ def test_a_command_that_fails_at_first_is_measured_afterwards_and_its_failure_to
     assert again.is_valid
     assert copy.is_valid
     assert session.never_synced == ""
+    assert session.notes()[0] == f"changes that were not carried out: 1; the first: {CAUSE}"
 
 
 def test_a_client_that_ends_makes_the_rest_invalid(start: Start) -> None:

@@ -63,7 +63,7 @@ class SyncSession:
         self._seed, self._timeout_s = seed, timeout_s
         self._stack = ExitStack()
         self._broken = ""
-        self._synced, self._failure, self._lost_base = 0, "", ""
+        self._synced, self._failed, self._failure, self._lost_base = 0, 0, "", ""
         self._lacks: str | None = None
         self._started = False
         self._start_error: ClientError | None = None
@@ -160,7 +160,7 @@ class SyncSession:
     def has_failed(self, error: ClientError) -> str:
         """A change did not get to the server; why, briefly."""
         why = briefly(error)
-        self._failure = self._failure or why
+        self._failed, self._failure = self._failed + 1, self._failure or why
         return why
 
     def record(self) -> dict[str, Any]:
@@ -179,7 +179,10 @@ class SyncSession:
 
     def notes(self) -> list[str]:
         """What a reader of its numbers should know."""
-        return [*self.network.notes(), *proof_notes(self.proofs)]
+        failed = (
+            [f"changes that were not carried out: {self._failed}; the first: {self._failure}"] if self._failed else []
+        )
+        return [*failed, *self.network.notes(), *proof_notes(self.proofs)]
 
     # --- one phase ---
 

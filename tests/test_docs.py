@@ -157,6 +157,7 @@ RULES = [
     Rule(r"cloudbench\b.*--(help|version)\b|cloudbench$", "as written", as_written),
     Rule(r"cloudbench new\b", "to the screen: what is there is not overwritten", lambda command: [*command[:2], "-"]),
     Rule(r"cloudbench schema\b", "as written", as_written),
+    Rule(r"cloudbench published\b(?!.*--run)", "as written", as_written),
     Rule(r"cloudbench [a-z]+", "serves for ever, or needs an account: options are parsed", only_help),
     Rule(r"towncrier (build|create)\b", "changes the checkout: options are parsed", only_help),
     Rule(r"(python3? -m )?tox\b", "installs for minutes; its options are tox's own", not_run),

@@ -94,3 +94,9 @@ def test_without_a_terminal_and_with_no_color_there_are_none(lab: Lab) -> None:
 def test_what_is_in_doubt_is_yellow(lab: Lab) -> None:
     run = lab.write(TESTS).run(*FOLDER, "-k", "test_fine", "--max-ops", "4", "--color=yes")
     assert run.lines_with("\x1b[33m! folder:objects: --max-ops 4 is used up")
+
+
+def test_a_gate_that_cannot_be_judged_fails_and_is_red(lab: Lab) -> None:
+    run = lab.write(TESTS).run(*FOLDER, "-k", "test_fine", "--max-ops", "4", *GATES[:2], "--color=yes")
+    assert run.status == 1
+    assert run.lines_with("\x1b[31m  folder:objects: gate loss_rate:0.5: unknown, ")

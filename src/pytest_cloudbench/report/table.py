@@ -92,14 +92,14 @@ def render(findings: Sequence[_Finding], width: int) -> list[str]:
 
 
 _TONES = (
+    (re.compile(r"  .*(: broken, measured | breaks the bound |: gate \S+: unknown, )"), {"red": True}),
     (re.compile(r"! |  .*: unknown, "), {"yellow": True}),
-    (re.compile(r"  .*(: broken, measured | breaks the bound )"), {"red": True}),
     (re.compile(r"  .*( is within the bound |\d expectations? met$)"), {"green": True}),
 )
 
 
 def markup(line: str) -> Mapping[str, bool]:
-    """How a line of ``render`` is shown where there are colours: broken is red, in doubt yellow, met green."""
+    """How a line of ``render`` is shown where there are colours: what fails is red, in doubt yellow, met green."""
     return next((tone for pattern, tone in _TONES if pattern.match(line)), {})
 
 

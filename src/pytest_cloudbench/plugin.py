@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 _SESSION = pytest.StashKey[Any]()
+_ITEM_HOOKS = "cloudbench-items"
 _EVERYWHERE = pytest.StashKey[bool]()
 """Whether an item runs on all agents at the same time."""
 
@@ -119,7 +120,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "fleet" in getattr(item, "fixturenames", ()):
             from pytest_cloudbench.fleet.items import comes_to
 
-            item.stash[_EVERYWHERE] = "fleet" in comes_to(item, __name__)
+            item.stash[_EVERYWHERE] = everywhere = "fleet" in comes_to(item, __name__)
+            if everywhere:
+                _watch_items(item.config)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist lets the controller schedule what was collected
@@ -132,31 +135,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             ours = _session(session.config)
             ours.fleet_run = True
             ours.agent.tell("collected", fleet)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_protocol."""
-    everywhere = item.stash.get(_EVERYWHERE, False)
-    session = _session(item.config) if everywhere else item.config.stash.get(_SESSION, None)
-    if session is None or not (everywhere or (session.fleet_run and _runs_alone(item))):
-        return None
-    from pytest_cloudbench.fleet import protocol
-
-    (protocol.run_everywhere if everywhere else protocol.run_solo)(item, nextitem, session.agent)
-    return True
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # what it raises is what the test has raised, for every other plugin
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_call."""
-    return (yield from _gated(item))
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # for runs in fixtures, after the test
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_teardown."""
-    return (yield from _gated(item))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all others: nothing that they add may show a secret
@@ -199,6 +177,40 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     session = config.stash.get(_SESSION, None)
     if session is not None:
         session.close()
+
+
+# -- items: hooks that a session without ours does not pay for ------------------------------------------
+
+
+class _ItemHooks:
+    """Registered when the first test turns up that uses one of our fixtures."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_protocol."""
+        everywhere = item.stash.get(_EVERYWHERE, False)
+        session = _session(item.config) if everywhere else item.config.stash.get(_SESSION, None)
+        if session is None or not (everywhere or (session.fleet_run and _runs_alone(item))):
+            return None
+        from pytest_cloudbench.fleet import protocol
+
+        (protocol.run_everywhere if everywhere else protocol.run_solo)(item, nextitem, session.agent)
+        return True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # what it raises is what the test has raised, for every other plugin
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_call."""
+        return (yield from _gated(item))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # for runs in fixtures, after the test
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_teardown."""
+        return (yield from _gated(item))
+
+
+def _watch_items(config: pytest.Config) -> None:
+    if not config.pluginmanager.has_plugin(_ITEM_HOOKS):
+        config.pluginmanager.register(_ItemHooks(), _ITEM_HOOKS)
 
 
 # -- pytest-xdist -------------------------------------------------------------------------------------
@@ -320,4 +332,5 @@ def _session(config: pytest.Config) -> Any:
         from pytest_cloudbench.fleet.worker import open_session
 
         session = config.stash[_SESSION] = open_session(config)
+        _watch_items(config)
     return session

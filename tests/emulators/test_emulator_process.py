@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -82,6 +83,36 @@ def test_killed_emulator_is_reported() -> None:
             running.control(get="stats")
     assert running.exit_reason() == "killed by signal 9"
     assert not Path(running.endpoint.ca_file).exists()
+
+
+def test_one_that_is_stopped_for_ever_is_ended_and_a_healthy_one_is_not() -> None:
+    with start("ideal") as healthy, start("ideal") as stopped:
+        healthy.watch(0.5)
+        stopped.watch(0.5)
+        os.kill(stopped.endpoint.pid, signal.SIGSTOP)
+        stopped._process.wait(20)
+        assert stopped.exit_reason() == "it answered nothing for 0.5 s and was ended"
+        assert healthy.alive()
+        assert healthy.control(get="stats")["ok"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_requests_that_a_signal_cuts_off_are_no_word_in_the_log(tmp_path: Path, number: signal.Signals) -> None:
+    with start("ideal", log_path=tmp_path / "log.txt") as running:
+        running.control(set={"latency.median_s": 3600})
+        context = ssl.create_default_context(cafile=running.endpoint.ca_file)
+        waiting = []
+        for _ in range(20):
+            connection = http.client.HTTPSConnection("127.0.0.1", running.endpoint.port, timeout=30, context=context)
+            headers = {"authorization": f"Bearer {running.endpoint.access_token}", "content-type": "application/json"}
+            connection.request("POST", "/2/files/list_folder", b'{"path": ""}', headers)
+            waiting.append(connection)
+        os.kill(running.endpoint.pid, number)
+        running._process.wait(30)
+        assert running.exit_reason() == "exit status 0"
+        for connection in waiting:
+            connection.close()
+    assert (tmp_path / "log.txt").read_text() == ""
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -92,6 +93,37 @@ def test_an_emulator_dies(lab: Lab, spread: list[str]) -> None:
     assert info["ok"] >= 20
     assert info["errors"].get("network", 0) > 0
     assert len(keys(run.records()["test_long"])) == info["ops"] == 320
+
+
+@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+def test_an_emulator_that_is_stopped_for_ever_is_named(lab: Lab, spread: list[str]) -> None:
+    running = lab.write(LONG).start(*IDEAL, *spread, "--cloudbench-patience", "20")
+    for agent in ("gw0", "gw1") if spread else ("main",):
+        running.wait_for_records(agent, "test_long", 20)
+    running.emulator().suspend()
+    run = running.end()
+    assert run.status == 1, run.text
+    assert run.leftovers == []
+    assert "Traceback" not in run.text
+    assert "INTERNALERROR" not in run.text
+    assert "the emulator of emulated:ideal died (it answered nothing for 5 s and was ended)" in run.text
+    assert run.info("test_long[emulated:ideal]")["missing_agents"] == {}, "no agent is blamed"
+    assert run.info("test_long[emulated:ideal]")["ok"] >= 20
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_an_emulator_that_is_told_to_end_under_load_leaves_no_traceback(lab: Lab, how: signal.Signals) -> None:
+    running = lab.write(LONG.replace("0.05", "0.1")).start(*IDEAL, "-n", "2")
+    for agent in ("gw0", "gw1"):
+        running.wait_for_records(agent, "test_long", 20)
+    running.emulator().send_signal(how)
+    run = running.end()
+    assert run.status == 1, run.text
+    assert run.leftovers == []
+    assert "Traceback" not in run.text
+    assert "the emulator of emulated:ideal died (exit status 0)" in run.text
+    (log,) = lab.folder.rglob("emulator-*.log")
+    assert log.read_text() == ""
 
 
 CAN_MOUNT = (

@@ -56,6 +56,7 @@ class RunningEmulator:
         self._process = process
         self._log = log
         self._reason = ""
+        self._stopping = threading.Event()
         self.endpoint = endpoint
 
     def __enter__(self) -> RunningEmulator:
@@ -90,13 +91,44 @@ class RunningEmulator:
             raise EmulatorError(f"the emulator refused: {answer.get('error', 'no answer')}")
         return answer
 
+    def watch(self, patience_s: float) -> None:
+        """From now on end the process when it answers nothing for so long: stopped, or stuck in its loop.
+
+        Whoever waits for it then hears that its connection is gone, and ``exit_reason`` says why.
+        """
+        threading.Thread(target=self._watch, args=(patience_s,), name="emulator-watch", daemon=True).start()
+
+    def _watch(self, patience_s: float) -> None:
+        silent = 0
+        while not self._stopping.wait(patience_s / 2) and self.alive():
+            silent = 0 if self._answers(patience_s / 2) else silent + 1
+            if silent == 2 and not self._stopping.is_set():  # not one: this process may have been stopped itself
+                self._reason = f"it answered nothing for {patience_s:g} s and was ended"
+                self._process.kill()
+                return
+
+    def _answers(self, timeout_s: float) -> bool:
+        """Whether somebody lives behind the control socket, if only to end the connection of who names no token."""
+        host, _, port = self.endpoint.control.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), timeout=timeout_s) as connection:
+                connection.sendall(b"{}\n")
+                connection.recv(1)
+        except TimeoutError:
+            return False
+        except OSError:  # it has ended, which others find out
+            return True
+        return True
+
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process.poll() is None
 
     def exit_reason(self) -> str:
         """Why the process is gone, in one line; empty while it runs."""
-        if self._reason or self.alive():
+        if self.alive():
+            return ""
+        if self._reason:
             return self._reason
         return _reason(self._process, self._log)
 
@@ -106,6 +138,7 @@ class RunningEmulator:
 
     def stop(self) -> None:
         """End the process; safe to call again."""
+        self._stopping.set()
         was_alive = self.alive()
         _end(self._process)
         self._reason = self._reason or ("stopped" if was_alive else _reason(self._process, self._log))

@@ -18,6 +18,7 @@ import gc
 import hmac
 import importlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -340,6 +341,10 @@ async def _run(emulator: Emulator, listener: socket.socket, folder: str, announc
             gc.set_threshold(20_000, 50, 100)
             announce(f"{host}:{port}", token_file)
 
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            logging.disable()  # requests that are cut off now are no errors, however many there are
+            await super().shutdown(sockets)
+
     config = uvicorn.Config(
         emulator,
         http=EagerProtocol,
@@ -437,6 +442,7 @@ def _serve_until_told(options: argparse.Namespace) -> None:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(emulator, listener, folder, announce))
     finally:
+        logging.disable(logging.NOTSET)
         shutil.rmtree(folder, ignore_errors=True)
 
 

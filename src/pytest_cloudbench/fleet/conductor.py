@@ -52,6 +52,8 @@ _LEAST_TICKS, _BUSY = 20, 0.95
 _MOVES_FILES = frozenset({Verb.PUT.value, Verb.GET.value})
 
 _START_MARGIN_S = 0.05
+_MOST_SILENT_S = 30.0
+"""An emulator that says nothing for so long is blamed before its agents are."""
 _START_MARGIN_PER_AGENT_S = 0.002
 
 
@@ -223,7 +225,9 @@ class Conductor:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         drawn = sha256(f"{self.facts.seed}/{spec.target}".encode()).digest()
         seed = int.from_bytes(drawn[:6], "big")  # the run's own draws: with --cloudbench-seed the same ones again
-        return emulators.start(spec.target, time_scale=self.facts.time_scale, seed=seed, log_path=log_path)
+        emulator = emulators.start(spec.target, time_scale=self.facts.time_scale, seed=seed, log_path=log_path)
+        emulator.watch(min(_MOST_SILENT_S, self.config.option.cloudbench_patience / 4))
+        return emulator
 
     def _fresh(self, agent: str, provider: str) -> None:
         """Empty an emulator's account, and give it a full bucket."""

@@ -63,6 +63,7 @@ def pytest_load_initial_conftests(
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_configure."""
+    config.addinivalue_line("markers", "cloudbench_provider(spec, ...): where a test runs unless --provider says it")
     named_files = only_config_files(config.args, config.invocation_params.dir)
     if config.option.pyargs or named_files:
         from pytest_cloudbench.fleet import policy
@@ -107,8 +108,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if items.is_parametrized(metafunc, name):
             continue
         if name == "provider":
-            of_file = getattr(metafunc.function, "cloudbench_providers", ())
-            chosen = option.cloudbench_provider or of_file or [DEFAULT_PROVIDER]
+            mark = metafunc.definition.get_closest_marker("cloudbench_provider")
+            chosen = option.cloudbench_provider or (mark and mark.args) or [DEFAULT_PROVIDER]
         else:
             chosen = option.cloudbench_client or DEFAULT_CLIENTS
         metafunc.parametrize(name, list(dict.fromkeys(chosen)), indirect=True, scope=_PARAMETRIZED[name])

@@ -56,9 +56,11 @@ class BenchFileModule(ConfigModule):
                 if claim.provider is not None:  # one that is not there would never be judged
                     _check_provider(claim.provider, found.source, f"{place}.expect[{number}].provider")
             _check_traces(bench, found.source, place)
-            made[bench.name] = test = _test(bench, found.source, place)
+            test = _test(bench, found.source, place)
             test.__doc__ = bench.description
-            vars(test)["cloudbench_providers"] = bench.providers
+            if bench.providers:
+                test = pytest.mark.cloudbench_provider(*bench.providers)(test)
+            made[bench.name] = test
         for test, line in zip(made.values(), _lines(text, len(made)), strict=False):
             vars(test)["line"] = line
         return made

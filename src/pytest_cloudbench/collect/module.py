@@ -39,8 +39,7 @@ class ConfigModule(pytest.Module):
     def tests(self, path: Path) -> Mapping[str, Callable[..., Any]]:
         """Test functions by name, as the file says. Raises UsageError, which becomes a collection error of one line.
 
-        A function may have two attributes: ``cloudbench_providers``, the specs that it runs on unless the command line
-        says it, and ``line``, where it stands in the file, from 0.
+        A function may have the attribute ``line``, where it stands in the file, from 0.
         """
         raise NotImplementedError
 

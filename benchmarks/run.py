@@ -10,6 +10,7 @@ import argparse
 import datetime
 import importlib
 import json
+import math
 import os
 import platform
 import subprocess
@@ -74,7 +75,7 @@ def _compile() -> None:
 
 def _plain(figure: Figure) -> dict[str, Any]:
     return {
-        "value": figure.value if figure.value != float("inf") else None,
+        "value": figure.value if math.isfinite(figure.value) else None,
         "unit": figure.unit,
         "bound": figure.bound,
         "sense": figure.sense,
@@ -116,7 +117,8 @@ def _write(measured: Mapping[str, Any]) -> None:
 def _print(measured: Mapping[str, Mapping[str, Any]]) -> None:
     rows = [("figure", "value", "bound", "met", "unit")]
     for name, figure in measured.items():
-        value = "broken" if figure["value"] is None else f"{figure['value']:,.5g}"
+        absent = "unknown" if "unknown" in figure["details"] else "broken"
+        value = absent if figure["value"] is None else f"{figure['value']:,.5g}"
         if figure["value"] is not None and figure["value"] >= 1e4:
             value = f"{figure['value']:,.0f}"
         bound = f"{figure['sense']} {figure['bound']:,g}"

@@ -391,6 +391,7 @@ def test_long_flows_are_counted_in_parts(file: str, monkeypatch: pytest.MonkeyPa
     data = (FOLDER / file).read_bytes()
     at_once = analyze(data).as_dict()
     monkeypatch.setattr(flows, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(flows, "_PART_ROWS", 7)
     assert analyze(data).as_dict() == at_once
 
 
@@ -408,6 +409,7 @@ def test_unique_bytes_are_the_union(ranges: list[tuple[int, int]], base: int) ->
     for rows in (1 << 17, 3):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(flows, "_CHUNK_ROWS", rows)
+            patch.setattr(flows, "_PART_ROWS", rows)
             side = analyze(data).table.flows[0].up
         assert side.unique_bytes == len(union)
         assert side.missing_bytes == (max(union) - min(union) + 1 - len(union) if union else 0)

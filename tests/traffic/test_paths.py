@@ -52,6 +52,7 @@ def test_every_way_of_reading_says_the_same(seed: int, monkeypatch: pytest.Monke
     data = paths.capture(seed)
     at_once = analyze(data)
     monkeypatch.setattr(flows, "_CHUNK_ROWS", 50)
+    monkeypatch.setattr(flows, "_PART_ROWS", 50)
     monkeypatch.setattr(resent, "_FEW", 0)
     assert analyze(data).as_dict() == at_once.as_dict()
     assert at_once.aside.fragments == at_once.aside.malformed == at_once.aside.not_understood == 0

@@ -541,9 +541,11 @@ def _seen_twice(table: FlowTable) -> int:
     for first in range(0, len(table.order), _PART_ROWS):
         rows = table.order[first : first + _PART_ROWS]
         rows = rows[(packets.payload[rows] > 0) & (packets.flags[rows] > 0)]
-        one, other = rows[:-1], rows[1:]
+        seq = packets.seq[rows]
+        repeated = np.flatnonzero(seq[1:] == seq[:-1])
+        one, other = rows[repeated], rows[repeated + 1]
         same = np.abs(packets.time_ns[other] - packets.time_ns[one]) < _AT_ONCE_NS
-        for each in (packets.seq, packets.ack, packets.payload, packets.flags, table.up):
+        for each in (packets.ack, packets.payload, packets.flags, table.up):
             same &= each[one] == each[other]
         again, total = again + int(same.sum()), total + len(rows)
     return again if again >= max(_FEW_TWICE, _MUCH_TWICE * total) else 0

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.traffic import sequence
-from pytest_cloudbench.traffic.flows import Flow, FlowTable
+from pytest_cloudbench.traffic.flows import Flow, FlowTable, in_one
 
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Ints
 
 __all__ = ["Answers", "RoundTrips", "answers", "round_trips"]
 
-_PART_ROWS = 1 << 17
-"""Packets that are looked at together."""
+_TOGETHER_ROWS, _PART_ROWS = 1 << 15, 1 << 17
+"""Packets of several flows, and of a long one, that are looked at together."""
 _AROUND_ROWS = 1 << 14
 """Packets around a part of a long flow, in which the acknowledgement or the same bytes again are looked for."""
 
@@ -66,10 +66,10 @@ def round_trips(table: FlowTable, flow: Flow, *, up: bool) -> RoundTrips | None:
     parts = []
     for begin in range(0, len(rows), _PART_ROWS):  # a long flow takes too much memory at once
         first = max(0, begin - _AROUND_ROWS)
-        part = rows[first : begin + _PART_ROWS + _AROUND_ROWS]
+        part = in_one(rows[first : begin + _PART_ROWS + _AROUND_ROWS])
         only = slice(begin - first, begin - first + _PART_ROWS)
         _, times = sequence.round_trips_ns(
-            np.zeros(len(part), np.int64), packets.time_ns[part], table.up[part], packets.seq[part],
+            np.zeros(len(packets.time_ns[part]), np.int64), packets.time_ns[part], table.up[part], packets.seq[part],
             packets.ack[part], packets.flags[part], packets.payload[part], of=up, only=only,
         )  # fmt: skip
         parts.append(times)
@@ -82,7 +82,7 @@ def _parts(table: FlowTable, flows: Sequence[Flow]) -> Iterator[Sequence[Flow]]:
     begin = rows = 0
     for place, flow in enumerate(flows):
         own = table.starts[flow.number + 1] - table.starts[flow.number]
-        if rows and rows + own > _PART_ROWS:
+        if rows and rows + own > _TOGETHER_ROWS:
             yield flows[begin:place]
             begin, rows = place, 0
         rows += own
@@ -112,11 +112,14 @@ def _turns(table: FlowTable, rows: Any, group: Ints, count: int) -> list[int]:
 
 
 def _summary(group: Ints, times_ns: Ints, count: int) -> list[RoundTrips | None]:
-    """Sums up the times of each group."""
+    """Sums up the times, which are not negative, of each group; groups ascend."""
     import numpy as np
 
-    order = np.lexsort((times_ns, group))
-    group, times_ns = group[order], times_ns[order]
+    apart = int(times_ns.max(initial=0)) + 1
+    if count * apart < 1 << 62:  # groups one behind the other: one sort of plain numbers
+        times_ns = np.sort(group * apart + times_ns) - group * apart
+    else:
+        times_ns = times_ns[np.lexsort((times_ns, group))]
     begins = np.flatnonzero(sequence.begins(group))
     sizes = np.diff(begins, append=len(group))
     ordered = times_ns.astype(np.float64)

@@ -42,9 +42,18 @@ class _Numbers:
         self._slot_key = np.zeros(1 << self._BITS, np.uint64)
         self._slot_number = np.full(1 << self._BITS, -1, np.int64)
 
+    def _one(self, key: int) -> int:
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = len(self.keys)
+            self.keys.append(key)
+        return number
+
     def number(self, keys: Any) -> Ints:
         import numpy as np
 
+        if len(keys) and (keys[0] == keys[-1]) and (keys == keys[0]).all():  # one flow, or one network
+            return np.full(len(keys), self._one(int(keys[0])))
         slot = ((keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - self._BITS)).astype(np.int64)
         numbers = self._slot_number[slot]
         missed = (self._slot_key[slot] != keys) | (numbers < 0)
@@ -55,12 +64,7 @@ class _Numbers:
             values, first = np.unique(wanted[runs], return_index=True)
             found = np.empty(len(values), np.int64)
             for index in np.argsort(first):
-                value = int(values[index])
-                number = self._known.get(value)
-                if number is None:
-                    number = self._known[value] = len(self.keys)
-                    self.keys.append(value)
-                found[index] = number
+                found[index] = self._one(int(values[index]))
             numbers[rows] = found[np.searchsorted(values, wanted)]
             self._slot_key[slot[rows]], self._slot_number[slot[rows]] = keys[rows], numbers[rows]
         return np.asarray(numbers)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from pytest_cloudbench.traffic.records import Ints
 
-__all__ = ["Flow", "FlowTable", "Side", "chunks", "group"]
+__all__ = ["Flow", "FlowTable", "Side", "chunks", "group", "in_one"]
 
-_CHUNK_ROWS = 1 << 17
-"""Packets whose sequence numbers are worked out together: few enough for the processor's cache."""
+_CHUNK_ROWS, _PART_ROWS = 1 << 15, 1 << 17
+"""Packets of several flows, and of a long one, that are worked out together: few enough for the processor's cache."""
 _HANDSHAKE_ROWS = 64
 
 
@@ -325,6 +325,13 @@ def _guess(pair: Pair, busy: Counter[Address], *, first_from_high: bool) -> tupl
 # --- what each flow carried ---
 
 
+def in_one(rows: Any) -> Any:
+    """The same rows, as a slice where one follows the other: columns need not be copied then."""
+    if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1:  # they ascend
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
 def chunks(starts: list[int]) -> Iterator[tuple[int, int]]:
     """(first flow, flow after the last) of groups of flows with not too many packets together."""
     begin = 0
@@ -395,20 +402,21 @@ def _count_long(table: FlowTable, number: int, times: _Times, *, is_tcp: bool) -
     sides = {True: Side(), False: Side()}
     reaches = {True: sequence.Reach(), False: sequence.Reach()}
     firsts, lasts = [], []
-    for begin in range(0, len(rows), _CHUNK_ROWS):
-        part = rows[begin : begin + _CHUNK_ROWS]
-        time_ns = packets.time_ns[part]
+    for begin in range(0, len(rows), _PART_ROWS):
+        part = rows[begin : begin + _PART_ROWS]
+        own, up = in_one(part), table.up[in_one(part)]
+        time_ns, flags, payload = packets.time_ns[own], packets.flags[own], packets.payload[own]
+        seq, ack, wire = packets.seq[own], packets.ack[own], packets.wire[own]
         firsts.append(int(time_ns.min()))
         lasts.append(int(time_ns.max()))
         for way, side in sides.items():
-            mine = part[table.up[part] == way]
-            flags, payload = packets.flags[mine], packets.payload[mine].astype("int64")
-            _add(side, flags, payload, packets.wire[mine], packets.time_ns[mine])
+            mine = np.flatnonzero(up == way)
+            sizes = payload[mine].astype(np.int64)
+            _add(side, flags[mine], sizes, wire[mine], time_ns[mine])
             if is_tcp:
-                reaches[way].add(packets.seq[mine], flags, payload)
+                reaches[way].add(seq[mine], flags[mine], sizes)
         for way in (True, False) if is_tcp else ():
-            theirs = part[(table.up[part] != way) & ((packets.flags[part] & (ACK | RST)) == ACK)]
-            reaches[way].acknowledged(packets.ack[theirs])
+            reaches[way].acknowledged(ack[(up != way) & ((flags & (ACK | RST)) == ACK)])
     times.first[number], times.last[number] = min(firsts), max(lasts)
     for way, side in sides.items():
         reach = reaches[way]
@@ -495,8 +503,8 @@ def _sums(begins: Ints, payload: Ints, wire: Any, flags: Any, time_ns: Ints) -> 
 def _segments(table: FlowTable, rows: Any) -> Iterator[resent.Segments]:
     """These packets, in parts."""
     packets = table.packets
-    for begin in range(0, len(rows), _CHUNK_ROWS):
-        part = rows[begin : begin + _CHUNK_ROWS]
+    for begin in range(0, len(rows), _PART_ROWS):
+        part = in_one(rows[begin : begin + _PART_ROWS])
         yield resent.Segments(
             packets.time_ns[part], ~table.up[part], packets.seq[part], packets.ack[part], packets.flags[part],
             packets.window[part], packets.payload[part],
@@ -509,8 +517,9 @@ def _judge(table: FlowTable, number: int) -> None:
 
     rows = table.order[table.starts[number] : table.starts[number + 1]]
     verdicts = resent.judge(_segments(table, rows))
-    table.verdicts[rows] = verdicts
-    up = table.up[rows]
+    own = in_one(rows)
+    table.verdicts[own] = verdicts
+    up = table.up[own]
     for way, mine in enumerate((up, ~up)):
         counts = np.bincount(verdicts[mine], minlength=6)
         table.sums["retransmissions"][way, number] = counts[1:4].sum()

@@ -364,15 +364,17 @@ class Headers:
         at = self.place[rows]
         raw = self._bytes(at, 40)
         sane = raw[:, 0] >> 4 == 6
-        self._put_aside("malformed", rows[~sane])
-        rows, at, raw = rows[sane], at[sane], raw[sane]
+        if not sane.all():
+            self._put_aside("malformed", rows[~sane])
+            rows, at, raw = rows[sane], at[sane], raw[sane]
         on_wire = self.until[rows] - at - 40
         room = raw.view(">u2")[:, 2].astype(np.int64)
         room = np.where(room == 0, on_wire, np.minimum(room, on_wire))  # 0: a jumbogram, or segmentation offload
         rows, raw, inner, protocol, room = self._extensions(rows, raw, at + 40, raw[:, 6].astype(np.int64), room)
         sane = room >= 0
-        self._put_aside("malformed", rows[~sane])
-        rows, raw, protocol, inner, room = (part[sane] for part in (rows, raw, protocol, inner, room))
+        if not sane.all():
+            self._put_aside("malformed", rows[~sane])
+            rows, raw, protocol, inner, room = (part[sane] for part in (rows, raw, protocol, inner, room))
         halves = np.ascontiguousarray(raw[:, 8:40]).view(">u8").reshape(-1, 4).astype(np.uint64)
         source = self.names.address6(halves[:, 0], halves[:, 1])
         target = self.names.address6(halves[:, 2], halves[:, 3])
@@ -383,6 +385,8 @@ class Headers:
         import numpy as np
 
         for _ in range(_MOST_WRAPPINGS):
+            if ((protocol == TCP) | (protocol == UDP)).all():
+                break
             more: Any = np.isin(protocol, (*_EXTENSIONS, _AUTHENTICATION, _FRAGMENT))
             if not more.any():
                 break

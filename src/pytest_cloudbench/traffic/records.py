@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import MIB, UsageError
@@ -30,7 +31,7 @@ WINDOW_BYTES = 64 * MIB
 BATCH_RECORDS = 32768
 """Records that are handed on together: their headers stay in the processor's cache."""
 
-_PIECE_BYTES = 128 * 1024
+_PIECE_BYTES, _LEAST_PIECE_BYTES, _SAMPLED = 128 * 1024, 8 * 1024, 64
 _LARGEST_RECORD = 262144  # libpcap's MAXIMUM_SNAPLEN
 _LARGEST_BLOCK = 128 * MIB + 131072  # as in Wireshark
 _PCAP_MAGICS = {  # byte order, nanoseconds of a tick, bytes before each packet: 24 as patched by Alexey Kuznetzov
@@ -409,8 +410,8 @@ def _walk(
     """
     import numpy as np
 
-    begins = [start]
-    for target in range(start + _PIECE_BYTES, stop - _PIECE_BYTES // 2, _PIECE_BYTES):
+    begins, apart = [start], _piece_bytes(words, start, stop, length_at, extra)
+    for target in range(start + apart, stop - apart // 2, apart):
         if target > begins[-1] and (found := sync(target, min(stop, target + _LARGEST_RECORD))) is not None:
             begins.append(found)
     limits = np.array([*begins[1:], stop], np.int64)
@@ -438,6 +439,15 @@ def _walk(
             continue
         pieces.append(piece)
     return np.concatenate(pieces), expected
+
+
+def _piece_bytes(words: Any, start: int, stop: int, length_at: int, extra: int) -> int:
+    """How far apart pieces begin: a step of all costs about twice as much as the look for the beginning of one."""
+    place, seen = start, 0
+    while seen < _SAMPLED and place + length_at < len(words) and place < stop:
+        place, seen = place + int(words[place + length_at]) + extra, seen + 1
+    mean_bytes = max(12, (min(place, stop) - start) // max(1, seen))
+    return min(_PIECE_BYTES, max(_LEAST_PIECE_BYTES, isqrt(mean_bytes * (stop - start) // 2)))
 
 
 def _walk_one(words: Any, start: int, stop: int, length_at: int, extra: int) -> tuple[Ints, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import MIB
 from pytest_cloudbench.traffic import sequence
-from pytest_cloudbench.traffic.flows import Flow, FlowTable, chunks
+from pytest_cloudbench.traffic.flows import Flow, FlowTable
 
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Buffer, Ints
@@ -21,7 +21,8 @@ __all__ = ["TOUCHED_PACKETS", "Found", "beginning", "datagrams", "find", "pieces
 
 TOUCHED_PACKETS = 512
 """So many are looked into before a mapped file's pages are given back: each may bring in 64 KiB around it."""
-_FEW, _MANY = 64, 1024
+_FEW = 64
+_HEAD_ROWS, _HEADS_AT_ONCE = 512, 1024
 _PART_ROWS = 1 << 15
 _JOINED_BYTES = MIB
 
@@ -62,14 +63,18 @@ def tellers(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) ->
     wanted = np.zeros(len(is_tcp), bool)
     wanted[[flow.number for flow in table.flows]] = True
     is_tcp[[flow.number for flow in table.flows if flow.is_tcp]] = True
-    is_long = np.diff(table.starts) > _MANY
-    found.update(np.flatnonzero(wanted & is_long).tolist())  # few: each is looked at by itself
-    wanted &= ~is_long
-    for begin, end in chunks(table.starts):
-        rows = table.order[table.starts[begin] : table.starts[end]]
-        group = np.repeat(np.arange(begin, end), np.diff(table.starts[begin : end + 1]))
+    starts = np.asarray(table.starts)
+    sizes = np.minimum(np.diff(starts), _HEAD_ROWS)
+    for begin in range(0, len(sizes), _HEADS_AT_ONCE):
+        own = sizes[begin : begin + _HEADS_AT_ONCE]
+        group = np.repeat(np.arange(begin, begin + len(own)), own)
+        within = np.arange(len(group)) - np.repeat(np.cumsum(own) - own, own)
+        rows = table.order[starts[group] + within]
         mine = np.flatnonzero(table.up[rows] & (packets.payload[rows] > 0) & wanted[group])
         rows, group = rows[mine], group[mine]
+        seen = np.bincount(group, minlength=begin + len(own))[begin:]
+        unsure = (seen < _FEW) & (own == _HEAD_ROWS) & wanted[begin : begin + len(own)]  # what counts may lie behind
+        found.update((np.flatnonzero(unsure) + begin).tolist())
         first = sequence.begins(group)
         start = packets.seq[rows] + (packets.flags[rows] >> 1 & 1)
         origin = np.repeat(start[first], np.diff(np.flatnonzero(first), append=len(first)))

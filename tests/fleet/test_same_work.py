@@ -49,6 +49,22 @@ def check_complete(run: Ended, agents: int) -> None:
     assert list((run.folder / "objects").rglob("*.bin")) == []
 
 
+def test_agents_on_another_host_send_their_logs(lab: Lab) -> None:
+    lab.write(
+        """
+        import os
+        from pytest_cloudbench.fleet import agent
+        from pytest_cloudbench.results import oplog
+
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            agent.host_id = lambda: "another"
+            oplog._COPY_BYTES = 1000  # several pieces of each log
+        """,
+        "conftest.py",
+    )
+    check_complete(lab.write(TESTS).run(*FOLDER, "-n", "2"), 2)
+
+
 @pytest.mark.parametrize("agents", [1, 2, 5])
 def test_every_number_of_agents_does_the_same_work(lab: Lab, agents: int) -> None:
     spread = [] if agents == 1 else ["-n", str(agents)]

@@ -174,6 +174,7 @@ class Conductor:
                 "faults": lambda agent, asked: self._faults(asked["provider"], asked["are_on"]),
                 "died": self._died,
                 "listing": self._listing,
+                "records": self._records,
                 "moved": self._moved,
                 "report": self._report,
                 "progress": self._progress,
@@ -248,6 +249,13 @@ class Conductor:
             if emulator is None or emulator.alive():
                 return ""
         return f"the emulator of {provider} died ({emulator.exit_reason()})"
+
+    def _records(self, agent: str, payload: Mapping[str, Any]) -> None:
+        """Keep a piece of the log of an agent on another host."""
+        run = self._runs[payload["run"]]
+        run.folder.mkdir(parents=True, exist_ok=True)
+        with (run.folder / f"{agent}.oplog").open("ab") as file:
+            file.write(payload["piece"])
 
     def _listing(self, agent: str, payload: Mapping[str, Any]) -> int:
         run = self._runs[payload["run"]]
@@ -328,9 +336,7 @@ class Conductor:
         run.client_cpu_s = None if None in cpu_s else sum(cpu_s)
         for agent, each in payloads.items():
             run.notes += each["notes"]
-            if each["log"] is not None:
-                (run.folder / f"{agent}.oplog").write_bytes(each["log"])
-            elif each.get("log_path"):
+            if each["log_path"]:
                 run.logs[agent] = Path(each["log_path"])
         # As text: execnet cannot carry an integer below -2**31, and an agent's host may have been up for longer.
         offsets = {agent: int(each["clock_offset_ns"]) for agent, each in payloads.items()}

@@ -201,6 +201,12 @@ class OpLog:
         self._go_on(file, target, f"{former}: {reason}; the records went on in {target}")
         self._on_move(target)
 
+    def pieces(self) -> Iterator[bytes]:
+        """All that is written, some of it at a time: for where this file cannot be read."""
+        with self.path.open("rb") as file:
+            while piece := file.read(_COPY_BYTES):
+                yield piece
+
     def _copy_to(self, file: IO[bytes]) -> None:
         source = self._file.fileno()
         os.lseek(source, 0, os.SEEK_SET)  # what is appended goes to the end wherever this stands

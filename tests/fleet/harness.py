@@ -230,10 +230,11 @@ class Running:
 class Lab:
     """A folder with generated tests, and pytest in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, may_be_late: bool = True) -> None:
         self.folder = folder
         self._running: list[Running] = []
-        (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+        late = "addopts = --cloudbench-max-lateness=60\n" if may_be_late else ""
+        (folder / "pytest.ini").write_text(f"[pytest]\nmarkers = slow\n{late}")
 
     def write(self, body: str, name: str = "test_it.py") -> Lab:
         prelude = PRELUDE if name.startswith("test_") else ""
@@ -277,8 +278,9 @@ def outcomes(text: str) -> Counter[str]:
 
 
 @contextlib.contextmanager
-def lab_in(folder: Path) -> Iterator[Lab]:
-    made = Lab(folder)
+def lab_in(folder: Path, may_be_late: bool = True) -> Iterator[Lab]:
+    """A lab, at whose end nothing runs any more. A late engine is no doubt, where a test is about something else."""
+    made = Lab(folder, may_be_late)
     try:
         yield made
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.fleet.harness import Ended, Lab
@@ -73,7 +75,7 @@ def test_start_up_is_what_the_client_waits_for(lab: Lab) -> None:
     assert all(late > early for late, early in zip(patient["sync_delays_s"], patient["start_ups_s"], strict=True))
     assert patient["sync_events"] in (3, 4), "each append went by itself; a busy machine may pause within one"
     assert patient["doubts"] == quick["doubts"] == []
-    assert "times in 1.5 s of rest" in polling["doubts"][0]
+    assert re.search(r"times in \d\.\d s of rest", polling["doubts"][0])
 
 
 def test_delays_of_the_paper_are_collected_with_larger_appends(lab: Lab) -> None:

@@ -130,3 +130,36 @@ def test_wherever_agents_die(lab: Lab, who: str, where: str, test: str, how: str
     assert run.status == (1 if "failed" in reports.values() else 0), run.text
     if where not in {"leave", "logged"}:  # a report that was on its way says what was seen
         assert reports[test] == "failed", run.text
+
+
+LIMIT = """
+    import signal
+    import pytest
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(item, nextitem):  # as pytest-timeout does by signal
+        signal.signal(signal.SIGALRM, lambda *_: pytest.fail("too long"))
+        signal.setitimer(signal.ITIMER_REAL, 3)
+        result = yield
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return result
+"""
+
+
+def test_a_time_limit_that_raises_in_the_test_fails_that_test_alone(lab: Lab) -> None:
+    """One agent hangs, the others wait for it in the test and between tests, and the limit is everybody's."""
+    run = (
+        lab.write(LIMIT, "conftest.py")
+        .write("""
+        @pytest.mark.parametrize("who", [["gw0"], ["gw1"], ["gw0", "gw1"], []])
+        def test_it(experiment, payloads, fleet, who):
+            if fleet.name in who:
+                threading.Event().wait()
+            experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=6, ops_per_sensor=6).check()
+        """)
+        .run(*FOLDER, "-n", "2")
+    )
+    assert run.status == 1, run.text
+    assert run.leftovers == []
+    assert "INTERNALERROR" not in run.text
+    assert run.counts() == {"failed": 3, "passed": 1}, run.text

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Agent", "host_id", "local_agent"]
 
 _LIFE_S = 1.0
+_BETWEEN_TESTS = frozenset({"enter", "leave"})
 
 
 class _Channel(Protocol):
@@ -51,6 +52,7 @@ class Agent:
         count: how many agents run the current item.
         clock_offset_ns: add it to this host's clock to get the controller's; 0 where they share one.
         clock_error_ns: bound on the error of the offset.
+        time_limits: what a test's time limit raises in this thread; waiting for others between tests is not cut off.
     """
 
     def __init__(self, name: str, send: Callable[[Any], None], same_clock: bool = True) -> None:
@@ -58,7 +60,8 @@ class Agent:
         self.index, self.count = 0, 1
         self.clock_offset_ns = self.clock_error_ns = 0
         self.same_clock = same_clock
-        self._item = ""
+        self._item, self._asked = "", 0
+        self.time_limits: tuple[type[BaseException], ...] = ()
         self._send, self._inbox = send, queue.SimpleQueue[Any]()
 
     @classmethod
@@ -147,19 +150,29 @@ class Agent:
         return self._value(self._exchange(message))
 
     def _exchange(self, message: dict[str, Any]) -> Any:
+        self._asked += 1
+        number, is_between = self._asked, message.get("name") in _BETWEEN_TESTS
         try:
-            self._send(message)
+            self._send({**message, "id": number})
         except OSError as error:
             self.stop.set()
             raise FleetError("the controller is gone") from error
-        return self._receive()
+        while True:
+            try:
+                reply = self._receive()
+            except self.time_limits:
+                if not is_between:
+                    raise
+            else:
+                if reply.pop("id", number) == number:  # else it answers what a time limit has cut off
+                    return reply
 
     def _receive(self) -> Any:
         reply = self._inbox.get()
         if reply is None:
             self._inbox.put(None)
             raise FleetError("the controller is gone")
-        return reply
+        return dict(reply)
 
     @staticmethod
     def _value(reply: Any) -> Any:

@@ -39,6 +39,7 @@ Handler = Callable[["Item", dict[str, Any]], Any]
 class _Meeting:
     name: str
     arrived: dict[str, Any] = field(default_factory=dict)
+    asked: dict[str, int | None] = field(default_factory=dict)
     since_s: float = field(default_factory=time.monotonic)
     runner: str | None = None
 
@@ -198,7 +199,8 @@ class Coordinator:
                     (self._meet if kind == "meet" else self._done)(agent, message)
                 return
         if kind == "ask":
-            self._reply(agent, _answer(self._services[message["name"]], agent, message.get("payload")))
+            answer = _answer(self._services[message["name"]], agent, message.get("payload"))
+            self._reply(agent, answer, message.get("id"))
         elif kind == "tell" and message["name"] == "interrupted":
             self._stopped(agent)
         elif kind == "tell":
@@ -210,10 +212,10 @@ class Coordinator:
         if name == "enter" and agent not in item.members:
             item.members.append(agent)
         if name in item.answers:
-            self._reply(agent, item.answers[name])
+            self._reply(agent, item.answers[name], message.get("id"))
             return
         meeting = item.meetings.setdefault(name, _Meeting(name))
-        meeting.arrived[agent] = message.get("payload")
+        meeting.arrived[agent], meeting.asked[agent] = message.get("payload"), message.get("id")
         if name == "leave":
             item.left.add(agent)
         self._start_watch()
@@ -224,10 +226,14 @@ class Coordinator:
         meeting = item.meetings.get(message["name"]) if item else None
         if item is None or meeting is None or meeting.runner != agent:
             return
+        meeting.asked[agent] = message.get("id")
         self._answer_all(item, meeting, message["reply"])
 
-    def _reply(self, agent: str, reply: Any) -> None:
+    def _reply(self, agent: str, reply: Any, asked: int | None = None) -> None:
+        """Answer an agent; ``asked`` is the number of its message, by which it knows answers that came too late."""
         send = self._send.get(agent)
+        if asked is not None:
+            reply = {**reply, "id": asked}
         if send is not None:
             self._sending = agent, time.monotonic()
             with contextlib.suppress(OSError):  # its channel is closing: leave_fleet follows
@@ -271,7 +277,7 @@ class Coordinator:
             return
         meeting.runner = members[0] if members else None
         if meeting.runner is not None:
-            self._reply(meeting.runner, {"run": True})
+            self._reply(meeting.runner, {"run": True}, meeting.asked.get(meeting.runner))
 
     def _close_meeting(self, item: Item, meeting: _Meeting) -> None:
         if meeting.name == "enter":
@@ -288,7 +294,7 @@ class Coordinator:
             item.answers = {name: kept for name, kept in item.answers.items() if name.startswith(_LAST)}
         item.answers[meeting.name] = reply
         for agent in meeting.arrived:
-            self._reply(agent, reply)
+            self._reply(agent, reply, meeting.asked.get(agent))
 
     def _close_enter(self, item: Item, meeting: _Meeting) -> None:
         item.meetings.pop("enter")
@@ -298,7 +304,8 @@ class Coordinator:
         if not stop and self._maxfail and self._failed_items >= self._maxfail:
             stop = f"stopping after {self._failed_items} failures"
         for index, agent in enumerate(item.members):
-            self._reply(agent, {"value": {"index": index, "count": len(item.members), "stop": stop}})
+            place = {"index": index, "count": len(item.members), "stop": stop}
+            self._reply(agent, {"value": place}, meeting.asked.get(agent))
         if stop:
             self._items.pop(item.nodeid, None)
 
@@ -309,7 +316,7 @@ class Coordinator:
         logger = self._loggers[item.nodeid] = next(iter(item.members), "")
         value = {"failures": failures, "missing": item.missing, "agents": item.entered}
         for agent in item.members:
-            self._reply(agent, {"value": {**value, "log": agent == logger}})
+            self._reply(agent, {"value": {**value, "log": agent == logger}}, meeting.asked.get(agent))
 
     # -- stragglers -----------------------------------------------------------------------------
 

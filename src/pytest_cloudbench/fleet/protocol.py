@@ -24,6 +24,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 def run_everywhere(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:
     """Run a fleet item in step with all other agents."""
+    agent.time_limits = (pytest.fail.Exception,)  # pytest-timeout's, by signal
     if _stopped(item, agent):
         return
     _leave(item, _run(item, nextitem, agent), agent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import struct
 import subprocess
@@ -183,3 +184,20 @@ def test_a_port_alone_makes_no_tunnel(port: int) -> None:
     control = {1701: b"\xc8\2" + bytes(60), 2152: b"\x32\1" + bytes(60), 4500: bytes(4) + bytes(60), 5247: b"\x20" * 60}
     found = read(answer, udp(port, control.get(port, b"\xff" * 60)))
     assert (found.validity.verdict, found.aside.hidden, len(found.table.flows)) == ("valid", {}, 2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_damaged_wrappings_are_each_counted_once(seed: int) -> None:
+    draw, frames = random.Random(seed), [*LOOKED_INTO.values(), *HIDDEN.values(), *HOLDS_NONE.values()]
+    records = []
+    for number in range(400):
+        frame = bytearray(draw.choice(frames))
+        for _ in range(draw.randrange(6)):
+            frame[draw.randrange(12, min(len(frame), 90))] = draw.choice([0, 1, 4, 6, 255, draw.getrandbits(8)])
+        kept = draw.choice([len(frame), len(frame), draw.randrange(10, len(frame))])
+        records.append((START_NS + number, bytes(frame[:kept])))
+    found = analyze(craft.pcap(records, snaplen=draw.choice([262_144, 100, 60, 48])))
+    facts = found.summary()
+    aside = {name: count for name, count in facts["not_in_flows"].items() if name != "wire_bytes"}
+    assert facts["flow_packets"] + sum(aside.values()) == facts["packets"] == 400
+    assert aside["not_understood"] <= sum(facts["not_looked_into"].values())

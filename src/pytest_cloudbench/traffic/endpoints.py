@@ -62,9 +62,8 @@ class _Numbers:
             wanted = keys[rows]
             runs = np.concatenate(([0], np.flatnonzero(wanted[1:] != wanted[:-1]) + 1))  # packets come in runs
             values, first = np.unique(wanted[runs], return_index=True)
-            found = np.empty(len(values), np.int64)
-            for index in np.argsort(first):
-                found[index] = self._one(int(values[index]))
+            found, order = np.empty(len(values), np.int64), np.argsort(first)
+            found[order] = [self._one(value) for value in values[order].tolist()]
             numbers[rows] = found[np.searchsorted(values, wanted)]
             self._slot_key[slot[rows]], self._slot_number[slot[rows]] = keys[rows], numbers[rows]
         return np.asarray(numbers)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from .project import Project
+
+PluginFolder = Callable[[str], Path]
 
 EXPERIMENT = """
     from pytest_cloudbench.arrival import FixedInterval
@@ -120,3 +125,46 @@ def test_strangers_beside_ours_run_once(project: Project) -> None:
     for dist in ("load", "loadscope", "worksteal"):
         ran = project.run("--provider", "folder:objects", "-n", "2", "--dist", dist)
         assert sorted(ran.outcomes()) == [OURS, *theirs], ran.text
+
+
+FAILING = """
+    import pytest
+    from pytest_cloudbench.arrival import FixedInterval
+
+    {mark}
+    def test_ours(experiment, payloads):
+        experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=2)
+        assert False, "broken"
+"""
+
+
+@SPREAD
+@pytest.mark.parametrize(
+    ("plugin", "mark", "options"),
+    [("rerunfailures", "", ("--reruns", "2")), ("rerunfailures", "@pytest.mark.flaky(reruns=2)", ()),
+     ("flaky", "@pytest.mark.flaky(max_runs=3)", ())],
+)  # fmt: skip
+def test_a_measurement_is_not_repeated_until_it_passes(
+    project: Project, plugin_folder: PluginFolder, plugin: str, mark: str, options: tuple[str, ...],
+    spread: tuple[str, ...],
+) -> None:  # fmt: skip
+    project.write({"test_ours.py": FAILING.format(mark=mark)})
+    ran = project.run("--provider", "folder:objects", *options, *spread, plugins=[plugin_folder(plugin)])
+    assert ran.outcomes() == [OURS.replace("passed", "failed")], ran.text
+    assert ran.text.count("(not run again: a measurement is not repeated until it passes") == 1, ran.text
+
+
+def test_quiet_runs_print_less(project: Project) -> None:
+    project.write({"test_ours.py": EXPERIMENT})
+    shown = [project.run("--provider", "folder:objects", *quiet).text for quiet in ((), ("-q",), ("-qq",))]
+    assert ["no expectation" in text for text in shown] == [True, False, False]
+    assert ["p99 ms" in text for text in shown] == [True, True, False]
+    assert ["records: " in text for text in shown] == [True, True, False]
+
+
+@SPREAD
+def test_without_pytest_benchmark_nothing_is_stored_and_that_is_said(project: Project, spread: tuple[str, ...]) -> None:
+    project.write({"test_ours.py": EXPERIMENT})
+    ran = project.run("--provider", "folder:objects", "-p", "no:benchmark", *spread)
+    assert ran.outcomes() == [OURS], ran.text
+    assert "entries: not stored (-p no:benchmark: what stores them is switched off)" in ran.text

@@ -19,6 +19,7 @@ from pytest_cloudbench.model import FleetError
 __all__ = ["plain_report", "run_everywhere", "run_solo"]
 
 _PLACE = re.compile(r"\S+:\d+: ")
+_NOT_AGAIN = "(not run again: a measurement is not repeated until it passes, whatever --reruns or a flaky mark says)"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -76,7 +77,7 @@ def _log(item: pytest.Item, reports: list[pytest.TestReport], verdict: Mapping[s
         return
     if not reports:  # a solo item whose agent was lost: this agent did not run it
         reports = [_report(item)]
-    _merge(reports, verdict, agent.name)
+    _merge(reports, verdict, agent.name, _NOT_AGAIN if _is_to_be_rerun(item) else "")
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
@@ -89,8 +90,16 @@ def _report(item: pytest.Item) -> pytest.TestReport:
     )
 
 
-def _merge(reports: list[pytest.TestReport], verdict: Mapping[str, Any], agent: str) -> None:
-    """Put what went wrong elsewhere into the leader's report."""
+def _is_to_be_rerun(item: pytest.Item) -> bool:
+    """Whether pytest-rerunfailures or flaky was asked to repeat the item when it fails."""
+    option = item.config.option
+    asked = (getattr(option, name, None) for name in ("reruns", "force_reruns", "force_flaky"))
+    is_marked = item.get_closest_marker("flaky") is not None
+    return is_marked or any(asked) or hasattr(getattr(item, "function", None), "_flaky_max_runs")
+
+
+def _merge(reports: list[pytest.TestReport], verdict: Mapping[str, Any], agent: str, at_the_end: str) -> None:
+    """Put what went wrong elsewhere into the leader's report, and a last line into that of a failure."""
     failed = next((report for report in reports if report.failed), None)
     own, count = failed.longreprtext if failed else "", len(verdict["agents"])
     others = {name: text for name, text in sorted(verdict["failures"].items()) if name != agent}
@@ -104,6 +113,7 @@ def _merge(reports: list[pytest.TestReport], verdict: Mapping[str, Any], agent: 
     )
     lines += [f"agent {name} {reason}" for name, reason in verdict["missing"].items()]
     lines += [f"on agent {', '.join(names)}: {others[names[0]]}" for names in different.values()]
+    lines += [at_the_end] if at_the_end and (lines or failed) else []
     if not lines:
         return
     target: Any = failed or next((report for report in reports if report.when == "call"), reports[0])

@@ -127,15 +127,22 @@ class Serving:
         findings = self.conductor.findings
         if not findings:
             return
-        reporter.section("cloudbench")
-        for line in render(findings, reporter._tw.fullwidth):
+        verbosity = self.config.option.verbose
+        lines = render(findings, reporter._tw.fullwidth, verbosity)
+        if verbosity > -2 or lines:
+            reporter.section("cloudbench")
+        for line in lines:
             reporter.write_line(line, **markup(line))
+        if verbosity < -1:
+            return
         for text, path in self.conductor.reports:
             where = [f"log: {_relative(path)}"] if path else []
             for line in [*text.splitlines(), *where, ""]:
                 reporter.write_line(line)
         records, folder = _relative(Path(self.facts.results)), self._stored_in
         entries = _relative(folder) if folder else "not stored (--benchmark-autosave stores them)"
+        if not benchmarks.is_loaded(self.config):
+            entries = "not stored (-p no:benchmark: what stores them is switched off)"
         reporter.write_line(f"records: {records}   entries: {entries}")
 
     def _show_progress(self) -> None:

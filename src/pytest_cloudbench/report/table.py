@@ -76,8 +76,11 @@ _COLUMNS: tuple[_Column, ...] = (
 )
 
 
-def render(findings: Sequence[_Finding], width: int) -> list[str]:
-    """Lines for a terminal of ``width`` columns: one table for each provider and test."""
+def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list[str]:
+    """Lines for a terminal of ``width`` columns: one table for each provider and test.
+
+    With a verbosity of -1 (``-q``) only doubts and what is not met stand below the tables, with -2 they stand alone.
+    """
     lines: list[str] = []
     groups: dict[tuple[str, ...], list[_Finding]] = {}
     for finding in findings:
@@ -85,10 +88,13 @@ def render(findings: Sequence[_Finding], width: int) -> list[str]:
         key = (finding.provider, test, finding.info.get("operation", ""), *finding.columns)
         groups.setdefault(key, []).append(finding)
     for (provider, test, *_), members in groups.items():
-        lines += ["", _title(provider, test, members[0].info)]
-        lines += _table(members, width)
-        lines += _remarks(members)
-    return [*lines, ""]
+        told = _remarks(members, is_short=verbosity < 0)
+        if verbosity > -2 or told:
+            lines += ["", _title(provider, test, members[0].info)]
+        if verbosity > -2:
+            lines += _table(members, width)
+        lines += told
+    return [*lines, ""] if lines else []
 
 
 _TONES = (
@@ -190,19 +196,24 @@ def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], list[s
     return rows, left_out
 
 
-def _remarks(members: Sequence[_Finding]) -> list[str]:
-    """Everything that must be read beside the numbers, each once."""
+def _remarks(members: Sequence[_Finding], *, is_short: bool) -> list[str]:
+    """Everything that must be read beside the numbers, each once; or only what makes them doubtful or broken."""
     remarks: dict[str, None] = {}
     met = 0
     for finding in members:
         info, label = finding.info, finding.nodeid.partition("[")[2].replace("]#", " ").removesuffix("]")
-        told = [line for line in info["expectations"] if line in info["expectations_unmet"] or line.startswith("gate ")]
+        told = [
+            line for line in info["expectations"]
+            if line in info["expectations_unmet"] or (line.startswith("gate ") and not is_short)
+        ]  # fmt: skip
         met += len(info["expectations"]) - len(told) if info["expectations"] != _NONE else 0
         remarks |= dict.fromkeys(f"! {label}: {doubt}" for doubt in info["doubts"])
-        remarks |= dict.fromkeys(f"note: {note}" for note in info["notes"])
+        remarks |= dict.fromkeys(f"note: {note}" for note in info["notes"] if not is_short)
         remarks |= dict.fromkeys(f"  {label}: {line}" for line in told)
-        if "source" in info["published"]:
+        if "source" in info["published"] and not is_short:
             remarks[f"  published: {info['published']['source']}"] = None
+    if is_short:
+        return list(remarks)
     if met:
         remarks[f"  {met} expectation{'s' * (met > 1)} met"] = None
     if any(finding.info["expectations"] == _NONE for finding in members):

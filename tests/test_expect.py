@@ -80,9 +80,9 @@ def test_an_empty_file_holds_no_claim() -> None:
         ("at_most = 0.1", "at_most = true", "expect[0].at_most: expected int or float, found True"),
         ("at_most = 0.1", "at_most = nan", "expect[0].at_most: expected a finite number, found nan"),
         ("at_most = 0.1", "at_most = -inf", "expect[0].at_most: expected a finite number, found -inf"),
-        ("at_most = 0.1", "atmost = 0.1", "expect[0].atmost: unknown key; expected one of provider, metric"),
+        ("at_most = 0.1", "atmost = 0.1", "expect[0].atmost: unknown key 'atmost'; did you mean at_most?"),
         ("date = 2014-11-05", 'date = "2014-11-05"', "expect[0].date: expected date, found '2014-11-05'"),
-        ('"loss_rate"', '"lossrate"', "expect[0].metric: unknown metric 'lossrate'; known: loss_rate, "),
+        ('"loss_rate"', '"lossrate"', "expect[0].metric: unknown metric 'lossrate'; did you mean loss_rate?"),
         ("at_most = 2000.5", "at_most = 999", "expect[1]: at_least 1000 is above at_most 999"),
         ("{test", "3 # {test", "expect[0].where: expected dict, found 3"),
         ("[[expect]]\n", "[[expects]]\n", "expects: unknown key; expected only [[expect]] tables"),
@@ -358,3 +358,23 @@ def test_the_line_of_a_gate_says_value_bound_and_baseline() -> None:
         "gate throughput:10%: 95 bytes/s is within the bound >= 90, 10 % from 100 of the compared run"
     )
     assert line("loss_rate:0.01", None) == "gate loss_rate:0.01: unknown, no value was measured"
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("los_rate", "loss_rate"), ("reponse_p99", "response_p99"), ("p99", "response_p99"), ("Loss_Rate", "loss_rate")],
+)
+def test_a_mistyped_metric_gets_the_nearest_one(word: str, meant: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_gate(f"{word}:10%")
+    assert str(caught.value) == f"gate '{word}:10%': expected METRIC:BOUND; did you mean {meant}?"
+    with pytest.raises(ConfigError) as refused:
+        parse_expectations(GOOD.replace("loss_rate", word), "e.toml")
+    assert str(refused.value).endswith(f"unknown metric '{word}'; did you mean {meant}?")
+
+
+def test_what_is_near_to_nothing_gets_the_list() -> None:
+    with pytest.raises(UsageError, match="expected METRIC:BOUND with one of loss_rate, "):
+        parse_gate("xyzzy:1")
+    with pytest.raises(ConfigError, match=r"unknown key 'metrik'; did you mean metric\?"):
+        parse_expectations(GOOD.replace("metric", "metrik"), "e.toml")

@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from pytest_cloudbench.baseline import Compared, finite
-from pytest_cloudbench.model import ConfigError, UsageError
+from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
 from pytest_cloudbench.stats import PERCENTILES
 
 __all__ = [
@@ -161,7 +161,7 @@ def parse_expectations(text: str, source: str) -> list[Expectation]:
 def _expectation(table: Mapping[str, Any], source: str, place: str) -> Expectation:
     for key, value in table.items():
         if key not in _KEYS:
-            raise ConfigError(source, f"{place}.{_named(key)}", f"unknown key; expected one of {', '.join(_KEYS)}")
+            raise ConfigError(source, f"{place}.{_named(key)}", _unknown("key", key, _KEYS))
         if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
             wanted = " or ".join(kind.__name__ for kind in _KEYS[key])
             raise ConfigError(source, f"{place}.{key}", f"expected {wanted}, found {_shown(value)}")
@@ -171,9 +171,7 @@ def _expectation(table: Mapping[str, Any], source: str, place: str) -> Expectati
         if key not in table:
             raise ConfigError(source, f"{place}.{key}", "is missing")
     if table["metric"] not in METRICS:
-        raise ConfigError(
-            source, f"{place}.metric", f"unknown metric {_shown(table['metric'])}; known: {', '.join(METRICS)}"
-        )
+        raise ConfigError(source, f"{place}.metric", _unknown("metric", table["metric"], METRICS))
     at_least, at_most = table.get("at_least"), table.get("at_most")
     if at_least is None and at_most is None:
         raise ConfigError(source, place, "expected at_least, at_most or both")
@@ -182,6 +180,11 @@ def _expectation(table: Mapping[str, Any], source: str, place: str) -> Expectati
     return Expectation(
         table["provider"], table["metric"], at_least, at_most, table["source"], table["date"], table.get("where", {})
     )
+
+
+def _unknown(what: str, word: str, known: Iterable[str]) -> str:
+    """What to say of a name that there is none of: the nearest one, or all."""
+    return f"unknown {what} {_shown(word)}" + (did_you_mean(word, known) or f"; expected one of {', '.join(known)}")
 
 
 def _named(key: str) -> str:
@@ -245,7 +248,8 @@ def parse_gate(text: str) -> Gate:
     """Read ``METRIC:BOUND``, such as ``loss_rate:0.01`` or ``response_p99:10%``. Raises UsageError."""
     metric, mark, bound = text.strip().rpartition(":")
     if not mark or metric not in METRICS:
-        raise UsageError(f"gate {text!r}: expected METRIC:BOUND with one of {', '.join(METRICS)}")
+        near = did_you_mean(metric, METRICS) if mark else ""
+        raise UsageError(f"gate {text!r}: expected METRIC:BOUND" + (near or f" with one of {', '.join(METRICS)}"))
     relative = bound.endswith("%")
     try:
         limit = float(bound.removesuffix("%"))

@@ -20,7 +20,7 @@ The error tree::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -50,6 +50,7 @@ __all__ = [
     "UsageError",
     "Verb",
     "chunks",
+    "did_you_mean",
 ]
 
 KIB = 1024
@@ -307,3 +308,15 @@ def chunks(content: Content, chunk_bytes: int = 4 * MIB) -> Iterator[bytes]:
     """The content in order, in pieces of ``chunk_bytes``."""
     for offset in range(0, content.size_bytes, chunk_bytes):
         yield content.read(offset, chunk_bytes)
+
+
+def did_you_mean(word: object, names: Iterable[str]) -> str:
+    """The end of a line about a name that there is none of: the nearest one, or nothing."""
+    if not isinstance(word, str) or not word:
+        return ""
+    from difflib import get_close_matches  # only a mistake needs it
+
+    known, lower = list(names), word[:60].lower()
+    near = [name for name in known if name.startswith(lower)] or get_close_matches(lower, known, 1)
+    near = near or [name for name in known if lower in name]
+    return f"; did you mean {near[0]}?" if near else ""

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
 from pytest_cloudbench.configs.bench_keys import ARRIVALS, EXPECT, EXPERIMENT, PAYLOADS, Key, fits
-from pytest_cloudbench.model import ConfigError, UsageError
+from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
 
 __all__ = ["Files", "Place", "check_values", "hint", "named", "shown"]
 
@@ -57,7 +56,7 @@ class Place:
             raise self.error(key, f"is missing; expected {expected}")
         name = table[last]
         if not isinstance(name, str) or name not in names:
-            raise self.error(key, f"expected {expected}, found {shown(name)}{_did_you_mean(name, names)}")
+            raise self.error(key, f"expected {expected}, found {shown(name)}{did_you_mean(name, names)}")
         return name
 
     def fitting(self, table: Mapping[str, Any], keys: Mapping[str, Key], within: str = "") -> None:
@@ -113,13 +112,6 @@ def hint(key: str, value: Any) -> str:
     return "; write it without quotes" if re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?", value) else ""
 
 
-def _did_you_mean(word: Any, names: Collection[str]) -> str:
-    if not isinstance(word, str) or not word:
-        return ""
-    near = [name for name in names if name.startswith(word.lower())] or get_close_matches(word[:60].lower(), names, 1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 _HOMES: Mapping[str, str] = {
     **dict.fromkeys(EXPECT, "expect"),
     **dict.fromkeys([key for keys in PAYLOADS.values() for key in keys] + ["generator"], "payload"),
@@ -141,7 +133,7 @@ def _nearest(key: str, names: Collection[str], within: str) -> str:
     here = re.split(r"[.\[]", within)[0] or "experiment"
     home = _HOMES.get(key, here)
     if home == here:
-        return _did_you_mean(key, names)
+        return did_you_mean(key, names)
     if here == "grid":
         return f"; did you mean {home}.{key}?"
     return f" here; it belongs below {_LINES[home]}"

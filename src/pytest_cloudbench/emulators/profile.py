@@ -31,7 +31,7 @@ from typing import Any
 
 from pytest_cloudbench import opening
 from pytest_cloudbench.emulators.throttle import ThrottlePolicy
-from pytest_cloudbench.model import ConfigError
+from pytest_cloudbench.model import ConfigError, did_you_mean
 
 __all__ = [
     "Account",
@@ -209,7 +209,8 @@ def load_profile(name_or_path: str) -> Profile:
         path = _FOLDER / f"{name_or_path}.toml"
         source = str(path)
     else:
-        expected = f"expected one of {', '.join(profile_names())}, or the path of a .toml file"
+        near = did_you_mean(name_or_path, profile_names())
+        expected = f"expected one of {', '.join(profile_names())}, or the path of a .toml file{near}"
         raise ConfigError(f"profile {name_or_path!r}", "", expected)
     try:
         text = opening.read_file(path).decode()
@@ -266,7 +267,9 @@ def _change(profile: Profile, changes: Mapping[str, object], source: str) -> Pro
     sections: dict[str, dict[str, object]] = {}
     for key, value in changes.items():
         if key not in known:
-            raise ConfigError(source, _key(key), f"unknown; expected one of {', '.join(known)}")
+            raise ConfigError(
+                source, _key(key), f"unknown; expected one of {', '.join(known)}{did_you_mean(key, known)}"
+            )
         section, _, name = key.partition(".")
         sections.setdefault(section, {})[name] = _checked(source, key, value)
     for section, values in sections.items():
@@ -314,7 +317,8 @@ def _table(source: str, section: str, value: object, kind: type[Any]) -> dict[st
         raise ConfigError(source, section, f"expected a table with {', '.join(names)}")
     for key in value:
         if key not in names:
-            raise ConfigError(source, f"{section}.{_key(key)}", f"unknown; expected one of {', '.join(names)}")
+            expected = f"unknown; expected one of {', '.join(names)}{did_you_mean(key, names)}"
+            raise ConfigError(source, f"{section}.{_key(key)}", expected)
     return value
 
 

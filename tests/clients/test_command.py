@@ -192,3 +192,14 @@ def test_a_tool_has_as_long_as_its_file_says(make: Make) -> None:
     pair.start()
     with pytest.raises(ClientError, match=r"verify.command did not end with status 0 within 0\.3 s"):
         pair.wait_synced(60)
+
+
+def test_what_a_tool_says_when_it_fails_holds_no_secret_in_any_encoding(make: Make) -> None:
+    say = "import base64, os, sys, urllib.parse as u; s = os.environ[`TOOL_PASSWORD`]; "
+    say += "sys.exit(` `.join([s, u.quote(s), base64.b64encode(s.encode()).decode()]))"
+    command = python(say.replace("`", '"'))
+    pair = make(f'name = "x"\n[environment]\nTOOL_PASSWORD = "correct horse/battery"\n[sync]\ncommand = {command}')
+    pair.start()
+    with pytest.raises(ClientError) as raised:
+        pair.after_change()
+    assert str(raised.value) == "sync (client): exit status 1\n  *** *** ***"

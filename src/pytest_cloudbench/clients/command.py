@@ -11,12 +11,16 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_cloudbench import redact
 from pytest_cloudbench.clients.base import ClientFacts, LocalClient, Proof
 from pytest_cloudbench.clients.command_file import CommandFile, fill, load_command_file
-from pytest_cloudbench.clients.processes import Side, find_binary, free_port, program_version
+from pytest_cloudbench.clients.processes import Side, find_binary, free_port, program_version, secret_values
 from pytest_cloudbench.model import ClientError
 
 __all__ = ["CommandClient"]
+
+_LONG_SECRET = 8
+"""Shorter ones may be words, and are taken out of what the tool itself says only."""
 
 
 class CommandClient(LocalClient):
@@ -63,6 +67,7 @@ class CommandClient(LocalClient):
         )
         given = {name: fill(value, self._values) for name, value in self._described.environment.items()}
         self._environment = {**path, **given}
+        redact.learn(value for value in secret_values(self._environment) if len(value) >= _LONG_SECRET)
         for name, content in self._described.files.items():
             (self.workdir / name).write_text(fill(content, self._values), "utf-8")
 

@@ -20,11 +20,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
+from pytest_cloudbench import redact
 from pytest_cloudbench.clients import watchdog
 from pytest_cloudbench.model import ClientError, UsageError
 
 __all__ = [
-    "End", "Loopback", "Process", "Processes", "Runner", "Side", "find_binary", "free_port", "program_version", "tail",
+    "End", "Loopback", "Process", "Processes", "Runner", "Side", "find_binary", "free_port", "program_version",
+    "secret_values", "tail",
 ]  # fmt: skip
 
 End = Literal["client", "server"]
@@ -291,7 +293,7 @@ class Processes:
             )
         except OSError as error:
             raise ClientError(f"{name} cannot be started: {error}") from error
-        process = Process(side, name, popen, log_path, _secrets(env))
+        process = Process(side, name, popen, log_path, secret_values(env))
         self._finished_cpu_s.setdefault(side, 0.0)
         try:
             self._tell_watchdog(f"{popen.pid}\n")
@@ -379,7 +381,7 @@ def program_version(path: str, *arguments: str) -> str:
     return done.stdout.decode(errors="replace").strip().partition("\n")[0].strip()
 
 
-_SECRET_NAME = re.compile(r"PASS|SECRET|TOKEN|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"PASS|SECRET|TOKEN|CREDENTIAL|(?:API|ACCESS|PRIVATE)_?KEY|_KEY$", re.IGNORECASE)
 _LEAST_SECRET = 4
 """Shorter values are no secrets, and would be found in any text."""
 _SECRET_WORDS = re.compile(
@@ -389,9 +391,13 @@ _SECRET_WORDS = re.compile(
 )
 
 
-def _secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
+def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Values of the environment that are not to be shown, the longest first."""
-    found = {value for name, value in environment.items() if _SECRET_NAME.search(name) and len(value) >= _LEAST_SECRET}
+    found = {
+        value
+        for name, value in environment.items()
+        if _SECRET_NAME.search(name) and len(value) >= _LEAST_SECRET and not value.startswith(os.sep)
+    }
     return tuple(sorted(found, key=len, reverse=True))
 
 
@@ -404,9 +410,10 @@ def tail(path: Path, lines: int = _TAIL_LINES, *, secrets: Collection[str] = ())
         text = path.read_bytes()[-16_384:].decode(errors="replace")
     except OSError:
         return ""
+    text = redact.clean(text)
     for secret in secrets:
-        text = text.replace(secret, "***")
-    text = _SECRET_WORDS.sub(r"\g<before>***", text)
+        text = text.replace(secret, redact.MASK)
+    text = _SECRET_WORDS.sub(rf"\g<before>{redact.MASK}", text)
     return "".join(f"\n  {_shown(line)}" for line in text.strip().splitlines()[-lines:])
 
 

@@ -130,7 +130,7 @@ KINDS = """
         put, names, data = provider.driver.put, set(), set()
 
         def noted(path, content):
-            if not path.endswith("/.cloudbench-run"):  # what marks the folder as a run's own
+            if not path.endswith("/cloudbench-run"):  # what marks the folder as a run's own
                 names.add(path.rpartition(".")[2])
                 data.add(content.read(0, 900))
             return put(path, content)

@@ -60,13 +60,14 @@ def test_the_gate_of_a_team_holds_and_bites(project: Path) -> None:
     done = run(held, project)
     assert done.returncode == 0, done.stdout + done.stderr
     cases = list(ElementTree.parse(project / "junit.xml").getroot().iter("testcase"))
-    verdicts = [
-        each.attrib["value"] for each in cases[0].iter("property") if each.attrib["name"] == "cloudbench.verdict"
-    ]
-    assert (len(cases), verdicts) == (2, ["met"])
+    told_of = [{each.attrib["name"]: each.attrib["value"] for each in case.iter("property")} for case in cases]
+    assert len(told_of) == 2
+    for each in told_of:  # on a machine that is too busy the product says so, and judges nothing
+        doubts = each["cloudbench.doubts"]
+        assert each["cloudbench.verdict"] == ("met" if doubts == "none" else "inconclusive"), doubts
     done = run(broken, project)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "breaks the bound <= 1e-06" in done.stdout
+    assert re.search(r"gate response_p99:1e-06: (.* breaks the bound <= 1e-06|unknown, engine saturated)", done.stdout)
 
 
 @pytest.mark.parametrize("project", ["iot-gate"], indirect=True)

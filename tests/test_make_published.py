@@ -175,7 +175,7 @@ def test_loss_tables_are_the_suites_own(table: str, lost: int) -> None:
 def test_names_of_the_loss_tables_are_the_suites_own() -> None:
     command = [sys.executable, "-m", "pytest", "suites/iot", "--collect-only", "-q", "--grid", "paper", "-k", "table"]
     done = subprocess.run(command, cwd=ROOT, env=quiet(), capture_output=True, text=True, check=True, timeout=120)
-    suites = {line.removesuffix("-emulated:dropbox]") for line in done.stdout.splitlines() if "::" in line}
+    suites = {line.removesuffix("-emulated:dropbox-2014]") for line in done.stdout.splitlines() if "::" in line}
     names = [entry["fullname"] for table in ("4.2", "4.3") for entry in entries(f"thesis-2014-table-{table}")]
     assert {name.removesuffix("-published:thesis-2014]") for name in names} == suites
     assert len(suites) == 30

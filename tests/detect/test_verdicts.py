@@ -279,6 +279,16 @@ def test_what_is_said_before_the_files_is_no_answer_to_them(
     assert judge([streamed(each) for each in Made().measured()])["bundling"].answer == answer
 
 
+def test_a_list_that_comes_earlier_for_more_files_is_no_question() -> None:
+    """As restic over S3 once had it: as much came back, but less of it late."""
+
+    def packed(each: Observation) -> Observation:
+        late = 15_800 if each.files == 10 else 3_500
+        return replace(each, exchanges=15, down_bytes=20_000, late=5, late_bytes=late) if each.files > 1 else each
+
+    assert judge([packed(each) for each in Made(bundles=True).measured()])["bundling"].answer == "yes"
+
+
 def test_udp_hides_where_a_client_waits() -> None:
     seen = [replace(each, udp_up_bytes=each.up_bytes, exchanges=0) for each in Made(bundles=True).measured()]
     found = answers(seen)

@@ -172,7 +172,7 @@ def _bundled(slope: dict[str, float], few: Observation, *, is_h2: bool) -> str:
     ask for a file by its name or digest may be questions instead.
     """
     much = max(slope["syns"], slope["exchanges"])
-    is_asked = slope["down_bytes"] - slope["late_bytes"] >= ASKED_BYTES
+    is_asked = slope["down_bytes"] - max(0.0, slope["late_bytes"]) >= ASKED_BYTES
     is_little = slope["late_bytes"] <= _FEW_ANSWER_BYTES and not is_asked and not is_h2
     if much >= _PER_FILE:
         return "no"

@@ -1,9 +1,9 @@
 """Captured traffic into flows and numbers: pure functions of a capture file's bytes.
 
-What may live here: the order in which the modules see a capture (``records``: the file; ``packets``: headers;
-``flows``, ``sequence``, ``resent``: connections; ``handshake``, ``streams``: payload; ``roles``, ``owners``,
-``metrics``: meaning; ``analysis``: all together). No file is opened here. Bulk numbers never come from another program;
-docs/traffic.md says why.
+What may live here: the order in which the modules see a capture (``records``: the file; ``packets``, ``headers``,
+``tunnels``: headers; ``flows``, ``sequence``, ``resent``, ``answers``: connections; ``handshake``, ``streams``:
+payload; ``roles``, ``owners``, ``metrics``: meaning; ``analysis``: all together). No file is opened here. Bulk numbers
+never come from another program; docs/traffic.md says why.
 """
 
 from pytest_cloudbench.traffic.analysis import Analysis, FlowFacts, Validity, analyze

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_cloudbench.traffic.records import Ints
 
-__all__ = ["Flow", "FlowTable", "Side", "chunks", "group", "in_one"]
+__all__ = ["Flow", "FlowTable", "Side", "group", "in_one"]
 
 _CHUNK_ROWS, _PART_ROWS = 1 << 15, 1 << 17
 """Packets of several flows, and of a long one, that are worked out together: few enough for the processor's cache."""
@@ -161,7 +161,7 @@ def group(packets: Packets, pairs: list[Pair], clients: Collection[Address] = ()
     table = FlowTable(packets, [], [], order, starts.tolist(), up, verdicts, sums)
     times = _Times(count)
     is_tcp = np.array([ends[old].protocol == TCP for old in place.tolist()], bool)
-    for begin, end in chunks(table.starts):
+    for begin, end in _chunks(table.starts):
         if table.starts[end] - table.starts[begin] > 2 * _CHUNK_ROWS:
             for flow in range(begin, end):
                 _count_long(table, flow, times, is_tcp=bool(is_tcp[flow]))
@@ -332,7 +332,7 @@ def in_one(rows: Any) -> Any:
     return rows
 
 
-def chunks(starts: list[int]) -> Iterator[tuple[int, int]]:
+def _chunks(starts: list[int]) -> Iterator[tuple[int, int]]:
     """(first flow, flow after the last) of groups of flows with not too many packets together."""
     begin = 0
     for flow in range(1, len(starts)):

@@ -12,7 +12,7 @@ import pytest
 from pytest_cloudbench import clients
 from pytest_cloudbench.clients.base import LocalClient, MissingProgramError, Proof
 from pytest_cloudbench.model import ClientError
-from tests.clients.conftest import DOCUMENT, leftovers
+from tests.clients.conftest import DOCUMENT, is_gone, leftovers
 
 Make = Callable[[str], LocalClient]
 
@@ -59,6 +59,7 @@ def test_a_tool_sees_a_clean_environment_and_its_own(make: Make, monkeypatch: py
         "XDG_CACHE_HOME",
         "XDG_CONFIG_HOME",
         "XDG_DATA_HOME",
+        "CLOUDBENCH_CLIENT",
     }
     assert printed.keys() <= known
     assert printed["MINE"] == "127.0.0.1 {}"
@@ -203,3 +204,39 @@ def test_what_a_tool_says_when_it_fails_holds_no_secret_in_any_encoding(make: Ma
     with pytest.raises(ClientError) as raised:
         pair.after_change()
     assert str(raised.value) == "sync (client): exit status 1\n  *** *** ***"
+
+
+DAEMON = """
+import pathlib, signal
+pathlib.Path("{workdir}/socket").write_text("up")
+print("ready for {server}", flush=True)
+signal.pause()
+"""
+
+
+def test_a_daemon_is_up_before_the_setup_and_ends_with_the_client(make: Make) -> None:
+    text = f'name = "x"\n[daemon]\ncommand = {python(DAEMON)}\nready = "ready for {{server}}"\n'
+    text += '[setup]\ncommands = [["cp", "{workdir}/socket", "{workdir}/seen"]]\n[sync]\ncommand = ["true"]'
+    pair = make(text)
+    pair.start()
+    assert (pair.workdir / "seen").read_text() == "up"
+    (daemon,) = pair.pids("client")
+    pair.stop()
+    assert is_gone(daemon)
+
+
+def test_a_daemon_that_leaves_is_told_to_stay(make: Make) -> None:
+    pair = make('name = "x"\n[daemon]\ncommand = ["true"]\nready = "up"\n[sync]\ncommand = ["true"]')
+    with pytest.raises(ClientError, match=r"^daemon\.command has to stay in the foreground: "):
+        pair.start()
+
+
+def test_a_setup_that_leaves_a_session_of_its_own_is_ended(make: Make) -> None:
+    code = (
+        "import os\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n  import signal; signal.pause()\nos._exit(0)"
+    )
+    pair = make(f'name = "x"\n[setup]\ncommands = [{python(code)}]\n[sync]\ncommand = ["true"]')
+    pair.start()
+    assert len(leftovers(pair.workdir)) == 1
+    pair.stop()
+    assert leftovers(pair.workdir) == []

@@ -196,3 +196,50 @@ def test_what_a_command_said_is_in_the_error_without_the_secrets_of_its_environm
     finally:
         processes.stop()
     assert str(raised.value) == "sync (client): exit status 7\n  key *** refused"
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pytest_cloudbench.clients.processes import Loopback, Processes
+processes = Processes(Path(sys.argv[1]), Loopback())
+child = "import os, signal; os.setsid(); print(os.getpid(), flush=True); signal.pause()"
+fork = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}], stdout=open('pid', 'w'))"
+processes.run("client", "setup", [sys.executable, "-c", fork], timeout_s=60)
+processes.wait_until(lambda: Path(sys.argv[1], "pid").read_text().endswith("\\n"), 60, "no child")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_session_of_its_own_ends_also_when_this_process_is_killed(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False, timeout=100)
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    assert watchdog.wait_any([pidfd], 30) == [pidfd]
+    os.close(pidfd)
+
+
+def test_who_carries_another_sign_or_began_before_is_left_alone(processes: Processes) -> None:
+    start = watchdog.read_stat(os.getpid()).start  # type: ignore[union-attr]  # this process is there
+    other = subprocess.Popen(["sleep", "600"], env={watchdog.SIGN: "mine"})
+    try:
+        wanted = watchdog.read_stat(other.pid)
+        assert wanted is not None
+        assert [stat.pid for stat in watchdog.carriers("mine", start)] == [other.pid]
+        assert watchdog.carriers("mine", wanted.start + 1) == ()
+        assert watchdog.carriers("min", start) == ()
+        processes.stop()
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_number_that_is_another_process_by_now_has_no_tree() -> None:
+    stat = watchdog.read_stat(os.getpid())
+    assert stat is not None
+    assert os.getpid() in {each.pid for each in watchdog.tree(os.getpid(), stat.start)}
+    assert watchdog.tree(os.getpid(), stat.start - 1) == ()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_cloudbench.link import Link, sweep
-from pytest_cloudbench.link.leftovers import Mark, leftovers
+from pytest_cloudbench.link.leftovers import MARK, Mark, leftovers
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="links need Linux"),
@@ -137,5 +141,78 @@ def test_a_number_that_is_used_again_is_another_process() -> None:
     mine = Mark.own("a:b")
     assert mine.is_alive()
     assert Mark.parse(str(mine)) == mine
-    assert not Mark("a", mine.pid, mine.start_ticks + 1).is_alive()
-    assert not Mark("a", 2**22 + 1, 5).is_alive()
+    assert not replace(mine, start_ticks=mine.start_ticks + 1).is_alive()
+    assert not replace(mine, pid=2**22 + 1).is_alive()
+
+
+_PAUSE = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
+_DEAD = replace(Mark.own("dead"), pid=2**22 + 1, start_ticks=1) if sys.platform == "linux" else None
+_NEEDS_ROOT = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root, to be another user")
+
+
+@contextlib.contextmanager
+def _paused(*wrap: str, mark: object = "", **options: Any) -> Iterator[int]:
+    """A process with a mark in its environment; its number."""
+    words = [*wrap, *_PAUSE]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env={**os.environ, MARK: str(mark)}, **options) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def _is_found(pid: int, user: int | None = None) -> bool:
+    return pid in {one.pid for one in leftovers(user)}
+
+
+def test_who_only_carries_the_variable_is_left_alone() -> None:
+    """In the network namespace that all share, whatever the variable says."""
+    for mark in (_DEAD, "killed:1:1", "x", ""):
+        with _paused(mark=mark) as pid:
+            assert not _is_found(pid)
+
+
+@_NEEDS_ROOT
+@pytest.mark.parametrize("who", ["another user's", "another user's, with my mark", "mine"])
+def test_another_user_who_sets_the_variable(who: str) -> None:
+    """In a network namespace of its own, as what runs in a link; only mine is to be ended."""
+    assert _DEAD is not None
+    mark = replace(_DEAD, user=65534) if who == "another user's" else _DEAD
+    become = [] if who == "mine" else ["setpriv", "--reuid=65534", "--clear-groups", "--"]
+    # Another link's sweep may come first, and rightly end mine.
+    with _paused("unshare", "--net", *become, mark=mark) as pid:
+        assert _is_found(pid) is (who == "mine")
+
+
+@_NEEDS_ROOT
+def test_a_run_in_another_pid_namespace_is_left_alone() -> None:
+    """Its owner lives, with a number that is somebody else's here, or nobody's."""
+    code = (
+        "import os, sys; from pytest_cloudbench.link.leftovers import MARK, Mark; "
+        "os.environ[MARK] = str(Mark.own('live')); import subprocess; "
+        "subprocess.run(['unshare', '--net', *sys.argv[1:]])"
+    )
+    source = str(Path(__file__).resolve().parents[2] / "src")
+    for proc in (["--mount-proc"], []):
+        words = ["unshare", "--pid", "--fork", "--kill-child", *proc, sys.executable, "-c", code, *_PAUSE]
+        environment = {**os.environ, "PYTHONPATH": source}
+        with subprocess.Popen(words, stdout=subprocess.PIPE, env=environment) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"up\n"
+                assert [one for one in leftovers() if one.mark.startswith("live:")] == []
+            finally:
+                process.kill()
+
+
+@_NEEDS_ROOT
+def test_where_proc_shows_other_numbers_nothing_is_found() -> None:
+    """Its numbers are not those that a signal would go to."""
+    code = "from pytest_cloudbench.link.leftovers import leftovers; print(leftovers())"
+    source = str(Path(__file__).resolve().parents[2] / "src")
+    with _paused("unshare", "--net", mark=_DEAD):
+        words = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
+        done = subprocess.run(words, env={**os.environ, "PYTHONPATH": source}, capture_output=True, check=True)
+    assert done.stdout == b"[]\n"

@@ -96,6 +96,15 @@ class CommandClient(LocalClient):
                 raise
 
     def _start_client(self) -> None:
+        if self._described.daemon:
+            argv = self._argv(self._described.daemon)
+            daemon = self.processes.start("client", "daemon", argv, env=self._environment, cwd=self.folder)
+            try:
+                self.processes.wait_logged(daemon, fill(self._described.daemon_ready, self._values), self.start_s)
+            except ClientError as error:
+                if daemon.ended() == 0:
+                    raise ClientError(f"daemon.command has to stay in the foreground: {error}") from error
+                raise
         for index, command in enumerate(self._described.setup):
             self._run("client", f"setup-{index}", command, timeout_s=self._described.setup_s)
         if self._described.watches:

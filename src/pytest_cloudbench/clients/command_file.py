@@ -33,6 +33,7 @@ PLACEHOLDERS: Mapping[str, str] = {
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "setup": ("commands",),
     "server": ("command", "udp"),
+    "daemon": ("command", "ready"),
     "sync": ("command", "timeout_s"),
     "verify": ("folder", "restore", "command"),
     "wait": ("start_s", "setup_s", "synced_s"),
@@ -60,9 +61,11 @@ class CommandFile:
         setup: run on the client's side, one after another, when the server is up.
         server: stays; it is up when it listens on ``{port}``. Empty: there is none.
         server_udp: ``{port}`` is a UDP port.
+        daemon: stays, on the client's side; started before ``setup``. Empty: there is none.
+        daemon_ready: what it prints when it is up.
         sync: run after each change, or started once.
         timeout_s: how long one run of ``sync`` or ``verify`` may take, seconds.
-        start_s: how long ``server`` may take to listen, seconds.
+        start_s: how long ``server`` may take to listen, and ``daemon`` to be ready, seconds.
         setup_s: how long one command of ``setup`` may take, seconds.
         synced_s: how long a tool that watches may take until it is in sync, seconds; None: as the suite has it.
         verify_folder: a folder that must be equal to ``{folder}`` by content.
@@ -82,6 +85,8 @@ class CommandFile:
     setup: tuple[_Words, ...] = ()
     server: _Words = ()
     server_udp: bool = False
+    daemon: _Words = ()
+    daemon_ready: str = ""
     timeout_s: float = _DEFAULT_TIMEOUT_S
     start_s: float = _DEFAULT_START_S
     setup_s: float = _DEFAULT_TIMEOUT_S
@@ -92,7 +97,15 @@ class CommandFile:
 
     def programs(self) -> _Words:
         """All programs that it calls, each once."""
-        commands = [self.sync, self.server, self.version, self.verify_restore, self.verify_command, *self.setup]
+        commands = [
+            self.sync,
+            self.server,
+            self.daemon,
+            self.version,
+            self.verify_restore,
+            self.verify_command,
+            *self.setup,
+        ]
         return tuple(dict.fromkeys([command[0] for command in commands if command] + list(self.needs)))
 
 
@@ -138,6 +151,8 @@ def parse_command_file(text: str, source: str) -> CommandFile:
         setup=tuple(read.command(f"setup.commands[{index}]", command) for index, command in enumerate(setup)),
         server=read.command("server.command", tables["server"].get("command")) if "server" in data else (),
         server_udp=read.flag("server.udp", tables["server"].get("udp", False)),
+        daemon=read.command("daemon.command", tables["daemon"].get("command")) if "daemon" in data else (),
+        daemon_ready=read.text("daemon.ready", tables["daemon"].get("ready")) if "daemon" in data else "",
         timeout_s=read.seconds("sync.timeout_s", tables["sync"].get("timeout_s", _DEFAULT_TIMEOUT_S)),
         start_s=read.seconds("wait.start_s", wait.get("start_s", _DEFAULT_START_S)),
         setup_s=read.seconds("wait.setup_s", wait.get("setup_s", _DEFAULT_TIMEOUT_S)),

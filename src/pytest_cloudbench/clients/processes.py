@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -67,6 +68,8 @@ class Process:
         self.side, self.name, self.log_path, self.secrets = side, name, log_path, secrets
         self._popen = popen
         self._pidfd = os.pidfd_open(popen.pid)
+        stat = watchdog.read_stat(popen.pid)
+        self._start = stat.start if stat else None
         self._final_cpu_s: float | None = None
 
     @property
@@ -98,7 +101,11 @@ class Process:
         if self.ended() is not None:
             assert self._final_cpu_s is not None
             return self._final_cpu_s
-        return sum(stat.cpu_s for stat in watchdog.tree(self.pid))
+        return sum(stat.cpu_s for stat in self.tree())
+
+    def tree(self) -> tuple[watchdog.ProcessStat, ...]:
+        """The process with its descendants and its session; never those of another one with its number."""
+        return watchdog.tree(self.pid, self._start)
 
     def signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
@@ -135,6 +142,10 @@ class Processes:
         self._watchdog = subprocess.Popen(
             [sys.executable, "-I", "-S", str(watchdog.__file__)], stdin=subprocess.PIPE, start_new_session=True
         )
+        own = watchdog.read_stat(self._watchdog.pid)
+        self._start = own.start if own else 0
+        self._sign = secrets.token_hex(16)
+        self._tell_watchdog(f"{self._sign}\n")
 
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         """A clean environment: the search path, and folders below the workdir; nothing else of the user's.
@@ -151,6 +162,7 @@ class Processes:
             "TMPDIR": str(self._workdir / "tmp"),
             "LANG": "C.UTF-8",
             "TZ": "UTC",
+            watchdog.SIGN: self._sign,
             **extra,
         }
 
@@ -245,8 +257,8 @@ class Processes:
 
     def pids(self, side: Side) -> tuple[int, ...]:
         """The processes of one side that run now, with their descendants."""
-        leaders = [process.pid for process in self._running if process.side == side and process.ended() is None]
-        return tuple(sorted({stat.pid for leader in leaders for stat in watchdog.tree(leader) if stat.state != "Z"}))
+        leaders = [process for process in self._running if process.side == side and process.ended() is None]
+        return tuple(sorted({stat.pid for leader in leaders for stat in leader.tree() if stat.state != "Z"}))
 
     def cpu_s(self, side: Side) -> float | None:
         """CPU seconds of one side since the start, with the commands that have ended; None: it is not there.
@@ -262,6 +274,7 @@ class Processes:
         """End everything, the last started first; safe to call again."""
         while self._running:
             self._finish(self._running[-1])
+        watchdog.kill(watchdog.carriers(self._sign, self._start))  # what made a session of its own and lost its parents
         assert self._watchdog.stdin is not None
         with suppress(OSError):
             self._watchdog.stdin.close()
@@ -322,11 +335,11 @@ class Processes:
 
     def _finish(self, process: Process, *, counted: bool = True) -> None:
         """End one process and all that it started, and count its CPU time."""
-        family = watchdog.tree(process.pid)
+        family = process.tree()
         process.signal(signal.SIGTERM)
         watchdog.wait_any([process.fileno()], _STOP_S)
         # Once more, for what it started meanwhile; before that, for what then has no parent any more.
-        family += watchdog.tree(process.pid)
+        family += process.tree()
         watchdog.kill(tuple(stat for stat in family if stat.pid != process.pid))
         process.signal(signal.SIGKILL)
         watchdog.wait_any([process.fileno()], None)

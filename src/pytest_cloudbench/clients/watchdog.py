@@ -3,8 +3,9 @@
 What may live here: finding the processes of a tree in /proc, and ending them. Standard library only and no
 import from the package: this file is also run by its path, as ``python -I -S watchdog.py``, and must start fast.
 
-The watchdog reads pids from its standard input, one in a line; ``-PID`` takes one back. When the input ends, it
-kills the trees of those that are left.
+The watchdog reads pids from its standard input, one in a line; ``-PID`` takes one back. The first line is a sign that
+all of them carry in their environment, and nobody else knows. When the input ends, it kills the trees of those that are
+left, and whoever else carries the sign.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-__all__ = ["ProcessStat", "kill", "main", "read_stat", "tree", "wait_any"]
+__all__ = ["SIGN", "ProcessStat", "carriers", "kill", "main", "read_stat", "tree", "wait_any"]
+
+SIGN = "CLOUDBENCH_CLIENT"
+"""The environment variable with the sign."""
 
 _KILL_S = 5.0
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -49,11 +53,15 @@ def read_stat(pid: int) -> ProcessStat | None:
     )
 
 
-def tree(leader: int) -> tuple[ProcessStat, ...]:
+def tree(leader: int, start: int | None = None) -> tuple[ProcessStat, ...]:
     """The process, all that descend from it and all of its session, in the order of their pids.
 
-    A descendant that made a session of its own is found only while its parents live.
+    A descendant that made a session of its own is found only while its parents live. With ``start``, when the process
+    began: none, where its number is another process's by now. Nor where /proc shows other numbers than this process's.
     """
+    now = read_stat(leader)
+    if not _is_proc_ours() or (start is not None and now is not None and now.start != start):
+        return ()
     everyone = [stat for name in os.listdir("/proc") if name.isdecimal() and (stat := read_stat(int(name)))]
     found = {leader}
     grown = True
@@ -62,6 +70,34 @@ def tree(leader: int) -> tuple[ProcessStat, ...]:
         found |= more
         grown = bool(more)
     return tuple(sorted(stat for stat in everyone if stat.pid in found))
+
+
+def carriers(sign: str, start: int) -> tuple[ProcessStat, ...]:
+    """This user's processes that carry the sign in their environment and began at ``start`` or later.
+
+    The sign is random and known to those alone who were started with it, wherever they went since; one that empties its
+    environment is not found.
+    """
+    pair = f"{SIGN}={sign}".encode()
+    found = []
+    for name in os.listdir("/proc") if _is_proc_ours() else ():
+        if not name.isdecimal() or int(name) == os.getpid():
+            continue
+        with suppress(OSError):  # gone, or somebody else's
+            with open(f"/proc/{name}/environ", "rb") as file:
+                is_carrier = pair in file.read().split(b"\0")
+            stat = read_stat(int(name)) if is_carrier and os.stat(f"/proc/{name}").st_uid == os.geteuid() else None
+            if stat is not None and stat.start >= start:
+                found.append(stat)
+    return tuple(found)
+
+
+def _is_proc_ours() -> bool:
+    """Whether /proc shows the numbers of this pid namespace, and not those of the one around it."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
 
 
 def kill(processes: tuple[ProcessStat, ...]) -> None:
@@ -90,16 +126,21 @@ def wait_any(fds: Iterable[int], timeout_s: float | None) -> list[int]:
 
 
 def main() -> None:
-    """Read pids until the input ends, then kill their trees."""
-    leaders: set[int] = set()
+    """Read the sign and pids until the input ends, then kill their trees and who else carries the sign."""
+    own = read_stat(os.getpid())
+    sign = sys.stdin.readline().strip()
+    leaders: dict[int, int | None] = {}
     for line in sys.stdin:
         pid = int(line)
         if pid > 0:
-            leaders.add(pid)
+            stat = read_stat(pid)
+            leaders[pid] = stat.start if stat else None
         else:
-            leaders.discard(-pid)
-    for leader in leaders:
-        kill(tree(leader))
+            leaders.pop(-pid, None)
+    for leader, start in leaders.items():
+        kill(tree(leader, start))
+    if sign and own is not None:
+        kill(carriers(sign, own.start))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """What links leave when they are killed: finding it and ending it.
 
-What may live here: marks, and looking through processes. A mark names run, owner and the owner's start; the holder and
-every command inside a link carry it in their environment. Namespaces and devices are removed by the kernel with the
+What may live here: marks, and looking through processes. A mark names run, user, the owner and its start, and the
+namespace in which its pid means something; the holder and every command inside a link carry it in their environment.
+Anybody can set a variable: a process is a link's only if it also belongs to that user, began after the owner, and is in
+a network namespace of its own, or keeps one. What cannot be judged from here (a mark of another pid namespace, whose
+owner may well live) is left alone. Namespaces and devices are removed by the kernel with the
 last process that is inside, so processes are all there is to end. Linux only.
 """
 
@@ -34,31 +37,56 @@ def _start_ticks(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
+def _pid_namespace() -> int:
+    """The number of this process's pid namespace; 0 where /proc shows another one, so that its numbers mean others."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino if os.readlink("/proc/self") == str(os.getpid()) else 0
+    except OSError:
+        return 0
+
+
+def _user(pid: int) -> int:
+    """The real user of a process; -1 when there is none (any more)."""
+    for line in _read(pid, "status").split(b"\n"):
+        if line.startswith(b"Uid:"):
+            return int(line.split()[1])
+    return -1
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Whose a link is."""
 
     run: str
+    user: int
+    pid_namespace: int
     pid: int
     start_ticks: int
 
     @classmethod
     def own(cls, run: str) -> Mark:
         """The mark of this process."""
-        return cls(run.replace(":", "-"), os.getpid(), _start_ticks(os.getpid()))
+        pid = os.getpid()
+        return cls(run.replace(":", "-"), os.getuid(), _pid_namespace(), pid, _start_ticks(pid))
 
     @classmethod
     def parse(cls, text: str) -> Mark:
         """The mark in ``str(mark)``. Raises ValueError."""
-        run, pid, start_ticks = text.rsplit(":", 2)
-        return cls(run, int(pid), int(start_ticks))
+        run, *numbers = text.rsplit(":", 4)
+        user, pid_namespace, pid, start_ticks = map(int, numbers)
+        return cls(run, user, pid_namespace, pid, start_ticks)
 
     def __str__(self) -> str:
-        return f"{self.run}:{self.pid}:{self.start_ticks}"
+        return f"{self.run}:{self.user}:{self.pid_namespace}:{self.pid}:{self.start_ticks}"
 
     def is_alive(self) -> bool:
         """Whether the owner still runs: the same process, not another one with its number."""
         return _start_ticks(self.pid) == self.start_ticks
+
+    def is_left(self, user: int) -> bool:
+        """Whether it is of a user's link whose owner is known to be gone."""
+        is_here = self.pid_namespace != 0 and self.pid_namespace == _pid_namespace()
+        return self.user == user and is_here and not self.is_alive()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,31 +135,44 @@ def inside(namespaces: Iterable[int]) -> list[int]:
     return [pid for pid in _pids() if _net(pid) in numbers]
 
 
-def leftovers() -> list[Leftover]:
+def leftovers(user: int | None = None) -> list[Leftover]:
     """Processes of links whose owners are gone: all that carry a mark, and all in a namespace of one that does.
 
     A command that emptied its environment is found by its namespace, as long as the holder or another one is there.
+
+    Args:
+        user: whose links; this process's own user where it is left out. Root's processes are theirs, too, where root
+            asks for another user: a link that was made with sudo has some.
     """
+    user = os.getuid() if user is None else user
+    users = {user, os.getuid()}
     marks: dict[int, str] = {}
-    for pid in _pids():
-        for pair in _read(pid, "environ").split(b"\0"):
-            if pair.startswith(MARK.encode() + b"="):
-                text = pair.partition(b"=")[2].decode(errors="replace")
-                with contextlib.suppress(ValueError):
-                    if not Mark.parse(text).is_alive():
-                        marks[pid] = text
+    namespaces: dict[int, str] = {}
     shared = {0, _net("self"), _net(1)}  # never a namespace that is not ours alone
-    namespaces = {
-        number: text for pid, text in marks.items() for number in [_net(pid), *_kept(pid)] if number not in shared
-    }
+    for pid in _pids():
+        if (mark := _mark(pid)) is None or not mark.is_left(user) or _user(pid) not in users:
+            continue
+        own = {number for number in [_net(pid), *_kept(pid)] if number not in shared}
+        if own and _start_ticks(pid) >= mark.start_ticks:
+            marks[pid] = str(mark)
+            namespaces |= dict.fromkeys(own, str(mark))
     for pid in _pids():
         number = _net(pid)
-        if number in namespaces and pid not in marks:
+        if number in namespaces and pid not in marks and _user(pid) in users:
             marks[pid] = namespaces[number]
     return [
         Leftover(pid, _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip(), text)
         for pid, text in marks.items()
     ]
+
+
+def _mark(pid: int) -> Mark | None:
+    """The mark that a process carries, if any."""
+    for pair in _read(pid, "environ").split(b"\0"):
+        if pair.startswith(MARK.encode() + b"="):
+            with contextlib.suppress(ValueError):
+                return Mark.parse(pair.partition(b"=")[2].decode(errors="replace"))
+    return None
 
 
 def end_all(pids: Iterable[int]) -> list[int]:
@@ -160,14 +201,14 @@ def end_all(pids: Iterable[int]) -> list[int]:
     return [pid for pid in ended if pid not in waiting.values()]
 
 
-def end_leftovers() -> list[Leftover]:
+def end_leftovers(user: int | None = None) -> list[Leftover]:
     """End what ``leftovers`` finds; what could be ended."""
-    found = leftovers()
+    found = leftovers(user)
     ended = set(end_all(one.pid for one in found))
     return [one for one in found if one.pid in ended]
 
 
 def main() -> int:
-    """``end_leftovers`` with other rights: what was ended, as JSON on stdout."""
-    sys.stdout.write(json.dumps([asdict(one) for one in end_leftovers()]))
+    """``end_leftovers`` with other rights, for the user who asked sudo: what was ended, as JSON on stdout."""
+    sys.stdout.write(json.dumps([asdict(one) for one in end_leftovers(int(os.environ["SUDO_UID"]))]))
     return 0

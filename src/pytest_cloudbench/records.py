@@ -20,8 +20,8 @@ __all__ = [
     "OUTCOMES",
     "RECORD_BYTES",
     "VERBS",
+    "Held",
     "OpTable",
-    "Part",
     "codes",
     "pack",
     "response_s",
@@ -74,7 +74,7 @@ def response_s(record: bytes) -> float | None:
     return (end_ns - scheduled_ns) / 1e9 if outcome == _OUTCOME_CODE[Outcome.OK] else None
 
 
-class Part(Protocol):
+class Held(Protocol):
     """Something that holds records."""
 
     def __len__(self) -> int: ...
@@ -123,7 +123,7 @@ class OpTable:
         retry_after_s: list[float | None]
         digest: list[bytes]
 
-    def __init__(self, *parts: Part) -> None:
+    def __init__(self, *parts: Held) -> None:
         self._parts = parts
         self._corrected: tuple[bytes | bytearray, bytes | bytearray] | None = None
 
@@ -136,7 +136,7 @@ class OpTable:
         return sum(map(len, self._parts))
 
     def blocks(self) -> Iterator[bytearray]:
-        """See ``Part``; with what was corrected."""
+        """See ``Held``; with what was corrected."""
         row = 0
         for part in self._parts:
             for block in part.blocks():
@@ -207,7 +207,7 @@ class _Held:
 class _Shifted:
     """Records of another clock; the times come first in the layout."""
 
-    def __init__(self, part: Part, offset_ns: int) -> None:
+    def __init__(self, part: Held, offset_ns: int) -> None:
         self._part, self._offset_ns = part, offset_ns
 
     def __len__(self) -> int:

@@ -21,7 +21,7 @@ from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results import benchmarks, oplog
 from pytest_cloudbench.results.owner import lives, owner_text
 
-__all__ = ["Left", "find_left", "recover", "write_note"]
+__all__ = ["Unmerged", "find_left", "recover", "write_note"]
 
 _NOTE = "run.json"
 _MOST_BYTES = 1 << 20
@@ -39,7 +39,7 @@ def write_note(folder: Path, note: Mapping[str, Any], logs: Mapping[str, Path]) 
 
 
 @dataclass(slots=True)
-class Left:
+class Unmerged:
     """The logs of one run that nobody has merged.
 
     Attributes:
@@ -55,7 +55,7 @@ class Left:
     lives: bool | None = None
 
 
-def find_left(results: Path) -> Iterator[Left]:
+def find_left(results: Path) -> Iterator[Unmerged]:
     """All runs below a results folder with logs that nobody has merged. What cannot be read is passed over."""
     for place, folders, names in os.walk(results):
         folders.sort()
@@ -63,7 +63,7 @@ def find_left(results: Path) -> Iterator[Left]:
             yield left
 
 
-def _left_in(folder: Path) -> Left | None:
+def _left_in(folder: Path) -> Unmerged | None:
     note = _read_note(folder)
     logs = {path.stem: path for path in sorted(folder.glob("*.oplog"))}
     run = note.get("run")
@@ -81,7 +81,7 @@ def _left_in(folder: Path) -> Left | None:
     note = {**known, "params": {}, "info": {}, "owner": str(first.get("owner", "")), **note}
     writers = {str(head["writer"]) for head in heads.values() if "writer" in head}
     states = [lives(owner) for owner in {note["owner"], *writers}]
-    return Left(folder, note, logs, True if True in states else None if None in states else False)
+    return Unmerged(folder, note, logs, True if True in states else None if None in states else False)
 
 
 def _is_regular(path: Path) -> bool:
@@ -112,7 +112,7 @@ def _object(path: Path, *, whole: bool) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def recover(left: Left) -> tuple[int, Path] | None:
+def recover(left: Unmerged) -> tuple[int, Path] | None:
     """Merge the logs of a run into a Parquet file and an entry beside it, and remove them.
 
     A second call, also at the same time in another process, or after one that was killed, changes nothing.
@@ -144,7 +144,7 @@ def recover(left: Left) -> tuple[int, Path] | None:
     return count, target
 
 
-def _write_entry(left: Left, table: OpTable, records: Path) -> None:
+def _write_entry(left: Unmerged, table: OpTable, records: Path) -> None:
     """An entry that says what happened, and that no gate takes for a baseline."""
     summary, note = stats.summarize(table, None), left.note
     planned = note["info"].get("planned_ops")

@@ -39,6 +39,9 @@ _PARAMETRIZED: Mapping[str, Literal["function", "module", "session"]] = {
 }  # fmt: skip
 """Fixtures whose values the command line gives, and how long each lives."""
 
+_MEASURING = frozenset({"experiment", "sync_lab", "client_run"})
+"""Fixtures whose tests are expected to measure something."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_addoption."""
@@ -136,6 +139,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             ours = _session(session.config)
             ours.fleet_run = True
             ours.agent.tell("collected", fleet)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtestloop."""
+    config, option = session.config, session.config.option
+    if not option.cloudbench_fail or option.collectonly or getattr(option, "setuponly", False):
+        return
+    if not config.pluginmanager.has_plugin("dsession"):  # there the workers have the items
+        from pytest_cloudbench.fleet.items import comes_to
+
+        measuring = sum(not _MEASURING.isdisjoint(comes_to(item, __name__)) for item in session.items)
+        _session(config).agent.tell("selected", measuring)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all others: nothing that they add may show a secret

@@ -143,6 +143,7 @@ class Conductor:
         self.findings: list[Finding] = []
         self.reports: list[tuple[str, Path | None]] = []
         self._judged: set[expect.Gate] = set()
+        self._selected: int | None = None  # tests that are expected to measure something; None: none is to be run
         self.is_incomplete = False
         self.meter = Meter()
         self._machine = machine_text()
@@ -167,6 +168,7 @@ class Conductor:
                 "secret": lambda agent, payload: redact.learn(payload),
                 "clock": lambda agent, payload: now_ns(),
                 "collected": lambda agent, payload: collected(payload),
+                "selected": self._select,
                 "entries": self._entries,
                 "alone": self._alone,
                 "provide": self._provide,
@@ -186,6 +188,9 @@ class Conductor:
         return self.coordinator
 
     # -- services ---------------------------------------------------------------------------------
+
+    def _select(self, agent: str, count: int) -> None:
+        self._selected = max(count, self._selected or 0)
 
     def _entries(self, agent: str, payload: list[dict[str, Any]]) -> None:
         for entry in payload:
@@ -443,9 +448,19 @@ class Conductor:
             judged.append(expect.judge_gate(gate, metrics, compared, doubts_of(gate.metric)))
         return judged
 
-    def unjudged(self) -> list[str]:
-        """Gates about metrics that no experiment of this session has: they must not pass for met."""
-        return [gate.text for gate in self._gates if gate not in self._judged] if self.findings else []
+    def unjudged(self) -> tuple[list[str], bool]:
+        """Gates that no experiment of this session was judged by, each with the reason, and whether that is a failure.
+
+        They must not pass for met, but where no test was selected that measures anything, nobody has expected more.
+        """
+        if self.findings:
+            why = "no experiment of this run has that metric"
+        elif self._selected is None:
+            return [], False
+        else:
+            why = "no experiment was measured" if self._selected else "no test of this run measures anything"
+        lines = [f"{gate.text}: {why}" for gate in self._gates if gate not in self._judged]
+        return lines, bool(self.findings or self._selected)
 
     def compare(self) -> None:
         """Read what relative gates compare with. Raises UsageError where that was named and cannot be."""

@@ -197,11 +197,13 @@ class Serving:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if interrupted:
             self.conductor.interrupted()
+        lines, fails = self.conductor.unjudged()
+        for line in lines:
+            self._say(f"cloudbench: gate {line}", red=fails, yellow=not fails)
+        if lines and fails:
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         if not self.conductor.findings:
             return
-        for gate in self.conductor.unjudged():
-            self._say(f"cloudbench: gate {gate}: no experiment of this run has that metric", red=True)
-            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         try:
             stores = policy.adopted(self.config) or self.conductor.stores
             if benchmarks.save(self.config, self.facts.run_id if stores else None):

@@ -1,0 +1,87 @@
+"""A gate that nothing was judged by is not met: whoever asked for it is told, and selected experiments fail for it."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from .harness import FOLDER, Lab
+from .test_gates import BENCH, BENCHCLOUD, SPREAD
+
+GATE = ("--cloudbench-fail", "loss_rate:0.01")
+NOT_MEASURED = "gate loss_rate:0.01: no experiment was measured"
+NOT_SELECTED = "gate loss_rate:0.01: no test of this run measures anything"
+OTHER = """
+    def test_other():
+        pass
+"""
+SILENT = {
+    "skipped by a mark": "@pytest.mark.skip\n    def test_it(experiment): pass",
+    "skipped by a fixture": """
+    @pytest.fixture(autouse=True)
+    def absent(request):
+        if "experiment" in request.fixturenames:
+            pytest.skip("not here")
+
+    def test_it(experiment): pass""",
+    "expected to fail": "@pytest.mark.xfail(run=False)\n    def test_it(experiment): pass",
+    "expected to fail in set-up": """
+    @pytest.fixture
+    def broken():
+        raise OSError
+
+    @pytest.mark.xfail
+    def test_it(broken, experiment): pass""",
+    "nothing is run": "def test_it(experiment): pass",
+    "everything is caught": """
+    def test_it(experiment):
+        try:
+            experiment.run()
+        except BaseException:
+            pass""",
+    "a part without a conclusion": """
+    def test_it(experiment, payloads):
+        arrival = FixedInterval(0.01)
+        experiment.run(payloads.random(10), arrival=arrival, sensors=2, ops_per_sensor=2, store=False)""",
+    "skipped client": "@pytest.mark.skip\n    def test_it(sync_session): pass",
+    "skipped client on an agent": "@pytest.mark.skip\n    def test_it(client_run): pass",
+}
+
+
+ON_WORKERS = ("skipped by a mark", "expected to fail", "skipped client")
+
+
+@pytest.mark.parametrize(
+    ("case", "spread"), [*((case, []) for case in SILENT), *((case, ["-n", "2"]) for case in ON_WORKERS)]
+)
+def test_selected_experiments_without_a_measurement_fail(lab: Lab, case: str, spread: list[str]) -> None:
+    run = lab.write(f"    {SILENT[case]}\n{OTHER}").run(*FOLDER, "--client", "reference", *spread, *GATE)
+    assert run.status == 1, run.text
+    assert len(run.lines_with(NOT_MEASURED)) == 1, run.text
+    assert "failed" not in run.counts()
+
+
+@SPREAD
+def test_where_no_test_measures_it_is_only_said(lab: Lab, spread: list[str]) -> None:
+    """Gates in ``addopts`` are there also for who runs one unit test."""
+    lab.write("    def test_it(experiment): pass\n" + OTHER)
+    run = lab.run(*FOLDER, *spread, *GATE, "-k", "other")
+    assert (run.status, len(run.lines_with(NOT_SELECTED))) == (0, 1), run.text
+    coloured = lab.run(*FOLDER, *spread, *GATE, "-k", "other", "--color=yes")
+    assert any("\x1b[33m" in line for line in coloured.lines_with(NOT_SELECTED)), coloured.text
+
+
+@pytest.mark.parametrize("option", ["--collect-only", "--fixtures", "--setup-plan", "--setup-only", "--markers"])
+def test_where_nothing_is_to_be_run_nothing_is_said(lab: Lab, option: str) -> None:
+    run = lab.write("    def test_it(experiment): pass\n").run(*FOLDER, *GATE, option)
+    assert (run.status, run.lines_with("gate loss_rate")) == (0, []), run.text
+
+
+@SPREAD
+@pytest.mark.parametrize("name", ["x.bench.toml", "upload.conf"])
+def test_files_that_are_tests(lab: Lab, name: str, spread: list[str]) -> None:
+    (lab.folder / name).write_text({"x.bench.toml": textwrap.dedent(BENCH), "upload.conf": BENCHCLOUD}[name])
+    (lab.folder / "conftest.py").write_text("import pytest\ndef pytest_runtest_setup(item): pytest.skip('not now')\n")
+    run = lab.run(name, *FOLDER, *spread, *GATE)
+    assert (run.status, len(run.lines_with(NOT_MEASURED))) == (1, 1), run.text

@@ -170,3 +170,10 @@ def test_columns_of_a_conclusion_are_shown_in_their_units_and_a_text_as_it_is() 
         "nothing ms",
     ]  # fmt: skip
     assert re.split(r"  +", row.strip()) == ["7", "25", "1,500", "12.3", "3.10 %", "2.50", "much", "yes", "-"]
+
+
+def test_a_conclusion_that_names_no_columns_has_none_of_what_it_did_not_measure() -> None:
+    facts = {key: value for key, value in info(ops=40, knee_threads=4).items() if "_p" not in key and "los" not in key}
+    del facts["files"]
+    assert list(columns(Finding(facts))[0]) == ["sensors", "interval s", "throttled", "failed", "corrupt"]
+    assert columns(Finding(facts), Finding(info()))[0]["p50 ms"] == "-", "what another row has is a dash here"

@@ -138,7 +138,7 @@ def _table(members: Sequence[_Finding], width: int) -> list[str]:
 
 
 def _columns(members: Sequence[_Finding]) -> list[_Column]:
-    """What a table shows: what a conclusion asks for, or what a run has and that says something."""
+    """What a table shows: the columns that a conclusion names, or all that a row has a key for and that matter here."""
     if members[0].columns:
         params = [key for key in members[0].params if key not in members[0].columns]
         return [(key.replace("_", " "), key, _plain) for key in params] + [_named(key) for key in members[0].columns]
@@ -149,9 +149,8 @@ def _columns(members: Sequence[_Finding]) -> list[_Column]:
         hidden ^= {"threads", "sensors", "interval_s"} if "threads" in hidden else {"sensors", "interval_s"}
     if not any(finding.info["published"] for finding in members):
         hidden.add("published_loss_rate")
-    if not any("interval_s" in finding.params or "interval_s" in finding.info for finding in members):
-        hidden.add("interval_s")
-    shown = [column for column in _COLUMNS if column[1] not in hidden]
+    measured = {"published_loss_rate"}.union(*({*finding.params, *finding.info} for finding in members))
+    shown = [column for column in _COLUMNS if column[1] in measured - hidden]
     return [*_varied(members, {key for _, key, _ in shown}), *shown]
 
 

@@ -353,9 +353,9 @@ def test_the_line_of_a_gate_says_value_bound_and_baseline() -> None:
         compared = None if former is None else Compared(former)
         return judge_gate(gate, {gate.metric: value}, compared, []).line
 
-    assert line("loss_rate:0.01", 0.5) == "gate loss_rate:0.01: 0.5 fraction breaks the bound <= 0.01"
+    assert line("loss_rate:0.01", 0.5) == "gate loss_rate:0.01: 0.5 breaks the bound <= 0.01"
     assert line("throughput:10%", 95, 100) == (
-        "gate throughput:10%: 95 bytes/s is within the bound >= 90, 10 % from 100 of the compared run"
+        "gate throughput:10%: 95 bytes/s is within the bound >= 90, 10 % below the 100 of the compared run"
     )
     assert line("loss_rate:0.01", None) == "gate loss_rate:0.01: unknown, no value was measured"
 

@@ -10,7 +10,7 @@ import pytest
 from tests.fleet.harness import Ended
 from tests.truths import JUDGED, Truths, summary
 
-BUSY = "this machine was busy (CPU above 95%): times are its own as well"
+BUSY = "this machine was busy (CPU above 95%), which may have added to the times"
 LATE = "engine saturated (lateness p99 900 ms is over 200 ms)"
 
 

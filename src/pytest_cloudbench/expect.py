@@ -265,6 +265,7 @@ def judge_gate(
 ) -> Judgement:
     """Judge one gate. ``compared`` is what a relative one compares with; a named run must be there."""
     value, unit = metrics.get(gate.metric), METRICS[gate.metric].unit
+    shown_unit = f" {unit}" if unit and unit != "fraction" else ""
     higher = METRICS[gate.metric].better == "higher"
     bound, against = gate.limit, ""
     if gate.relative:
@@ -273,10 +274,11 @@ def judge_gate(
             status: Status = "unknown" if compared.fails else "note"
             return Judgement(status, f"gate {gate.text}: {'unknown, ' if compared.fails else ''}{compared.remark}")
         bound = compared.value * (1 - gate.limit if higher else 1 + gate.limit)
-        against = f", {gate.limit * 100:g} % from {compared.value:.6g} of the compared run"
+        way = "below" if higher else "above"
+        against = f", {gate.limit * 100:g} % {way} the {compared.value:.6g} of the compared run"
         against += f" ({compared.remark})" if compared.remark else ""
     if value is None or doubts:
         return Judgement("unknown", f"gate {gate.text}: unknown, {'; '.join(doubts) or 'no value was measured'}")
     met = value >= bound if higher else value <= bound
     relation = ("is within" if met else "breaks") + f" the bound {'>=' if higher else '<='} {bound:.6g}"
-    return Judgement("met" if met else "broken", f"gate {gate.text}: {value:.6g} {unit} {relation}{against}")
+    return Judgement("met" if met else "broken", f"gate {gate.text}: {value:.6g}{shown_unit} {relation}{against}")

@@ -130,7 +130,7 @@ def add_options(parser: pytest.Parser) -> None:
     """Register every option under its own name, which says whose it is."""
     group = parser.getgroup("cloudbench", "cloud storage experiments")
     for name, facts in _OPTIONS:
-        short = f"; {name} for short, where nothing else has that name" if name in _LONG else ""
+        short = f"; short: {name}, unless another plugin has it" if name in _LONG else ""
         group.addoption(_LONG.get(name, name), **{**facts, "help": facts["help"] + short})
 
 

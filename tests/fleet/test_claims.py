@@ -28,7 +28,7 @@ def test_absolute_gates(lab: Lab, spread: list[str]) -> None:
     lab.write(ONE)
     good = lab.run(*FOLDER, *spread, "--cloudbench-fail", "loss_rate:0", "--cloudbench-fail", "response_p99:30")
     assert good.status == 0, good.text
-    assert good.info("test_one[folder:objects]")["expectations"][0].startswith("gate loss_rate:0: 0 fraction is within")
+    assert good.info("test_one[folder:objects]")["expectations"][0].startswith("gate loss_rate:0: 0 is within")
     bad = lab.run(*FOLDER, *spread, "--cloudbench-fail", "loss_rate:0", "--cloudbench-fail", "response_p50:0.0000001")
     assert bad.status == 1, bad.text
     assert bad.counts() == {"failed": 1}
@@ -64,7 +64,7 @@ def test_relative_gates(lab: Lab, spread: list[str]) -> None:
     assert worsened.status == 1, worsened.text
     (line,) = gate_lines(worsened)
     assert "breaks the bound" in line
-    assert "50 % from" in line
+    assert "50 % above the" in line
     assert "of the compared run" in line
 
 

@@ -243,7 +243,7 @@ def test_whatever_is_said_to_pytest_benchmark(lab: Lab) -> None:
     without = lab.run(*FOLDER, *RELATIVE, "-p", "no:benchmark", "-o", "addopts=", store=False)
     assert without.status == 4, without.text
     (line,) = without.lines_with("ERROR:")
-    assert "leave -p no:benchmark away" in line
+    assert "remove -p no:benchmark" in line
 
 
 def test_a_run_that_failed_never_becomes_the_baseline(lab: Lab) -> None:

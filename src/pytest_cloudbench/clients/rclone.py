@@ -88,7 +88,7 @@ class RcloneClient(LocalClient):
         self.after_change()
 
     def after_change(self) -> None:
-        """Run ``rclone sync``; a file that failed is tried again by nobody."""
+        """Run ``rclone sync``; rclone does not retry a file that failed."""
         options = ["--retries=1", "--low-level-retries=1"]
         if self._remote == "compress":
             options.append("--buffer-size=0")

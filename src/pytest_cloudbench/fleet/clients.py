@@ -142,7 +142,7 @@ def client_run_of(item: pytest.Item, agent: Agent, spec: str, facts: RunFacts) -
     from pytest_cloudbench.fleet.worker import experiment_of
 
     if facts.time_scale != 1.0:
-        raise UsageError("--time-scale: a sync client runs in real time; leave the option away")
+        raise UsageError("--time-scale: a sync client runs in real time; leave the option out")
     extras.require("capture", f"client {spec}")
     named = _Named(spec)
     experiment: Experiment = experiment_of(item, agent, named, facts)

@@ -97,7 +97,7 @@ def parse_provider(text: str, time_scale: float) -> ProviderSpec:
         return spec
     if time_scale != 1.0:
         raise UsageError(
-            f"--time-scale {time_scale:g} needs an emulated provider: {text} runs in real time; leave the option away"
+            f"--time-scale {time_scale:g} needs an emulated provider: {text} runs in real time; leave the option out"
         )
     drivers.driver_class(spec.scheme)
     credentials.load(spec.scheme, spec.params.get("token_env"))
@@ -327,7 +327,7 @@ class Conductor:
         if run.cpu_ticks is not None and now is not None and now[1] - run.cpu_ticks[1] >= _LEAST_TICKS:
             run.cpu_share = (now[0] - run.cpu_ticks[0]) / (now[1] - run.cpu_ticks[1])
             if run.cpu_share > _BUSY:
-                run.notes.append(f"this machine was busy (CPU above {_BUSY:.0%}): times are its own as well")
+                run.notes.append(f"this machine was busy (CPU above {_BUSY:.0%}), which may have added to the times")
 
     def _result(self, item: Item, payloads: dict[str, Any]) -> dict[str, Any]:
         """All agents are done: merge, verify, store and judge. The answer is what every agent's test goes on with."""

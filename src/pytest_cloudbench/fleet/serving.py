@@ -116,7 +116,7 @@ class Serving:
             relative = next(text for text in self.config.option.cloudbench_fail if text.strip().endswith("%"))
             raise UsageError(
                 f"--cloudbench-fail {relative}: pytest-benchmark stores the runs to compare with, and it is switched "
-                "off here; leave -p no:benchmark away, or give a bound without %"
+                "off here; remove -p no:benchmark, or give a bound without %"
             )
         self.conductor.compare()
 

@@ -232,9 +232,18 @@ def test_a_daemon_that_leaves_is_told_to_stay(make: Make) -> None:
 
 
 def test_a_setup_that_leaves_a_session_of_its_own_is_ended(make: Make) -> None:
-    code = (
-        "import os\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n  import signal; signal.pause()\nos._exit(0)"
-    )
+    code = """
+import os, signal
+told, tell = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(tell, b".")
+        signal.pause()
+    os._exit(0)
+os.read(told, 1)  # what is still in the command's own session ends with it
+os._exit(0)
+"""
     pair = make(f'name = "x"\n[setup]\ncommands = [{python(code)}]\n[sync]\ncommand = ["true"]')
     pair.start()
     assert len(leftovers(pair.workdir)) == 1

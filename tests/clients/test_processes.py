@@ -203,8 +203,11 @@ import os, signal, sys
 from pathlib import Path
 from pytest_cloudbench.clients.processes import Loopback, Processes
 processes = Processes(Path(sys.argv[1]), Loopback())
-child = "import os, signal; os.setsid(); print(os.getpid(), flush=True); signal.pause()"
-fork = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}], stdout=open('pid', 'w'))"
+child = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+fork = (  # Popen returns when the child has its session: what is still in the command's own one ends with it
+    "import subprocess, sys; "
+    f"subprocess.Popen([sys.executable, '-c', {child!r}], stdout=open('pid', 'w'), start_new_session=True)"
+)
 processes.run("client", "setup", [sys.executable, "-c", fork], timeout_s=60)
 processes.wait_until(lambda: Path(sys.argv[1], "pid").read_text().endswith("\\n"), 60, "no child")
 os.kill(os.getpid(), signal.SIGKILL)

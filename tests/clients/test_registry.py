@@ -27,7 +27,7 @@ def test_a_client_is_made_without_looking_for_programs(name: str, monkeypatch: p
 def test_what_is_missing_is_said_with_the_command_that_brings_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_cloudbench.clients.base.find_binary", lambda program: None)
+    monkeypatch.setattr("pytest_cloudbench.clients.base.find_binary", lambda program, path: None)
     pair = clients.client(name)
     assert isinstance(pair, LocalClient)
     assert pair.missing().endswith(f"not installed: tools/testbed install {name}")

@@ -251,7 +251,7 @@ def test_all_times_are_on_the_terminal_where_no_log_has_them(lab: Lab) -> None:
 def test_a_failed_operation_is_a_failure_and_hangs_nothing(lab: Lab) -> None:
     put(lab, changed(*SMALL))
     sick = {
-        "errors": ("[faults]\nerror_rate = 1.0", "server (500"),  # not even a folder can be made
+        "errors": ("[faults]\nerror_rate = 1.0", "old.conf: none of 6 operations succeeded: server 6"),
         "quota": ("[quota]\nbytes = 3500", "old.conf: 3 of 6 operations failed, the first one is #"),
         "full": ("[quota]\nbytes = 1", "old.conf: none of 6 operations succeeded: quota 6"),
         "rotten": ("[faults]\ncorrupt_rate = 1.0", "old.conf: 6 of 6 operations failed, the first one is #0: corrupt"),

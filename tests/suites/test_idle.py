@@ -53,6 +53,6 @@ def test_a_client_outside_says_what_it_must_be_told(lab: Lab) -> None:
 
 
 def test_a_wrong_time_is_said(lab: Lab) -> None:
-    run = run_suite(lab, "idle::test_idle", "--client", SILENT, "--idle-seconds", "0")
+    run = run_suite(lab, "idle::test_idle", "--client", SILENT, "--idle-seconds", "0.5")
     assert run.status != 0
-    assert "--idle-seconds 0: expected a second or more" in run.text
+    assert "--idle-seconds 0.5: expected a second or more" in run.text

@@ -217,12 +217,16 @@ def test_a_user_namespace_needs_no_root() -> None:
 def test_a_user_without_rights_gets_a_link_or_a_reason() -> None:
     said = said_by_nobody(
         "from pytest_cloudbench.link import Delivered, Link, LinkUnavailable, Way\n"
-        "try:\n    with Link(Way(delay_ms=10)) as link: print(link.rights, link.measure(stream_s=0).rtt_ms)\n"
+        "try:\n    with Link(Way(delay_ms=10)) as link:\n"
+        "        got = link.measure(stream_s=0)\n"
+        "        print(link.rights, got.rtt_ms, 'off' if got.off else 'as set')\n"
         "except LinkUnavailable as error: print(error)"
     )
     words = said.split()
     if words[0] == "user":
-        assert float(words[1]) == pytest.approx(20, rel=0.1)
+        rtt_ms = float(words[1])
+        assert rtt_ms >= 20  # what is longer, the product flags: a busy machine adds to it
+        assert rtt_ms == pytest.approx(20, rel=0.1) or words[2] == "off"
     else:
         assert "sysctl" in said or "/dev/net/tun" in said
 

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,21 @@ def test_a_capture_that_shows_packets_twice_says_so(every: int) -> None:
 def test_what_was_lost_and_sent_again_is_not_in_the_capture_twice() -> None:
     for name in ("loss-heavy.pcapng", "loss-up.pcapng", "loss-down.pcapng", "keep-alive.pcapng"):
         assert not [reason for reason in analysed(name).validity.reasons if "twice" in reason]
+
+
+@pytest.mark.parametrize(("client", "server"), [("10.0.0.1", "10.0.0.2"), ("2001:db8::1", "2001:db8::2")])
+@pytest.mark.parametrize("cut", [0, 1, 2, 3, 4, 6, 11, 12, 13, 20])
+def test_an_mss_that_the_snap_length_cut_off_is_not_known(cut: int, client: str, server: str) -> None:
+    """What stands there in the file is the next record, which must not be taken for it."""
+    made = [
+        replace(each, client=client, server=server, options=b"\1\1\1\3\3\7\1\1\2\4\5\x78" * (each.flags & 2 > 0))
+        for each in craft.connection(b"x" * 3000, mss=1400)
+    ]
+    data = craft.pcap(craft.records(made), snaplen=len(made[2].frame()) + cut)
+    (flow,) = analyze(data).table.flows
+    expected = 0x578 if cut >= 12 else None
+    assert (flow.up.mss_bytes, flow.down.mss_bytes) == (expected, expected)
+    if shutil.which("tshark"):
+        command = ["tshark", "-n", "-r", "-", "-T", "fields", "-e", "tcp.options.mss_val", "-Y", "tcp.flags.syn == 1"]
+        said = subprocess.run(command, input=data, capture_output=True, check=True).stdout.decode().split()
+        assert said == ([str(expected)] * 2 if expected else [])

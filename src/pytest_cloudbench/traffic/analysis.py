@@ -5,10 +5,11 @@ What may live here: putting the other modules' answers together, and saying whic
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from ipaddress import ip_address
@@ -156,7 +157,8 @@ class Analysis:
 
     def as_dict(self, *, changed_bytes: int | None = None, changed_ns: int | None = None) -> dict[str, Any]:
         """Everything as JSON types: ``summary``, and ``flows``. A hundred thousand flows take half a gigabyte."""
-        return self.summary(changed_bytes=changed_bytes, changed_ns=changed_ns) | {"flows": list(self.flows())}
+        with _uncollected():
+            return self.summary(changed_bytes=changed_bytes, changed_ns=changed_ns) | {"flows": list(self.flows())}
 
     def flows(self, most: int | None = None) -> Iterator[dict[str, Any]]:
         """Flows as JSON types, one at a time: all, or those with the most wire bytes."""
@@ -165,8 +167,9 @@ class Analysis:
             largest = nlargest(most, chosen, key=lambda each: each.flow.up.wire_bytes + each.flow.down.wire_bytes)
             chosen = sorted(largest, key=lambda each: each.flow.number)
         text = _Texts()
-        for facts, answered in zip(chosen, answers(self.table, [each.flow for each in chosen]), strict=True):
-            yield self._flow(facts, answered, text(facts.flow.client))
+        flows = [each.flow for each in chosen]
+        for facts, answered, counts in zip(chosen, answers(self.table, flows), _counts(self.table, flows), strict=True):
+            yield self._flow(facts, answered, counts, text(facts.flow.client))
 
     def summary(self, *, changed_bytes: int | None = None, changed_ns: int | None = None) -> dict[str, Any]:
         """Everything but the flows as JSON types.
@@ -228,7 +231,7 @@ class Analysis:
         places = [{"flow": each.flow, "up": each.up, "offset_bytes": each.offset_bytes} for each in self.canary.found]
         return {"verdict": self.canary.verdict, "found": places}
 
-    def _flow(self, facts: FlowFacts, answered: Answers, client: str) -> dict[str, Any]:
+    def _flow(self, facts: FlowFacts, answered: Answers, counts: dict[str, int], client: str) -> dict[str, Any]:
         flow, names = facts.flow, facts.names
         return {
             "number": flow.number,
@@ -248,7 +251,7 @@ class Analysis:
             "role": facts.role,
             "first_s": _seconds(flow.first_ns),
             "duration_s": (flow.last_ns - flow.first_ns) / 1e9,
-            **_counts(flow),
+            **counts,
             "first_payload_up_s": _seconds(flow.up.first_payload_ns),
             "last_payload_up_s": _seconds(flow.up.last_payload_ns),
             "first_payload_down_s": _seconds(flow.down.first_payload_ns),
@@ -285,7 +288,7 @@ def _totals(table: FlowTable, flows: Sequence[Flow], packets: str = "packets") -
     numbers = np.fromiter((flow.number for flow in flows), np.int64, len(flows))
 
     def ways(name: str) -> list[int]:
-        return list(table.sums[name][:, numbers].sum(1).tolist()) if len(numbers) else [0, 0]
+        return list(_ways(table, name, numbers).sum(1).tolist())
 
     sums = {packets: sum(ways("packets"))}
     for name, keys in _KEYS.items():
@@ -293,33 +296,24 @@ def _totals(table: FlowTable, flows: Sequence[Flow], packets: str = "packets") -
     return sums | {key: sum(ways(name)) for key, name in _MARKS.items()}
 
 
-def _counts(flow: Flow) -> dict[str, int]:
-    """What ``_totals`` has, of one flow."""
-    up, down = flow.up, flow.down
-    return {
-        "packets": up.packets + down.packets,
-        "payload_up_bytes": up.payload_bytes,
-        "payload_down_bytes": down.payload_bytes,
-        "unique_up_bytes": up.unique_bytes,
-        "unique_down_bytes": down.unique_bytes,
-        "wire_up_bytes": up.wire_bytes,
-        "wire_down_bytes": down.wire_bytes,
-        "missing_up_bytes": up.missing_bytes,
-        "missing_down_bytes": down.missing_bytes,
-        "unseen_up_bytes": up.unseen_bytes,
-        "unseen_down_bytes": down.unseen_bytes,
-        "retransmissions_up": up.retransmissions,
-        "retransmissions_down": down.retransmissions,
-        "syns": up.syns + down.syns,
-        "syn_acks": up.syn_acks + down.syn_acks,
-        "fins": up.fins + down.fins,
-        "resets": up.resets + down.resets,
-        "retransmissions": up.retransmissions + down.retransmissions,
-        "fast_retransmissions": up.fast + down.fast,
-        "spurious_retransmissions": up.spurious + down.spurious,
-        "out_of_order": up.out_of_order + down.out_of_order,
-        "keep_alives": up.keep_alives + down.keep_alives,
-    }
+def _counts(table: FlowTable, flows: Sequence[Flow]) -> Iterator[dict[str, int]]:
+    """What ``_totals`` has, of each flow."""
+    import numpy as np
+
+    numbers = np.fromiter((flow.number for flow in flows), np.int64, len(flows))
+    columns: dict[str, Any] = {"packets": _ways(table, "packets", numbers).sum(0)}
+    for name, keys in _KEYS.items():
+        columns |= zip(keys, _ways(table, name, numbers), strict=True)
+    columns |= {key: _ways(table, name, numbers).sum(0) for key, name in _MARKS.items()}
+    for line in zip(*(column.tolist() for column in columns.values()), strict=True):
+        yield dict(zip(columns, line, strict=True))
+
+
+def _ways(table: FlowTable, name: str, numbers: Any) -> Any:
+    """One of the sides' counts of these flows, up and down."""
+    import numpy as np
+
+    return table.sums[name][:, numbers] if len(numbers) else np.zeros((2, 0), np.int64)
 
 
 def _header_bytes(table: FlowTable) -> int:
@@ -355,7 +349,26 @@ def analyze(
         drops: packets that the capturing program said it lost, where the file does not say so itself.
         release: called with a place in the file before which nothing is needed for now.
     """
-    addresses = _addresses(client)
+    with _uncollected():
+        return _analyze(buffer, source, _addresses(client), whose, rules, canary, drops, release)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the collector of cycles away while very many objects are made, none of them in a cycle."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _analyze(
+    buffer: Buffer, source: str, addresses: tuple[Address, ...], whose: Whose | None, rules: Sequence[Rule],
+    canary: bytes | None, drops: int | None, release: Callable[[int], None],
+) -> Analysis:  # fmt: skip
     reader, collector = Reader(buffer, source, release), Collector(buffer)
     for batch in reader:
         collector.add(batch)
@@ -562,15 +575,15 @@ def _offload(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -
     said = streams.segment_limits(buffer, packets.offset[rows], packets.header[rows], release)
     flows = {flow.number: flow for flow in table.flows}
     columns = (part[said >= 0].tolist() for part in (owners, table.up[rows], said))
+    limits = np.full((2, len(table.starts) - 1), -1)
     for number, is_up, mss_bytes in zip(*columns, strict=True):
         if (flow := flows.get(number)) is not None:  # it says what its sender accepts: it bounds the other way
             (flow.down if is_up else flow.up).mss_bytes = mss_bytes
-    above = unknown = 0
-    for flow in table.flows:
-        for side in (flow.up, flow.down) if flow.is_tcp else ():
-            limit_bytes = side.mss_bytes
-            above += limit_bytes is not None and side.largest_payload_bytes > limit_bytes
-            unknown += limit_bytes is None and side.largest_payload_bytes > _USUAL_MSS_BYTES
+            limits[int(is_up), number] = mss_bytes
+    own = np.array([flow.number for flow in table.flows if flow.is_tcp], np.int64)
+    limits, largest = limits[:, own], _ways(table, "largest_payload_bytes", own)
+    above = int(((limits >= 0) & (largest > limits)).sum())
+    unknown = int(((limits < 0) & (largest > _USUAL_MSS_BYTES)).sum())
     reasons = []
     if above:
         reasons.append(f"segments above the MSS in {above} directions of flows: segmentation offload was on")

@@ -5,13 +5,14 @@ What may live here: giving each distinct one a number, over all batches of a cap
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Ints
 
-__all__ = ["TCP", "UDP", "Address", "Names", "Pair"]
+__all__ = ["TCP", "UDP", "Address", "Names", "Pair", "Recent"]
 
 TCP, UDP = 6, 17
 
@@ -69,6 +70,90 @@ class _Numbers:
         return np.asarray(numbers)
 
 
+class Recent:
+    """Numbers of the keys that were seen last, of several words each: a look into a table, no search. Exact.
+
+    A key has two places in the table of places, which says where in the dense columns of known keys it stands. The
+    second one is taken where another key has the first. When the columns are full, all are forgotten.
+    """
+
+    _BITS, _MOST = 17, 1 << 16
+
+    def __init__(self, words: int) -> None:
+        import numpy as np
+
+        self._places = np.zeros(2 << self._BITS, np.int64)
+        self._keys = np.zeros((words, self._MOST), np.uint64)
+        self._numbers = np.full(self._MOST, -1, np.int32)  # the first one is no key
+        self._count = 1
+
+    def number(self, words: Sequence[Any], look_up: Callable[[Any], Any]) -> Any:
+        """A number for each key.
+
+        Args:
+            words: 64-bit columns, which together are the keys.
+            look_up: gives the numbers of some rows, whose keys are not known here.
+        """
+        import numpy as np
+
+        mixed = words[0] * np.uint64(_ODD[0])
+        for word, odd in zip(words[1:], _ODD[1:], strict=False):
+            mixed += word * np.uint64(odd)
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= np.uint64(_ODD[0])
+        place = (mixed >> np.uint64(64 - self._BITS)).view(np.int64)
+        known = self._places.take(place)
+        missed = self._differ(known, words).nonzero()[0]
+        numbers = self._numbers.take(known)
+        if len(missed):
+            second = (mixed[missed] >> np.uint64(63 - 2 * self._BITS)).view(np.int64) & ((1 << self._BITS) - 1)
+            second += 1 << self._BITS
+            own = [word[missed] for word in words]
+            known = self._places[second]
+            numbers[missed] = self._numbers[known]
+            new = self._differ(known, own).nonzero()[0]
+            if len(new):
+                place = np.where(self._places[place[missed[new]]] == 0, place[missed[new]], second[new])
+                numbers[missed[new]] = self._add(place, [word[new] for word in own], missed[new], look_up)
+        return numbers
+
+    def _differ(self, known: Ints, words: Sequence[Any]) -> Any:
+        found = self._numbers.take(known) < 0
+        for word, column in zip(words, self._keys, strict=True):
+            found |= column.take(known) != word
+        return found
+
+    def _add(self, place: Ints, words: Sequence[Any], rows: Ints, look_up: Callable[[Any], Any]) -> Any:
+        """Numbers of new keys, each of which may stand in many rows."""
+        import numpy as np
+
+        count = len(rows)
+        if self._count + count > self._MOST:
+            self._places[:], self._count = 0, 1
+        if count >= self._MOST:
+            return look_up(rows)
+        self._places[place] = np.arange(count)  # one row speaks for all that have its place
+        speaker = self._places[place]
+        chosen = np.zeros(count, bool)
+        chosen[speaker] = True
+        reached = self._count + np.cumsum(chosen) - 1
+        known = reached[speaker]
+        self._places[place] = known
+        first, end = self._count, int(reached[-1]) + 1
+        for word, column in zip(words, self._keys, strict=True):
+            column[first:end] = word[chosen]
+        self._numbers[first:end] = look_up(rows[chosen])
+        self._count = end
+        numbers = self._numbers[known]
+        others = self._differ(known, words).nonzero()[0]  # two new keys at one place
+        if len(others):
+            numbers[others] = look_up(rows[others])
+        return numbers
+
+
+_ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 0xFF51AFD7ED558CCD)
+
+
 class Names:
     """Numbers for addresses, pairs of addresses and pairs of endpoints, over all batches."""
 
@@ -84,16 +169,30 @@ class Names:
         key = (self._upper.number(upper) << 32) | self._lower.number(lower)
         return self._six.number(key.astype(np.uint64)).astype(np.uint64)
 
-    def addresses(self, low: Any, high: Any, version: int) -> Ints:
-        """A number for each pair of addresses; even ones are IPv4, odd ones IPv6."""
+    def between(self, source: Any, target: Any, version: int) -> tuple[Ints, Any]:
+        """A number for each pair of addresses, and 1, 0 or -1: the lower one sent, they are the same, the higher."""
         import numpy as np
 
-        key = (low << np.uint64(32)) | high
-        return np.asarray(self._both[version].number(key) * 2 + (version == 6))
+        order = np.less(source, target).astype(np.int8) - np.greater(source, target).astype(np.int8)
+        key = (np.minimum(source, target) << np.uint64(32)) | np.maximum(source, target)
+        return self._both[version].number(key) * 2 + (version == 6), order
 
-    def endpoints(self, key: Any) -> Ints:
-        """A number for each pair of endpoints: pair of addresses, protocol, ports."""
-        return self._endpoints.number(key)
+    def directed(self, between: Ints, order: Any, source: Ints, target: Ints, tcp: Any) -> tuple[Ints, Any]:
+        """(a number for each pair of endpoints, whether the high one sent).
+
+        Args:
+            between: which addresses, as ``between`` says.
+            order: the same.
+            source: port of who sent.
+            target: port of who was meant.
+            tcp: 1 where it is TCP, else 0.
+        """
+        import numpy as np
+
+        from_high = (order < 0) | ((order == 0) & (source > target))
+        low, high = np.where(from_high, target, source), np.where(from_high, source, target)
+        key = (between << 33) | (tcp << 32) | (low << 16) | high
+        return self._endpoints.number(key.astype(np.uint64)), from_high
 
     def pairs(self) -> list[Pair]:
         """Back from numbers to what they stand for."""

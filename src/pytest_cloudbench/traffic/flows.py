@@ -348,7 +348,7 @@ def _count(table: FlowTable, begin: int, end: int, times: _Times, is_tcp: Any) -
     import numpy as np
 
     packets, starts, sums = table.packets, table.starts, table.sums
-    rows: Any = table.order[starts[begin] : starts[end]]
+    rows: Any = table.order[starts[begin] : starts[end]].astype(np.int64)  # else each column would convert them
     if len(rows) == len(packets) and len(starts) == 2:
         rows = slice(None)  # one flow: nothing to pick
     edges = np.asarray(starts[begin : end + 1]) - starts[begin]

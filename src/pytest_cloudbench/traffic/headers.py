@@ -103,7 +103,7 @@ class Headers:
         self.protocol, self.transport = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.room = np.zeros(count, np.int64)  # bytes of IP payload on the wire
         self.address_low_first = np.zeros(count, np.int8)
-        self.pair_of_addresses = np.zeros(count, np.int64)
+        self.between = np.zeros(count, np.int64)  # which two addresses
         self.sentinels: dict[int, bytes] = {}  # rows, and what is in them if nothing was cut
         self.split: dict[int, Whole] = {}  # rows whose first piece may end within the TCP header
 
@@ -441,8 +441,6 @@ class Headers:
         self, rows: Ints, source: Any, target: Any, inner: Ints, protocol: Ints, room: Ints, version: int
     ) -> None:
         """Keep what TCP and UDP need of these packets."""
-        import numpy as np
-
         flow = protocol == TCP
         if not flow.all():
             flow |= protocol == UDP
@@ -454,12 +452,8 @@ class Headers:
             )
         if not len(rows):
             return
-        order = np.less(source, target).astype(np.int8) - np.greater(source, target).astype(np.int8)
         self.protocol[rows], self.transport[rows], self.room[rows] = protocol, inner, room
-        self.address_low_first[rows] = order
-        self.pair_of_addresses[rows] = self.names.addresses(
-            np.minimum(source, target), np.maximum(source, target), version
-        )
+        self.between[rows], self.address_low_first[rows] = self.names.between(source, target, version)
 
     # --- tunnels ---
 
@@ -548,10 +542,15 @@ class Headers:
             self._put_aside("malformed", rows[wrong])
             result = {name: column[~wrong] for name, column in result.items()}
             rows, at, header, payload, ports, tcp = (part[~wrong] for part in (rows, at, header, payload, ports, tcp))
-        result |= self._pairs(rows, ports[:, 0].astype(np.int64), ports[:, 1].astype(np.int64), tcp)
-        offset, end = at + header, self.end[rows]
+        ports = ports.astype(np.int64)
+        between = (self.between[rows], self.address_low_first[rows])
+        pair, from_high = self.names.directed(*between, ports[:, 0], ports[:, 1], tcp.astype(np.int64))
+        result |= {"pair": pair.astype(np.int32), "from_high": from_high}
+        end = self.end[rows]
+        offset = np.minimum(at + header, end)  # a header may be cut among its options
+        said, header = header, offset - at
         for place in np.flatnonzero(np.isin(rows, [*split])).tolist() if split else ():
-            offset[place], end[place] = split[int(rows[place])][0].locate(int(header[place]))
+            offset[place], end[place] = split[int(rows[place])][0].locate(int(said[place]))
             header[place] = 20  # options are not looked for
         kept = np.clip(end - offset, 0, payload)
         numbers = (rows + batch.first).astype(np.uint32)
@@ -569,13 +568,3 @@ class Headers:
                 if head is not None:
                     found[row] = (whole, head)
         return found
-
-    def _pairs(self, rows: Ints, source: Ints, target: Ints, tcp: Any) -> dict[str, Any]:
-        """Number the pairs of endpoints."""
-        import numpy as np
-
-        order = self.address_low_first[rows]
-        from_high = (order < 0) | ((order == 0) & (source > target))
-        low, high = np.where(from_high, target, source), np.where(from_high, source, target)
-        key = (self.pair_of_addresses[rows] << 33) | (tcp.astype(np.int64) << 32) | (low << 16) | high
-        return {"pair": self.names.endpoints(key.astype(np.uint64)).astype(np.int32), "from_high": from_high}

@@ -1,7 +1,7 @@
 """Records into the packets of flows, as columns.
 
-What may live here: the columns, and adding batch after batch to them. ``headers`` understands each batch, ``fragments``
-and ``endpoints`` are what goes on from one to the next.
+What may live here: the columns, and adding batch after batch to them. ``plain`` and ``headers`` understand each batch,
+``fragments`` and ``endpoints`` are what goes on from one to the next.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cloudbench.traffic.endpoints import TCP, UDP, Address, Names, Pair
 from pytest_cloudbench.traffic.fragments import Fragments
 from pytest_cloudbench.traffic.headers import KINDS, Aside, Headers
+from pytest_cloudbench.traffic.plain import Plain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,9 +36,9 @@ class Packets:
         from_high: whether the pair's ``high`` endpoint sent it.
         wire: bytes of the whole frame on the wire.
         payload: bytes of TCP or UDP payload on the wire.
-        offset: where the payload begins in the file.
+        offset: where the payload begins in the file; where a cut header ends.
         kept: how many bytes of the payload are in the file.
-        header: bytes of the TCP or UDP header, which ends at ``offset``.
+        header: bytes of the TCP or UDP header that are in the file; it ends at ``offset``.
         flags, seq, ack, window: of TCP; 0 for UDP.
     """
 
@@ -81,6 +82,7 @@ class Collector:
     last_ns: int | None = None
     _columns: dict[str, list[Any]] = field(default_factory=dict)
     _names: Names | None = None
+    _plain: Plain | None = None
     _fragments: Fragments = field(default_factory=Fragments)
 
     def add(self, batch: Batch) -> None:
@@ -89,16 +91,25 @@ class Collector:
 
         if not len(batch.offset):
             return
-        if self._names is None:
+        if self._names is None or self._plain is None:
             self._names = Names()
-        headers = Headers(self.buffer, batch, self.aside, self._names, self._fragments)
-        for name, column in headers.columns().items():
-            self._columns.setdefault(name, []).append(column)
+            self._plain = Plain(self.buffer, self._names)
+        left, parts = np.ones(len(batch.offset), bool), list[dict[str, Any]]()
+        for rows, columns in self._plain.columns(batch):
+            left[rows] = False
+            parts.append(columns)
         captured, wire, time_ns = batch.captured, batch.wire, batch.time_ns
-        if headers.sentinels:
-            self.sentinels += headers.sentinels.values()
-            ours = [*headers.sentinels]
-            captured, wire, time_ns = (np.delete(column, ours) for column in (captured, wire, time_ns))
+        if left.any():
+            rest = np.flatnonzero(left)
+            headers = Headers(self.buffer, batch.some(rest), self.aside, self._names, self._fragments)
+            columns = headers.columns()
+            columns["number"] = (rest[columns["number"] - batch.first] + batch.first).astype(np.uint32)
+            parts.append(columns)
+            if headers.sentinels:
+                self.sentinels += headers.sentinels.values()
+                ours = rest[[*headers.sentinels]]
+                captured, wire, time_ns = (np.delete(column, ours) for column in (captured, wire, time_ns))
+        self._keep(parts)
         if not len(wire):
             return
         self.records += len(wire)
@@ -107,6 +118,17 @@ class Collector:
         low, high = int(time_ns.min()), int(time_ns.max())
         self.first_ns = low if self.first_ns is None else min(self.first_ns, low)
         self.last_ns = high if self.last_ns is None else max(self.last_ns, high)
+
+    def _keep(self, parts: list[dict[str, Any]]) -> None:
+        """Take the columns of one batch, in the order of the file."""
+        import numpy as np
+
+        order: Any = None
+        if len(parts) > 1:
+            order = np.argsort(np.concatenate([part["number"] for part in parts]), kind="stable")
+        for name in KINDS:
+            column = parts[0][name] if order is None else np.concatenate([part[name] for part in parts])[order]
+            self._columns.setdefault(name, []).append(column)
 
     def packets(self) -> Packets:
         """All packets. The collector is empty afterwards."""

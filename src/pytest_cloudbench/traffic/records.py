@@ -32,6 +32,7 @@ BATCH_RECORDS = 32768
 """Records that are handed on together: their headers stay in the processor's cache."""
 
 _PIECE_BYTES, _LEAST_PIECE_BYTES, _SAMPLED = 128 * 1024, 8 * 1024, 64
+_STEPS, _NOWHERE = 8, 1 << 41
 _LARGEST_RECORD = 262144  # libpcap's MAXIMUM_SNAPLEN
 _LARGEST_BLOCK = 128 * MIB + 131072  # as in Wireshark
 _PCAP_MAGICS = {  # byte order, nanoseconds of a tick, bytes before each packet: 24 as patched by Alexey Kuznetzov
@@ -92,6 +93,11 @@ class Batch:
     wire: Ints
     time_ns: Ints
     link_type: Ints
+
+    def some(self, rows: Ints) -> Batch:
+        """These rows of it; ``first`` stays."""
+        columns = (self.offset, self.captured, self.wire, self.time_ns, self.link_type)
+        return Batch(self.first, *(column[rows] for column in columns))
 
 
 @dataclass(slots=True)
@@ -189,7 +195,7 @@ class Reader:
                     place = size
                 time_ns = raw[:, 0].astype(np.int64) * 1_000_000_000 + raw[:, 1].astype(np.int64) * fraction_ns
                 wire = raw[:, 3].astype(np.int64)
-                yield self._batch(at + head, captured, wire, time_ns, np.full(len(at), link_type))
+                yield self._batch(at + head, captured, wire, time_ns, np.broadcast_to(np.int64(link_type), len(at)))
                 if self.reason:
                     return
             self.release(min(place, size))
@@ -414,25 +420,28 @@ def _walk(
     for target in range(start + apart, stop - apart // 2, apart):
         if target > begins[-1] and (found := sync(target, min(stop, target + _LARGEST_RECORD))) is not None:
             begins.append(found)
-    limits = np.array([*begins[1:], stop], np.int64)
-    last = len(words) - 1
     if len(begins) == 1:
         return _walk_one(words, start, stop, length_at, extra)
-    here = np.array(begins, np.int64)
-    steps = []
-    while (inside := here < limits).any():
-        steps.append(here)
-        ahead = words[np.minimum(here + length_at, last)].astype(np.int64)
-        ahead[ahead + extra < 12] = 1 << 40  # no progress: not a record
-        here = np.where(inside, here + ahead + extra, here)
-    table = np.array(steps).T
+    limits, here = np.array([*begins[1:], stop], np.int64), np.array(begins, np.int64)
+    lengths = words[length_at:]
+    last, steps = len(lengths) - 1, [here]
+    while (here < limits).any():
+        for _ in range(_STEPS):  # a walk that goes on behind its limit does no harm
+            ahead = lengths[np.minimum(here, last)]
+            if extra < 12:
+                ahead = np.where(ahead < 12, 0xFFFFFFFF, ahead)  # no progress: not a record
+            here = np.minimum(here + ahead + extra, _NOWHERE)
+            steps.append(here)
+    table = np.ascontiguousarray(np.array(steps).T)
     own = table < limits[:, None]
-    if (here[:-1] == limits[:-1]).all():
-        return table[own], int(here[-1])
+    counts = own.sum(1)
+    ends = table[np.arange(len(begins)), counts]
+    if (ends[:-1] == limits[:-1]).all():
+        return table.ravel().take(own.ravel().nonzero()[0]), int(ends[-1])
     pieces, expected = [], start
     for row, limit in enumerate(limits.tolist()):
         if expected == begins[row]:
-            piece, expected = table[row][own[row]], int(here[row])
+            piece, expected = table[row, : counts[row]], int(ends[row])
         elif expected < limit:
             piece, expected = _walk_one(words, expected, limit, length_at, extra)
         else:

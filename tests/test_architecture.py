@@ -124,6 +124,7 @@ PURE_TOO = {
     ("payload", "cryptography"): "AES as a fast generator of bytes: a pure function of key and counter",
     ("traffic", "numpy"): "columns of packets: a pure function of a capture's bytes",
     ("detect", "numpy"): "the same columns, cut by time",
+    ("traffic", "gc"): "its collector waits while the objects of a capture are made, which changes no answer",
     ("traffic", "mmap"): "the type of a buffer that is handed in, for annotations only",
 }
 IMPURE_CALLS = frozenset({"open", "input", "print", "breakpoint", "exec", "eval", "__import__"})

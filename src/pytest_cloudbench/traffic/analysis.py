@@ -552,8 +552,8 @@ def _seen_twice(table: FlowTable) -> int:
 
     packets, again, total = table.packets, 0, 0
     for first in range(0, len(table.order), _PART_ROWS):
-        rows = table.order[first : first + _PART_ROWS]
-        rows = rows[(packets.payload[rows] > 0) & (packets.flags[rows] > 0)]
+        rows: Any = table.order[first : first + _PART_ROWS].astype(np.int64)
+        rows = rows.compress((packets.payload[rows] > 0) & (packets.flags[rows] > 0))
         seq = packets.seq[rows]
         repeated = np.flatnonzero(seq[1:] == seq[:-1])
         one, other = rows[repeated], rows[repeated + 1]

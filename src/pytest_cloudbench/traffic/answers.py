@@ -45,15 +45,13 @@ def answers(table: FlowTable, flows: Sequence[Flow]) -> Iterator[Answers]:
     """Of each of these flows, in their order."""
     for part in _parts(table, flows):
         rows, group = _rows(table, part)
-        turns = _turns(table, rows, group, len(part))
+        packets = table.packets
+        payload, up = packets.payload[rows], table.up[rows]
+        turns = _turns(payload, up, group, len(part))
         if len(part) == 1:
             yield Answers(round_trips(table, part[0], up=True), round_trips(table, part[0], up=False), turns[0])
             continue
-        packets = table.packets
-        columns = (
-            packets.time_ns[rows], table.up[rows], packets.seq[rows], packets.ack[rows], packets.flags[rows],
-            packets.payload[rows],
-        )  # fmt: skip
+        columns = (packets.time_ns[rows], up, packets.seq[rows], packets.ack[rows], packets.flags[rows], payload)
         ways = [_summary(*sequence.round_trips_ns(group, *columns, of=up), len(part)) for up in (True, False)]
         yield from map(Answers, *ways, turns)
 
@@ -98,15 +96,17 @@ def _rows(table: FlowTable, flows: Sequence[Flow]) -> tuple[Any, Ints]:
     sizes = [table.starts[number + 1] - table.starts[number] for number in numbers]
     group = np.repeat(np.arange(len(numbers)), sizes)
     if numbers == list(range(numbers[0], numbers[0] + len(numbers))):
-        return table.order[table.starts[numbers[0]] : table.starts[numbers[-1] + 1]], group
-    return np.concatenate([table.rows(flow) for flow in flows]), group
+        rows = table.order[table.starts[numbers[0]] : table.starts[numbers[-1] + 1]]
+    else:
+        rows = np.concatenate([table.rows(flow) for flow in flows])
+    return rows.astype(np.int64), group  # else each column would convert them
 
 
-def _turns(table: FlowTable, rows: Any, group: Ints, count: int) -> list[int]:
+def _turns(payload: Any, up: Any, group: Ints, count: int) -> list[int]:
     import numpy as np
 
-    has = table.packets.payload[rows] > 0
-    speaker, group = table.up[rows[has]], group[has]
+    has = np.flatnonzero(payload)
+    speaker, group = up[has], group[has]
     turn = speaker[:-1] & ~speaker[1:] & (group[:-1] == group[1:])
     return list(np.bincount(group[:-1][turn], minlength=count).tolist())
 

@@ -361,30 +361,30 @@ def _count(table: FlowTable, begin: int, end: int, times: _Times, is_tcp: Any) -
     marks = ((flags >> 1) | flags) & 1
     tcp = is_tcp[begin:end]
     data = (payload > 0) | (marks > 0)
-    start, next_seq = np.zeros(len(group), np.int64), np.zeros(len(group), np.int64)
+    doubtful = sequence.acknowledged(group, side, seq, ack, payload)
     for which in (0, 1):
         mine = np.flatnonzero(side == bool(which))
         if not len(mine):
             continue
-        own = group[mine]
+        own, own_seq, own_flags, size = group[mine], seq[mine], flags[mine], payload[mine]
         first = sequence.begins(own)
         begins = np.flatnonzero(first)
-        start[mine] = sequence.unwrap(seq[mine], first)
-        next_seq[mine] = start[mine] + payload[mine] + marks[mine]
+        start = sequence.unwrap(own_seq, first)
+        next_seq = start + size + marks[mine]
         flows = own[begins]
-        for name, column in _sums(begins, payload[mine], wire[mine], flags[mine], time_ns[mine]):
+        for name, column in _sums(begins, size, wire[mine], own_flags, time_ns[mine]):
             sums[name][which, flows] = column
-        union, holes = sequence.covered(*_ranges(own, start[mine] + (flags[mine] >> 1 & 1), payload[mine]))
+        union, holes = sequence.covered(*_ranges(own, begins, start + (own_flags >> 1 & 1), size))
         by_numbers = is_tcp[flows]
         sums["unique_bytes"][which, flows] = np.where(by_numbers, union, sums["payload_bytes"][which, flows])
         sums["missing_bytes"][which, flows] = np.where(by_numbers, holes, 0)
         heard = np.flatnonzero((side != bool(which)) & ((flags & (ACK | RST)) == ACK))
-        reach = np.maximum.reduceat(next_seq[mine], begins)
-        place, acked = _acknowledged(group[heard], ack[heard], flows, seq[mine][begins])
+        reach = np.maximum.reduceat(next_seq, begins)
+        place, acked = _acknowledged(group[heard], ack[heard], flows, own_seq[begins])
         sums["unseen_bytes"][which, flows[place]] = np.maximum(0, acked - reach[place])
+        doubtful[mine] |= sequence.behind(own, start, next_seq, size, data[mine])
     if not tcp.any():
         return
-    doubtful = sequence.suspicious(group, side, start, next_seq, payload, seq, ack, data=data)
     for flow in np.unique(group[doubtful]).tolist():
         if is_tcp[flow]:
             _judge(table, flow)
@@ -466,16 +466,16 @@ def _acknowledged(own: Ints, ack: Any, flows: Ints, base: Any) -> tuple[Ints, In
     return place[known], ahead[known]
 
 
-def _ranges(own: Ints, start: Ints, payload: Ints) -> tuple[Any, Any, Any, Any]:
+def _ranges(own: Ints, begins: Ints, start: Ints, payload: Ints) -> tuple[Any, Any, Any, Any]:
     """The ranges of payload, with an empty one for groups without any, so that each group has its place."""
     import numpy as np
 
     has = payload > 0
-    begins = np.flatnonzero(sequence.begins(own))
     bare = ~np.logical_or.reduceat(has, begins)
     has[begins[bare]] = True
-    kept = own[has]
-    return kept, sequence.begins(kept), start[has], payload[has]
+    rows = np.flatnonzero(has)
+    kept = own[rows]
+    return kept, sequence.begins(kept), start[rows], payload[rows]
 
 
 def _sums(begins: Ints, payload: Ints, wire: Any, flags: Any, time_ns: Ints) -> Iterator[tuple[str, Any]]:

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Mask",
     "Reach",
+    "acknowledged",
     "begins",
+    "behind",
     "covered",
     "handshakes_ns",
     "round_trips_ns",
-    "suspicious",
     "unwrap",
 ]
 
@@ -163,40 +164,50 @@ class Reach:
         return max(0, self._furthest - self._next)
 
 
-def suspicious(
-    group: Ints, side: Mask, start: Ints, next_seq: Ints, payload: Ints, seq: Any, ack: Any, *, data: Mask
-) -> Mask:
-    """Packets that may be retransmissions or out of order: all that ``resent.judge`` could mark, and some more.
+def behind(group: Ints, start: Ints, next_seq: Ints, payload: Ints, data: Mask) -> Mask:
+    """Packets of one direction that begin before the next sequence number: sent again, late, or to keep alive.
+
+    Together with ``acknowledged`` these are all that ``resent.judge`` could mark, and some more.
 
     Args:
         group: number of the connection of each packet, ascending.
-        side: which end sent it.
-        start: its sequence number, unwrapped for its side.
+        start: its sequence number, unwrapped.
         next_seq: the one that follows, SYN and FIN counted.
         payload: its bytes.
-        seq: its sequence number as it stands there.
-        ack: its acknowledgement number.
         data: packets with payload, SYN or FIN.
     """
     import numpy as np
 
+    base = group * _FAR
+    reach = np.maximum.accumulate(base + next_seq)
     found = np.zeros(len(group), bool)
-    for which in (False, True):
-        rows = np.flatnonzero(side == which)
-        if not len(rows):
-            continue
-        base = group[rows] * _FAR
-        reach = np.maximum.accumulate(base + next_seq[rows])
-        behind = base[1:] + start[rows[1:]] - reach[:-1]
-        found[rows[1:]] = (data[rows[1:]] & (behind < 0)) | ((behind == -1) & (payload[rows[1:]] <= 1))
-        # The other side's latest acknowledgement already covers it.
-        others = np.where(side == which, -1, np.arange(len(group)))
-        latest = np.maximum.accumulate(others)[rows]
-        known = (latest >= 0) & (group[latest] == group[rows]) & (payload[rows] > 0)
-        acked = ack[latest]
-        covers = (acked - (seq[rows] + payload[rows].astype(np.uint32))).view(np.int32) >= 0
-        found[rows] |= known & (acked != 0) & covers
+    apart = base[1:] + start[1:] - reach[:-1]
+    before = apart < 0
+    if before.any():
+        found[1:] = (data[1:] & before) | ((apart == -1) & (payload[1:] <= 1))
     return found
+
+
+def acknowledged(group: Ints, side: Mask, seq: Any, ack: Any, payload: Any) -> Mask:
+    """Packets whose payload the other side's latest packet acknowledges already.
+
+    Args:
+        group: number of the connection of each packet, ascending.
+        side: which end sent it.
+        seq: its sequence number.
+        ack: its acknowledgement number.
+        payload: its bytes.
+    """
+    import numpy as np
+
+    turns = np.append(0, np.flatnonzero(side[1:] != side[:-1]) + 1)  # where the other side begins to speak
+    latest = np.repeat(turns - 1, np.diff(turns, append=len(side)))  # the last packet before; or one of another flow
+    acked = ack[latest]
+    covers: Mask = (acked - (seq + payload.astype(np.uint32))).view(np.int32) >= 0
+    covers &= (payload > 0) & (acked != 0)
+    found = np.flatnonzero(covers)
+    covers[found] = (latest[found] >= 0) & (group[latest[found]] == group[found])
+    return covers
 
 
 def begins(group: Ints) -> Mask:

@@ -125,6 +125,7 @@ PURE_TOO = {
     ("traffic", "numpy"): "columns of packets: a pure function of a capture's bytes",
     ("detect", "numpy"): "the same columns, cut by time",
     ("traffic", "gc"): "its collector waits while the objects of a capture are made, which changes no answer",
+    ("redact", "logging"): "what records are made of, so that none of them shows a secret; it writes none",
     ("traffic", "mmap"): "the type of a buffer that is handed in, for annotations only",
 }
 IMPURE_CALLS = frozenset({"open", "input", "print", "breakpoint", "exec", "eval", "__import__"})

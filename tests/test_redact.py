@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import logging
 import random
 import string
 import urllib.parse
@@ -153,3 +154,17 @@ def test_who_listens_is_told_each_secret_once(redactor: redact._Redactor, monkey
     redact.learn(["first-secret", "first-secret", "", "abc"])
     redact.learn(["first-secret", "next-secret"])
     assert told == ["first-secret", "next-secret"]
+
+
+def test_a_log_record_that_does_not_fit_its_arguments_still_says_so(redactor: redact._Redactor) -> None:
+    redact.learn(["very-secret"])
+    record = logging.getLogRecordFactory()("x", 30, __file__, 1, "%d very-secret", ("very-secret", 2), None)
+    assert (record.msg, record.args) == ("%d ***", ("***", "2"))
+    with pytest.raises(TypeError):
+        record.getMessage()
+
+
+def test_a_log_record_without_a_secret_is_left_as_it_is(redactor: redact._Redactor) -> None:
+    redact.learn(["very-secret"])
+    record = logging.getLogRecordFactory()("x", 30, __file__, 1, "%s of %d", ("a", 2), None)
+    assert (record.msg, record.args) == ("%s of %d", ("a", 2))

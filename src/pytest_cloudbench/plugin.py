@@ -162,8 +162,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         from pytest_cloudbench.fleet.protocol import plain_report
 
         plain_report(report, call.excinfo.value)
-    if redact := sys.modules.get("pytest_cloudbench.redact"):  # else this process has met no secret
-        redact.clean_report(report)
+    _clean("clean_report", report)
     return report
 
 
@@ -223,6 +222,35 @@ class _ItemHooks:
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_teardown."""
         return (yield from _gated(item))
+
+    # What people see besides the reports that this process makes; the first to see it take secrets out.
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_logreport."""
+        _clean("clean_report", report)  # in the controller: with what all agents know
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collectreport."""
+        _clean("clean_report", report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_warning_recorded(self, warning_message: Any) -> None:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_warning_recorded."""
+        if isinstance(warning_message.message, Warning):
+            _clean("clean_error", warning_message.message)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excrepr: Any) -> None:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_internalerror."""
+        _clean("clean_shown", excrepr)
+
+
+def _clean(how: str, shown: object) -> None:
+    """Take secrets out of what people are about to see, where this process has met any."""
+    if redact := sys.modules.get("pytest_cloudbench.redact"):
+        getattr(redact, how)(shown)
 
 
 def _watch_items(config: pytest.Config) -> None:

@@ -2,6 +2,7 @@
 
 What may live here: what this process knows to be secret, and finding it. Pure but for that knowledge: whoever loads a
 credential or is issued one says so by ``learn``, and what people or other processes get to see passes ``clean``.
+What is logged passes it from the first ``learn`` on, whoever logs it and wherever it goes.
 
 A secret is found as it is, and percent-encoded, escaped as in JSON, Python or HTML (any of its characters, also twice),
 in hexadecimal and in base64 of both alphabets, wherever in the encoded text it begins. Of a long one its beginning or
@@ -14,6 +15,7 @@ four is not looked for.
 from __future__ import annotations
 
 import base64
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ from functools import cache
 from html.entities import codepoint2name
 from typing import Any
 
-__all__ = ["MASK", "clean", "clean_error", "clean_report", "is_needed", "learn", "on_learn"]
+__all__ = [
+    "MASK", "clean", "clean_error", "clean_log", "clean_report", "clean_shown", "is_needed", "learn", "on_learn",
+]  # fmt: skip
 
 MASK = "***"
 """What is shown instead."""
@@ -188,6 +192,7 @@ def learn(secrets: Iterable[str]) -> None:
     """From now on these are secret in this process, and in those that ``on_learn`` tells."""
     new = _REDACTOR.learn(secrets)
     if new:
+        clean_log()
         for listener in _LISTENERS:
             listener(new)
 
@@ -205,6 +210,39 @@ def is_needed() -> bool:
 def clean(text: str) -> str:
     """The text with every secret replaced by ``MASK``."""
     return _REDACTOR.clean(text)
+
+
+def clean_log() -> None:
+    """From now on nothing that is logged in this process shows a secret, on whichever handler; safe to call again."""
+    former = logging.getLogRecordFactory()
+    if getattr(former, "cleans", False):
+        return
+
+    def made(*args: Any, **options: Any) -> logging.LogRecord:
+        record = former(*args, **options)
+        _clean_record(record)
+        return record
+
+    made.cleans = True  # type: ignore[attr-defined]  # a mark by which it is known again
+    logging.setLogRecordFactory(made)
+
+
+def _clean_record(record: logging.LogRecord) -> None:
+    """One without a secret is left as it is."""
+    try:
+        message = record.getMessage()
+    except Exception:  # it does not fit its arguments, which whoever formats it says, and shows both
+        record.msg = _cleaned(record.msg)
+        record.args = tuple(clean(str(each)) for each in record.args or ())
+    else:
+        if (told := clean(message)) != message:
+            record.msg, record.args = told, ()
+    if record.exc_info and record.exc_info[0] is not None:
+        shown = logging.Formatter().formatException(record.exc_info)
+        if (told := clean(shown)) != shown:
+            record.exc_text, record.exc_info = told, None
+    if record.stack_info:
+        record.stack_info = clean(record.stack_info)
 
 
 def _cleaned(value: Any) -> Any:
@@ -251,12 +289,18 @@ def clean_error(error: BaseException) -> None:
 
 
 def clean_report(report: Any) -> None:
-    """Take secrets out of a test's report: its traceback or text, captured output and logs, its properties."""
+    """Take secrets out of a test's or a collector's report: traceback or text, captured output and logs, properties."""
     if not is_needed():
         return
     report.sections = [(clean(title), clean(text)) for title, text in report.sections]
-    report.user_properties = _cleaned(list(report.user_properties))
-    report.longrepr = _shown(report.longrepr, set())
+    if hasattr(report, "user_properties"):
+        report.user_properties = _cleaned(list(report.user_properties))
+    report.longrepr = clean_shown(report.longrepr)
+
+
+def clean_shown(value: Any) -> Any:
+    """What pytest is about to show, such as an error's page: its own objects are cleaned in place."""
+    return _shown(value, set()) if is_needed() else value
 
 
 def _shown(value: Any, seen: set[int]) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench import emulators
 from pytest_cloudbench.emulators import RunningEmulator, serve_foreground, start
 from pytest_cloudbench.model import ConfigError, EmulatorError
 
@@ -94,6 +95,29 @@ def test_one_that_is_stopped_for_ever_is_ended_and_a_healthy_one_is_not() -> Non
         assert stopped.exit_reason() == "it answered nothing for 0.5 s and was ended"
         assert healthy.alive()
         assert healthy.control(get="stats")["ok"]
+
+
+def test_one_whose_requests_hang_is_ended_though_its_control_socket_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = """
+import asyncio
+import pytest_cloudbench.emulators.server as server
+async def hang(*_):
+    await asyncio.sleep(0)
+    await asyncio.sleep(60)
+server.Emulator.__call__ = hang
+sys.exit"""
+    monkeypatch.setattr(emulators, "_BOOT", emulators._BOOT.replace("; sys.exit", hang))
+    with start("ideal") as hanging:
+        assert hanging.control(get="stats")["ok"]
+        hanging.watch(0.5)
+        hanging._process.wait(20)
+        assert hanging.exit_reason() == "it answered nothing for 0.5 s and was ended"
+
+
+def test_one_that_is_slow_on_purpose_is_left_alone() -> None:
+    with start("ideal") as slow:
+        slow.control(set={"latency.median_s": 3600, "throttle.rate_per_s": 0.001})
+        assert slow._answers(20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

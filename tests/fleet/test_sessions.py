@@ -58,6 +58,52 @@ def test_what_was_issued_to_a_run_is_in_no_report(lab: Lab, spread: list[str]) -
 
 
 @SPREAD
+def test_what_was_issued_is_in_no_log_warning_or_internal_error(lab: Lab, spread: list[str]) -> None:
+    """People also look at live logs, at the log's file, at the summary of warnings and at pytest's own crash."""
+    lab.write(
+        """
+    import os
+    import pytest
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logfinish(nodeid):
+        if "CRASH" in os.environ:
+            raise RuntimeError("internal " + bytes.fromhex("736c2e752e2f6f662b616e2b6167656e74").decode())
+    """,
+        "conftest.py",
+    ).write(
+        """
+    import logging, warnings
+    from pytest_cloudbench import redact
+
+    def test_echo(experiment):
+        token = bytes.fromhex("736c2e752e2f6f662b616e2b6167656e74").decode()
+        redact.learn([token])
+        log = logging.getLogger("http")
+        warnings.warn(f"warned {token}")
+        log.warning("log %s %d", token, 1)
+        try:
+            raise ValueError(token)
+        except ValueError:
+            log.exception("failed with %(body)s", {"body": token})
+    """
+    )
+    logged = ("--log-cli-level=DEBUG", "--log-file=log.txt", "--log-file-level=DEBUG")
+    run = lab.run(*FOLDER, *spread, *logged)
+    crashed = lab.run(*FOLDER, *spread, env={"CRASH": "1"})
+    assert (run.status, crashed.status) == (0, 3)
+    assert "INTERNALERROR> RuntimeError: internal ***" in crashed.text
+    assert "UserWarning: warned ***" in run.text
+    log = "" if spread else (lab.folder / "log.txt").read_text()  # agents' logs are not shown
+    for text in (run.text, log) if log else ():
+        assert "log *** 1" in text
+        assert "failed with ***" in text
+        assert "ValueError: ***" in text
+    for text in (run.text, crashed.text, log):
+        assert "/of+an+agent" not in text
+
+
+@SPREAD
 @pytest.mark.parametrize("option", ["-x", "--maxfail=2"])
 def test_the_first_failures_stop_the_session(lab: Lab, spread: list[str], option: str) -> None:
     if option != "-x" and not spread:

@@ -6,6 +6,7 @@ imported by the process that serves.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -108,16 +109,25 @@ class RunningEmulator:
                 return
 
     def _answers(self, timeout_s: float) -> bool:
-        """Whether somebody lives behind the control socket, if only to end the connection of who names no token."""
-        host, _, port = self.endpoint.control.rpartition(":")
-        try:
-            with socket.create_connection((host, int(port)), timeout=timeout_s) as connection:
-                connection.sendall(b"{}\n")
-                connection.recv(1)
-        except TimeoutError:
-            return False
-        except OSError:  # it has ended, which others find out
-            return True
+        """Whether a request is answered, by whatever, through the door that clients use.
+
+        It asks for a path that no API has, so neither throttling nor a profile's delays and faults touch it.
+        """
+        import ssl
+        from http.client import HTTPException, HTTPSConnection
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is told, and nothing believed
+        with contextlib.closing(
+            HTTPSConnection("127.0.0.1", self.endpoint.port, timeout=timeout_s, context=context)
+        ) as connection:
+            try:
+                connection.request("GET", "/.cloudbench-alive")
+                connection.getresponse()
+            except TimeoutError:
+                return False
+            except (OSError, HTTPException):  # it has ended, which others find out
+                return True
         return True
 
     def alive(self) -> bool:

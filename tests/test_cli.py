@@ -115,6 +115,42 @@ def _session(folder: Path, test: str, *words: str) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
 
 
+@pytest.mark.parametrize("command", [["clean"], ["clean", "--force"]])
+def test_clean_leaves_the_folder_of_a_run_that_lives(store: Path, command: list[str]) -> None:
+    """Asked from inside the run, between its start and its end."""
+    done = _session(
+        store.parent,
+        f"""
+        import subprocess, sys
+        from pytest_cloudbench.arrival import FixedInterval
+        def test_alive(experiment, payloads):
+            def run():
+                return experiment.run(
+                    payloads.random(10), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=3, keep=True
+                )
+            run().check()
+            asked = subprocess.run([*{COMMAND!r}, *{command!r}], capture_output=True, text=True)
+            assert asked.stdout.endswith(": still runs\\n0 folders removed\\n"), asked
+            assert asked.returncode == 0
+            run().check()
+        """,
+        "--provider=folder:store",
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_clean_of_a_run_that_may_live_elsewhere_is_forced(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _left(store)
+    elsewhere = json.dumps(["another-host", "boot", "pid:[1]", 1, 1])
+    journal.note(f"folder:{store}", "/cloudbench-x", elsewhere)
+    assert cli.main(["clean"]) == 0
+    assert "may run on another machine or in a container; see --force" in capsys.readouterr().out
+    assert folder.exists()
+    assert cli.main(["clean", "--force"]) == 0
+    assert not folder.exists()
+    assert journal.pending() == ([], [])
+
+
 def test_a_killed_run_with_a_relative_folder_is_cleaned_from_another_one(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +263,7 @@ _NOT_ENTRIES = [
     b'{"provider": 7, "folder": "/cloudbench-x"}',
     b'{"provider": "folder:/", "folder": ["/cloudbench-x"]}',
     b'{"folder": "/cloudbench-x"}',
+    b'{"provider": "folder:/", "folder": "/cloudbench-x", "owner": 7}',
 ]
 
 

@@ -84,9 +84,12 @@ def _parser() -> argparse.ArgumentParser:
         "clean",
         help="remove what killed runs left on providers",
         description="Remove the folders that killed runs left on real providers, as the journal names them. A folder "
-        "is removed when it has a run's name and holds that run's marker; nothing else is touched.",
+        "is removed when it has a run's name and holds that run's marker, once the run has ended; nothing else.",
     )
     clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    clean.add_argument(
+        "--force", action="store_true", help="also those of other machines or containers: nobody can tell if they live"
+    )
     clean.set_defaults(run=_clean)
     recover = commands.add_parser(
         "recover",
@@ -227,11 +230,17 @@ def _schema(options: argparse.Namespace) -> int:
 
 def _clean(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results import journal
+    from pytest_cloudbench.results.owner import lives
 
     left, problems = journal.pending()
-    removed = 0
+    removed = looked_at = 0
     for each in left:
         what = _shown(f"{each.provider} {each.folder}").replace("\n", "\\n")
+        its_run_lives = lives(each.owner) if each.owner else False
+        if its_run_lives or (its_run_lives is None and not options.force):
+            sys.stdout.write(f"left as it is: {what}: {_why_left(its_run_lives)}\n")
+            continue
+        looked_at += 1
         if options.dry_run:
             sys.stdout.write(f"{what}\n")
             continue
@@ -246,9 +255,13 @@ def _clean(options: argparse.Namespace) -> int:
             removed += 1
     for problem in problems:
         sys.stderr.write(f"cloudbench: {problem}\n")
-    count, verb = (len(left), "would be looked at") if options.dry_run else (removed, "removed")
+    count, verb = (looked_at, "would be looked at") if options.dry_run else (removed, "removed")
     sys.stdout.write(f"{count} {'folder' if count == 1 else 'folders'} {verb}\n")
     return 1 if problems else 0
+
+
+def _why_left(lives: bool | None) -> str:
+    return "still runs" if lives else "may run on another machine or in a container; see --force"
 
 
 def _remove(left: Left) -> str:
@@ -273,8 +286,7 @@ def _recover(options: argparse.Namespace) -> int:
     for left in list(recovery.find_left(options.results)):
         run = ascii(left.note["fullname"])[1:-1]
         if left.lives or (left.lives is None and not options.force):
-            why = "still runs" if left.lives else "may run on another machine or in a container; see --force"
-            sys.stdout.write(f"left as it is: {run}: {why}\n")
+            sys.stdout.write(f"left as it is: {run}: {_why_left(left.lives)}\n")
             continue
         if options.dry_run:
             sys.stdout.write(f"would be recovered: {run}: {', '.join(sorted(map(ascii, left.logs)))}\n")

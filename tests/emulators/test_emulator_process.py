@@ -101,8 +101,7 @@ def test_one_whose_requests_hang_is_ended_though_its_control_socket_answers(monk
     hang = """
 import asyncio
 import pytest_cloudbench.emulators.server as server
-async def hang(*_):
-    await asyncio.sleep(0)
+async def hang(emulator, scope, receive, send):
     await asyncio.sleep(60)
 server.Emulator.__call__ = hang
 sys.exit"""

@@ -508,7 +508,7 @@ class Experiment:
 
     def _make(self, folder: str, mkdir: bool) -> None:
         if self.provider.is_kept:
-            self._patiently(lambda: self.provider.claim(folder))
+            self._patiently(lambda: self.provider.claim(folder, self.facts.owner))
         elif not self._kept and (mkdir or self._runs == 1):
             self.agent.ask("fresh", self.provider.spec)
         if mkdir:

@@ -68,13 +68,15 @@ class Provider:
         """Whether what is written outlives the run: then it is journaled, and a run is announced."""
         return self.profile is None
 
-    def claim(self, folder: str) -> None:
+    def claim(self, folder: str, owner: str) -> None:
         """Before a run writes into ``folder``: note the run's folder above it in the journal, and mark it as a run's.
+
+        ``owner`` is the run's process: while it lives, nobody else removes the folder.
 
         Raises CloudError and ResultsError.
         """
         if self._can_be_cleaned:
-            journal.claim(self.driver, self._place, folder.rpartition("/")[0])
+            journal.claim(self.driver, self._place, folder.rpartition("/")[0], owner)
 
     def release(self, folder: str) -> None:
         """After ``folder`` was removed: the run's folder above it goes with its last one. Raises CloudError."""

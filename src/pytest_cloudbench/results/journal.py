@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -36,10 +36,14 @@ _FOLDER = re.compile(r"/cloudbench-([A-Za-z0-9][A-Za-z0-9._-]{0,99})")
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A run's folder that may still be there, and where: a provider's spec that means the same from any folder."""
+    """A run's folder that may still be there, and where: a provider's spec that means the same from any folder.
+
+    ``owner`` is the process whose run it is, as ``results.owner`` describes it; empty where that is not known.
+    """
 
     provider: str
     folder: str
+    owner: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,9 @@ def journal_path() -> Path:
     return Path(platformdirs.user_state_dir("pytest-cloudbench")) / "journal.jsonl"
 
 
-def note(provider: str, folder: str) -> None:
+def note(provider: str, folder: str, owner: str = "") -> None:
     """Write down a folder that is about to be made. Raises ResultsError: without a journal nothing is made."""
-    _append({"provider": provider, "folder": folder})
+    _append({"provider": provider, "folder": folder, "owner": owner})
 
 
 def forget(provider: str, folder: str) -> None:
@@ -104,9 +108,9 @@ def marker_beside(folder: str) -> str:
 # --- the folders themselves: what is said to a driver -------------------------------------------------
 
 
-def claim(driver: Driver, provider: str, folder: str) -> None:
+def claim(driver: Driver, provider: str, folder: str, owner: str) -> None:
     """Make a run's folder, with its marker; it is in the journal first. Raises CloudError and ResultsError."""
-    note(provider, folder)
+    note(provider, folder, owner)
     driver.put(f"{folder}/{MARKER}", _Marker(run_of(folder).encode()))
 
 
@@ -190,16 +194,16 @@ def _read(file: IO[bytes]) -> tuple[list[Left], list[str]]:
             continue
         try:
             entry = json.loads(line)
-            found, removed = Left(entry["provider"], entry["folder"]), entry.get("removed", False)
-            if {type(found.provider), type(found.folder)} != {str}:
-                raise TypeError("provider and folder are texts")
+            found = Left(entry["provider"], entry["folder"], entry.get("owner", ""))
+            removed = entry.get("removed", False)
+            if {type(found.provider), type(found.folder), type(found.owner)} != {str}:
+                raise TypeError("provider, folder and owner are texts")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             # The last one may be torn by a kill in mid-write: what it was about to name had not been made yet.
             problems.append(f"{journal_path()}: line {number} is not an entry of a journal: skipped")
             continue
-        if removed is True:
-            left.pop(found, None)
-        else:
+        left.pop(found, None)
+        if removed is not True:
             left[found] = None
     return list(left), problems
 

@@ -20,6 +20,7 @@ from pytest_cloudbench.capture import Capture, CaptureResult
 from pytest_cloudbench.clients.base import ClientUnavailable, Outside, Proof, SyncClient
 from pytest_cloudbench.link import Link, LinkUnavailable, Way
 from pytest_cloudbench.results import journal
+from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.systems.looking import look
 from pytest_cloudbench.traffic import Analysis, Flow, Whose
 from pytest_cloudbench.traffic.answers import round_trips
@@ -223,7 +224,7 @@ class UsersInterface:
         if not self._addresses:
             raise ClientUnavailable(f"{name}: no address of {outside.interface} is known; give address")
         self._client = client
-        journal.note(*_journaled(client))
+        journal.note(*_journaled(client), owner_text())
         try:
             client.prepare(workdir)
         except BaseException:

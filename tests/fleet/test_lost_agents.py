@@ -184,3 +184,27 @@ def test_all_agents_are_lost(lab: Lab) -> None:
     info = run.info("test_first[folder:objects]")
     assert info["missing_agents"] == {"gw0": "was lost", "gw1": "was lost"}
     assert len(run.records()["test_first"]) >= 20
+
+
+def test_a_run_without_a_record_has_no_entry_with_times(lab: Lab) -> None:
+    """All agents are killed in their first operation: nothing is known, and nothing is stood for it."""
+    lab.write(
+        """
+        import os, signal
+        from pytest_cloudbench.results.oplog import OpLog
+
+        def record(self, op):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        OpLog.record = record
+        """,
+        "conftest.py",
+    ).write(
+        """
+        def test_killed(experiment, payloads):
+            experiment.run(payloads.random(50), arrival=FixedInterval(0.1), sensors=2, ops_per_sensor=2)
+        """
+    )
+    run = lab.run(*FOLDER, "-n", "2", "--max-worker-restart=0")
+    assert (run.status, run.leftovers, run.entries) == (1, [], {}), run.text
+    assert "FAILED test_it.py::test_killed[folder:objects]" in run.text

@@ -141,6 +141,12 @@ def test_a_log_torn_anywhere_gives_all_whole_records(records: list[Op], data: st
     assert read_log(path) == table_of(records[: max(0, cut - first) // size])
 
 
+def test_a_log_says_whose_it_is_before_its_first_record(tmp_path: Path) -> None:
+    """Else nobody could tell whether a log without records is of a run that was killed."""
+    with OpLog(tmp_path / "a.oplog", HEADER) as log:
+        assert json.loads(log.path.read_bytes()) == {"schema": LOG_SCHEMA, **HEADER}
+
+
 def test_a_log_of_an_agent_that_was_killed_before_its_first_flush_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "a.oplog"
     path.touch()
@@ -277,8 +283,9 @@ def spare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("room", [0, 1, 30, 500, 901])
 def test_a_full_disk_moves_the_log_and_loses_nothing(tmp_path: Path, spare: Path, room: int) -> None:
     """Wherever the disk is full: in the first line, in a record, between two of them."""
-    with OpLog(tmp_path / "gw0.oplog", HEADER) as log:
-        log._file = FullDisk(log._file, room)  # type: ignore[assignment]  # has the two methods that the log uses
+    log = OpLog(tmp_path / "gw0.oplog", HEADER)
+    log._file = FullDisk(log._file, room)  # type: ignore[assignment]  # has the two methods that the log uses
+    with log:
         for seq in range(100):
             log.record(op(seq))
     assert read_log(log.path) == table_of([op(seq) for seq in range(100)])
@@ -291,8 +298,9 @@ def test_two_logs_of_one_name_move_to_two_places(tmp_path: Path, spare: Path) ->
     """One process runs many experiments, and the disk stays full."""
     paths = set()
     for run in ("one", "two"):
-        with OpLog(tmp_path / run / "gw0.oplog", HEADER) as log:
-            log._file = FullDisk(log._file, 100)  # type: ignore[assignment]  # has the methods that the log uses
+        log = OpLog(tmp_path / run / "gw0.oplog", HEADER)
+        log._file = FullDisk(log._file, 100)  # type: ignore[assignment]  # has the methods that the log uses
+        with log:
             log.record(op())
         assert read_log(log.path) == table_of([op()])
         paths.add(log.path)

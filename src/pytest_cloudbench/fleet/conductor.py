@@ -395,7 +395,7 @@ class Conductor:
             data_s = summary.response_s
             if not data_s:
                 info["stats_of"] = "elapsed time: no operation succeeded"
-                data_s = array("d", [info["elapsed"] or 0.0])
+                data_s = array("d", [] if info["elapsed"] is None else [info["elapsed"]])
             self._store(about, info, data_s, judgements, doubts, run.notes)
         return _answer(info, judgements, doubts, run.notes, ops)
 
@@ -539,10 +539,11 @@ class Conductor:
             "expectations": [each.line for each in judgements] or ["no expectation"],
             "expectations_unmet": [each.line for each in judgements if each.status != "met"],
         }
-        benchmarks.add_entry(
-            self.config, name=about["name"], fullname=about["fullname"], params=about["params"], extra_info=info,
-            data_s=data_s,
-        )  # fmt: skip
+        if data_s:  # nothing was measured where all agents are lost before their first record: no time is not 0 s
+            benchmarks.add_entry(
+                self.config, name=about["name"], fullname=about["fullname"], params=about["params"], extra_info=info,
+                data_s=data_s,
+            )  # fmt: skip
         self._open.setdefault(about["nodeid"], []).append(info)
         self.findings.append(Finding(about["fullname"], about["provider"], about["params"], info, columns))
 

@@ -91,6 +91,8 @@ class OpLog:
             raise ResultsError(f"{path}: {error.strerror}; choose another place with --cloudbench-results") from error
 
     def __enter__(self) -> OpLog:
+        with contextlib.suppress(ResultsError):  # whose log it is, should a kill come at once; tried again with records
+            self._flush()
         self._flusher.start()
         return self
 

@@ -159,7 +159,9 @@ def _write_entry(left: Unmerged, table: OpTable, records: Path) -> None:
         "outcome": "interrupted",
         "doubts": [_WHY, *missing],
     }
-    data_s = list(summary.response_s) or [info["elapsed"] or 0.0]
+    data_s = list(summary.response_s) or ([] if info["elapsed"] is None else [info["elapsed"]])
+    if not data_s:  # no record, and no time that could be stood for it
+        return
     benchmarks.write_entry(
         records.with_suffix(".json"), name=note["name"], fullname=note["fullname"], params=note["params"],
         extra_info=info, data_s=data_s,

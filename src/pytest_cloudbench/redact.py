@@ -39,7 +39,7 @@ _WHOLE_UNITS = 256
 # What the special character of an escape may itself look like, when one encoding is put into another.
 _PERCENT = r"%(?:25)*"
 _BACKSLASH = r"(?:\\|%(?:25)*5[Cc]|&#92;|&#[xX]5[Cc];){1,16}"
-_AMPERSAND = r"(?:&|\\+u0026|%(?:25)*26)(?:amp;)*"
+_AMPERSAND = r"(?:&|\\{1,16}u0026|%(?:25)*26)(?:amp;)*"
 _TOKEN_CHARACTER = re.compile(r"[A-Za-z0-9._~+/=%\\-]")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Flow", "FlowTable", "Side", "group", "in_one"]
 
-_CHUNK_ROWS, _PART_ROWS = 1 << 15, 1 << 17
+_CHUNK_ROWS, _PART_ROWS = 1 << 15, 1 << 15
 """Packets of several flows, and of a long one, that are worked out together: few enough for the processor's cache."""
 _HANDSHAKE_ROWS = 64
 

@@ -43,7 +43,13 @@ class _Layout:
     fields: dict[str, tuple[str, int]]
     ends: int
 
-    def dtype(self) -> Any:
+    @property
+    def size(self) -> int:
+        """Bytes of a frame up to the end of its TCP header without options."""
+        return _LINK_BYTES + self.ip_bytes + _TCP_BYTES
+
+    def dtype(self, width: int) -> Any:
+        """Of so many bytes of frames."""
         import numpy as np
 
         tcp = self.ip_bytes
@@ -52,8 +58,8 @@ class _Layout:
             "ack": (">u4", tcp + 8), "header": ("u1", tcp + 12), "flags": ("u1", tcp + 13), "window": (">u2", tcp + 14),
         }  # fmt: skip
         kinds, places = zip(*fields.values(), strict=True)
-        size = self.ip_bytes + _TCP_BYTES
-        return np.dtype({"names": [*fields], "formats": kinds, "offsets": places, "itemsize": size})
+        places = tuple(_LINK_BYTES + place for place in places)
+        return np.dtype({"names": [*fields], "formats": kinds, "offsets": places, "itemsize": width})
 
 
 _LAYOUTS = (
@@ -78,36 +84,37 @@ class Plain:
     def __init__(self, buffer: Buffer, names: Names) -> None:
         self._buffer, self._names = buffer, names
         self._recent = {layout.version: Recent(layout.ends + 1) for layout in _LAYOUTS}
-        self._dtypes = {layout.version: layout.dtype() for layout in _LAYOUTS}
 
     def columns(self, batch: Batch) -> Iterator[tuple[Any, dict[str, Any]]]:
         """(rows of the batch, a value of each of ``Packets``' columns for each) of the plain ones of each version."""
         import numpy as np
 
-        least = _LINK_BYTES + _LAYOUTS[0].ip_bytes + _TCP_BYTES
-        fits = (batch.link_type == _ETHERNET) & (batch.captured >= least)
-        rows = _where(fits)
-        opening = self._take(batch.offset[rows] + (_LINK_BYTES - 2), 4).view(">u4").astype(np.uint32)
+        rows = _those((batch.link_type == _ETHERNET) & (batch.captured >= _LAYOUTS[0].size))
+        offset = batch.offset[rows]
+        if not len(offset):
+            return
+        width = min(_LAYOUTS[-1].size, len(self._buffer) - int(offset[-1]))  # the last frame of the file may be short
+        view: Any = np.ndarray((len(self._buffer) - width + 1,), f"V{width}", self._buffer, strides=(1,))
+        heads = view[offset]
+        opening = heads.view(np.dtype({"names": ["it"], "formats": [">u4"], "offsets": [12], "itemsize": width}))["it"]
+        opening = opening.astype(np.uint32)
         for layout in _LAYOUTS:
-            mine = _where(opening & np.uint32(layout.opening_mask) == layout.opening)
-            chosen = mine if isinstance(rows, slice) else rows[mine]
-            found = self._of(layout, batch, chosen)
-            if found is not None:
-                yield found
+            mine = opening & np.uint32(layout.opening_mask) == layout.opening
+            if width >= layout.size and mine.any():
+                if (batch.captured[rows] < layout.size).any():
+                    mine &= batch.captured[rows] >= layout.size
+                chosen = _those(mine)
+                head = heads[chosen].view(layout.dtype(width))
+                found = self._of(layout, batch, _within(rows, chosen), head)
+                if found is not None:
+                    yield found
 
-    def _of(self, layout: _Layout, batch: Batch, rows: Any) -> tuple[Any, dict[str, Any]] | None:
+    def _of(self, layout: _Layout, batch: Batch, rows: Any, head: Any) -> tuple[Any, dict[str, Any]] | None:
+        """Those that are plain of these rows, whose first bytes are ``head``."""
         import numpy as np
 
         before = _LINK_BYTES + layout.ip_bytes
-        captured = batch.captured[rows]
-        if not len(captured):
-            return None
-        if int(captured.min()) < before + _TCP_BYTES:
-            rows = (rows if not isinstance(rows, slice) else np.arange(len(captured)))[captured >= before + _TCP_BYTES]
-            captured = batch.captured[rows]
-        offset, wire = batch.offset[rows], batch.wire[rows]
-        size = layout.ip_bytes + _TCP_BYTES
-        head = self._take(offset + _LINK_BYTES, size).view(self._dtypes[layout.version])
+        captured, offset, wire = batch.captured[rows], batch.offset[rows], batch.wire[rows]
         header = head["header"] >> 2 & np.uint8(0x3C)
         counted = head["size"].astype(np.int32)
         payload = counted - layout.counted
@@ -116,7 +123,7 @@ class Plain:
         sure &= (header >= _TCP_BYTES) & (payload >= 0)
         sure &= counted <= wire - (before - layout.counted)
         if not sure.all():
-            rows = np.flatnonzero(sure) if isinstance(rows, slice) else rows[sure]
+            rows = _within(rows, np.flatnonzero(sure))
             head, header, payload, captured, offset, wire = (
                 column[sure] for column in (head, header, payload, captured, offset, wire)
             )
@@ -153,13 +160,12 @@ class Plain:
 
         return self._recent[layout.version].number(words, look_up)
 
-    def _take(self, places: Any, width: int) -> Any:
-        import numpy as np
 
-        view: Any = np.ndarray((max(0, len(self._buffer) - width + 1),), f"V{width}", self._buffer, strides=(1,))
-        return view[places]
-
-
-def _where(condition: Any) -> Any:
-    """The rows for which it holds; a slice where these are all."""
+def _those(condition: Any) -> Any:
+    """The rows for which it holds; a slice where these are all, since nothing need be copied then."""
     return slice(None) if condition.all() else condition.nonzero()[0]
+
+
+def _within(rows: Any, chosen: Any) -> Any:
+    """These of the rows."""
+    return chosen if isinstance(rows, slice) else rows[chosen]

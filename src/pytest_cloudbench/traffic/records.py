@@ -28,7 +28,7 @@ __all__ = ["BATCH_RECORDS", "WINDOW_BYTES", "Batch", "Buffer", "Interface", "Int
 
 WINDOW_BYTES = 64 * MIB
 """The file is read in windows of this size, so that a reader of a mapped file can give back what lies behind."""
-BATCH_RECORDS = 32768
+BATCH_RECORDS = 16384
 """Records that are handed on together: their headers stay in the processor's cache."""
 
 _PIECE_BYTES, _LEAST_PIECE_BYTES, _SAMPLED = 128 * 1024, 8 * 1024, 64

@@ -37,6 +37,7 @@ _USUAL_MSS_BYTES = 1460
 _MANY_NAMES = 8
 _TOUCHED_FLOWS = streams.TOUCHED_PACKETS // 16
 _PART_ROWS = 1 << 17
+_FLOWS_AT_ONCE = 1024
 _AT_ONCE_NS, _FEW_TWICE, _MUCH_TWICE = 1_000_000, 8, 0.1
 
 
@@ -300,13 +301,14 @@ def _counts(table: FlowTable, flows: Sequence[Flow]) -> Iterator[dict[str, int]]
     """What ``_totals`` has, of each flow."""
     import numpy as np
 
-    numbers = np.fromiter((flow.number for flow in flows), np.int64, len(flows))
-    columns: dict[str, Any] = {"packets": _ways(table, "packets", numbers).sum(0)}
-    for name, keys in _KEYS.items():
-        columns |= zip(keys, _ways(table, name, numbers), strict=True)
-    columns |= {key: _ways(table, name, numbers).sum(0) for key, name in _MARKS.items()}
-    for line in zip(*(column.tolist() for column in columns.values()), strict=True):
-        yield dict(zip(columns, line, strict=True))
+    for begin in range(0, len(flows), _FLOWS_AT_ONCE):
+        numbers = np.array([flow.number for flow in flows[begin : begin + _FLOWS_AT_ONCE]])
+        columns: dict[str, Any] = {"packets": _ways(table, "packets", numbers).sum(0)}
+        for name, keys in _KEYS.items():
+            columns |= zip(keys, _ways(table, name, numbers), strict=True)
+        columns |= {key: _ways(table, name, numbers).sum(0) for key, name in _MARKS.items()}
+        for line in zip(*(column.tolist() for column in columns.values()), strict=True):
+            yield dict(zip(columns, line, strict=True))
 
 
 def _ways(table: FlowTable, name: str, numbers: Any) -> Any:

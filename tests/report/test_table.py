@@ -177,3 +177,10 @@ def test_a_conclusion_that_names_no_columns_has_none_of_what_it_did_not_measure(
     del facts["files"]
     assert list(columns(Finding(facts))[0]) == ["sensors", "interval s", "throttled", "failed", "corrupt"]
     assert columns(Finding(facts), Finding(info()))[0]["p50 ms"] == "-", "what another row has is a dash here"
+
+
+def test_a_title_that_is_wider_than_the_terminal_goes_on_below() -> None:
+    assert lines(Finding(info()), width=80)[1:3] == [
+        "test_worst_case  emulated:one, 2 agents, open loop, emulated: measures the",
+        "  client and the loopback",
+    ]

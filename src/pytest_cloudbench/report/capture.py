@@ -144,7 +144,7 @@ def _flows(flows: Sequence[Mapping[str, Any]], begin: float) -> Table:
 
 
 def _rest(facts: Mapping[str, Any]) -> list[str]:
-    """What stands below the tables."""
+    """The lines below the tables."""
     lines = []
     for label, value in (
         ("start-up", _seconds(facts["start_up_s"])), ("completion", _seconds(facts["completion_s"])),

@@ -7,6 +7,7 @@ known is a dash, never a zero.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
@@ -90,7 +91,8 @@ def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list
     for (provider, test, *_), members in groups.items():
         told = _remarks(members, is_short=verbosity < 0)
         if verbosity > -2 or told:
-            lines += ["", _title(provider, test, members[0].info)]
+            title = _title(provider, test, members[0].info)
+            lines += ["", *textwrap.wrap(title, width, subsequent_indent="  ", break_on_hyphens=False)]
         if verbosity > -2:
             lines += _table(members, width)
         lines += told

@@ -81,7 +81,7 @@ def test_several_reasons_are_counted() -> None:
 
 def test_a_named_run_without_the_test_is_an_error() -> None:
     assert choose([], NOW, "response_p99", named="0001") == Compared(
-        None, "the run 0001 has no entry of this test", fails=True
+        None, "the run 0001 has no entry for this test", fails=True
     )
 
 

@@ -130,7 +130,7 @@ def test_clean_leaves_the_folder_of_a_run_that_lives(store: Path, command: list[
                 )
             run().check()
             asked = subprocess.run([*{COMMAND!r}, *{command!r}], capture_output=True, text=True)
-            assert asked.stdout.endswith(": still runs\\n0 folders removed\\n"), asked
+            assert asked.stdout.endswith(": still running\\n0 folders removed\\n"), asked
             assert asked.returncode == 0
             run().check()
         """,
@@ -201,11 +201,11 @@ def test_a_run_leaves_no_folder_that_it_has_made(
 @pytest.mark.parametrize(
     ("folder", "said"),
     [
-        ("/keep", "has not the name of a run's folder: left alone"),
-        ("/", "has not the name of a run's folder: left alone"),
-        ("/cloudbench-x/../keep", "has not the name of a run's folder: left alone"),
-        ("/keep/cloudbench-x", "has not the name of a run's folder: left alone"),
-        ("/cloudbench-x\n", "has not the name of a run's folder: left alone"),
+        ("/keep", "does not have the name of a run's folder: left alone"),
+        ("/", "does not have the name of a run's folder: left alone"),
+        ("/cloudbench-x/../keep", "does not have the name of a run's folder: left alone"),
+        ("/keep/cloudbench-x", "does not have the name of a run's folder: left alone"),
+        ("/cloudbench-x\n", "does not have the name of a run's folder: left alone"),
         ("/cloudbench-none", "has no marker of run none: left alone, since it may not be a run's"),
         ("/cloudbench-other", "has no marker of run other: left alone, since it may not be a run's"),
         ("/cloudbench-folder", "has no marker of run folder: left alone, since it may not be a run's"),
@@ -313,7 +313,7 @@ def test_new_leaves_an_existing_file_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine.bench.toml").write_text("mine", "utf-8")
     done = run("new", str(tmp_path / "mine.bench.toml"))
     assert (done.returncode, done.stdout) == (4, "")
-    assert "the file exists and is left as it is; expected another name" in done.stderr
+    assert "the file exists and was not changed; give another name" in done.stderr
     assert (tmp_path / "mine.bench.toml").read_text("utf-8") == "mine"
 
 

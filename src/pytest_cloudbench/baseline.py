@@ -58,7 +58,7 @@ def finite(value: object) -> bool:
 
 
 def _unfit(info: Mapping[str, Any], metric: str) -> str:
-    """Why an entry can be nobody's baseline, in the past tense, of one or of many; empty for one that can."""
+    """Why an entry cannot be a baseline, worded for one entry or many; empty if it can."""
     if info.get("schema") == _SCHEMA:
         if info.get("outcome") in ("interrupted", "unfinished"):
             return "ended in an interruption"
@@ -70,7 +70,7 @@ def _unfit(info: Mapping[str, Any], metric: str) -> str:
 
 
 def _differing(info: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """In what an entry was measured under other conditions than now, in the past tense; empty where in nothing."""
+    """How an entry's conditions differ from now's, as a phrase in the past tense; empty if they do not."""
     if info.get("schema") != _SCHEMA:
         return "came from another version"
     fields = [key for key in _SAME if info.get(key) != now.get(key)]
@@ -80,7 +80,7 @@ def _differing(info: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def choose(stored: Sequence[Stored], now: Mapping[str, Any], metric: str, named: str = "") -> Compared:
-    """The metric of the latest entry that may be compared with. ``stored`` are all those of one test, the latest last.
+    """The metric of the latest entry that may be a baseline. ``stored`` holds all entries of one test, the latest last.
 
     A named run is compared with although it ran under other conditions, which the remark says, but never one that
     did not pass, was interrupted or had doubts.
@@ -92,7 +92,7 @@ def choose(stored: Sequence[Stored], now: Mapping[str, Any], metric: str, named:
         named: the run that the user has named, or nothing.
     """
     if named and not stored:
-        return Compared(None, f"the run {named} has no entry of this test", fails=True)
+        return Compared(None, f"the run {named} has no entry for this test", fails=True)
     reasons: list[str] = []
     for entry in reversed(stored):
         reason = _unfit(entry.info, metric)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _READER_GONE = 141
-"""What a shell says of a program that SIGPIPE has ended."""
+"""The exit status that a shell reports for a program ended by SIGPIPE."""
 _SCHEMA = Path(__file__).resolve().parent / "configs" / "bench.schema.json"
 
 
@@ -58,7 +58,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _shown(text: str) -> str:
-    """What others have written, for a terminal: control characters are escaped, lines stay."""
+    """Text from others made safe for a terminal: control characters are escaped, line breaks stay."""
     return "\n".join(
         "".join(each if each.isprintable() else repr(each)[1:-1] for each in line) for line in text.split("\n")
     )
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         "recover",
         help="merge the records that killed runs left",
         description="Merge the logs that agents of killed runs left into Parquet files, each with an entry beside it "
-        "that is marked as interrupted and is nobody's baseline. Logs of runs that still live are left alone.",
+        "that is marked as interrupted and is never a baseline. Logs of runs that are still running are left alone.",
     )
     recover.add_argument(
         "results", metavar="RESULTS", nargs="?", type=Path, default=Path("results"),
@@ -103,7 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     recover.add_argument("--dry-run", action="store_true", help="only say what would be merged")
     recover.add_argument(
-        "--force", action="store_true", help="also runs of other machines or containers: nobody can tell if they live"
+        "--force",
+        action="store_true",
+        help="also merge runs of other machines or containers, which may still be running",
     )
     recover.set_defaults(run=_recover)
     new = commands.add_parser(
@@ -126,8 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     published = commands.add_parser(
         "published",
         help="show the papers' tables, and a run beside them",
-        description="List the papers' tables, or show one in its own units. With --run, what stored runs have measured "
-        "of it stands beside.",
+        description="List the papers' tables, or show one in its own units. With --run, show stored runs beside it.",
     )
     published.add_argument("table", metavar="TABLE", nargs="?", help="a table's name (default: list them)")
     published.add_argument(
@@ -142,18 +143,21 @@ def _parser() -> argparse.ArgumentParser:
 def _add_analyze(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     analyze = commands.add_parser(
         "analyze",
-        help="say what is in a capture file",
+        help="report what is in a capture file",
         description="Flows, their names and roles, payload, unique and wire bytes, retransmissions, and whether the "
         "numbers can be trusted, of a pcap or pcapng file.",
     )
-    analyze.add_argument("file", metavar="FILE", type=Path, help="also packed by gzip; - is the standard input")
-    analyze.add_argument("--client", metavar="IP", help="the client's address (default: who opened a connection)")
+    analyze.add_argument("file", metavar="FILE", type=Path, help="may be compressed with gzip; - is standard input")
+    analyze.add_argument("--client", metavar="IP", help="the client's address (default: whoever opened a connection)")
     analyze.add_argument("--json", action="store_true", help="print JSON")
     analyze.add_argument("--canary", metavar="TEXT", help="look for this text in what was sent without encryption")
     analyze.add_argument("--rules", metavar="FILE", type=Path, help="rules that tell control from storage flows")
     analyze.add_argument("--changed-bytes", metavar="N", type=int, help="what the user changed: gives TUE and overhead")
     analyze.add_argument(
-        "--changed-at", metavar="S", type=float, help="when, in seconds since 1970: gives the start-up"
+        "--changed-at",
+        metavar="S",
+        type=float,
+        help="when it was changed, in seconds since 1970: gives the start-up time",
     )
     analyze.add_argument("--dissect", action="store_true", help="ask tshark for the names in QUIC hellos too")
     analyze.set_defaults(run=_analyze)
@@ -200,10 +204,10 @@ def _new(options: argparse.Namespace) -> int:
         with open(options.file, "x", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"new {options.file}: the file exists and is left as it is; expected another name") from None
+        raise UsageError(f"new {options.file}: the file exists and was not changed; give another name") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"new {options.file}: cannot be written: {error}") from error
-    sys.stdout.write(f"{options.file} is written; run it: pytest {options.file}\n")
+    sys.stdout.write(f"{options.file} is written; run it with: pytest {options.file}\n")
     return 0
 
 
@@ -238,7 +242,7 @@ def _clean(options: argparse.Namespace) -> int:
         what = _shown(f"{each.provider} {each.folder}").replace("\n", "\\n")
         its_run_lives = lives(each.owner) if each.owner else False
         if its_run_lives or (its_run_lives is None and not options.force):
-            sys.stdout.write(f"left as it is: {what}: {_why_left(its_run_lives)}\n")
+            sys.stdout.write(f"left alone: {what}: {_why_left(its_run_lives)}\n")
             continue
         looked_at += 1
         if options.dry_run:
@@ -261,11 +265,11 @@ def _clean(options: argparse.Namespace) -> int:
 
 
 def _why_left(lives: bool | None) -> str:
-    return "still runs" if lives else "may run on another machine or in a container; see --force"
+    return "still running" if lives else "may run on another machine or in a container; see --force"
 
 
 def _remove(left: Left) -> str:
-    """Remove what one run has left, and see that it is gone. Returns why not, or an empty text."""
+    """Remove what one run left and check that it is gone. Returns why that failed, or an empty text."""
     from pytest_cloudbench import credentials, drivers
     from pytest_cloudbench.results import journal
 
@@ -286,7 +290,7 @@ def _recover(options: argparse.Namespace) -> int:
     for left in list(recovery.find_left(options.results)):
         run = ascii(left.note["fullname"])[1:-1]
         if left.lives or (left.lives is None and not options.force):
-            sys.stdout.write(f"left as it is: {run}: {_why_left(left.lives)}\n")
+            sys.stdout.write(f"left alone: {run}: {_why_left(left.lives)}\n")
             continue
         if options.dry_run:
             sys.stdout.write(f"would be recovered: {run}: {', '.join(sorted(map(ascii, left.logs)))}\n")
@@ -294,7 +298,7 @@ def _recover(options: argparse.Namespace) -> int:
         try:
             done = recovery.recover(left)
         except CloudbenchError as error:
-            sys.stdout.write(f"left as it is: {run}: {ascii(str(error))[1:-1]}\n")
+            sys.stdout.write(f"left alone: {run}: {ascii(str(error))[1:-1]}\n")
             status = 1
         else:
             if done is not None:

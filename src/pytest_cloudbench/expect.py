@@ -183,7 +183,7 @@ def _expectation(table: Mapping[str, Any], source: str, place: str) -> Expectati
 
 
 def _unknown(what: str, word: str, known: Iterable[str]) -> str:
-    """What to say of a name that there is none of: the nearest one, or all."""
+    """The hint for an unknown name: the nearest known one, or all of them."""
     return f"unknown {what} {_shown(word)}" + (did_you_mean(word, known) or f"; expected one of {', '.join(known)}")
 
 
@@ -263,7 +263,7 @@ def parse_gate(text: str) -> Gate:
 def judge_gate(
     gate: Gate, metrics: Mapping[str, float | None], compared: Compared | None, doubts: Sequence[str]
 ) -> Judgement:
-    """Judge one gate. ``compared`` is what a relative one compares with; a named run must be there."""
+    """Judge one gate. ``compared`` is the baseline of a relative one; a run named on the command line must exist."""
     value, unit = metrics.get(gate.metric), METRICS[gate.metric].unit
     shown_unit = f" {unit}" if unit and unit != "fraction" else ""
     higher = METRICS[gate.metric].better == "higher"

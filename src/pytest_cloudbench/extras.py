@@ -1,4 +1,4 @@
-"""What an ordinary installation leaves out because few runs need it, and how to get it.
+"""The extras: what an ordinary installation leaves out because few runs need it, and how to get it.
 
 What may live here: which extra brings what a feature imports, and one line for who has not got it.
 """
@@ -12,7 +12,7 @@ from pytest_cloudbench.model import UsageError
 __all__ = ["BRINGS", "missing", "require"]
 
 BRINGS = {"capture": ("numpy", "pyshark"), "keyring": ("keyring",)}
-"""Extras that features here need, and the modules by which each is known to be there."""
+"""The extras that features need, and the modules whose presence shows that each is installed."""
 
 
 def missing(extra: str) -> str:

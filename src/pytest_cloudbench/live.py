@@ -1,4 +1,4 @@
-"""How a run is getting on, while it lasts: a line that is redrawn on a terminal, now and then a line elsewhere.
+"""A run's progress while it lasts: a line redrawn on a terminal, a new line now and then elsewhere.
 
 What may live here: the progress of the fleet for people to look at. It measures nothing and stores nothing.
 """
@@ -20,7 +20,7 @@ SAY_EVERY_S = 30.0
 """Without a terminal: the time between two lines of one experiment."""
 
 WINDOW_S = 10.0
-"""What ``rate_per_s`` and ``p99_s`` are of: so many seconds before now."""
+"""The window of ``rate_per_s`` and ``p99_s``: the last so many seconds."""
 
 _REDRAW_S = 0.25
 
@@ -54,7 +54,7 @@ class Progress:
 
 
 class Meter:
-    """Adds up what agents tell about four times a second. What is final is made of the records, not of this."""
+    """Adds up what agents report about four times a second. Final figures come from the records, not from this."""
 
     def __init__(self, clock: Callable[[], int] = now_ns) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -73,7 +73,7 @@ class Meter:
         self._experiment = None
 
     def told(self, agent: str, done: int, throttled: int, failed: int, sample_s: Sequence[float]) -> None:
-        """What an agent has done since it began, and response times of some of what succeeded since it last told."""
+        """Take an agent's totals, and a sample of response times since its last report."""
         with self._lock:
             former = self._totals.get(agent, (0, 0, 0))
             self._totals[agent] = (done, throttled, failed)
@@ -106,7 +106,7 @@ class Meter:
 
 
 def _p99(sample: list[tuple[float, float]]) -> float | None:
-    """Of values that stand for so many: the smallest that 99 % are not above."""
+    """The weighted 99th percentile: the smallest value that at least 99 % of the weight does not exceed."""
     sample.sort()
     left = 0.99 * sum(weight for _, weight in sample)
     for value, weight in sample:
@@ -124,7 +124,7 @@ def render(progress: Progress, width: int) -> str:
 
 
 def _told(progress: Progress) -> str:
-    """The numbers, the most wanted first."""
+    """The numbers, most important first."""
     rate = "-" if progress.rate_per_s is None else f"{progress.rate_per_s:,.{1 if progress.rate_per_s < 10 else 0}f}"
     p99 = "-" if progress.p99_s is None else f"{progress.p99_s * 1e3:,.{1 if progress.p99_s < 0.01 else 0}f} ms"
     return (
@@ -144,7 +144,7 @@ def terminal() -> IO[str] | None:
 
 
 class Spoken:
-    """Says now and then how far a run is, where nobody sees a line that is redrawn: a log of CI, a file."""
+    """Prints now and then how far a run is, where a redrawn line would not be seen: a CI log, a file."""
 
     def __init__(self, say: Callable[[str], None], read: Callable[[], Progress | None]) -> None:
         self._say, self._read = say, read
@@ -153,7 +153,7 @@ class Spoken:
         self._thread.start()
 
     def hide(self) -> None:
-        """Nothing to take away."""
+        """Nothing to clear."""
 
     def close(self) -> None:
         """Say no more."""
@@ -179,14 +179,14 @@ class Live:
         self._thread.start()
 
     def hide(self) -> None:
-        """Take the line away until the next experiment makes progress."""
+        """Clear the line until the next experiment makes progress."""
         with self._lock:
             if self._region is not None:
                 self._region.stop()
                 self._region = None
 
     def close(self) -> None:
-        """Take the line away for good."""
+        """Clear the line for good."""
         self._ended.set()
         self._thread.join()
         self.hide()

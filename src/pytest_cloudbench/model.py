@@ -311,7 +311,7 @@ def chunks(content: Content, chunk_bytes: int = 4 * MIB) -> Iterator[bytes]:
 
 
 def did_you_mean(word: object, names: Iterable[str]) -> str:
-    """The end of a line about a name that there is none of: the nearest one, or nothing."""
+    """The end of a message about an unknown name: a suggestion, or nothing."""
     if not isinstance(word, str) or not word:
         return ""
     from difflib import get_close_matches  # only a mistake needs it

@@ -65,7 +65,7 @@ def _descriptor(path: str | os.PathLike[str], flags: int, most_bytes: int | None
 
 
 def read_file(path: str | os.PathLike[str], most_bytes: int = 16 * MIB) -> bytes:
-    """All of a regular file of at most so many bytes. Raises OSError and ValueError as ``regular_file`` does."""
+    """The content of a regular file of limited size. Raises OSError and ValueError as ``regular_file`` does."""
     with regular_file(path, most_bytes) as file:
         data = file.read(most_bytes + 1)  # some files of the system have no size and no end
     if len(data) > most_bytes:

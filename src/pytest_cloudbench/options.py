@@ -81,7 +81,7 @@ _OPTIONS: tuple[tuple[str, Mapping[str, Any]], ...] = (
         "help": "go on with the latest unfinished series of the same test and provider, or with that of a state file",
     }),
     ("--cloudbench-pause", {
-        "type": _seconds, "metavar": "TIME", "help": "between two rounds of a series (default: by grid)",
+        "type": _seconds, "metavar": "TIME", "help": "pause between two rounds of a series (default: by grid)",
     }),
     ("--cloudbench-keep", {
         "action": "store_true", "help": "remove the files of a series at its end instead of after each round",
@@ -103,15 +103,15 @@ _OPTIONS: tuple[tuple[str, Mapping[str, Any]], ...] = (
         "help": "where records go, beside pytest-benchmark's JSON (default: %(default)s)",
     }),
     ("--cloudbench-seed", {
-        "metavar": "TEXT", "help": "what payloads and random delays are made from (default: new for each run)",
+        "metavar": "TEXT", "help": "seed of payloads and random delays (default: new for each run)",
     }),
     ("--cloudbench-patience", {
         "type": float, "metavar": "SECONDS", "default": 120.0,
-        "help": "end an agent that gives no sign of life for so long while others wait (default: %(default)s)",
+        "help": "end an agent that gives no sign of life for this long while others wait (default: %(default)s)",
     }),
     ("--benchcloud-fill", {
         "metavar": "FILES:BYTES", "default": "50:102400",
-        "help": "what the folder of a BenchCloud download holds: so many files of so many bytes (default: %(default)s)",
+        "help": "fill the folder of a BenchCloud download with so many files of this size (default: %(default)s)",
     }),
     ("--benchcloud-capture", {
         "metavar": "FILE", "help": "capture settings for BenchCloud's files, as BenchCloud took them with -c",
@@ -127,7 +127,7 @@ _LONG = {name: _OURS[0] + name.removeprefix("--") for name, _ in _OPTIONS if not
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Register every option under its own name, which says whose it is."""
+    """Register every option under its long name, which begins with this plugin's."""
     group = parser.getgroup("cloudbench", "cloud storage experiments")
     for name, facts in _OPTIONS:
         short = f"; short: {name}, unless another plugin has it" if name in _LONG else ""
@@ -135,7 +135,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def accept_short_names(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Rewrite the short names in ``args`` that belong to nobody else, once the first conftest files are loaded.
+    """Rewrite the short names in ``args`` that no one else uses, once the first conftest files are loaded.
 
     Up to here pytest took such a name's value for a file to test. Where that told it where to look for conftest files,
     it looks again; one of them may turn out to own the name.
@@ -162,7 +162,7 @@ def taken_names(parser: pytest.Parser) -> frozenset[str]:
 
 
 def long_name(name: str) -> str:
-    """The name that nobody else takes."""
+    """The long name, which no one else uses."""
     return _LONG[name]
 
 

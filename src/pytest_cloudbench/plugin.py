@@ -48,8 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
     parser.addini(
         "cloudbench_files",
-        "names of files that are collected as experiments wherever they are found (globs such as *.bench.toml); "
-        "without it only those that the command line names",
+        "files to collect as experiments wherever they are found (globs such as *.bench.toml); "
+        "without it, only files named on the command line are collected",
         type="args",
     )
 
@@ -66,7 +66,9 @@ def pytest_load_initial_conftests(
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_configure."""
-    config.addinivalue_line("markers", "cloudbench_provider(spec, ...): where a test runs unless --provider says it")
+    config.addinivalue_line(
+        "markers", "cloudbench_provider(spec, ...): where a test runs by default; --provider overrides it"
+    )
     named_files = only_config_files(config.args, config.invocation_params.dir)
     if config.option.pyargs or named_files:
         from pytest_cloudbench.fleet import policy

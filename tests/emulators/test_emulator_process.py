@@ -92,7 +92,7 @@ def test_one_that_is_stopped_for_ever_is_ended_and_a_healthy_one_is_not() -> Non
         stopped.watch(0.5)
         os.kill(stopped.endpoint.pid, signal.SIGSTOP)
         stopped._process.wait(20)
-        assert stopped.exit_reason() == "it answered nothing for 0.5 s and was ended"
+        assert stopped.exit_reason() == "it did not answer for 0.5 s and was ended"
         assert healthy.alive()
         assert healthy.control(get="stats")["ok"]
 

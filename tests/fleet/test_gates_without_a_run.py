@@ -11,7 +11,7 @@ from .test_gates import BENCH, BENCHCLOUD, SPREAD
 
 GATE = ("--cloudbench-fail", "loss_rate:0.01")
 NOT_MEASURED = "gate loss_rate:0.01: no experiment was measured"
-NOT_SELECTED = "gate loss_rate:0.01: no test of this run measures anything"
+NOT_SELECTED = "gate loss_rate:0.01: no test in this run measures anything"
 OTHER = """
     def test_other():
         pass

@@ -45,7 +45,10 @@ def test_ctrl_c_again_while_the_session_ends(lab: Lab, spread: list[str], group:
     (lab.folder / "again-finish").touch()
     run = running.end()
     assert "Traceback" not in run.text
-    assert len(run.lines_with("cloudbench: the run is ending and keeps its records; once more ends it at once")) == 1
+    assert (
+        len(run.lines_with("cloudbench: the run is ending and keeps its records; interrupt it again to end it at once"))
+        == 1
+    )
     check_interrupted(run, "folder:objects")
 
 
@@ -102,9 +105,9 @@ def test_where_ctrl_c_is_ignored_it_is_said_and_sigterm_ends_in_order(lab: Lab, 
     running.interrupt(group=True)
     running.process.send_signal(signal.SIGTERM)
     run = running.end()
-    said = run.lines_with("Ctrl-C is ignored, as this run was started")
+    said = run.lines_with("Ctrl-C is ignored because of how this run was started")
     assert len(said) == 1, run.text
-    assert f"`kill {running.process.pid}` ends it in order" in said[0]
+    assert f"`kill {running.process.pid}` ends it cleanly" in said[0]
     check_interrupted(run, "folder:objects")
 
 

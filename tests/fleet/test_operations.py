@@ -216,7 +216,7 @@ def test_a_gate_that_nothing_could_be_judged_by_does_not_pass(lab: Lab) -> None:
     """)
     run = lab.run(*FOLDER, "--cloudbench-fail", "knee_threads:3")
     assert (run.counts(), run.status) == ({"passed": 1}, 1)
-    assert run.lines_with("gate knee_threads:3: no experiment of this run has that metric")
+    assert run.lines_with("gate knee_threads:3: no experiment in this run has that metric")
     assert lab.run(*FOLDER, "--cloudbench-fail", "loss_rate:0").status == 0
 
 

@@ -65,7 +65,7 @@ def test_what_a_killed_controller_left_is_recovered(lab: Lab, chosen: tuple[str,
     info = entry["extra_info"]
     assert (info["ops"], info["outcome"], info["planned_ops"]) == (len(records), "interrupted", 16000)
     assert info["doubts"] == [
-        "interrupted: the process that merges was killed", f"{16000 - len(records)} of 16000 operations were not tried"
+        "interrupted: the controller was killed", f"{16000 - len(records)} of 16000 operations were not tried"
     ]  # fmt: skip
     assert list(lab.folder.rglob("*.oplog")) == list(lab.folder.rglob("run.json")) == []
     assert recover(lab.folder) == [], "again, there is nothing to do"
@@ -82,12 +82,12 @@ def stop_in_mid_run(lab: Lab) -> Running:
 
 def test_a_live_run_is_left_alone(lab: Lab) -> None:
     running = stop_in_mid_run(lab)
-    assert recover(lab.folder) == ["left as it is: test_it.py::test_long[folder:objects]: still runs"]
-    assert recover(lab.folder, "--force") == ["left as it is: test_it.py::test_long[folder:objects]: still runs"]
+    assert recover(lab.folder) == ["left alone: test_it.py::test_long[folder:objects]: still running"]
+    assert recover(lab.folder, "--force") == ["left alone: test_it.py::test_long[folder:objects]: still running"]
     running.workers()["gw0"].suspend()  # an agent that may yet write, though the controller has gone
     running.process.kill()
     running.process.wait()
-    assert recover(lab.folder) == ["left as it is: test_it.py::test_long[folder:objects]: still runs"]
+    assert recover(lab.folder) == ["left alone: test_it.py::test_long[folder:objects]: still running"]
     running.destroy()
     assert len(recover(lab.folder)) == 1
 
@@ -122,7 +122,7 @@ def test_a_torn_log_gives_its_whole_records_and_a_strange_one_is_left(tmp_path: 
     left_behind(tmp_path / "two")
     (tmp_path / "two/results/machine/run/test_it/gw7.oplog").write_bytes(b"\x00\xff nothing of ours\n")
     (line,) = recover(tmp_path / "two", status=1)
-    assert line.startswith("left as it is: a.py::test_it: ")
+    assert line.startswith("left alone: a.py::test_it: ")
     assert "is not an operation log" in line
     assert len(list((tmp_path / "two").rglob("*.oplog"))) == 3, "everything is left as it was"
 
@@ -163,7 +163,7 @@ def test_whose_owner_cannot_be_seen_from_here_is_left_unless_forced(tmp_path: Pa
     described[change[0]] = change[1]
     left_behind(tmp_path, owner=json.dumps(described))
     (line,) = recover(tmp_path)
-    assert line.startswith("left as it is: a.py::test_it: may run on another machine")
+    assert line.startswith("left alone: a.py::test_it: may run on another machine")
     assert len(recover(tmp_path, "--force")) == 1
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
 

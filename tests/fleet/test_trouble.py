@@ -106,7 +106,7 @@ def test_an_emulator_that_is_stopped_for_ever_is_named(lab: Lab, spread: list[st
     assert run.leftovers == []
     assert "Traceback" not in run.text
     assert "INTERNALERROR" not in run.text
-    assert "the emulator of emulated:ideal died (it answered nothing for 5 s and was ended)" in run.text
+    assert "the emulator of emulated:ideal died (it did not answer for 5 s and was ended)" in run.text
     assert run.info("test_long[emulated:ideal]")["missing_agents"] == {}, "no agent is blamed"
     assert run.info("test_long[emulated:ideal]")["ok"] >= 20
 

@@ -115,8 +115,8 @@ def test_the_command_lists_shows_and_compares(tmp_path: Path, capsys: pytest.Cap
     [
         (None, ["no-such"], "there is no such table; there are: cloud-raid"),
         (None, ["--run", "run.json"], "run.json: there is no such file"),
-        ("[]", ["--run", "run.json"], "run.json: is no run that pytest-benchmark has stored"),
-        ("{", ["--run", "run.json"], "run.json: is no run that pytest-benchmark has stored"),
+        ("[]", ["--run", "run.json"], "run.json: is not a run stored by pytest-benchmark"),
+        ("{", ["--run", "run.json"], "run.json: is not a run stored by pytest-benchmark"),
         ('{"benchmarks": []}', ["--run", "run.json"], "no experiment in run.json repeats a row of any published table"),
         (None, ["--run", "/dev/zero"], "there is no such file"),
     ],

@@ -58,7 +58,7 @@ def test_more_was_kept_than_there_was() -> None:
     found = analyze(data)
     assert (found.wire_bytes, found.reader.longer) == (len(FRAME) + 30, 1)
     assert found.validity.verdict == "unknown"
-    assert found.validity.reasons == ("1 packets are longer in the file than they say they were",)
+    assert found.validity.reasons == ("1 packets have more bytes in the file than their stated length",)
 
 
 def test_blocks_that_hold_no_packet_may_be_long() -> None:

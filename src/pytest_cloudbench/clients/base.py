@@ -213,7 +213,7 @@ class LocalClient(ABC):
     start_s: float = _START_S
     """Seconds a half may take to come up."""
     search_path: tuple[str, ...] = ()
-    """Folders in which programs are looked for first."""
+    """Folders searched first for programs."""
 
     # --- what a client implements -----------------------------------------------------------------
 

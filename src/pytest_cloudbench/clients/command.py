@@ -20,7 +20,7 @@ from pytest_cloudbench.model import ClientError
 __all__ = ["CommandClient"]
 
 _LONG_SECRET = 8
-"""Shorter ones may be words, and are taken out of what the tool itself says only."""
+"""Shorter ones may be ordinary words, so they are removed only from the tool's own output."""
 
 
 class CommandClient(LocalClient):
@@ -117,7 +117,7 @@ class CommandClient(LocalClient):
             self._run("client", "sync", self._described.sync)
 
     def wait_synced(self, timeout_s: float) -> Proof:
-        """By ``verify``; without it, a run that ended with status 0 is the client's own word.
+        """By ``verify``; without it, exit status 0 is taken as the client's word.
 
         ``timeout_s`` is for a tool that watches, and ``wait.synced_s`` takes its place.
         """

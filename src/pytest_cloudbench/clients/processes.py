@@ -318,7 +318,7 @@ class Processes:
 
     def _tell_watchdog(self, line: str) -> None:
         if self._watchdog.poll() is not None:
-            raise ClientError("the watchdog was ended: what is started now might be left running")
+            raise ClientError("the watchdog was killed, so processes started now may be left running")
         assert self._watchdog.stdin is not None
         self._watchdog.stdin.write(line.encode())
         self._watchdog.stdin.flush()
@@ -396,7 +396,7 @@ def program_version(path: str, *arguments: str) -> str:
 
 _SECRET_NAME = re.compile(r"PASS|SECRET|TOKEN|CREDENTIAL|(?:API|ACCESS|PRIVATE)_?KEY|_KEY$", re.IGNORECASE)
 _LEAST_SECRET = 4
-"""Shorter values are no secrets, and would be found in any text."""
+"""Shorter values are not treated as secrets: they would match in any text."""
 _SECRET_WORDS = re.compile(
     r"(?P<before>://[^/\s:@]*:|\b(?:pass(?:word|wd|phrase)?|token|secret|api[-_]?key|authorization)\b['\"]?\s*[=:]\s*"
     r"(?:(?:basic|bearer)\s+)?['\"]?)(?P<secret>[^\s@'\"]+)",
@@ -405,7 +405,7 @@ _SECRET_WORDS = re.compile(
 
 
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of the environment that are not to be shown, the longest first."""
+    """Values of the environment that must not be shown, the longest first."""
     found = {
         value
         for name, value in environment.items()
@@ -431,7 +431,7 @@ def tail(path: Path, lines: int = _TAIL_LINES, *, secrets: Collection[str] = ())
 
 
 def _shown(line: str) -> str:
-    """A line of a log without control characters, and its end where it is long."""
+    """A line of a log without control characters; only its end if it is long."""
     text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line.expandtabs(1))
     return text if len(text) <= _LINE_CHARACTERS else f"...{text[-_LINE_CHARACTERS:]}"
 

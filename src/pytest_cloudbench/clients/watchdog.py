@@ -126,7 +126,7 @@ def wait_any(fds: Iterable[int], timeout_s: float | None) -> list[int]:
 
 
 def main() -> None:
-    """Read the sign and pids until the input ends, then kill their trees and who else carries the sign."""
+    """Read the sign and pids until the input ends, then kill their process trees and all others that carry the sign."""
     own = read_stat(os.getpid())
     sign = sys.stdin.readline().strip()
     leaders: dict[int, int | None] = {}

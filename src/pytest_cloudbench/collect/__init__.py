@@ -51,7 +51,7 @@ def only_config_files(args: Sequence[str], folder: Path) -> bool:
 
 
 def _may_be_ours(path: Path) -> bool:
-    """Told by the name alone, because it is asked of every file."""
+    """Decided by the name alone, because it is asked for every file."""
     return path.name.endswith(_BENCH_ENDING) or path.suffix.lower() in _INI_ENDINGS
 
 

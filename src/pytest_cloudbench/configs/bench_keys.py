@@ -136,7 +136,7 @@ EXPERIMENT: Mapping[str, Key] = MappingProxyType({
     "repeat": _whole(1000, "How often the whole is measured, each time with new files. Default: 1."),
     "sensors": _whole(1_000_000, "Independent sources, each with its own clock (see arrival)."),
     "ops_per_sensor": _whole(1_000_000, "Files of each sensor."),
-    "threads": _whole(1000, "In place of sensors: so many threads each take the next file as soon as they are free."),
+    "threads": _whole(1000, "In place of sensors: number of threads; each takes the next file as soon as it is free."),
     "files": _whole(10_000_000, "With threads: files of all threads together."),
     "pause_s": _seconds("With threads: seconds that a thread waits after each file. Default: 0."),
     "payload": Key("a table [experiment.payload]", _TABLE, "What the files hold.", True),

@@ -14,7 +14,7 @@ from pytest_cloudbench.detect.waits import ASKED_BYTES, too_close, unseen
 __all__ = ["bundling"]
 
 _PER_FILE, _SEVERAL, _NEVER = 0.4, 0.25, 0.06
-"""Connections or exchanges for each file more: one for each; one for four and more; none."""
+"""Connections or exchanges per additional file: one each; one for four or more; none."""
 _NO_ANSWER_BYTES, _FEW_ANSWER_BYTES = 12, 26
 """Back for each file: less than any answer; less than HTTP answers with, where few packets bring it (HTTP/1.1 has 38
 bytes at least, of which three quarters are late)."""
@@ -24,7 +24,7 @@ _MOST_ASIDES = 2
 _AHEAD, _BEHIND = 0.05, 0.25
 _LEAST_ROUND, _LARGEST_ROUND, _LEAST_ROUNDS = 0.05, 0.5, 4
 _BEFORE, _HANDSHAKE = 0.03, 0.005
-"""Questions come before what they ask for, by this share of all; a handshake is no question."""
+"""The server's questions precede the content they ask for by this share of it; a handshake is no question."""
 _NEARLY_ALL = 0.98
 """Of what is sent; what the server says after it is no question any more."""
 _REPEATS = 2
@@ -131,7 +131,7 @@ def _asked_bytes(each: Observation) -> float:
 
 
 def _leads(each: Observation) -> bool:
-    """Whether the server ever said more of its words than the client had sent of its files: answers cannot do that.
+    """Whether the server's share was ever ahead of the client's: questions can be, answers to files cannot.
 
     Answers to files that follow each other without a wait come some time after them, and else look like questions.
     """
@@ -149,7 +149,7 @@ def _leads(each: Observation) -> bool:
 
 
 def _slopes(few: Observation, many: Observation, idle: Observation) -> dict[str, float]:
-    """What each file more adds, with what the idle client would have done taken off.
+    """What each additional file adds, less what the idle client would have sent.
 
     Where nobody counted what comes late, all that comes may be answers.
     """

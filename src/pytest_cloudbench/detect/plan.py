@@ -39,7 +39,7 @@ _ORDER = (
 )  # fmt: skip
 _OF_BASE = ("copy", "append", "insert", "change", "spliced", "twin_insert", "twin_change", "delete", "restore")
 _PLACES = 8
-"""So many random places of a file are edited at once."""
+"""How many random places of a file are edited at once."""
 _MOST = 3
 """So often a kind is measured; new, larger bases twice."""
 
@@ -112,7 +112,7 @@ def judge(observations: Sequence[Observation]) -> dict[str, Verdict]:
 
 
 def _with_cause(verdict: Verdict, observations: Sequence[Observation]) -> Verdict:
-    """An unknown for want of observations also says why those that were tried may not be used."""
+    """A verdict that is unknown for lack of observations also says why the attempted ones were unusable."""
     valid = {each.kind for each in observations if each.is_valid}
     lacking = set(verdict.wants) - valid
     causes = dict.fromkeys(

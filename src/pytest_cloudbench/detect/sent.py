@@ -24,9 +24,9 @@ _DELTA, _EXPLAINED = 0.25, 0.5
 deduplication, above the other there is not."""
 _FINE_BYTES = 48 << 10
 CUT_BY_CONTENT, _AT_FIXED_PLACES = 0.45, 0.495
-"""Fixed blocks send at least half of a file again whose middle has moved."""
+"""With fixed blocks, at least half of a file is sent again when its middle has moved."""
 _LEAST_EDITS, _ALIKE = 6, 1.1
-"""So many edits tell how large blocks are on average that are cut by content; fixed ones are alike."""
+"""How many edits it takes to know the mean size of content-defined blocks; fixed ones are all alike."""
 _POLICY = {
     (True, True): "always: whatever the name and the content",
     (False, True): "smart: by content, since what begins like a JPEG image is left alone",
@@ -186,7 +186,7 @@ class Blocks:
 
     @property
     def size_bytes(self) -> float | None:
-        """How large they are, on average; None where too few were touched to say.
+        """Their mean size; None if too few were touched to tell.
 
         An edit at any place hits a large block more often than a small one: the harmonic mean makes up for that.
         """
@@ -196,7 +196,7 @@ class Blocks:
 
     @property
     def least_bytes(self) -> float:
-        """The smallest that was touched; 0 where none is known."""
+        """The smallest block that an edit touched; 0 if none is known."""
         return min(self.seen_bytes, default=0.0)
 
 

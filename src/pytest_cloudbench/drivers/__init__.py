@@ -35,7 +35,7 @@ def driver_class(scheme: str) -> type[Driver]:
 
 
 def absolute(spec: ProviderSpec) -> str:
-    """The provider's spec as it means the same from every folder."""
+    """The provider's spec in a form that means the same from every folder."""
     driver = driver_class(spec.scheme)
     return driver.absolute(spec) if issubclass(driver, Placed) else spec.text
 

@@ -41,7 +41,7 @@ def check_params(spec: ProviderSpec, known: Collection[str]) -> None:
 
 
 def usable_credentials(scheme: str, sets: Iterable[CredentialSet], credentials: Mapping[str, str]) -> Mapping[str, str]:
-    """The first set that is complete, and nothing else of the credentials; CredentialsError if none is.
+    """The first complete set of credentials, without the others; CredentialsError if there is none.
 
     From here on nothing shows what is secret of them.
     """
@@ -116,9 +116,9 @@ class Driver(Protocol):
 
 @runtime_checkable
 class Placed(Protocol):
-    """A driver whose spec may mean another place in another folder of this machine."""
+    """A driver whose spec depends on the current folder."""
 
     @classmethod
     def absolute(cls, spec: ProviderSpec) -> str:
-        """The spec that means the same place from everywhere. Raises SpecError."""
+        """The spec in a form that does not depend on the current folder. Raises SpecError."""
         ...

@@ -93,7 +93,7 @@ class RunningEmulator:
         return answer
 
     def watch(self, patience_s: float) -> None:
-        """From now on end the process when it answers nothing for so long: stopped, or stuck in its loop.
+        """From now on end the process if it does not answer for this long: it is stopped, or stuck in its loop.
 
         Whoever waits for it then hears that its connection is gone, and ``exit_reason`` says why.
         """
@@ -104,7 +104,7 @@ class RunningEmulator:
         while not self._stopping.wait(patience_s / 2) and self.alive():
             silent = 0 if self._answers(patience_s / 2) else silent + 1
             if silent == 2 and not self._stopping.is_set():  # not one: this process may have been stopped itself
-                self._reason = f"it answered nothing for {patience_s:g} s and was ended"
+                self._reason = f"it did not answer for {patience_s:g} s and was ended"
                 self._process.kill()
                 return
 

@@ -20,7 +20,7 @@ from pytest_cloudbench.emulators.throttle import Throttle
 __all__ = ["Behaviour", "EmulatorClock"]
 
 _THAW_TURNS, _THAW_TURN_S = 100, 0.001
-"""What a freeze has held back is let go in so many turns, one each millisecond: it is all out after 0.1 s."""
+"""Requests held back by a freeze are released in this many batches, one per millisecond: all are out after 0.1 s."""
 
 
 class EmulatorClock:
@@ -92,7 +92,7 @@ class Behaviour:
         self._freeze_start_s = self._clock.now_s()
 
     def make_faults(self, is_on: bool) -> None:
-        """Whether faults happen at all, whatever the profile says. While they do not, none is drawn."""
+        """Whether the profile's faults are on. While they are off, no random numbers are drawn for them."""
         self._makes_faults = is_on
         self.configure(self.profile)
 
@@ -141,7 +141,7 @@ class Behaviour:
             return
 
     async def _in_line(self, real_s: float) -> None:
-        """Held requests go on in the order in which they came, and none that comes meanwhile overtakes them."""
+        """Held requests continue in order of arrival, and no later request overtakes them."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._held.append(turn)
@@ -154,7 +154,7 @@ class Behaviour:
             self._let_go.add(task)
 
     def _release(self, at_once: int) -> None:
-        """Let the next ones go. All at once, a client's hundred threads would finish in whatever order they wake."""
+        """Release the next batch. If all went at once, a client's threads would finish in whatever order they wake."""
         loop, now_s = asyncio.get_running_loop(), self._clock.now_s()
         if (left_s := self.thaw_s(now_s) - now_s) > 0:
             loop.call_later(self._clock.real_s(left_s), self._release, 0)

@@ -258,7 +258,7 @@ def settings(profile: Profile) -> dict[str, object]:
 
 
 def digest(profile: Profile) -> str:
-    """Names the numbers of a profile: two that behave alike have the same, whatever they are called."""
+    """A digest of a profile's numbers: profiles that behave alike have the same one, whatever their names."""
     return hashlib.sha256(json.dumps(settings(profile), sort_keys=True).encode()).hexdigest()[:12]
 
 

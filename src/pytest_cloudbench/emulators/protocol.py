@@ -50,7 +50,7 @@ class EagerProtocol(HttpToolsProtocol):
         return True
 
     def turn_away(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | memoryview) -> bool:
-        """Answer a request whose body has not all come, and end the connection; False when the body is here."""
+        """Answer a request whose body has not fully arrived, and end the connection; False if it has."""
         cycle = self.cycle
         if cycle.disconnected or not cycle.more_body:
             return False

@@ -113,14 +113,14 @@ class Emulator:
             throttle.release(self._clock.now_s(), write=write)
 
     def denial(self, scope: _Message) -> Answer | None:
-        """The answer to a request that may not be made, known by its headers alone; None for one that may."""
+        """The refusal of a request, decided by its headers alone; None if it is allowed."""
         route = self.skin.routes.get(scope["path"])
         if route is None or route.denied is None or route.method != scope["method"]:
             return None
         return route.denied(scope["headers"], self._clock.now_s())
 
     async def _turn_away(self, route: Route, answer: Answer, scope: _Message, send: _Send) -> None:
-        """Answer one who may not ask; what is still to come of the body is not read."""
+        """Refuse a request without reading the rest of its body."""
         arrival_s = self._clock.now_s()
         self._counts[route.name, answer.status] += 1
         if self.behaviour.delays and route.kind is not Kind.FREE:
@@ -279,7 +279,7 @@ class Emulator:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """The next line; an empty one at the end, and for one that is too long."""
+    """The next line; empty at the end of input or if the line is too long."""
     try:
         return await reader.readline()
     except ValueError:

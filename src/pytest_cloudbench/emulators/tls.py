@@ -1,4 +1,4 @@
-"""What an emulator is trusted by: a certificate of its own authority, and the token of its control socket.
+"""How an emulator and its users trust each other: a certificate of its own authority, and the control socket's token.
 
 What may live here: key material in a folder that only this user can enter, made on the spot and gone with the process.
 """
@@ -30,7 +30,7 @@ def make_certificate(names: Sequence[str]) -> str:
 
 
 def make_control_token(folder: str) -> tuple[str, str]:
-    """Write a new token to a file in the folder, for its owner's eyes only; the token, and the file's path."""
+    """Write a new token to a file in the folder that only its owner can read; returns the token and the file's path."""
     token, path = secrets.token_urlsafe(32), os.path.join(folder, "control.token")
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
         file.write(token)

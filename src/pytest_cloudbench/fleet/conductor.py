@@ -53,7 +53,7 @@ _MOVES_FILES = frozenset({Verb.PUT.value, Verb.GET.value})
 
 _START_MARGIN_S = 0.05
 _MOST_SILENT_S = 30.0
-"""An emulator that says nothing for so long is blamed before its agents are."""
+"""An emulator that is silent for this long is blamed before its agents are."""
 _START_MARGIN_PER_AGENT_S = 0.002
 
 
@@ -242,7 +242,7 @@ class Conductor:
             emulator.control(reset=True)
 
     def _faults(self, provider: str, are_on: bool) -> None:
-        """A profile's faults are for what is measured: whether that is what comes now."""
+        """Switch a profile's faults on while operations are measured, and off otherwise."""
         emulator = self._emulators.get(provider)
         if emulator is not None and emulator.alive():
             emulator.control(faults=are_on)
@@ -454,11 +454,11 @@ class Conductor:
         They must not pass for met, but where no test was selected that measures anything, nobody has expected more.
         """
         if self.findings:
-            why = "no experiment of this run has that metric"
+            why = "no experiment in this run has that metric"
         elif self._selected is None:
             return [], False
         else:
-            why = "no experiment was measured" if self._selected else "no test of this run measures anything"
+            why = "no experiment was measured" if self._selected else "no test in this run measures anything"
         lines = [f"{gate.text}: {why}" for gate in self._gates if gate not in self._judged]
         return lines, bool(self.findings or self._selected)
 
@@ -482,12 +482,12 @@ class Conductor:
         return found
 
     def ended(self, nodeid: str, outcome: str) -> None:
-        """A test has ended: its entries say how."""
+        """Record in a test's entries how it ended."""
         for info in self._open.pop(nodeid, ()):
             info["outcome"] = outcome
 
     def interrupted(self) -> None:
-        """The session was: no entry of it is to be compared with."""
+        """The session was interrupted: none of its entries may be a baseline."""
         for finding in self.findings:
             finding.info["outcome"] = "interrupted"
 

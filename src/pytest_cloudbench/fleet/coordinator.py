@@ -230,7 +230,7 @@ class Coordinator:
         self._answer_all(item, meeting, message["reply"])
 
     def _reply(self, agent: str, reply: Any, asked: int | None = None) -> None:
-        """Answer an agent; ``asked`` is the number of its message, by which it knows answers that came too late."""
+        """Answer an agent; ``asked`` is its message's number, by which it recognises answers that came too late."""
         send = self._send.get(agent)
         if asked is not None:
             reply = {**reply, "id": asked}
@@ -345,14 +345,14 @@ class Coordinator:
                 self._kill(agent, reason)
 
     def _begin_anew(self, now_s: float) -> None:
-        """Forget how long others have been silent: nobody looked."""
+        """Forget how long agents have been silent, since nobody was listening."""
         self._life_s = dict.fromkeys(self._life_s, now_s)
         self._asked_s.clear()
         for meeting in (meeting for item in self._items.values() for meeting in item.meetings.values()):
             meeting.since_s = now_s
 
     def _free_sender(self) -> None:
-        """End an agent that reads no more, where everybody waits because a message does not fit into its pipe."""
+        """End an agent that has stopped reading, if everybody waits because a message does not fit into its pipe."""
         sending = self._sending
         if sending is not None and time.monotonic() - sending[1] > self._patience_s:
             self._kill(sending[0], f"has read nothing for {self._patience_s:g} s and was ended")

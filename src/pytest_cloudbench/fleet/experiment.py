@@ -33,7 +33,7 @@ __all__ = ["Experiment", "Result", "result_of"]
 
 _LISTING_ROWS = 2000
 _SAMPLES = 64
-"""Response times that all agents together tell the controller at a time, for people to look at."""
+"""How many response times all agents together report at a time, for the live line."""
 
 _PATIENT_TRIES = 60
 _PATIENT_S = 1.0
@@ -178,7 +178,7 @@ class Experiment:
             expect: expectations besides those that are recorded in a file.
             names: what new files are called, where that matters.
             facts: what else the entry should hold (plain data).
-            notes: what is to be read beside the numbers.
+            notes: what should be read beside the numbers.
 
         Raises UsageError for arguments that do not fit together or an operation that the provider does not offer,
         FleetError when the controller is gone, CloudError when the folder cannot be made, filled or listed, and
@@ -228,13 +228,13 @@ class Experiment:
             metrics: values by name; expectations and gates can name those in ``expect.METRICS``. None is "not known".
             rounds_s: the durations that pytest-benchmark compares, at least one.
             stats_of: what these durations are.
-            of: the runs it is made of; None for those of which no conclusion was made yet.
+            of: the runs it is made of; None for all runs that no conclusion has used yet.
             columns: names of metrics or facts for the table at the end of the run.
             facts: what else the entry should hold (plain data), such as every level that was tried.
             label: names the entry where a test makes several.
-            published: figures that are to stand beside the measured ones, with their ``source``.
+            published: figures to show beside the measured ones, with their ``source``.
             doubts: why the numbers may be wrong, besides the doubts of the runs.
-            notes: what else is to be read beside the numbers, besides the notes of the runs.
+            notes: other remarks to show with the numbers, besides the notes of the runs.
             expect: expectations besides those that are recorded in a file.
         """
         self._runs += 1
@@ -517,7 +517,7 @@ class Experiment:
 
     @contextmanager
     def _unmeasured(self) -> Iterator[None]:
-        """What one agent does for all, and what an emulator's faults are to leave alone."""
+        """Work that one agent does for all, and that an emulator's faults must not hit."""
         self._faults(False)
         try:
             yield
@@ -570,6 +570,6 @@ class Experiment:
 
 
 def result_of(answer: Mapping[str, Any]) -> Result:
-    """The result that the controller has told."""
+    """The result as the controller sent it."""
     judgements = tuple((status, line) for status, line in answer["judgements"])
     return Result(answer["info"], judgements, tuple(answer["doubts"]), tuple(answer["notes"]), answer["ops"])

@@ -18,7 +18,7 @@ class RunFacts:
 
     Attributes:
         run_id: UTC time and four hexadecimal digits; names folders on the provider and in the results.
-        seed: what payloads and random delays are made from.
+        seed: seed of payloads and random delays.
         time_scale: how much faster than real time intervals and the emulator's clock run.
         max_ops, max_bytes: the budget of the whole run, None for no bound.
         max_lateness_s: the bound on lateness p99.

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a fleet works: the first ends the run in order, the next ones do not break that.
+"""Ctrl-C and SIGTERM while a fleet works: the first ends the run cleanly, later ones do not disturb that.
 
 What may live here: the handler of both signals, in the controller and in workers. Installed in sessions that have
 a fleet, and only where the stock handlers are.
@@ -20,7 +20,7 @@ _ENDED_AT_ONCE = 2
 
 
 def is_ctrl_c_ignored() -> bool:
-    """Whether this process was started so that Ctrl-C does nothing, as by ``nohup ... &`` in a script."""
+    """Whether this process was started with Ctrl-C ignored, as by ``nohup ... &`` in a script."""
     return signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
@@ -40,7 +40,7 @@ class Interrupts:
         self._former: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Handle both signals from now on; what others handle is theirs, and what is ignored stays so.
+        """Handle both signals from now on, except where another handler is set or the signal is ignored.
 
         A worker that gets SIGTERM alone is lost as by any other signal, and the others go on.
         """
@@ -52,7 +52,7 @@ class Interrupts:
                 self._former[number] = signal.signal(number, self._handle)
 
     def restore(self) -> None:
-        """Put the former handlers back."""
+        """Restore the previous handlers."""
         if threading.current_thread() is threading.main_thread():
             while self._former:
                 signal.signal(*self._former.popitem())
@@ -64,7 +64,7 @@ class Interrupts:
         if self._abandon is None:
             return
         if self._count == 2:
-            self._say("cloudbench: the run is ending and keeps its records; once more ends it at once")
+            self._say("cloudbench: the run is ending and keeps its records; interrupt it again to end it at once")
             return
         self._say("cloudbench: ended at once; the agents' logs stay, `cloudbench recover` merges them")
         self._abandon()

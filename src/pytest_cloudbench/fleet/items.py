@@ -1,4 +1,4 @@
-"""Which tests are ours: told by the fixture functions that a test comes to, never by names alone.
+"""Which tests are ours: decided by the fixture functions that a test uses, never by names alone.
 
 What may live here: reading pytest's fixture definitions. A project may have fixtures, parameters and marks with any of
 our names; its tests are not touched.
@@ -46,7 +46,7 @@ def uses_stock_benchmark(item: pytest.Item) -> bool:
 
 
 def is_parametrized(metafunc: pytest.Metafunc, name: str) -> bool:
-    """Whether somebody else gives the values of a fixture: a hook that came first, or a mark, which comes later."""
+    """Whether someone else parametrizes a fixture: a hook that ran earlier, or a mark, which is applied later."""
     if any(name in call.params for call in metafunc._calls):
         return True
     marks = metafunc.definition.iter_markers("parametrize")

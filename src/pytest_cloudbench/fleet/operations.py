@@ -268,7 +268,7 @@ def _compare(found: Entry, size_bytes: int, expected: bytes) -> None:
 
 
 def _shares(whole: int, wanted: Sequence[int]) -> list[int]:
-    """Share out ``whole`` as evenly as what each one wants allows; nothing is left over that somebody wants."""
+    """Share out ``whole`` as evenly as the demands allow; nothing is left over while a demand is unmet."""
     given, left = [0] * len(wanted), whole
     for rank, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
         given[index] = min(wanted[index], -(-left // (len(wanted) - rank)))
@@ -279,7 +279,7 @@ def _shares(whole: int, wanted: Sequence[int]) -> list[int]:
 def budget_of(
     deal: Deal, payload: Generator, prepares: bool, place: tuple[int, int], bounds: tuple[int | None, int | None]
 ) -> Budget:
-    """One agent's part of a run's budget; files that are uploaded before it count, too.
+    """One agent's part of a run's budget; files uploaded in preparation count too.
 
     Args:
         deal: what agents do.

@@ -19,7 +19,7 @@ from pytest_cloudbench.model import FleetError
 __all__ = ["plain_report", "run_everywhere", "run_solo"]
 
 _PLACE = re.compile(r"\S+:\d+: ")
-_NOT_AGAIN = "(not run again: a measurement is not repeated until it passes, whatever --reruns or a flaky mark says)"
+_NOT_AGAIN = "(not rerun: --reruns and flaky marks do not apply to measurements)"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -99,7 +99,7 @@ def _is_to_be_rerun(item: pytest.Item) -> bool:
 
 
 def _merge(reports: list[pytest.TestReport], verdict: Mapping[str, Any], agent: str, at_the_end: str) -> None:
-    """Put what went wrong elsewhere into the leader's report, and a last line into that of a failure."""
+    """Add other agents' failures to the leader's report, and a final line to a failed one."""
     failed = next((report for report in reports if report.failed), None)
     own, count = failed.longreprtext if failed else "", len(verdict["agents"])
     others = {name: text for name, text in sorted(verdict["failures"].items()) if name != agent}

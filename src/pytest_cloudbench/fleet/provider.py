@@ -85,7 +85,7 @@ class Provider:
 
     @property
     def _can_be_cleaned(self) -> bool:
-        """Whether ``cloudbench clean`` could connect: not to a driver that only this test project has."""
+        """Whether ``cloudbench clean`` could connect; it could not with a driver that only this test project has."""
         from pytest_cloudbench import drivers
 
         return ProviderSpec.parse(self.spec).scheme in drivers.schemes()

@@ -1,4 +1,4 @@
-"""Whether there is memory for what a run is to do, before any of it is made.
+"""Whether there is enough memory for a run, checked before anything is allocated.
 
 What may live here: what operations take, and what this machine has left.
 """
@@ -20,7 +20,7 @@ _PLANNED_BYTES, _PREPARED_BYTES, _STREAMED_BYTES, _SENSOR_BYTES = 300, 800, 150,
 record); and of one sensor. Measured with CPython 3.11: 130 of a plan, 100 of a record, 590 of what is prepared."""
 
 _SMALL_BYTES = 64 * 1024 * 1024
-"""So much is there, or nothing would run."""
+"""This much is always available, or nothing would run."""
 
 
 def check_room(deal: Deal, ask: Callable[[], int | None]) -> None:
@@ -50,7 +50,7 @@ def check_room(deal: Deal, ask: Callable[[], int | None]) -> None:
 
 
 def available_bytes() -> int | None:
-    """Memory that this machine, or the container that this is in, can still give; None where nobody says."""
+    """Memory that this machine or container can still give; None if unknown."""
     found = [each for each in (_of_machine(), _of_container()) if each is not None]
     return min(found, default=None)
 

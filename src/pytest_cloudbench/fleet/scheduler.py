@@ -28,7 +28,7 @@ _AHEAD = 2
 
 
 class _Reported:
-    """Whose outcome has reached the controller."""
+    """Tests whose outcome has reached the controller."""
 
     def __init__(self) -> None:
         self.nodeids: set[str] = set()
@@ -108,7 +108,7 @@ class FleetScheduling(EachScheduling):
         return None if crashed is None else self._collection[crashed]
 
     def unreported(self) -> list[str]:
-        """Items of which no report has come."""
+        """Items that no report has arrived for."""
         return [nodeid for nodeid in self._collection if nodeid not in self._reported.nodeids]
 
     def _is_ours_to_report(self, nodeid: str) -> bool:
@@ -118,7 +118,7 @@ class FleetScheduling(EachScheduling):
         return nodeid not in self.fleet_items or self._coordinator().orphaned(nodeid)
 
     def _take_back(self, indices: Sequence[int]) -> None:
-        """Items that a lost node had not begun go to those that are left, or that come."""
+        """Items that a lost node had not begun go to the remaining nodes or to its replacement."""
         for index in reversed(indices):
             if self._collection[index] not in self.fleet_items:
                 self._shared.appendleft(index)

@@ -33,10 +33,10 @@ _DISMISS_S = 5.0
 
 
 class Workers(Protocol):
-    """xdist's workers, as who serves their agents needs them."""
+    """xdist's workers, as the service for their agents needs them."""
 
     def apart(self, agent: str) -> bool:
-        """Whether an agent is at another item than the one it is waited for."""
+        """Whether an agent is at a different item from the one others wait for it at."""
 
     def collected(self, nodeids: list[str]) -> None:
         """Workers have collected items that all of them run."""
@@ -111,7 +111,7 @@ class Serving:
         return str(getattr(session, "shouldstop", "") or "")
 
     def check_baseline(self) -> None:
-        """Before anything starts: is there what relative gates compare with? Raises UsageError."""
+        """Check before anything starts that relative gates have something to compare with. Raises UsageError."""
         if self.conductor.stores and not benchmarks.is_loaded(self.config):
             relative = next(text for text in self.config.option.cloudbench_fail if text.strip().endswith("%"))
             raise UsageError(
@@ -142,11 +142,11 @@ class Serving:
         records, folder = _relative(Path(self.facts.results)), self._stored_in
         entries = _relative(folder) if folder else "not stored (--benchmark-autosave stores them)"
         if not benchmarks.is_loaded(self.config):
-            entries = "not stored (-p no:benchmark: what stores them is switched off)"
+            entries = "not stored (-p no:benchmark switches off what stores them)"
         reporter.write_line(f"records: {records}   entries: {entries}")
 
     def _show_progress(self) -> None:
-        """Show progress from the first experiment on: on a terminal all the time, elsewhere now and then."""
+        """Show progress from the first experiment on: continuously on a terminal, now and then elsewhere."""
         if not self._is_said:
             self._is_said = True
             self._say_before()
@@ -162,9 +162,12 @@ class Serving:
             self.conductor.on_end = self._live.hide
 
     def _say_before(self) -> None:
-        """What one should know before the first experiment."""
+        """Print what the user should know before the first experiment."""
         if is_ctrl_c_ignored():
-            self._say(f"cloudbench: Ctrl-C is ignored, as this run was started; `kill {os.getpid()}` ends it in order")
+            self._say(
+                f"cloudbench: Ctrl-C is ignored because of how this run was started; "
+                f"`kill {os.getpid()}` ends it cleanly"
+            )
         root = Path(self.facts.results).parents[1]
         killed = sum(left.lives is False for left in recovery.find_left(root))
         if killed:

@@ -141,7 +141,7 @@ class ControllerSession:
         self._gateways[agent]._io.kill()
 
     def check_baseline(self) -> None:
-        """Before anything starts: is there what gates compare with? Raises UsageError."""
+        """Check before anything starts that gates have something to compare with. Raises UsageError."""
         if self._serving is not None:
             self._serving.check_baseline()
 
@@ -161,18 +161,18 @@ class ControllerSession:
             taken = sorted(taken_names(self.config._parser))
             if taken:
                 reporter.write_line(
-                    f"cloudbench: another plugin or a conftest.py has {', '.join(taken)}; "
-                    f"ours: {', '.join(map(long_name, taken))}"
+                    f"cloudbench: another plugin or a conftest.py owns {', '.join(taken)}; "
+                    f"use {', '.join(map(long_name, taken))}"
                 )
 
     def finish(self, session: pytest.Session) -> None:
-        """Report what nobody was left to run, keep what unfinished experiments measured, and save the entries."""
+        """Report tests that no worker was left for, keep what unfinished experiments measured, and save the entries."""
         self._report_not_run(session)
         if self._serving is not None:
             self._serving.finish(session)
 
     def _report_not_run(self, session: pytest.Session) -> None:
-        """A session that was not told to stop reports every test it has collected."""
+        """Report every collected test, unless the session was told to stop."""
         xdist: Any = self.config.pluginmanager.getplugin("dsession")
         if xdist is None or self._scheduler is None or xdist.shouldstop or session.exitstatus not in _ENDED:
             return
@@ -213,7 +213,7 @@ _NUMBERS: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
     ("--capacity-ops", "1 or more", lambda value: value >= 1),
     ("--idle-seconds", "seconds above 0", lambda value: value > 0),
 )
-"""Options that are numbers: what is expected of each, and whether one is."""
+"""Numeric options: the expected range of each, and its check."""
 
 
 def _check(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""What gates make of a test, whatever the test makes of its results, and what its reports tell other programs.
+"""How gates decide a test, whatever the test does with its results, and what its reports tell other programs.
 
 What may live here: the gates that an item's results have broken, from when a result is known to the item's failure;
 results as properties of the item's reports.
@@ -35,7 +35,7 @@ def failing_gates(judgements: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def unmet_gates(item: pytest.Item) -> list[str]:
-    """Where an item's results put the lines of gates that are to fail it."""
+    """Where an item's results collect the lines of gates that must fail it."""
     return item.stash.setdefault(_UNMET, [])
 
 
@@ -88,7 +88,7 @@ def gated(item: pytest.Item) -> Generator[None]:
 
 
 def _taken(item: pytest.Item, said: str = "") -> list[str]:
-    """Lines that were not said yet; from now on they are."""
+    """Lines not reported yet; calling this marks them as reported."""
     unmet = unmet_gates(item)
     lines = [line for line in dict.fromkeys(unmet) if line.partition("gate ")[2] not in said]
     unmet.clear()

@@ -103,7 +103,7 @@ def _datagrams(address: str) -> socket.socket:
 def _send_train(
     udp: socket.socket, target: tuple[str, int], count: int, size_bytes: int, spacing_s: float, wait_s: float
 ) -> None:  # fmt: skip
-    """Send datagrams, each when it is due; who is late hurries."""
+    """Send datagrams, each when it is due; late ones are sent at once."""
     del wait_s
     start_s = time.monotonic()
     for number in range(count):

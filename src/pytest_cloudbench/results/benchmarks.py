@@ -251,12 +251,12 @@ def _entries(document: Any, place: str) -> dict[str, Mapping[str, Any]]:
     """``extra_info`` of each entry of a stored run, by its full name. Raises ResultsError."""
     entries = document.get("benchmarks") if isinstance(document, dict) else None
     if not isinstance(entries, list):
-        raise ResultsError(f"{place}: is no run that pytest-benchmark has stored: it has no list of benchmarks")
+        raise ResultsError(f"{place}: is not a run stored by pytest-benchmark: it has no list of benchmarks")
     found = {}
     for entry in entries:
         name = entry.get("fullname") if isinstance(entry, dict) else None
         if not isinstance(name, str) or not isinstance(entry.get("extra_info", {}), dict):
-            raise ResultsError(f"{place}: is no run that pytest-benchmark has stored: an entry without a name")
+            raise ResultsError(f"{place}: is not a run stored by pytest-benchmark: an entry without a name")
         found[name] = entry.get("extra_info", {})
     return found
 

@@ -131,7 +131,7 @@ def remove(driver: Driver, left: Left) -> str:
     """
     run = run_of(left.folder)
     if not run:
-        return "has not the name of a run's folder: left alone"
+        return "does not have the name of a run's folder: left alone"
     inside, beside = f"{left.folder}/{MARKER}", marker_beside(left.folder)
     is_beside = _holds(driver, beside, run)
     if not _is_gone(driver, left.folder):

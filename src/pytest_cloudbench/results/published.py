@@ -92,7 +92,7 @@ def read_run(path: Path) -> list[_Entry]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UsageError(f"{path}: is no run that pytest-benchmark has stored") from error
+        raise UsageError(f"{path}: is not a run stored by pytest-benchmark") from error
     return found
 
 

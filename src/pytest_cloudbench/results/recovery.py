@@ -27,7 +27,7 @@ _NOTE = "run.json"
 _MOST_BYTES = 1 << 20
 """No note and no first line of a log is longer."""
 _KEYS = {"fullname": str, "name": str, "run": str, "run_id": str, "owner": str, "params": dict, "info": dict}
-_WHY = "interrupted: the process that merges was killed"
+_WHY = "interrupted: the controller was killed"
 
 
 def write_note(folder: Path, note: Mapping[str, Any], logs: Mapping[str, Path]) -> None:

@@ -345,8 +345,8 @@ def proof_notes(proofs: Collection[Proof]) -> list[str]:
     if Proof.QUIET not in proofs:
         return []
     return [
-        "that the server had all of it follows from a quiet network alone, which is weaker than looking there; times "
-        "until it was in sync hold the quiet seconds"
+        "that the server had all of it is inferred from a quiet network, which is weaker than checking the server; "
+        "times until it was in sync include the quiet seconds"
     ]
 
 

@@ -513,13 +513,13 @@ def _validity(
         (aside.hidden.total(), f"packets may hold flows that were not looked for: {_named(aside.hidden)}"),
         (aside.short, "packets were cut within their headers"),
         (reader.untimed, "packets have no time"),
-        (reader.longer, "packets are longer in the file than they say they were"),
+        (reader.longer, "packets have more bytes in the file than their stated length"),
         (aside.malformed, "packets with headers that contradict themselves"),
     ):
         if count:
             unsure.append(f"{count:,} {what}")
     if again := _seen_twice(table):
-        unsure.append(f"{again:,} packets follow their like at once: the capture may hold what was sent twice")
+        unsure.append(f"{again:,} packets repeat the one just before: the capture may hold packets twice")
     verdict = "invalid" if wrong else "unknown" if unsure else "valid"
     return Validity(verdict, (*wrong, *unsure), not size_reasons, size_reasons, drops)
 

@@ -110,7 +110,7 @@ sys.exit"""
         assert hanging.control(get="stats")["ok"]
         hanging.watch(0.5)
         hanging._process.wait(20)
-        assert hanging.exit_reason() == "it answered nothing for 0.5 s and was ended"
+        assert hanging.exit_reason() == "it did not answer for 0.5 s and was ended"
 
 
 def test_one_that_is_slow_on_purpose_is_left_alone() -> None:

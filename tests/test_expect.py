@@ -276,6 +276,14 @@ def test_a_wrong_gate_is_one_line(text: str) -> None:
     assert caught.value.__cause__ is None
 
 
+def test_a_gate_that_nothing_can_break_is_refused() -> None:
+    """A rate that may be 100 % worse may be 0, and is never below."""
+    assert parse_gate("ok_rate:99%") == Gate("ok_rate", 0.99, True)
+    assert parse_gate("response_p99:200%") == Gate("response_p99", 2.0, True)
+    with pytest.raises(UsageError, match=r"^gate .ok_rate:100%.: can never be broken"):
+        parse_gate("ok_rate:100%")
+
+
 @MANY
 @given(
     text=st.one_of(

@@ -257,6 +257,10 @@ def parse_gate(text: str) -> Gate:
         limit = float("nan")
     if not isfinite(limit) or limit < 0:
         raise UsageError(f"gate {text!r}: expected a bound such as 0.01 or 10%, found {bound!r}")
+    if relative and limit >= 100 and METRICS[metric].better == "higher":
+        raise UsageError(
+            f"gate {text!r}: can never be broken, for a higher {metric} is better; expected less than 100%"
+        )
     return Gate(metric, limit / 100 if relative else limit, relative)
 
 

@@ -147,6 +147,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtestloop(session: pytest.Session) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtestloop."""
     config, option = session.config, session.config.option
+    if "pytest_cloudbench.redact" in sys.modules:
+        _watch_items(config)
     if not option.cloudbench_fail or option.collectonly or getattr(option, "setuponly", False):
         return
     if not config.pluginmanager.has_plugin("dsession"):  # there the workers have the items
@@ -156,16 +158,10 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         _session(config).agent.tell("selected", measuring)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # around all others: nothing that they add may show a secret
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_makereport."""
-    report = yield
-    if call.excinfo is not None and item.stash.get(_EVERYWHERE, False):
-        from pytest_cloudbench.fleet.protocol import plain_report
-
-        plain_report(report, call.excinfo.value)
-    _clean("clean_report", report)
-    return report
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_logreport."""
+    _clean("clean_report", report)  # in the controller: with what all agents know
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -201,7 +197,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 class _ItemHooks:
-    """Registered when the first test turns up that uses one of our fixtures."""
+    """Registered when the first test turns up that uses one of our fixtures, or modules that may meet a secret."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -225,12 +221,18 @@ class _ItemHooks:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_teardown."""
         return (yield from _gated(item))
 
-    # What people see besides the reports that this process makes; the first to see it take secrets out.
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around all others: nothing that they add may show a secret
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_makereport."""
+        report = yield
+        if call.excinfo is not None and item.stash.get(_EVERYWHERE, False):
+            from pytest_cloudbench.fleet.protocol import plain_report
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_logreport."""
-        _clean("clean_report", report)  # in the controller: with what all agents know
+            plain_report(report, call.excinfo.value)
+        _clean("clean_report", report)
+        return report
+
+    # What people see besides the reports that this process makes; the first to see it take secrets out.
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

@@ -246,6 +246,16 @@ def test_whatever_is_said_to_pytest_benchmark(lab: Lab) -> None:
     assert "remove -p no:benchmark" in line
 
 
+def test_a_stored_run_that_cannot_be_read_is_said_and_the_one_before_is_compared_with(lab: Lab) -> None:
+    lab.write(LOAD.format(size=100)).run(*FOLDER, *RELATIVE)
+    (run,) = lab.folder.rglob(".benchmarks/*/*.json")
+    (run.parent / "0099_torn.json").write_text(run.read_text()[:200])
+    compared = lab.run(*FOLDER, *RELATIVE)
+    assert (compared.status, "is within the bound" in note(compared)) == (0, True), compared.text
+    (line,) = compared.lines_with("cannot be read")
+    assert line.endswith("0099_torn.json")
+
+
 def test_a_run_that_failed_never_becomes_the_baseline(lab: Lab) -> None:
     lab.write("""
     def test_it(experiment, payloads):

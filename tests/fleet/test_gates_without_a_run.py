@@ -85,3 +85,36 @@ def test_files_that_are_tests(lab: Lab, name: str, spread: list[str]) -> None:
     (lab.folder / "conftest.py").write_text("import pytest\ndef pytest_runtest_setup(item): pytest.skip('not now')\n")
     run = lab.run(name, *FOLDER, *spread, *GATE)
     assert (run.status, len(run.lines_with(NOT_MEASURED))) == (1, 1), run.text
+
+
+FORGIVEN = {
+    "ended": ("pytest.exit('enough', returncode=0)", ""),
+    "forgotten": ("experiment.unmet.clear()", ""),
+    "rewritten": ("pass", """
+import pytest
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    report.outcome = "passed"
+    return report
+"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FORGIVEN)
+def test_a_broken_gate_fails_the_session_although_its_test_did_not_fail(lab: Lab, case: str) -> None:
+    code, conftest = FORGIVEN[case]
+    lab.write(f"""
+    def test_it(experiment, payloads):
+        experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=2)
+        {code}
+    """)
+    (lab.folder / "conftest.py").write_text(conftest)
+    run = lab.run(*FOLDER, "--cloudbench-fail", "response_p50:0.0000001")
+    assert run.status == 1, run.text
+    assert "failed" not in run.counts()
+    (line,) = run.lines_with("cloudbench: gate response_p50:1e-07: ")
+    assert "breaks the bound" in line
+    good = lab.run(*FOLDER, "--cloudbench-fail", "response_p50:50")
+    assert (good.status, good.lines_with("cloudbench: gate")) == (0, []), good.text

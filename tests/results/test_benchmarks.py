@@ -267,6 +267,20 @@ def test_gates_see_the_runs_asked_for_or_all(
     assert found == {"first": first, "both": both}
 
 
+def test_of_very_many_runs_the_latest_are_read(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 6):
+        saved_run(pytester, "many", number / 10, "it")
+    machine = session_of(configured(pytester)).machine_id
+    put_bad(pytester.path / "store" / machine / "0006_bad.json", "huge")
+    size_bytes = stored(pytester)[0].stat().st_size
+    monkeypatch.setattr(benchmarks, "_READ_BYTES", size_bytes * 3 // 2)
+    runs = benchmarks.stored_runs(configured(pytester))
+    assert [each.info["loss_rate"] for each in runs.of("it")] == [0.4, 0.5]
+    assert runs.unreadable == ["0006_bad.json"]
+    named = benchmarks.stored_runs(configured(pytester, "--benchmark-compare=0001"))
+    assert [each.info["loss_rate"] for each in named.of("it")] == [0.1]
+
+
 def test_the_first_run_has_nothing_to_compare_with(config: pytest.Config) -> None:
     assert benchmarks.stored_runs(config) == benchmarks.Runs()
 

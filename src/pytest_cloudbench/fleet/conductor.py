@@ -26,6 +26,7 @@ from pytest_cloudbench.engine import now_ns
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
 from pytest_cloudbench.fleet.facts import Names, RunFacts, slug
 from pytest_cloudbench.fleet.series import SeriesKeeper
+from pytest_cloudbench.fleet.verdicts import failing_gates
 from pytest_cloudbench.live import Meter
 from pytest_cloudbench.model import (
     CloudbenchError,
@@ -39,7 +40,7 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results import benchmarks, oplog, recovery
-from pytest_cloudbench.results.machine import machine_text
+from pytest_cloudbench.results.machine import cpu_ticks, machine_text
 
 __all__ = ["Conductor", "Finding", "check_provider", "parse_provider"]
 
@@ -143,6 +144,7 @@ class Conductor:
         self.findings: list[Finding] = []
         self.reports: list[tuple[str, Path | None]] = []
         self._judged: set[expect.Gate] = set()
+        self._failing: list[tuple[str, dict[str, Any], str]] = []  # a test, its entry, and a gate that fails it
         self._selected: int | None = None  # tests that are expected to measure something; None: none is to be run
         self.is_incomplete = False
         self.meter = Meter()
@@ -292,7 +294,7 @@ class Conductor:
         if emulator is not None:
             emulator.control(refill=True)
             emulator.control(faults=True)
-        elif about["is_kept"]:
+        elif about["is_kept"] and self.config.option.verbose >= 0:
             more = f" ({about['prepared']} uploads before)" if about["prepared"] else ""
             moved = f", {about['bytes']:,} bytes {'down' if about['operation'] == Verb.GET.value else 'up'}"
             if about["operation"] not in _MOVES_FILES and not more:
@@ -305,7 +307,7 @@ class Conductor:
         start_ns = now_ns() + round(margin_s * 1e9)
         wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000
         self._runs[about["run"]] = _Run(
-            folder, item, about, start_ns, wall_ms, notes=list(about["notes"]), cpu_ticks=_cpu_ticks()
+            folder, item, about, start_ns, wall_ms, notes=list(about["notes"]), cpu_ticks=cpu_ticks()
         )
         self._note(self._runs[about["run"]])
         self.meter.begin(item.nodeid, about["ops"], start_ns)
@@ -322,7 +324,7 @@ class Conductor:
 
     def _all_measured(self, item: Item, payloads: dict[str, Any]) -> None:
         """No agent does operations any more: how busy was this machine?"""
-        run, now = self._runs[next(iter(payloads.values()))], _cpu_ticks()
+        run, now = self._runs[next(iter(payloads.values()))], cpu_ticks()
         self._faults(run.about["provider"], False)  # the listing is no part of it
         if run.cpu_ticks is not None and now is not None and now[1] - run.cpu_ticks[1] >= _LEAST_TICKS:
             run.cpu_share = (now[0] - run.cpu_ticks[0]) / (now[1] - run.cpu_ticks[1])
@@ -449,10 +451,7 @@ class Conductor:
         return judged
 
     def unjudged(self) -> tuple[list[str], bool]:
-        """Gates that no experiment of this session was judged by, each with the reason, and whether that is a failure.
-
-        They must not pass for met, but where no test was selected that measures anything, nobody has expected more.
-        """
+        """Gates that no experiment was judged by, each with the reason, and whether that is a failure."""
         if self.findings:
             why = "no experiment in this run has that metric"
         elif self._selected is None:
@@ -462,10 +461,21 @@ class Conductor:
         lines = [f"{gate.text}: {why}" for gate in self._gates if gate not in self._judged]
         return lines, bool(self.findings or self._selected)
 
-    def compare(self) -> None:
-        """Read what relative gates compare with. Raises UsageError where that was named and cannot be."""
+    def forgiven(self) -> list[str]:
+        """Gates that were to fail a test which did not fail: it ended the session, or a hook has made it pass."""
+        return [
+            f"{line} ({fullname} {info['outcome']})"
+            for fullname, info, line in self._failing if info["outcome"] in ("passed", "unfinished")
+        ]  # fmt: skip
+
+    def compare(self) -> Sequence[str]:
+        """Read what relative gates compare with. Returns the names of files that cannot be read.
+
+        Raises UsageError where a run was named and cannot be.
+        """
         if self.stores:
             self._stored = benchmarks.stored_runs(self.config)
+        return self._stored.unreadable if self._stored else ()
 
     @property
     def stores(self) -> bool:
@@ -545,6 +555,8 @@ class Conductor:
                 data_s=data_s,
             )  # fmt: skip
         self._open.setdefault(about["nodeid"], []).append(info)
+        failing = failing_gates([(each.status, each.line) for each in judgements])
+        self._failing += [(about["fullname"], info, line) for line in failing]
         self.findings.append(Finding(about["fullname"], about["provider"], about["params"], info, columns))
 
     # -- the end ----------------------------------------------------------------------------------
@@ -572,16 +584,6 @@ class Conductor:
         self._series.close()
         if dead:
             raise EmulatorError(f"the emulator died: {', '.join(dead)}")
-
-
-def _cpu_ticks() -> tuple[int, int] | None:
-    """Busy and all clock ticks of all CPUs of this machine since it started; None where the system does not say."""
-    try:
-        with open("/proc/stat", encoding="ascii") as file:
-            ticks = [int(word) for word in file.readline().split()[1:9]]
-    except (OSError, ValueError):
-        return None
-    return sum(ticks) - sum(ticks[3:5]), sum(ticks)
 
 
 def _claim(plain: Mapping[str, Any]) -> expect.Expectation:

@@ -118,7 +118,12 @@ class Serving:
                 f"--cloudbench-fail {relative}: pytest-benchmark stores the runs to compare with, and it is switched "
                 "off here; remove -p no:benchmark, or give a bound without %"
             )
-        self.conductor.compare()
+        unreadable = self.conductor.compare()
+        if unreadable:
+            shown = ", ".join(unreadable[-3:]) + (f" and {len(unreadable) - 3} more" if len(unreadable) > 3 else "")
+            self._say(
+                f"cloudbench: gates compare with none of these stored runs, which cannot be read: {shown}", yellow=True
+            )
 
     def summarize(self, reporter: Any) -> None:
         """The table of all experiments, at the end."""
@@ -200,11 +205,7 @@ class Serving:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if interrupted:
             self.conductor.interrupted()
-        lines, fails = self.conductor.unjudged()
-        for line in lines:
-            self._say(f"cloudbench: gate {line}", red=fails, yellow=not fails)
-        if lines and fails:
-            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        self._fail_for_gates(session)
         if not self.conductor.findings:
             return
         try:
@@ -214,6 +215,18 @@ class Serving:
         except CloudbenchError as error:
             self._say(f"cloudbench: {error}", red=True)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _fail_for_gates(self, session: pytest.Session) -> None:
+        """No gate is green that was not met, whatever has become of the tests."""
+        lines, fails = self.conductor.unjudged()
+        for line in lines:
+            self._say(f"cloudbench: gate {line}", red=fails, yellow=not fails)
+        if session.exitstatus == pytest.ExitCode.OK:
+            forgiven = self.conductor.forgiven()
+            for line in forgiven:
+                self._say(f"cloudbench: {line}", red=True)
+            if forgiven or (lines and fails):
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def close(self) -> None:
         """End the emulators."""

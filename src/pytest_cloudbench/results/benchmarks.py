@@ -43,6 +43,8 @@ _NUMBERED = "[0-9][0-9][0-9][0-9]_"
 """Files of runs, as pytest-benchmark names them; others in its folder, such as published tables, are none."""
 
 _LARGEST_BYTES = 256 * 1024 * 1024
+_READ_BYTES = 32 * 1024 * 1024
+"""How much of stored runs is read, the latest first: three seconds, and memory that a controller has."""
 
 
 @dataclass(slots=True)
@@ -203,7 +205,8 @@ def save(config: pytest.Config, default_name: str | None) -> bool:
 def stored_runs(config: pytest.Config) -> Runs:
     """The runs that gates compare with: those that ``--benchmark-compare`` names, else all that are stored.
 
-    Files that cannot be read are left out, and counted. Raises UsageError where one is named, or none is found.
+    Of those that nobody has named, only the latest are read, up to a bound. Files that cannot be read are left out, and
+    counted. Raises UsageError where one is named, or none is found.
     """
     session = _session(config)
     if session is None:
@@ -221,14 +224,17 @@ def stored_runs(config: pytest.Config) -> Runs:
             f"--benchmark-compare={named}: there is no such run in {session.storage}; "
             "pytest-benchmark list shows those that are"
         )
-    runs = Runs(named)
-    for path in paths:
+    runs, read_bytes = Runs(named), 0
+    for path in reversed(paths):
+        if read_bytes > _READ_BYTES and not named:
+            break
         try:
-            runs.files.append((path.name, _entries(_document(path), str(path))))
+            runs.files.insert(0, (path.name, _entries(_document(path), str(path))))
+            read_bytes += path.stat().st_size
         except ResultsError as error:
             if named:
                 raise UsageError(f"--benchmark-compare={named}: {error}") from None
-            runs.unreadable.append(path.name)
+            runs.unreadable.insert(0, path.name)
     return runs
 
 

@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 
-__all__ = ["machine_text"]
+__all__ = ["cpu_ticks", "machine_text"]
 
 
 def machine_text() -> str:
@@ -29,3 +29,13 @@ def _model() -> str:
     except OSError:
         pass
     return platform.processor() or "unknown processor"
+
+
+def cpu_ticks() -> tuple[int, int] | None:
+    """Busy and all clock ticks of all CPUs of this machine since it started; None where the system does not say."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            ticks = [int(word) for word in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return sum(ticks) - sum(ticks[3:5]), sum(ticks)

@@ -60,6 +60,38 @@ class Packets:
         return len(self.number)
 
 
+class _Column:
+    """A column that grows by large blocks. Small arrays would lie between what each batch needs for a moment only, and
+    keep the system from getting that memory back.
+    """
+
+    _ROWS = 1 << 19
+
+    def __init__(self, kind: str) -> None:
+        self._kind, self._blocks, self._free = kind, list[Any](), 0
+
+    def add(self, values: Any) -> None:
+        import numpy as np
+
+        while len(values):
+            if not self._free:
+                self._blocks.append(np.empty(self._ROWS, self._kind))
+                self._free = self._ROWS
+            part, begin = values[: self._free], self._ROWS - self._free
+            self._blocks[-1][begin : begin + len(part)] = part
+            self._free, values = self._free - len(part), values[len(part) :]
+
+    def whole(self) -> Any:
+        """All of it. The column is empty afterwards."""
+        import numpy as np
+
+        blocks, self._blocks = self._blocks, []
+        if not blocks:
+            return np.zeros(0, self._kind)
+        blocks[-1] = blocks[-1][: self._ROWS - self._free]
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+
 @dataclass(slots=True)
 class Collector:
     """Takes batches of records, and gives the packets when all have been added.
@@ -80,7 +112,7 @@ class Collector:
     cut: int = 0
     first_ns: int | None = None
     last_ns: int | None = None
-    _columns: dict[str, list[Any]] = field(default_factory=dict)
+    _columns: dict[str, _Column] = field(default_factory=dict)
     _names: Names | None = None
     _plain: Plain | None = None
     _fragments: Fragments = field(default_factory=Fragments)
@@ -128,7 +160,7 @@ class Collector:
             order = np.argsort(np.concatenate([part["number"] for part in parts]), kind="stable")
         for name in KINDS:
             column = parts[0][name] if order is None else np.concatenate([part[name] for part in parts])[order]
-            self._columns.setdefault(name, []).append(column)
+            self._columns.setdefault(name, _Column(KINDS[name])).add(column)
 
     def packets(self) -> Packets:
         """All packets. The collector is empty afterwards."""
@@ -139,7 +171,7 @@ class Collector:
             return Packets(**empty)
         joined = {}
         for each in fields(Packets):  # one column at a time, or memory would hold everything twice
-            joined[each.name] = np.concatenate(self._columns.pop(each.name))
+            joined[each.name] = self._columns.pop(each.name).whole()
         return Packets(**joined)
 
     def pairs(self) -> list[Pair]:

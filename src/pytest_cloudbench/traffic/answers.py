@@ -116,7 +116,9 @@ def _summary(group: Ints, times_ns: Ints, count: int) -> list[RoundTrips | None]
     import numpy as np
 
     apart = int(times_ns.max(initial=0)) + 1
-    if count * apart < 1 << 62:  # groups one behind the other: one sort of plain numbers
+    if count == 1:
+        times_ns = np.sort(times_ns)
+    elif count * apart < 1 << 62:  # groups one behind the other: one sort of plain numbers
         times_ns = np.sort(group * apart + times_ns) - group * apart
     else:
         times_ns = times_ns[np.lexsort((times_ns, group))]

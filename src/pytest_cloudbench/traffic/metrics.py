@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.traffic import sequence
-from pytest_cloudbench.traffic.flows import Flow, FlowTable
+from pytest_cloudbench.traffic.flows import Flow, FlowTable, in_one
 from pytest_cloudbench.traffic.packets import ACK
 
 if TYPE_CHECKING:
@@ -273,12 +273,13 @@ def pieces(table: FlowTable, flow: Flow) -> Pieces:
     import numpy as np
 
     packets, rows = table.packets, table.rows(flow)
-    up, has = table.up[rows], packets.payload[rows] > 0
+    own = in_one(rows)  # a long flow takes enough memory without copies
+    up, has = table.up[own], packets.payload[own] > 0
     sent = np.flatnonzero(up & has).astype(np.int32)
     if not flow.is_tcp or not len(sent):
         return Pieces(*[np.zeros(0, np.int64)] * 4)
     answers = np.flatnonzero(~up & has).astype(np.int32)
-    acks = np.flatnonzero(~up & ((packets.flags[rows] & ACK) > 0)).astype(np.int32)
+    acks = np.flatnonzero(~up & ((packets.flags[own] & ACK) > 0)).astype(np.int32)
     reach = _distance(packets.seq[rows[sent]]) + packets.payload[rows[sent]]
     np.maximum.accumulate(reach, out=reach)
     heard = np.concatenate(([packets.seq[rows[sent[0]]]], packets.ack[rows[acks]])).astype(np.uint32)
@@ -287,7 +288,7 @@ def pieces(table: FlowTable, flow: Flow) -> Pieces:
     replied = np.searchsorted(answers, sent)
     boundary = (replied[1:] > replied[:-1]) & (acked[seen[1:]] >= reach[:-1]) & (reach[1:] > reach[:-1])
     last = np.flatnonzero(boundary)
-    times_ns = packets.time_ns[rows]
+    times_ns = packets.time_ns[own]
     resumed_ns = times_ns[sent[last + 1]] - times_ns[answers[replied[last + 1] - 1]]
     answered_at = np.concatenate(([0], reach))[np.searchsorted(sent, answers)]
     answer_bytes = packets.payload[rows[answers]].astype(np.int64)

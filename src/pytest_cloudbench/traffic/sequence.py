@@ -50,6 +50,8 @@ def unwrap(seq: Any, first: Mask) -> Ints:
     steps[first] = 0
     total = np.cumsum(steps)
     begins = np.flatnonzero(first)
+    if len(begins) == 1:
+        return total
     return np.asarray(total - np.repeat(total[begins], np.diff(np.append(begins, len(seq)))))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,13 @@ _CONFTEST = """
         report = {"cpu_ms": cpu_s * 1e3, "modules": sorted(sys.modules)}
         pathlib.Path(os.environ["BENCH_OUT"], f"{role}-{os.getpid()}.json").write_text(json.dumps(report))
 """
+_ORDINARY = """
+    import pytest
+
+    @pytest.mark.parametrize("number", range(2000))
+    def test_ordinary(number, request):
+        assert number >= 0
+"""
 _EXPERIMENT = """
     from pytest_cloudbench.arrival import FixedInterval
 
@@ -36,10 +44,12 @@ _EXPERIMENT = """
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """``unused_plugin_ratio`` and ``percentiles_exact``."""
+    """``unused_plugin_ratio``, ``ordinary_session_ratio`` and ``percentiles_exact``."""
     figures = []
     if "unused_plugin_ratio" in names:
         figures.append(_unused(runs * 5))
+    if "ordinary_session_ratio" in names:
+        figures.append(_ordinary(runs * 8))
     if "percentiles_exact" in names:
         figures.append(_percentiles())
     return figures
@@ -72,6 +82,32 @@ def _unused(runs: int) -> Figure:
                "heavy_imports": heavy, "imported": {label: sorted(each) for label, each in more.items()}}  # fmt: skip
     return Figure("unused_plugin_ratio", ratio, "CPU / CPU without the plugin", 1.15, details=details,
                   absolute=absolute)  # fmt: skip
+
+
+def _ordinary(pairs: int) -> Figure:
+    """A session of 2,000 tests that are not ours. The bound is held where the pairs do not rule it out."""
+    with scratch(test_ordinary=_ORDINARY, conftest=_CONFTEST) as folder:
+        (folder / "pytest.ini").write_text("[pytest]\n")
+
+        def run(with_plugin: bool) -> float:
+            ((_, report),) = _reports(folder, 0, with_plugin)
+            return float(report["cpu_ms"])
+
+        blocks = alternating(lambda: run(True), lambda: run(False), pairs)
+    ratios = sorted(blocks.details()["ratios"])
+    details = {"median": blocks.ratio, "quartiles": [ratios[pairs // 4], ratios[-1 - pairs // 4]], **blocks.details()}
+    absolute = {"with, ms CPU": median(blocks.ours), "without, ms CPU": median(blocks.reference)}
+    return Figure("ordinary_session_ratio", ratios[_sure_below(pairs)], "CPU / CPU without the plugin, at least", 1.01,
+                  details=details, absolute=absolute)  # fmt: skip
+
+
+def _sure_below(count: int) -> int:
+    """Which of so many sorted values the true median is above, with 95 % confidence (sign test)."""
+    share, index = 0.5**count, 0
+    while share + comb(count, index + 1) * 0.5**count <= 0.05:
+        index += 1
+        share += comb(count, index) * 0.5**count
+    return index
 
 
 def _reports(folder: Path, workers: int, with_plugin: bool) -> list[tuple[str, dict[str, Any]]]:

@@ -32,7 +32,7 @@ RESULTS = Path(__file__).with_name("results.json")
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "benchmarks.bench_engine": ("engine_over_loop", "lateness_over_sleep"),
-    "benchmarks.bench_plugin": ("unused_plugin_ratio", "percentiles_exact"),
+    "benchmarks.bench_plugin": ("unused_plugin_ratio", "ordinary_session_ratio", "percentiles_exact"),
     "benchmarks.bench_emulator": ("emulator_over_asgi",),
     "benchmarks.bench_fleet": ("fleet50_start_ratio", "iot50_ready_ratio"),
     "benchmarks.bench_payload": ("payload_over_aes",),

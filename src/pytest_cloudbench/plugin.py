@@ -306,7 +306,7 @@ def provider(request: pytest.FixtureRequest, fleet: Agent) -> Generator[Provider
     """The storage service under test: ``--provider``, one parameter for each."""
     from pytest_cloudbench.fleet.provider import find_provider
 
-    found = find_provider(request.param, fleet)
+    found = find_provider(_chosen(request), fleet)
     yield found
     found.close()
 
@@ -335,7 +335,7 @@ def sync_lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     from pytest_cloudbench.fleet.sync import SyncLab
 
     session, keep = _session(request.config), request.config.option.cloudbench_keep_captures
-    lab = SyncLab(request.param, tmp_path_factory.mktemp("sync"), session.facts, session.agent, keep_captures=keep)
+    lab = SyncLab(_chosen(request), tmp_path_factory.mktemp("sync"), session.facts, session.agent, keep_captures=keep)
     yield lab
     lab.close()
 
@@ -353,7 +353,7 @@ def client_run(request: pytest.FixtureRequest, fleet: Agent) -> ClientRun:
     """Measures the sync client of ``--client``, one parameter for each, on one agent while the others wait."""
     from pytest_cloudbench.fleet.clients import client_run_of
 
-    return client_run_of(request.node, fleet, request.param, _session(request.config).facts)
+    return client_run_of(request.node, fleet, _chosen(request), _session(request.config).facts)
 
 
 def _gated(item: pytest.Item) -> Generator[None]:
@@ -364,6 +364,18 @@ def _gated(item: pytest.Item) -> Generator[None]:
 
     with gated(item):
         return (yield)
+
+
+def _chosen(request: pytest.FixtureRequest) -> str:
+    """What the command line chose for this fixture; only a test that names it among its arguments has that."""
+    if not hasattr(request, "param"):
+        pytest.fail(
+            f"the fixture {request.fixturename!r} was asked for at run time (request.getfixturevalue): name it among "
+            "the test's arguments, or in usefixtures",
+            pytrace=False,
+        )
+    chosen: str = request.param
+    return chosen
 
 
 def _runs_alone(item: pytest.Item) -> bool:

@@ -6,6 +6,8 @@ import pytest
 
 from pytest_cloudbench.fleet.session import ControllerSession
 
+from .harness import Lab
+
 
 def test_a_session_without_fleet_items_serves_nobody(pytestconfig: pytest.Config) -> None:
     session = ControllerSession(pytestconfig, "channel", "facts")
@@ -14,3 +16,12 @@ def test_a_session_without_fleet_items_serves_nobody(pytestconfig: pytest.Config
     session.close()
     assert session.header() == []
     assert session._serving is None
+
+
+@pytest.mark.parametrize("name", ["experiment", "provider", "client_run"])
+def test_a_fixture_that_is_asked_for_at_run_time_says_what_to_do(lab: Lab, name: str) -> None:
+    lab.write(f"def test_late(request): request.getfixturevalue({name!r})")
+    run = lab.run()
+    assert run.counts() == {"failed": 1}, run.text
+    assert run.lines_with("was asked for at run time (request.getfixturevalue): name it among the test's arguments")
+    assert "Error" not in run.text

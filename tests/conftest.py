@@ -50,6 +50,14 @@ def truths(request: pytest.FixtureRequest) -> Truths:
     return Truths(request.node)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A truth is judged only on a machine that does little else, so these tests do not run beside all others."""
+    for item in items:
+        if "truths" in getattr(item, "fixturenames", ()):
+            item.add_marker("truth")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tests that were green because their run had doubts are counted: on a calm machine there is none."""
     reports = [report for found in terminalreporter.stats.values() for report in found]

@@ -41,6 +41,9 @@ _PREPARING_THREADS = 8
 _PASSING = frozenset({ErrorKind.THROTTLED, ErrorKind.NETWORK, ErrorKind.SERVER})
 """What work that is not measured waits for."""
 
+_KEPT = ("ops", "loop", "ops_file", "cpu_share", "client_cpu_s")
+"""What a conclusion needs of each of its runs."""
+
 _PASSING_REMOVAL = frozenset({ErrorKind.THROTTLED, ErrorKind.SERVER})
 
 
@@ -209,7 +212,7 @@ class Experiment:
         budget = budget_of(deal, on.payload, prepares, place, bounds)
         run = _Run(name, task, on, deal, about, budget, prepares, verify, label)
         result = self._within_folder(run, is_new, keep, mkdir)
-        told = {key: result[key] for key in ("ops", "loop", "ops_file") if key in result.info}
+        told = {key: result[key] for key in _KEPT if key in result.info}
         self._parts.append(Result(told, doubts=result.doubts, notes=result.notes))  # a long series stays small
         return result
 

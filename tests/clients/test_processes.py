@@ -109,7 +109,7 @@ def test_one_that_does_not_listen_to_sigterm_ends_too(processes: Processes, monk
 def test_nothing_is_started_without_a_watchdog(processes: Processes) -> None:
     processes._watchdog.kill()
     processes._watchdog.wait()
-    with pytest.raises(ClientError, match="the watchdog was ended"):
+    with pytest.raises(ClientError, match="the watchdog was killed"):
         processes.start("client", "x", ["sleep", "600"])
 
 
@@ -227,8 +227,13 @@ def test_a_session_of_its_own_ends_also_when_this_process_is_killed(tmp_path: Pa
 
 def test_who_carries_another_sign_or_began_before_is_left_alone(processes: Processes) -> None:
     start = watchdog.read_stat(os.getpid()).start  # type: ignore[union-attr]  # this process is there
-    other = subprocess.Popen(["sleep", "600"], env={watchdog.SIGN: "mine"})
+    other = subprocess.Popen(["cat"], env={watchdog.SIGN: "mine"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdin.write(b".")
+        other.stdin.flush()
+        assert other.stdout.read(1) == b"."  # the kernel shows a new program's environment a moment after its start
         wanted = watchdog.read_stat(other.pid)
         assert wanted is not None
         assert [stat.pid for stat in watchdog.carriers("mine", start)] == [other.pid]
@@ -238,7 +243,7 @@ def test_who_carries_another_sign_or_began_before_is_left_alone(processes: Proce
         assert other.poll() is None
     finally:
         other.kill()
-        other.wait()
+        other.communicate()
 
 
 def test_a_number_that_is_another_process_by_now_has_no_tree() -> None:

@@ -118,7 +118,7 @@ def test_quiet_is_a_weaker_proof_and_said(tmp_path: Path) -> None:
         seen, found = measured(at, tmp_path, steps, verified=False, names="*.example.test", quiet_s="1")
     assert not seen["new"]["reasons"]
     assert found["record"]["proofs"] == [Proof.QUIET.value]
-    assert any("follows from a quiet network alone, which is weaker" in note for note in found["notes"])
+    assert any("is inferred from a quiet network, which is weaker" in note for note in found["notes"])
 
 
 def test_a_server_that_is_near_shows_no_waits(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import IO
 from pytest_cloudbench import opening
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.model import CloudError, ErrorKind, ResultsError
+from pytest_cloudbench.payload.contents import Literal
 
 __all__ = [
     "MARKER", "Left", "claim", "forget", "journal_path", "marker_beside", "note", "pending", "release", "remove",
@@ -44,20 +45,6 @@ class Left:
     provider: str
     folder: str
     owner: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Marker:
-    """The marker's content."""
-
-    data: bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.data)
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self.data[offset : offset + length]
 
 
 def journal_path() -> Path:
@@ -111,7 +98,7 @@ def marker_beside(folder: str) -> str:
 def claim(driver: Driver, provider: str, folder: str, owner: str) -> None:
     """Make a run's folder, with its marker; it is in the journal first. Raises CloudError and ResultsError."""
     note(provider, folder, owner)
-    driver.put(f"{folder}/{MARKER}", _Marker(run_of(folder).encode()))
+    driver.put(f"{folder}/{MARKER}", Literal(run_of(folder).encode()))
 
 
 def release(driver: Driver, provider: str, folder: str) -> None:

@@ -34,7 +34,7 @@ def _agent(mode: str, blocks: int) -> tuple[Blocks, dict[str, Any]]:
 
 
 def _cost(runs: int) -> Figure:
-    """One process has all blocks, so that both have the same interpreter, memory and place on the machine."""
+    """One process runs all blocks, so that both share the same interpreter, memory and CPU placement."""
     found = {mode: _agent(mode, _BLOCKS * runs)[0] for mode in _MODES}
     details = {mode: {"ratio": blocks.ratio, **blocks.details()} for mode, blocks in found.items()}
     absolute = {f"{mode}, operations / CPU-second": 1e6 / median(blocks.ours) for mode, blocks in found.items()}

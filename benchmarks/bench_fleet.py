@@ -1,11 +1,14 @@
 """What fifty agents cost before they do anything: CPU and memory of the whole process tree, as ratios.
 
-All commands take turns in one run, and ratios are of medians. Two baselines, both one empty test on
+All commands take turns in one run, and ratios compare medians. Two baselines, both one empty test on
 ``-n 50``: ``bare`` is plain pytest and xdist with all other plugins of the environment (``-p no:cloudbench``),
 ``strict`` is without any plugin but xdist.
 
 The empty experiment of ``fleet50_start_ratio`` asks for the ``experiment`` fixture, which the suites' tests do;
 ``marked`` is what it costs with the marker ``fleet`` alone, which needs no provider.
+
+``providers50_ready_ratio`` is ``iot50_ready_ratio`` for each provider that can run here, and its value the largest:
+fifty agents import each SDK.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.harness import MIB, ROOT, Figure, Usage, at, environment, median, python, run_tree, scratch
+from pytest_cloudbench import providers
+from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results.oplog import read_log, read_parquet
 
 __all__ = ["measure"]
@@ -24,6 +29,11 @@ _EMPTY_TEST = "def test_empty(): pass\n"
 _EMPTY_EXPERIMENT = "def test_empty_experiment(experiment): pass\n"
 _MARKED_TEST = 'import pytest\n@pytest.mark.usefixtures("fleet")\ndef test_marked_only(): pass\n'
 _INTERRUPTED = 2
+_PROVIDERS = (
+    "emulated:dropbox", "emulated:dropbox?driver=dropbox+fast", "emulated:gdrive", "emulated:onedrive", "emulated:box",
+    "emulated:mega", "local:s3", "local:s3?driver=s3+fast", "local:azure", "local:gcs", "local:swift", "local:webdav",
+    "local:sftp",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -51,7 +61,10 @@ class _Series:
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """``fleet50_start_ratio``, ``iot50_ready_ratio`` and the memory of each."""
+    """``fleet50_start_ratio``, ``iot50_ready_ratio`` and the memory of each; ``providers50_ready_ratio``."""
+    figures = _providers(runs) if "providers50_ready_ratio" in names else []
+    if figures and len(names) == 1:
+        return figures
     with scratch(test_bare=_EMPTY_TEST, test_empty=_EMPTY_EXPERIMENT, test_marked=_MARKED_TEST) as folder:
         (folder / "pytest.ini").write_text("[pytest]\n")
         commands = _commands(folder, with_fleet="fleet50_start_ratio" in names, with_iot="iot50_ready_ratio" in names)
@@ -61,12 +74,44 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
                 usage = command(workers)
                 if workers == _AGENTS:
                     series[name].add(usage)
-    figures = []
     if "empty" in series:
         figures += _ratios("fleet50_start", series, "empty", cpu_bound=1.25, rss_bound=1.3)
     if "ready" in series:
         figures += _ratios("iot50_ready", series, "ready", cpu_bound=2.0, rss_bound=2.0)
     return figures
+
+
+def _providers(runs: int) -> list[Figure]:
+    """The same until the first operation, with each provider in turn."""
+    absent: dict[str, str] = {}
+    for spec in _PROVIDERS:
+        try:
+            providers.check_name(spec)
+        except UsageError as error:
+            absent[spec] = str(error)
+    chosen = [spec for spec in _PROVIDERS if spec not in absent]
+    cpu_s: dict[str, list[float]] = {name: [] for name in ("bare", *chosen)}
+    with scratch(test_bare=_EMPTY_TEST) as folder:
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        cache = ["-o", f"cache_dir={folder}/cache"]
+        bare = _commands(folder, with_fleet=False, with_iot=False)["bare"]
+        for workers in [1] + [_AGENTS] * runs:
+            used = {"bare": bare(workers).cpu_s}
+            for number, spec in enumerate(chosen):
+                results = folder / f"ready-{number}-{workers}"
+                used[spec] = _until_first_operation(workers, cache, results, "--provider", spec).cpu_s
+            if workers == _AGENTS:
+                for name, value in used.items():
+                    cpu_s[name].append(value)
+    ratios = {spec: round(median(cpu_s[spec]) / median(cpu_s["bare"]), 3) for spec in chosen}
+    details = {
+        "ratios": ratios,
+        "absent": absent,
+        "cpu_s": {name: [round(each, 2) for each in runs_] for name, runs_ in cpu_s.items()},
+    }
+    return [
+        Figure("providers50_ready_ratio", max(ratios.values()), "CPU / CPU of bare pytest -n 50", 2.0, details=details)
+    ]
 
 
 def _commands(folder: Path, with_fleet: bool, with_iot: bool) -> dict[str, Callable[[int], Usage]]:
@@ -94,15 +139,16 @@ def _commands(folder: Path, with_fleet: bool, with_iot: bool) -> dict[str, Calla
     return commands | {"strict": strict}
 
 
-def _until_first_operation(workers: int, cache: list[str], results: Path) -> Usage:
-    """``pytest suites/iot`` until its first operation starts. What comes after it is cut off by Ctrl-C."""
+def _until_first_operation(workers: int, cache: list[str], results: Path, *more: str) -> Usage:
+    """``pytest suites/iot`` until its first operation starts. Ctrl-C cuts off the rest."""
     number = len(list(results.parent.glob(f"{results.name}*")))
     results = results.with_name(f"{results.name}-{number}")
 
     def started() -> bool:
         return any(len(read_log(path)) for path in results.rglob("*.oplog"))
 
-    command = python("-m", "pytest", "suites/iot", "-n", str(workers), *cache, "--cloudbench-results", str(results))
+    options = ["--cloudbench-results", str(results), *more]
+    command = python("-m", "pytest", "suites/iot", "-n", str(workers), *cache, *options)
     usage = run_tree(command, ROOT, enough=started).require(_INTERRUPTED)
     first_ns = min(min(read_parquet(path).start_ns) for path in results.rglob("*.parquet"))
     ready = at(usage.samples, first_ns)

@@ -7,7 +7,8 @@ within 0.6 % of 1900 ms wherever (40 to 100 ms before the first operation) the f
 is also compared with the truth of its own schedule: what each operation must wait for the next thaw.
 
 Two servers: ``emulator`` is the Dropbox SDK over TLS to the embedded emulator, ``socket`` is a server and a
-driver written by hand (``freeze_server.py``, ``freeze_driver.py``), so that the engine stands alone.
+driver written by hand (``freeze_server.py``, ``freeze_driver.py``), so that the engine is tested without the SDK and
+the emulator.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import Any
 
 from benchmarks.freeze_driver import request
 from benchmarks.harness import ROOT, Figure, environment, median, python, run_tree, scratch
+from pytest_cloudbench.judge.stats import percentile
 from pytest_cloudbench.model import Op
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import read_parquet
-from pytest_cloudbench.stats import percentile
 
 __all__ = ["measure"]
 
@@ -48,7 +49,7 @@ _TEST = """
 _CONFTEST = """
     import pytest
     from benchmarks.freeze_driver import FreezeDriver
-    from pytest_cloudbench.fleet.provider import Provider
+    from pytest_cloudbench.providers import Provider
 
     @pytest.fixture(scope="session")
     def provider():
@@ -60,8 +61,8 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
     """``freeze_p99_error`` and ``freeze_out_of_order``: the worst case's median, and what each run reported.
 
     The error is against theory. Out of order are pairs of held operations that were answered in another order than
-    they were due: 0.5 would be chance. That has a bound with the emulator, which lets go what it held in order; the
-    server written by hand answers all at once, and leaves the order to a hundred threads that wake.
+    they were due: 0.5 would be chance. The figure has a bound with the emulator, which releases held requests in order.
+    The server written by hand answers all at once, so the order depends on how a hundred threads wake.
     """
     cases: dict[str, list[dict[str, Any]]] = {}
     for _ in range(runs):  # each takes 3 minutes

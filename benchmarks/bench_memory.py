@@ -1,7 +1,8 @@
-"""What a further operation costs the controller at most: a session of two agents with a driver that does nothing.
+"""The controller's memory for each additional operation, at most: a session of two agents with a driver that does
+nothing.
 
-Two sizes of the same session; the difference of the controller's peaks over the difference in operations. Listing,
-verification, summary, Parquet and pytest-benchmark's table are in it.
+Two sizes of the same session; the difference of the controller's peaks over the difference in operations. This includes
+listing, verification, summary, Parquet and pytest-benchmark's table.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _TEST = """
 _CONFTEST = """
     import json, pathlib, pytest, resource
     from benchmarks.engine_agent import NoDriver
-    from pytest_cloudbench.fleet.provider import Provider
+    from pytest_cloudbench.providers import Provider
     from pytest_cloudbench.model import Entry
 
     class Lists(NoDriver):

@@ -18,7 +18,7 @@ _BLOCKS = 5
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """``payload_over_aes``: random payloads are AES in counter mode, so that alone is what they cost at least."""
+    """``payload_over_aes``: random payloads are AES in counter mode, so AES alone is the lower bound of their cost."""
     payloads = Payloads("benchmark")
     content = payloads.random(_BYTES).content(0, 0)
     blocks = alternating(lambda: _gb_per_s(content, MIB, _BLOCK_BYTES), _aes_gb_per_s, _BLOCKS * runs)
@@ -40,7 +40,7 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
 
 
 def _aes_gb_per_s() -> float:
-    """The cipher itself, into a buffer that is there already."""
+    """Speed of the cipher itself, into an existing buffer."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     cipher = Cipher(algorithms.AES(bytes(16)), modes.CTR(bytes(16))).encryptor()
@@ -52,7 +52,7 @@ def _aes_gb_per_s() -> float:
 
 
 def _gb_per_s(content: Content, read_bytes: int, total_bytes: int) -> float:
-    """Of one thread's processor time, so that other work on the machine does not count."""
+    """Per second of one thread's CPU time, so that other work on the machine does not count."""
     start_ns = time.thread_time_ns()
     for offset in range(0, total_bytes, read_bytes):
         content.read(offset, read_bytes)

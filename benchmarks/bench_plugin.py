@@ -1,4 +1,4 @@
-"""What a run pays that does not use the plugin, and whether the percentiles it reports are exact."""
+"""What the plugin costs a run that does not use it, and whether the percentiles it reports are exact."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _unused(runs: int) -> Figure:
 
 
 def _ordinary(pairs: int) -> Figure:
-    """A session of 2,000 tests that are not ours. The bound is held where the pairs do not rule it out."""
+    """A session of 2,000 ordinary tests. The bound is met unless the pairs rule it out."""
     with scratch(test_ordinary=_ORDINARY, conftest=_CONFTEST) as folder:
         (folder / "pytest.ini").write_text("[pytest]\n")
 
@@ -102,7 +102,7 @@ def _ordinary(pairs: int) -> Figure:
 
 
 def _sure_below(count: int) -> int:
-    """Which of so many sorted values the true median is above, with 95 % confidence (sign test)."""
+    """Returns which of ``count`` sorted values the true median is above, with 95 % confidence (sign test)."""
     share, index = 0.5**count, 0
     while share + comb(count, index + 1) * 0.5**count <= 0.05:
         index += 1
@@ -121,7 +121,7 @@ def _reports(folder: Path, workers: int, with_plugin: bool) -> list[tuple[str, d
 
 
 def _percentiles() -> Figure:
-    """Recomputed by integers alone: nearest rank is the smallest value with at least the share at or below it."""
+    """Recompute with integers alone: nearest rank is the smallest value with at least the share at or below it."""
     from pyarrow import parquet
 
     with scratch(test_percentiles=_EXPERIMENT) as folder:

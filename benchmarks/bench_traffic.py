@@ -72,7 +72,7 @@ def _compared(runs: int) -> list[Figure]:
 
 
 def _against(name: str, path: Path, packets: int, payload: int, runs: int) -> list[Figure]:
-    """The ratios of one capture. What is not installed leaves its ratio unknown, which no bound is met by."""
+    """The ratios of one capture. If a tool is not installed, its ratio is unknown, and its bound is not met."""
     options = [word for field in _FIELDS for word in ("-e", field)]
     tcptrace = ["tcptrace", "-l", str(path)]
     tshark = ["tshark", "-n", "-r", str(path), "-T", "fields", *options]

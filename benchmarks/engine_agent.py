@@ -19,14 +19,15 @@ from typing import Any, ClassVar
 
 from benchmarks.harness import alternating
 from pytest_cloudbench.arrival import Arrival, FixedInterval, ThinkTime, plan
+from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.drivers.base import Driver
-from pytest_cloudbench.engine import Budget, Engine, Task, now_ns
-from pytest_cloudbench.fleet.operations import Files, Upload
+from pytest_cloudbench.judge.stats import percentile
+from pytest_cloudbench.load.engine import Budget, Engine, Task
+from pytest_cloudbench.load.operations import Files, Upload
 from pytest_cloudbench.model import Capabilities, Content, Endpoint, Entry, Op, Outcome, ProviderSpec, Verb
 from pytest_cloudbench.payload import Payloads
 from pytest_cloudbench.records import pack
 from pytest_cloudbench.results.oplog import OpLog, read_log
-from pytest_cloudbench.stats import percentile
 
 __all__ = ["cost", "lateness"]
 
@@ -37,7 +38,7 @@ _DONE = Entry("/done")
 
 
 class NoDriver:
-    """Does nothing, and succeeds."""
+    """Does nothing and succeeds."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(digest=None, verbs=frozenset({Verb.PUT}))
 
@@ -68,7 +69,7 @@ class NoDriver:
 
 
 class NoTask:
-    """Not even a driver: the rest is the engine and the log."""
+    """No driver at all: only the engine and the log remain."""
 
     verb = Verb.PUT
 
@@ -94,7 +95,7 @@ def cost(mode: str, blocks: int) -> dict[str, Any]:
 
 
 def _loop(task: Task) -> float:
-    """CPU seconds for what must be done of the same operations, by one thread: prepare, do, look at the clock, keep."""
+    """CPU seconds of one thread for the minimum of the same operations: prepare, do, read the clock, store."""
     begun_s, kept = time.process_time(), []
     for sensor in range(_SENSORS):
         for seq in range(_OPS_PER_SENSOR):

@@ -28,7 +28,7 @@ def request(connection: socket.socket, head: str, body: bytes = b"") -> bytes:
 
 
 class FreezeDriver:
-    """Uploads; it lists nothing, so experiments on it do not verify."""
+    """Only uploads; it lists nothing, so experiments on it do not verify."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(digest=None, verbs=frozenset({Verb.PUT}), via="a socket")
 

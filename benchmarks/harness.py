@@ -50,10 +50,10 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured figure and what is asked of it.
+    """One measured figure and its bound.
 
-    What a machine's speed changes is bounded as a ratio to a reference of the same run, and ``absolute`` says what both
-    were: names with their units, to values. Those have no bound.
+    A figure that depends on the machine's speed is bounded as a ratio to a reference in the same run. ``absolute`` has
+    the values of both, by names with units; they have no bound.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Usage:
         return max((sample.rss_bytes for sample in self.samples), default=0)
 
     def require(self, *statuses: int) -> Usage:
-        """Raise RuntimeError unless it ended as it should."""
+        """Raise RuntimeError unless it ended as expected."""
         if self.status not in (statuses or (0,)):
             raise RuntimeError(f"exit status {self.status}:\n{self.output[-4000:]}")
         return self
@@ -112,7 +112,7 @@ class Blocks:
 
     @property
     def ratio(self) -> float:
-        """The median of the ratios of neighbours: what drifts in the course of a run cancels out of each."""
+        """The median of the ratios of neighbours, so that drift in the course of a run cancels out."""
         return round(median([ours / reference for ours, reference in zip(self.ours, self.reference, strict=True)]), 3)
 
     def details(self) -> dict[str, list[float]]:
@@ -122,7 +122,7 @@ class Blocks:
 
 
 def alternating(ours: Callable[[], float], reference: Callable[[], float], blocks: int) -> Blocks:
-    """Measure both in turns (A B, B A, A B, ...), after one block of each that does not count."""
+    """Measure both in turns (A B, B A, A B, ...), after one warm-up block of each."""
     ours()
     reference()
     found = Blocks([], [])
@@ -142,7 +142,7 @@ def python(*args: str) -> list[str]:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This environment without what would change what is measured: users have byte code, and no extra options."""
+    """Returns this environment without what would distort results: users have byte code, and no extra options."""
     dropped = ("PYTHONDONTWRITEBYTECODE", "PYTEST_", "CLOUDBENCH_", "COV_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return kept | {"COLUMNS": "120", "PYTHONUNBUFFERED": "1"} | changes

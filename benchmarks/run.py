@@ -32,13 +32,21 @@ RESULTS = Path(__file__).with_name("results.json")
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "benchmarks.bench_engine": ("engine_over_loop", "lateness_over_sleep"),
+    "benchmarks.bench_drivers": ("driver_overhead_ratio",),
     "benchmarks.bench_plugin": ("unused_plugin_ratio", "ordinary_session_ratio", "percentiles_exact"),
-    "benchmarks.bench_emulator": ("emulator_over_asgi",),
-    "benchmarks.bench_fleet": ("fleet50_start_ratio", "iot50_ready_ratio"),
+    "benchmarks.bench_emulator": (
+        "emulator_over_asgi",
+        "emulator_over_asgi_box",
+        "emulator_over_asgi_gdrive",
+        "emulator_over_asgi_onedrive",
+    ),
+    "benchmarks.bench_fleet": ("fleet50_start_ratio", "iot50_ready_ratio", "providers50_ready_ratio"),
     "benchmarks.bench_payload": ("payload_over_aes",),
     "benchmarks.bench_freeze": ("freeze_p99_error", "freeze_out_of_order"),
     "benchmarks.bench_memory": ("controller_bytes_per_op",),
+    "benchmarks.bench_emulator_mega": ("emulator_over_asgi_mega",),
     "benchmarks.bench_traffic": ("traffic_packets_per_cpu_s",),
+    "benchmarks.bench_objects": ("s3_fast_puts_per_cpu_s",),
 }
 """Module to the figures it measures; a figure may bring others with it (its memory)."""
 
@@ -68,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _compile() -> None:
-    """Users have byte code; an environment that writes none would have every process compile anew."""
+    """Users have byte code; without it, every process would compile again."""
     print("compiling src and suites to byte code, as an installation does", flush=True)
     subprocess.run([sys.executable, "-m", "compileall", "-q", "src", "suites"], cwd=ROOT, check=True)
 
@@ -101,7 +109,7 @@ def _commit() -> str:
 
 
 def _write(measured: Mapping[str, Any]) -> None:
-    """After each group, so that an interrupted run keeps what it has."""
+    """Called after each group, so that an interrupted run keeps its results so far."""
     former: dict[str, Any] = {}
     machine = _machine()
     if RESULTS.is_file():

@@ -18,7 +18,7 @@ __all__ = ["answer"]
 
 
 async def answer(scope: Any, receive: Any, send: Any) -> None:
-    """Read the body, and say yes."""
+    """Read the body, and answer success."""
     while (await receive()).get("more_body"):
         pass
     head = [(b"content-type", b"application/json"), (b"content-length", b"2")]
@@ -42,7 +42,7 @@ def _main() -> None:
     config = uvicorn.Config(
         answer, http="httptools", ws="none", lifespan="off", loop="none", interface="asgi3", log_level="warning",
         ssl_certfile=os.path.join(folder, "server.pem"), access_log=False, server_header=False, date_header=False,
-        proxy_headers=False,
+        proxy_headers=False, timeout_keep_alive=600,
     )  # fmt: skip
     threading.Thread(target=_end_with_input, daemon=True).start()
     ready = {"port": listener.getsockname()[1], "pid": os.getpid(), "ca_file": os.path.join(folder, "ca.pem")}

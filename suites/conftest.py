@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.fleet.policy import adopt
+from pytest_cloudbench.load.policy import adopt
 
 
 @pytest.hookimpl(tryfirst=True)

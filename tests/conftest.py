@@ -8,9 +8,14 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pytest_cloudbench.link import Link, LinkUnavailable
 from tests.truths import Truths, summary
+
+# On a busy machine an example may take any time: no test fails because it was slow.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 _STATE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
@@ -41,6 +46,14 @@ def ctrl_c() -> Iterator[None]:
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
+
+
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """A hangup ends what the test starts, also where all of this was started with nohup."""
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, former)
 
 
 @pytest.fixture

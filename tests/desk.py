@@ -22,7 +22,7 @@ from pytest_cloudbench import clients
 from pytest_cloudbench.capture import check
 from pytest_cloudbench.clients.reference.adapter import ReferenceClient
 from pytest_cloudbench.link import Link, Side, Way
-from tests.systems.links import skipping
+from tests.sync.links import skipping
 
 _ROOT = Path(__file__).resolve().parents[1]
 

@@ -61,9 +61,8 @@ def test_emulate_prints_one_json_line_and_ends_on_interrupt() -> None:
     try:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
-        assert {"hosts", "port", "ca_file", "access_token", "control", "control_token_file", "profile", "pid"} == set(
-            ready
-        )
+        told = "urls credentials ca_file control api proxy control_token_file profile pid"
+        assert set(told.split()) == set(ready)
         assert Path(ready["ca_file"]).is_file()
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=30)
@@ -230,7 +229,7 @@ def test_clean_removes_only_what_has_name_and_marker(
     shown = capsys.readouterr()
     assert (shown.err.count("\n"), said in shown.err) == (1, True), shown.err
     assert sorted(store.rglob("*")) == before
-    assert journal.pending()[0] == [journal.Left(f"folder:{store}", folder)]
+    assert journal.pending()[0] == [journal.LeftFolder(f"folder:{store}", folder)]
 
 
 def test_one_entry_that_cannot_be_cleaned_does_not_stop_the_others(

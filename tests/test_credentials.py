@@ -81,10 +81,27 @@ def refusal() -> str:
 
 def test_nothing_found_says_exactly_what_to_set(tmp_path: Path) -> None:
     assert refusal() == (
-        "dropbox: no credentials found: set CLOUDBENCH_DROPBOX_ACCESS_TOKEN, or CLOUDBENCH_DROPBOX_REFRESH_TOKEN "
-        "and CLOUDBENCH_DROPBOX_APP_KEY; or run 'keyring set pytest-cloudbench dropbox.access_token'; "
+        "dropbox: no credentials found: run 'cloudbench login dropbox'; "
+        "or set CLOUDBENCH_DROPBOX_ACCESS_TOKEN, or CLOUDBENCH_DROPBOX_REFRESH_TOKEN "
+        "and CLOUDBENCH_DROPBOX_APP_KEY; "
         f'or write access_token = "..." below [dropbox] in {tmp_path}/credentials.toml (mode 0600)'
     )
+
+
+def test_the_second_account_has_names_of_its_own(ring: Ring, file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDBENCH_DROPBOX_ACCESS_TOKEN", "of-the-first")
+    with pytest.raises(
+        CredentialsError,
+        match=r"^dropbox-2: no credentials found: run .*; or set CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN",
+    ):
+        load("dropbox", account=2)
+    file('[dropbox-2]\naccess_token = "from-file"\n')
+    assert load("dropbox", account=2) == {"access_token": "from-file"}
+    ring.entries["dropbox-2.access_token"] = "from-keyring"
+    assert load("dropbox", account=2) == {"access_token": "from-keyring"}
+    monkeypatch.setenv("CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN", "from-environment")
+    assert load("dropbox", account=2) == {"access_token": "from-environment"}
+    assert load("dropbox") == {"access_token": "of-the-first"}
 
 
 def test_driver_without_credentials_needs_none(ring: Ring) -> None:

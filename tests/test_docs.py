@@ -22,7 +22,7 @@ import pytest
 
 from pytest_cloudbench.arrival import NAMES, arrival
 from pytest_cloudbench.emulators.profile import parse_profile, settings
-from pytest_cloudbench.expect import parse_expectations
+from pytest_cloudbench.judge.expect import parse_expectations
 from pytest_cloudbench.model import ConfigError, Op, Outcome, Verb
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import write_parquet
@@ -66,8 +66,8 @@ def only_help(command: Words) -> Words:
     """The help of the same program and sub-command; run_command looks up each option of the command in it."""
     if command[1:2] == ["--storage"]:  # pytest-benchmark's own option, before its sub-command
         return [command[0], "--help"] if len(command) < 4 else [*command[:1], command[3], "--help"]
-    if "pytest" in command[:3]:
-        return ["pytest", "--help"]
+    if "pytest" in command[:3]:  # a suite's options are known where its folder is named
+        return ["pytest", *(word for word in command if word.startswith("suites/")), "--help"]
     has_second = (
         command[0] in {"cloudbench", "towncrier", "pytest-benchmark", "tools/testbed"} or "python" in command[0]
     )

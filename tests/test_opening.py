@@ -13,8 +13,8 @@ from pytest_cloudbench.clients.command import CommandClient
 from pytest_cloudbench.collect.benchcloud_file import read_text
 from pytest_cloudbench.collect.module import text_of
 from pytest_cloudbench.drivers.folder import FolderDriver
-from pytest_cloudbench.emulators import find_profile
-from pytest_cloudbench.fleet.serving import _expectations
+from pytest_cloudbench.emulators.profile import find_profile
+from pytest_cloudbench.load.serving import _expectations
 from pytest_cloudbench.model import CloudError, ErrorKind, UsageError
 
 from .odd_files import ODD_FILES, odd_file

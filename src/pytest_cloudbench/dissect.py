@@ -38,9 +38,9 @@ Hello = tuple[str, int, str]
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[bytes | mmap.mmap, Callable[[int], None]]]:
-    """A capture's bytes, mapped, and a function that gives memory back. Raises UsageError when it cannot be read.
+    """A capture's bytes, memory-mapped, and a function that releases pages. Raises UsageError when it cannot be read.
 
-    ``-`` is the standard input. The function's argument is the place before which nothing is needed for now.
+    ``-`` is standard input. The function's argument is the offset below which pages are no longer needed.
     """
     try:
         with _given(path) as given, _plain(given) as file:
@@ -67,7 +67,7 @@ def _given(path: Path) -> io.BufferedReader:
 
 
 def _plain(file: io.BufferedReader) -> IO[bytes]:
-    """The file itself; or what it holds where it is a pipe or packed by gzip, in a file without a name."""
+    """The file itself; for a pipe or a gzip file, its content in an unnamed temporary file."""
     packed = file.peek(2)[:2] == b"\x1f\x8b"
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and not packed:
         return file

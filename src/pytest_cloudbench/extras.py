@@ -1,23 +1,32 @@
-"""The extras: what an ordinary installation leaves out because few runs need it, and how to get it.
+"""Extras: optional dependencies that few runs need, and how to install them.
 
-What may live here: which extra brings what a feature imports, and one line for who has not got it.
+What may live here: which extra provides the modules of a feature, and the one-line message when they are missing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.util import find_spec
 
 from pytest_cloudbench.model import UsageError
 
 __all__ = ["BRINGS", "missing", "require"]
 
-BRINGS = {"capture": ("numpy", "pyshark"), "keyring": ("keyring",)}
+BRINGS = {
+    "capture": ("numpy", "pyshark"),
+    "conformance": ("hypothesis",),
+    "keyring": ("keyring",),
+    "cassette": ("vcr",),
+}
 """The extras that features need, and the modules whose presence shows that each is installed."""
 
 
-def missing(extra: str) -> str:
-    """What is not installed and how to get it, in one line; empty where nothing is missing."""
-    absent = [name for name in BRINGS[extra] if not _is_here(name)]
+def missing(extra: str, modules: Collection[str] = ()) -> str:
+    """What is not installed and how to install it, in one line; empty when nothing is missing.
+
+    ``modules`` are those of an extra that is not in ``BRINGS``, such as a driver's.
+    """
+    absent = [name for name in modules or BRINGS[extra] if not _is_here(name)]
     if not absent:
         return ""
     verb = "are" if len(absent) > 1 else "is"
@@ -25,7 +34,7 @@ def missing(extra: str) -> str:
 
 
 def require(extra: str, feature: str) -> None:
-    """Raises UsageError, in one line, where ``feature`` needs an extra that is not installed."""
+    """Raise a one-line UsageError when ``feature`` needs an extra that is not installed."""
     told = missing(extra)
     if told:
         raise UsageError(f"{feature}: {told}")

@@ -1,4 +1,4 @@
-"""A run's progress while it lasts: a line redrawn on a terminal, a new line now and then elsewhere.
+"""A run's progress while it lasts: a line redrawn on a terminal, an occasional new line elsewhere.
 
 What may live here: the progress of the fleet for people to look at. It measures nothing and stores nothing.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from pytest_cloudbench.engine import now_ns
+from pytest_cloudbench.clock import now_ns
 
 __all__ = ["SAY_EVERY_S", "WINDOW_S", "Live", "Meter", "Progress", "Spoken", "render", "terminal"]
 
@@ -20,7 +20,7 @@ SAY_EVERY_S = 30.0
 """Without a terminal: the time between two lines of one experiment."""
 
 WINDOW_S = 10.0
-"""The window of ``rate_per_s`` and ``p99_s``: the last so many seconds."""
+"""The window of ``rate_per_s`` and ``p99_s``, in seconds before now."""
 
 _REDRAW_S = 0.25
 
@@ -32,14 +32,14 @@ class Progress:
     Attributes:
         nodeid: the experiment.
         done: operations finished, of all agents.
-        throttled: of these, operations that the service refused as too many.
+        throttled: of these, operations that the service refused because there were too many.
         failed: of these, others that did not succeed.
         planned: operations the experiment will try.
         agents: agents that have reported so far.
         elapsed_s: seconds since the experiment began.
-        rate_per_s: operations finished per second, lately; None before there are any.
-        p99_s: the 99th percentile of the response times of operations that succeeded lately, estimated from a sample
-            of them; None where none did.
+        rate_per_s: recently finished operations per second; None before there are any.
+        p99_s: the 99th percentile of the response times of operations that recently succeeded, estimated from a sample
+            of them; None if there are none.
     """
 
     nodeid: str
@@ -88,7 +88,7 @@ class Meter:
             self._lately.popleft()
 
     def progress(self) -> Progress | None:
-        """How far the current experiment is; None where there is none."""
+        """Returns the progress of the current experiment; None if there is none."""
         with self._lock:
             if self._experiment is None:
                 return None
@@ -135,16 +135,17 @@ def _told(progress: Progress) -> str:
     )
 
 
-def terminal() -> IO[str] | None:
-    """The terminal itself, past pytest's capture; None where there is none."""
+def terminal(mode: str = "w") -> IO[str] | None:
+    """Returns the terminal itself, bypassing pytest's capture, to write or to read (``r``); None if there is none."""
+    windows = "CONIN$" if mode == "r" else "CONOUT$"
     try:
-        return open("CONOUT$" if os.name == "nt" else "/dev/tty", "w", encoding="utf-8")
+        return open(windows if os.name == "nt" else "/dev/tty", mode, encoding="utf-8")
     except OSError:
         return None
 
 
 class Spoken:
-    """Prints now and then how far a run is, where a redrawn line would not be seen: a CI log, a file."""
+    """Prints progress occasionally, where a redrawn line would not be seen: in a CI log or a file."""
 
     def __init__(self, say: Callable[[str], None], read: Callable[[], Progress | None]) -> None:
         self._say, self._read = say, read
@@ -156,7 +157,7 @@ class Spoken:
         """Nothing to clear."""
 
     def close(self) -> None:
-        """Say no more."""
+        """Stop printing."""
         self._ended.set()
         self._thread.join()
 
@@ -168,7 +169,7 @@ class Spoken:
 
 
 class Live:
-    """A line that is redrawn while an experiment runs, and gone before anything else is printed."""
+    """A line redrawn while an experiment runs, and cleared before anything else is printed."""
 
     def __init__(self, stream: IO[str], read: Callable[[], Progress | None]) -> None:
         self._stream, self._read = stream, read
@@ -179,7 +180,7 @@ class Live:
         self._thread.start()
 
     def hide(self) -> None:
-        """Clear the line until the next experiment makes progress."""
+        """Hide the line until the next experiment makes progress."""
         with self._lock:
             if self._region is not None:
                 self._region.stop()
@@ -205,6 +206,13 @@ class Live:
                     continue
                 if self._region is None:
                     self._stream.write("\n")
-                    self._region = Region(console=console, transient=True, auto_refresh=False)
+                    # What pytest's capture puts in the place of stdout is not rich's to replace and to bring back.
+                    self._region = Region(
+                        console=console,
+                        transient=True,
+                        auto_refresh=False,
+                        redirect_stdout=False,
+                        redirect_stderr=False,
+                    )
                     self._region.start()
                 self._region.update(Text(render(progress, console.width), no_wrap=True), refresh=True)

@@ -6,12 +6,12 @@ no import from this package.
 The error tree::
 
     CloudbenchError                 everything this package raises on purpose
-    |-- UsageError                  the user can mend it (one line, no traceback, exit status 4)
+    |-- UsageError                  the user can fix it (one line, no traceback, exit status 4)
     |   |-- SpecError               a provider spec that cannot be understood
     |   |-- ConfigError             a TOML file with a wrong key, type or value
     |   `-- CredentialsError        credentials are missing or unusable
     |-- CloudError                  one operation on a provider did not succeed
-    |-- EmulatorError               an emulator did not start, or died
+    |-- ServiceError                an emulator or a real server did not start, or died
     |-- ClientError                 a sync client did not start, ended, or did not finish in time
     |-- FleetError                  an agent was lost or came too late
     |-- BudgetError                 --max-ops or --max-bytes was reached
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 __all__ = [
@@ -35,17 +35,19 @@ __all__ = [
     "CloudError",
     "CloudbenchError",
     "ConfigError",
+    "Conflict",
     "Content",
     "CredentialsError",
-    "EmulatorError",
     "Endpoint",
     "Entry",
     "ErrorKind",
     "FleetError",
+    "NameRules",
     "Op",
     "Outcome",
     "ProviderSpec",
     "ResultsError",
+    "ServiceError",
     "SpecError",
     "UsageError",
     "Verb",
@@ -58,7 +60,7 @@ MIB = 1024 * 1024
 
 
 class Outcome(str, Enum):
-    """What became of one operation. Throttling is kept apart from failure everywhere."""
+    """The outcome of one operation. Throttling is kept apart from failure everywhere."""
 
     OK = "ok"
     THROTTLED = "throttled"
@@ -97,7 +99,11 @@ class Verb(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation's record. Times are nanoseconds of the run's monotonic clock; 0 means "not known"."""
+    """One operation's record. Times are nanoseconds of the run's monotonic clock; 0 means "not known".
+
+    ``detail`` has the provider's own words if the operation did not succeed. ``requests`` is the number of requests it
+    took, or None if the driver cannot tell.
+    """
 
     verb: Verb
     sensor: int
@@ -112,15 +118,17 @@ class Op:
     kind: ErrorKind | None = None
     retry_after_s: float | None = None
     digest: bytes = b""
+    detail: str = ""
+    requests: int | None = None
 
     @property
     def service_ns(self) -> int:
-        """From the real start to the end."""
+        """Time from the real start to the end."""
         return self.end_ns - self.start_ns
 
     @property
     def response_ns(self) -> int:
-        """From the *scheduled* start to the end: what a waiting sensor feels."""
+        """Time from the *scheduled* start to the end: the delay that a waiting sensor sees."""
         return self.end_ns - self.scheduled_ns
 
     @property
@@ -141,69 +149,158 @@ class Entry:
 
 
 class Content(Protocol):
-    """The bytes of one file, readable at any place so that big files stream through constant memory."""
+    """The bytes of one file, readable at any offset, so that large files stream through constant memory."""
 
     @property
     def size_bytes(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes from ``offset``; shorter only at the end."""
+        """Returns ``length`` bytes from ``offset``; fewer only at the end."""
         ...
+
+
+class Conflict(str, Enum):
+    """What a provider may refuse with ``ErrorKind.CONFLICT``, because of what exists already."""
+
+    PUT_ON_FOLDER = "a put onto a folder"
+    PUT_BELOW_FILE = "a put below a file, as if the file were a folder"
+    GET_FOLDER = "a get of a folder"
+    MKDIR_ON_FILE = "a mkdir onto a file"
+    COPY_ON_EXISTING = "a copy onto an existing file"
+    MOVE_ON_EXISTING = "a move onto an existing file"
+    SHARE_AGAIN = "a second share of one path"
+
+
+@dataclass(frozen=True, slots=True)
+class NameRules:
+    """Which names a provider accepts for one file or folder. No name has a ``/`` or NUL, or is ``.`` or ``..``.
+
+    Attributes:
+        case_sensitive: ``A`` and ``a`` are two names. If they are one name, the provider still keeps the spelling.
+        max_chars: the longest name, in characters; None means not known.
+        max_bytes: the longest name, in bytes of UTF-8; None means not known.
+        refused: characters that no name can have.
+    """
+
+    case_sensitive: bool = True
+    max_chars: int | None = None
+    max_bytes: int | None = None
+    refused: str = ""
+
+    def problem(self, name: str) -> str:
+        """Returns why the provider does not accept this name; empty if no reason is known."""
+        if found := next((character for character in name if character in self.refused), ""):
+            return f"no name may hold {found!r}"
+        if self.max_chars is not None and len(name) > self.max_chars:
+            return f"a name has at most {self.max_chars} characters"
+        if self.max_bytes is not None and len(name.encode(errors="surrogatepass")) > self.max_bytes:
+            return f"a name has at most {self.max_bytes} bytes"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a driver can do, as data. The conformance suite collects only what is declared here.
+    """What a driver can do, as data. The conformance suite requires what is declared here, and nothing else.
 
     Attributes:
         digest: name of the hash the provider lists for a file (see ``payload.DIGESTS``), or None.
         verbs: the verbs the driver implements.
-        revisions: an overwrite keeps the former content reachable.
+        revisions: an overwrite keeps the former content reachable; each version has its own ``Entry.revision``.
         ranges: ``get`` can start at an offset.
-        case_sensitive: ``/A`` and ``/a`` are two objects.
-        max_request_bytes: above it the driver splits an upload itself; None means no bound.
-        via: the library that really talks, with a note where it distorts (retries, pacing).
+        streams: ``get`` yields the bytes as they arrive. Otherwise, its first byte says nothing about the provider's.
+        overwrites: a ``put`` onto a file replaces it.
+        folders: folders exist by themselves: ``list`` and ``stat`` show them, also empty ones. Otherwise, paths are
+            flat keys: a folder is only a prefix of keys, and ``mkdir`` does nothing.
+        lists_by_prefix: a missing folder lists as an empty one. Otherwise, that is ``not_found``.
+        deletes_missing: ``delete`` succeeds if there is nothing to delete. Otherwise, that is ``not_found``.
+        conflicts: what the provider refuses because of what exists already. In other cases it may do anything.
+        copies_folders: ``copy`` also copies a folder with all its contents.
+        moves_folders: the same for ``move``.
+        server_side_copy: ``copy`` moves no content through the client.
+        space: the driver has ``space()``: bytes used, and bytes in all.
+        names: which names the provider accepts.
+        max_digest_bytes: the largest file that has a digest; None means no limit.
+        max_request_bytes: the driver splits larger uploads itself; None means no limit.
+        requests: verb to the least number of requests that it sends; for a verb that is not named, it is unknown.
+        via: the library that sends the requests, with a note if it distorts measurements (retries, pacing).
     """
 
     digest: str | None
     verbs: frozenset[Verb]
     revisions: bool = False
     ranges: bool = False
-    case_sensitive: bool = True
+    streams: bool = True
+    overwrites: bool = True
+    folders: bool = True
+    lists_by_prefix: bool = False
+    deletes_missing: bool = False
+    conflicts: frozenset[Conflict] = frozenset()
+    copies_folders: bool = False
+    moves_folders: bool = False
+    server_side_copy: bool = False
+    space: bool = False
+    names: NameRules = NameRules()
+    max_digest_bytes: int | None = None
     max_request_bytes: int | None = None
+    requests: Mapping[Verb, int] = field(default_factory=dict)
     via: str = ""
+
+    def digest_of(self, size_bytes: int) -> str | None:
+        """Returns the name of the hash that the provider lists for a file of this size, or None."""
+        bound = self.max_digest_bytes
+        return None if bound is not None and size_bytes > bound else self.digest
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where an emulator listens, and what a driver needs to talk to it.
+    """Where a service listens, and what a driver needs to talk to it.
 
     Attributes:
-        hosts: role (``api``, ``content``, ``notify``, ``web``) to ``host:port``.
-        port: the TLS port of all of them.
-        ca_file: PEM file of the authority that signed the emulator's certificate.
-        access_token: a token the emulator accepts.
-        control: ``host:port`` of the control socket.
-        control_token_file: holds the token that each connection to it begins with; only its owner can read it.
-        profile: name of the behaviour profile.
-        pid: process id of the emulator.
+        urls: role to URL; a service with one URL for everything has one role, of any name.
+        credentials: field to value, in the driver's own names; ``repr`` omits them.
+        ca_file: PEM file of the CA that signed the service's certificate; empty for the system's CAs.
+        control: ``host:port`` of a control socket; empty if there is none.
+        api: the API that the service speaks, for drivers that speak several.
+        proxy: URL of an HTTP proxy that leads the API's real host names to the service and refuses all others, for
+            clients that cannot be pointed anywhere else; empty if there is none.
     """
 
-    hosts: Mapping[str, str]
-    port: int
-    ca_file: str
-    access_token: str = field(repr=False)
-    control: str
-    control_token_file: str
-    profile: str
-    pid: int
+    urls: Mapping[str, str]
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ca_file: str = ""
+    control: str = ""
+    api: str = ""
+    proxy: str = ""
+
+    @property
+    def url(self) -> str:
+        """The URL of a service that has one URL for everything."""
+        return next(iter(self.urls.values()))
+
+    def plain(self) -> dict[str, Any]:
+        """Returns the endpoint as plain data, secrets included."""
+        return {
+            "urls": dict(self.urls), "credentials": dict(self.credentials), "ca_file": self.ca_file,
+            "control": self.control, "api": self.api, "proxy": self.proxy,
+        }  # fmt: skip
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Endpoint:
+        """Returns the endpoint that plain data describes; other keys are ignored. Raises KeyError and TypeError."""
+        rest = (plain[name] for name in ("ca_file", "control", "api", "proxy"))
+        return cls(dict(plain["urls"]), dict(plain["credentials"]), *rest)
+
+
+_JOINERS = str.maketrans("", "", "-_+")
+"""What a scheme may hold besides letters and digits, such as ``s3+fast``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderSpec:
     """A provider as the user names it: ``SCHEME[:TARGET][?KEY=VALUE&...]``.
 
-    Examples: ``emulated:dropbox``, ``dropbox``, ``folder:/tmp/x``, ``s3://bucket?endpoint=URL``.
+    Examples: ``emulated:dropbox``, ``dropbox``, ``folder:/tmp/x``, ``s3://bucket?endpoint=URL``. The target of a
+        composite provider lists the specs of its children: ``NAME:CHILD,CHILD``, see ``children``.
     """
 
     text: str
@@ -213,26 +310,74 @@ class ProviderSpec:
 
     @classmethod
     def parse(cls, text: str) -> ProviderSpec:
-        """Read a spec. Raises SpecError with what was expected; never anything else."""
-        head, mark, query = text.strip().partition("?")
-        scheme, _, target = head.partition(":")
-        if not scheme or not scheme.replace("-", "").replace("_", "").isalnum() or not scheme.isascii():
+        """Read a spec. Raises SpecError, which says what was expected, and nothing else."""
+        bare = text.strip()
+        begin = _begin_of_params(bare)
+        scheme, _, target = bare[:begin].partition(":")
+        if not scheme or not scheme.translate(_JOINERS).isalnum() or not scheme.isascii():
             raise SpecError(f"provider {text!r}: expected SCHEME[:TARGET][?KEY=VALUE], such as folder:PATH")
         if any(ord(character) < 32 for character in text):
             raise SpecError(f"provider {text!r}: control characters are not allowed")
         try:
-            pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(mark))
+            pairs = parse_qsl(bare[begin + 1 :], keep_blank_values=True, strict_parsing=begin < len(bare))
         except ValueError as error:
             raise SpecError(f"provider {text!r}: after '?' expected KEY=VALUE pairs joined by '&'") from error
         params = dict(pairs)
         if len(params) != len(pairs):
             raise SpecError(f"provider {text!r}: a key after '?' is given twice")
-        return cls(text.strip(), scheme.lower(), target.removeprefix("//"), params)
+        return cls(bare, scheme.lower(), target.removeprefix("//"), params)
 
     @property
     def is_emulated(self) -> bool:
-        """Whether an emulator stands in for the provider: results measure the client and loopback."""
+        """Whether an emulator stands in for the provider. Then results measure the client and loopback."""
         return self.scheme == "emulated"
+
+    def children(self) -> tuple[ProviderSpec, ...]:
+        """Returns the specs in the target of a composite provider: ``CHILD,CHILD``.
+
+        A child that contains ``,`` or ``?`` stands in parentheses: ``(NAME:CHILD,CHILD),(folder:PATH?fsync=1)``.
+        Raises SpecError.
+        """
+        try:
+            return tuple(ProviderSpec.parse(child) for child in _split_children(self.target))
+        except SpecError as error:
+            raise SpecError(f"provider {self.text!r}: {error}") from None
+
+
+def _begin_of_params(text: str) -> int:
+    """Returns the index of the ``?`` that is not in a child's parentheses; the text's length if there is none."""
+    depth = 0
+    for at, character in enumerate(text):
+        if character == "(" and (depth or text[:at].rstrip()[-1:] in {":", ","}):
+            depth += 1
+        elif character == ")" and depth:
+            depth -= 1
+        elif character == "?" and not depth:
+            return at
+    at = text.find("?") if depth else -1  # what is not closed was no child's
+    return len(text) if at < 0 else at
+
+
+def _split_children(target: str) -> Iterator[str]:
+    depth, begin, is_closed = 0, 0, False
+    for at, character in enumerate(f"{target},"):
+        is_first = not target[begin:at].strip()
+        if character == "," and not depth:
+            child = target[begin:at].strip()
+            child = child[1:-1].strip() if is_closed else child
+            if not child:
+                raise SpecError("a child is empty; expected NAME:CHILD,CHILD")
+            yield child
+            begin, is_closed = at + 1, False
+        elif is_closed and not character.isspace():
+            raise SpecError("expected ',' after ')'")
+        elif character == "(" and (depth or is_first):
+            depth += 1
+        elif character == ")" and depth:
+            depth -= 1
+            is_closed = not depth
+    if depth:
+        raise SpecError("a parenthesis of a child is not closed")
 
 
 class CloudbenchError(Exception):
@@ -240,7 +385,7 @@ class CloudbenchError(Exception):
 
 
 class UsageError(CloudbenchError):
-    """The user can mend it; the message says how."""
+    """The user can fix it; the message says how."""
 
 
 class SpecError(UsageError):
@@ -265,8 +410,8 @@ class CloudError(CloudbenchError):
     Args:
         kind: why, in the words shared by all providers.
         operation: the verb or API route.
-        path: what it was asked for.
-        retry_after_s: seconds the provider asked to wait, where it said so.
+        path: the path that the operation was asked for.
+        retry_after_s: seconds the provider asked to wait, if it did.
         detail: the provider's own words, without secrets.
     """
 
@@ -284,12 +429,12 @@ class CloudError(CloudbenchError):
         self.retry_after_s, self.detail = retry_after_s, detail
 
 
-class EmulatorError(CloudbenchError):
-    """An emulator did not start, or died while it was needed."""
+class ServiceError(CloudbenchError):
+    """A service (an emulator or a real server) did not start, or died while it was needed."""
 
 
 class ClientError(CloudbenchError):
-    """A sync client or its server did not start, ended, or did not finish in time; with its last words."""
+    """A sync client or its server did not start, died, or timed out; the message has its last output."""
 
 
 class FleetError(CloudbenchError):
@@ -305,13 +450,13 @@ class ResultsError(CloudbenchError):
 
 
 def chunks(content: Content, chunk_bytes: int = 4 * MIB) -> Iterator[bytes]:
-    """The content in order, in pieces of ``chunk_bytes``."""
+    """Yields the content in order, in pieces of ``chunk_bytes``."""
     for offset in range(0, content.size_bytes, chunk_bytes):
         yield content.read(offset, chunk_bytes)
 
 
 def did_you_mean(word: object, names: Iterable[str]) -> str:
-    """The end of a message about an unknown name: a suggestion, or nothing."""
+    """Returns the end of a message about an unknown name: a suggestion, or nothing."""
     if not isinstance(word, str) or not word:
         return ""
     from difflib import get_close_matches  # only a mistake needs it

@@ -1,7 +1,7 @@
-"""Opening a file that a user or another program names: a regular file of a bounded size, or an error.
+"""Opening files that a user or another program names: regular files of limited size; anything else is an error.
 
-What may live here: the one way in. A name can be a FIFO that nobody writes to, a device without an end, a socket, a
-folder, or a symbolic link to one of these: opened as a file, they hang or fill the memory.
+What may live here: opening such files. A name can be a FIFO without a writer, an endless device, a socket, a folder, or
+a symbolic link to one of these. Opening or reading these as files could hang or fill memory.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def regular_file(path: str | os.PathLike[str], most_bytes: int | None) -> io.Buf
 
     Args:
         path: its name; a symbolic link is followed.
-        most_bytes: a larger one is refused; None: whatever size.
+        most_bytes: larger files are refused; None means no limit.
 
-    Raises OSError, with ``strerror`` saying what it is instead or how large, and ValueError for a name that no file can
-    have.
+    Raises OSError, whose ``strerror`` says what it is instead or how large it is, and ValueError for a name that no
+    file can have.
     """
     return open(_descriptor(path, os.O_RDONLY, most_bytes), "rb")
 
 
 def regular_log(path: str | os.PathLike[str], most_bytes: int) -> io.BufferedRandom:
-    """Open a file for reading and appending; it is made where it is missing, for its owner alone. Raises the same."""
+    """Open a file to read and append; a missing one is created for its owner only. Raises as ``regular_file`` does."""
     return open(_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, most_bytes), "a+b")
 
 
@@ -65,7 +65,7 @@ def _descriptor(path: str | os.PathLike[str], flags: int, most_bytes: int | None
 
 
 def read_file(path: str | os.PathLike[str], most_bytes: int = 16 * MIB) -> bytes:
-    """The content of a regular file of limited size. Raises OSError and ValueError as ``regular_file`` does."""
+    """Returns the content of a regular file of limited size. Raises OSError and ValueError as ``regular_file`` does."""
     with regular_file(path, most_bytes) as file:
         data = file.read(most_bytes + 1)  # some files of the system have no size and no end
     if len(data) > most_bytes:

@@ -1,189 +1,256 @@
-"""The command-line options: their names, their help, and who owns a short name.
+"""The command-line options of the plugin: their names, help, valid values, and who owns a short name.
 
-What may live here: what pytest's option parser is told. Every option is registered under a name that is surely ours
-(``--cloudbench-provider``). Most have a short name, too (``--provider``), which pytest's parser never gets to know:
-where nobody else has an option of that name, the arguments are rewritten before they are parsed. So no option of
+What may live here: what is registered with pytest's option parser, and how a suite's ``conftest.py`` declares options
+of its own (``add_suite_options``). Every option is registered under a name that is surely ours
+(``--cloudbench-provider``). Frequently typed ones also have a short name (``--provider``), which pytest's parser never
+sees: if nobody else has an option of that name, the arguments are rewritten before they are parsed. So no option of
 another plugin or of a ``conftest.py`` can clash with ours, whenever it is added.
 """
 
 from __future__ import annotations
 
 import copy
-from argparse import ArgumentTypeError
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import pytest
 
-__all__ = ["DEFAULT_CLIENTS", "DEFAULT_PROVIDER", "accept_short_names", "add_options", "long_name", "taken_names"]
+__all__ = [
+    "DEFAULT_CLIENTS",
+    "DEFAULT_PROVIDER",
+    "Option",
+    "accept_short_names",
+    "add_options",
+    "add_suite_options",
+    "find_suites",
+    "is_any_given",
+    "taken_lines",
+]
 
 DEFAULT_PROVIDER = "emulated:dropbox"
 DEFAULT_CLIENTS = ("syncthing", "reference")
-_OURS = ("--cloudbench-", "--benchcloud-")
+_OURS = "--cloudbench-"
 
 
-def _seconds(text: str) -> float:
-    """The value of an option that is a duration."""
-    from pytest_cloudbench.fleet.series import duration_s
-    from pytest_cloudbench.model import UsageError
+class Option(NamedTuple):
+    """One command-line option.
 
-    try:
-        return duration_s(text)
-    except UsageError as error:
-        raise ArgumentTypeError(str(error)) from None
+    Attributes:
+        name: ``--cloudbench-NAME``, or a short name that stands for it unless another plugin has that name.
+        settings: keyword arguments for ``parser.addoption``.
+        expected: what a number must be, for the error message.
+        accepts: returns whether a number is valid. NaN and infinity never are.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    expected: str = ""
+    accepts: Callable[[Any], bool] | None = None
+
+    @property
+    def long(self) -> str:
+        """The name that pytest's parser knows."""
+        return self.name if self.name.startswith(_OURS) else _OURS + self.name.removeprefix("--")
 
 
-_OPTIONS: tuple[tuple[str, Mapping[str, Any]], ...] = (
-    ("--provider", {
+_OPTIONS: tuple[Option, ...] = (
+    Option("--provider", {
         "action": "append", "metavar": "SPEC", "default": [],
-        "help": "storage service under test, may repeat: emulated:PROFILE (an embedded one), folder:PATH, or the "
-                f"name of a real one (default: {DEFAULT_PROVIDER})",
+        "help": "storage service under test, may repeat: emulated:PROFILE (an embedded one), served:RECIPE.toml (a "
+                "real server that the run starts), folder:PATH, or the name of a real one "
+                f"(default: {DEFAULT_PROVIDER})",
     }),
-    ("--client", {
+    Option("--client", {
         "action": "append", "metavar": "NAME|FILE.toml", "default": [],
         "help": "sync client under test, may repeat: a name with options (lsyncd?compress=0), or a file that describes "
                 f"a command (default: {' and '.join(DEFAULT_CLIENTS)}, where they are installed)",
     }),
-    ("--keep-captures", {
+    Option("--cloudbench-keep-captures", {
         "action": "store_true", "help": "keep captures of sync clients with the results; they hold what was sent",
     }),
-    ("--grid", {
+    Option("--grid", {
         "choices": ("quick", "paper"), "default": "quick",
         "help": "size of the parameter grids: two minutes, or the papers' own in real time (default: %(default)s)",
     }),
-    ("--time-scale", {
+    Option("--time-scale", {
         "type": float, "metavar": "K", "default": 1.0,
         "help": "run intervals and the emulator's clock K times faster (emulated providers only)",
+    }, "a number above 0", lambda value: value > 0),
+    Option("--max-ops", {
+        "type": int, "metavar": "N", "help": "stop each experiment after N operations",
+    }, "a whole number, 0 or more", lambda value: value >= 0),
+    Option("--max-bytes", {
+        "type": int, "metavar": "N", "help": "stop each experiment before it uploads more than N bytes",
+    }, "a whole number, 0 or more", lambda value: value >= 0),
+    Option("--cloudbench-max-cost", {
+        "type": float, "metavar": "USD",
+        "help": "start no experiment on real accounts that would bring the session's estimated cost above this",
+    }, "0 or more dollars", lambda value: value >= 0),
+    Option("--cloudbench-cassette", {
+        "nargs": 2, "metavar": ("record|replay", "FILE"),
+        "help": "record a run's requests and answers on an account, or replay them without one; a replay measures "
+                "nothing",
     }),
-    ("--max-ops", {"type": int, "metavar": "N", "help": "stop each experiment after N operations"}),
-    ("--max-bytes", {"type": int, "metavar": "N", "help": "stop each experiment before it uploads more than N bytes"}),
-    ("--capacity-loss", {
-        "type": float, "metavar": "SHARE", "default": 0.01,
-        "help": "suites/capacity: the loss rate that is still good enough (default: %(default)s)",
+    Option("--cloudbench-yes", {
+        "action": "store_true", "help": "use real accounts without asking; needed where there is no terminal",
     }),
-    ("--capacity-p99", {
-        "type": float, "metavar": "SECONDS", "default": 2.0,
-        "help": "suites/capacity: the response time p99 that is still good enough (default: %(default)s)",
-    }),
-    ("--capacity-seconds", {
-        "type": float, "metavar": "SECONDS", "help": "suites/capacity: how long each probe lasts (default: by grid)",
-    }),
-    ("--capacity-ops", {
-        "type": int, "metavar": "N", "help": "suites/capacity: operations that a search may take (default: by grid)",
-    }),
-    ("--duration", {
-        "type": _seconds, "metavar": "TIME",
-        "help": "how long a series lasts, such as 90s, 6h or 20d (default: by grid)",
-    }),
-    ("--resume", {
-        "nargs": "?", "const": "", "metavar": "FILE",
-        "help": "go on with the latest unfinished series of the same test and provider, or with that of a state file",
-    }),
-    ("--cloudbench-pause", {
-        "type": _seconds, "metavar": "TIME", "help": "pause between two rounds of a series (default: by grid)",
-    }),
-    ("--cloudbench-keep", {
-        "action": "store_true", "help": "remove the files of a series at its end instead of after each round",
-    }),
-    ("--idle-seconds", {
-        "type": float, "metavar": "SECONDS",
-        "help": "suites/idle: how long the client is left alone (default: by grid)",
-    }),
-    ("--cloudbench-fail", {
+    Option("--cloudbench-fail", {
         "action": "append", "metavar": "METRIC:BOUND", "default": [],
         "help": "fail a test whose metric breaks the bound, may repeat: loss_rate:0.01 (absolute), "
                 "response_p99:10%% (relative to the compared run)",
     }),
-    ("--cloudbench-expectations", {
+    Option("--cloudbench-expectations", {
         "metavar": "FILE", "help": "TOML file of recorded expectations; the suites bring their own",
     }),
-    ("--cloudbench-results", {
+    Option("--cloudbench-results", {
         "metavar": "DIR", "default": "results",
         "help": "where records go, beside pytest-benchmark's JSON (default: %(default)s)",
     }),
-    ("--cloudbench-seed", {
+    Option("--cloudbench-seed", {
         "metavar": "TEXT", "help": "seed of payloads and random delays (default: new for each run)",
     }),
-    ("--cloudbench-patience", {
+    Option("--cloudbench-patience", {
         "type": float, "metavar": "SECONDS", "default": 120.0,
         "help": "end an agent that gives no sign of life for this long while others wait (default: %(default)s)",
-    }),
-    ("--benchcloud-fill", {
+    }, "seconds above 0", lambda value: value > 0),
+    Option("--cloudbench-benchcloud-fill", {
         "metavar": "FILES:BYTES", "default": "50:102400",
-        "help": "fill the folder of a BenchCloud download with so many files of this size (default: %(default)s)",
+        "help": "fill the folder of a BenchCloud download with this many files of this size (default: %(default)s)",
     }),
-    ("--benchcloud-capture", {
+    Option("--cloudbench-benchcloud-capture", {
         "metavar": "FILE", "help": "capture settings for BenchCloud's files, as BenchCloud took them with -c",
     }),
-    ("--cloudbench-max-lateness", {
+    Option("--cloudbench-max-lateness", {
         "type": float, "metavar": "SECONDS", "default": 0.2,
         "help": "lateness p99 above which the engine counts as saturated (default: %(default)s)",
-    }),
+    }, "0 or more seconds", lambda value: value >= 0),
 )  # fmt: skip
 
-_LONG = {name: _OURS[0] + name.removeprefix("--") for name, _ in _OPTIONS if not name.startswith(_OURS)}
-"""Short names to the names that pytest's parser knows."""
+_SHORT: WeakKeyDictionary[pytest.Parser, dict[str, str]] = WeakKeyDictionary()
+"""Maps the short names of a session's options to the names that its parser knows."""
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Register every option under its long name, which begins with this plugin's."""
-    group = parser.getgroup("cloudbench", "cloud storage experiments")
-    for name, facts in _OPTIONS:
-        short = f"; short: {name}, unless another plugin has it" if name in _LONG else ""
-        group.addoption(_LONG.get(name, name), **{**facts, "help": facts["help"] + short})
+    """Register the plugin's options under names that begin with this plugin's."""
+    _add(parser, "cloudbench", "cloud storage experiments", _OPTIONS)
+
+
+def add_suite_options(parser: pytest.Parser, suite: str, options: Iterable[Option]) -> None:
+    """Register the options of one suite; for ``pytest_addoption`` in its ``conftest.py``.
+
+    pytest loads that file before it reads its arguments only if the command line names the suite's folder.
+    """
+    _add(parser, f"cloudbench {suite}", f"cloud storage experiments: suites/{suite}", options)
+
+
+def _add(parser: pytest.Parser, group: str, title: str, options: Iterable[Option]) -> None:
+    known, added = _SHORT.setdefault(parser, {}), parser.getgroup(group, title)
+    for option in options:
+        settings = dict(option.settings)
+        if option.long != option.name:
+            known[option.name] = option.long
+            settings["help"] += f"; short: {option.name}, unless another plugin has it"
+        if option.accepts is not None:
+            settings["type"] = _checked(option, option.accepts)
+        added.addoption(option.long, **settings)
+
+
+def _checked(option: Option, accepts: Callable[[Any], bool]) -> Callable[[str], Any]:
+    """Returns a function that parses a number. It raises pytest.UsageError for an invalid one."""
+
+    def read(text: str) -> Any:
+        try:
+            value = option.settings["type"](text)
+        except ValueError:
+            value = float("nan")
+        if not (isfinite(value) and accepts(value)):
+            raise pytest.UsageError(f"{option.name} {text}: expected {option.expected}")
+        return value
+
+    return read
+
+
+def find_suites(config: pytest.Config) -> None:
+    """Have pytest load the ``conftest.py`` files of suites named by ``--pyargs``, as it does for suites in a folder."""
+    _load_from(config, config.known_args_namespace.file_or_dir)
+
+
+def _load_from(config: pytest.Config, named: Sequence[str]) -> bool:
+    """Set where pytest looks for the first conftest files. Returns whether that changed."""
+    if config.known_args_namespace.pyargs:
+        from pytest_cloudbench.load.policy import suite_folder
+
+        named = [str(suite_folder(name) or name) for name in named]
+    is_news: bool = config.known_args_namespace.file_or_dir != named
+    config.known_args_namespace.file_or_dir = named
+    return is_news
 
 
 def accept_short_names(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Rewrite the short names in ``args`` that no one else uses, once the first conftest files are loaded.
+    """Rewrite the short names in ``args`` that nobody else uses, once the first conftest files are loaded.
 
-    Up to here pytest took such a name's value for a file to test. Where that told it where to look for conftest files,
-    it looks again; one of them may turn out to own the name.
+    Until now pytest took such a name's value for a file to test. If that decided where it looked for conftest files, it
+    looks again; one of them may turn out to own the name, or to declare the options of a suite.
     """
-    if not any(_name(arg) in _LONG or arg.startswith("@") for arg in args):
+    if not any(_name(arg) in _SHORT[parser] or arg.startswith("@") for arg in args):
         return
-    given = list(_read(args))
+    given = list(_read(args, parser))
     for _ in range(2):
-        taken = taken_names(parser)
-        args[:] = _rewritten(given, taken)
+        args[:] = _rewritten(given, parser)
         if args == given:
             return
         files = parser.parse_known_args(args, namespace=copy.copy(config.option)).file_or_dir
-        if config.known_args_namespace.file_or_dir == files:
+        if not _load_from(config, files):
             return
-        config.known_args_namespace.file_or_dir = files
         config.pytest_load_initial_conftests(early_config=config)
 
 
-def taken_names(parser: pytest.Parser) -> frozenset[str]:
-    """The short names that options of other plugins or of conftest files have."""
+def is_any_given(config: pytest.Config, parser: pytest.Parser) -> bool:
+    """Returns whether the command line gives one of our options, or one of a suite's."""
+    ours = _SHORT[parser].keys() - _taken_names(parser)
+    args = _read(list(map(str, config.invocation_params.args)), parser)
+    return any(arg.startswith(_OURS) or _name(arg) in ours for arg in args)
+
+
+def taken_lines(parser: pytest.Parser) -> list[str]:
+    """Lines for a user whose other plugins own some of our short names; empty if none does."""
+    taken = sorted(_taken_names(parser))
+    if not taken:
+        return []
+    longs = ", ".join(_SHORT[parser][name] for name in taken)
+    return [f"cloudbench: another plugin or a conftest.py owns {', '.join(taken)}; use {longs}"]
+
+
+def _taken_names(parser: pytest.Parser) -> frozenset[str]:
+    """The short names that are taken by options of other plugins or of conftest files."""
     groups = {id(group): group for group in (*parser._groups, parser._anonymous)}.values()
-    return frozenset(name for group in groups for option in group.options for name in option.names()) & _LONG.keys()
-
-
-def long_name(name: str) -> str:
-    """The long name, which no one else uses."""
-    return _LONG[name]
+    names = frozenset(name for group in groups for option in group.options for name in option.names())
+    return names & _SHORT[parser].keys()
 
 
 def _name(arg: str) -> str:
     return arg.partition("=")[0]
 
 
-def _rewritten(args: Sequence[str], taken: frozenset[str]) -> list[str]:
-    """Arguments with long names for the short ones, up to a ``--``, after which there are only files."""
+def _rewritten(args: Sequence[str], parser: pytest.Parser) -> list[str]:
+    """The arguments with short names replaced by long ones, up to a ``--``, after which there are only files."""
     end = args.index("--") if "--" in args else len(args)
+    taken = _taken_names(parser)
+    longs = {short: long for short, long in _SHORT[parser].items() if short not in taken}
     return [
-        _LONG[_name(arg)] + arg[len(_name(arg)) :] if at < end and _name(arg) in _LONG.keys() - taken else arg
+        longs[_name(arg)] + arg[len(_name(arg)) :] if at < end and _name(arg) in longs else arg
         for at, arg in enumerate(args)
     ]
 
 
-def _read(args: Sequence[str]) -> Iterator[str]:
-    """Arguments, and those in files that hold some (``@file``), where a short name is among them."""
+def _read(args: Sequence[str], parser: pytest.Parser) -> Iterator[str]:
+    """Yields the arguments. A file of arguments (``@file``) is expanded if it holds one of our short names."""
     for arg in args:
         found = [arg]
         if arg.startswith("@") and Path(arg[1:]).is_file():
             lines = Path(arg[1:]).read_text(errors="replace").splitlines()
-            found = lines if any(_name(line) in _LONG for line in lines) else found
+            found = lines if any(_name(line) in _SHORT[parser] for line in lines) else found
         yield from found

@@ -1,19 +1,28 @@
-"""The pytest plugin: every hook and fixture in one place, and nothing else.
+"""The pytest plugin: all hooks and fixtures in one place, and nothing else.
 
-What may live here: wiring. A run that uses nothing of it pays for this module's import alone, so
-everything heavier is imported inside the hook that needs it.
+What may live here: wiring. A run that does not use the plugin pays for this module's import only, so everything heavier
+is imported inside the hook that needs it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from pytest_cloudbench.collect import collector_of, only_config_files
-from pytest_cloudbench.options import DEFAULT_CLIENTS, DEFAULT_PROVIDER, accept_short_names, add_options
+from pytest_cloudbench.options import (
+    DEFAULT_CLIENTS,
+    DEFAULT_PROVIDER,
+    accept_short_names,
+    add_options,
+    find_suites,
+    is_any_given,
+    taken_lines,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,25 +30,32 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
     from pytest_cloudbench.fleet.agent import Agent
-    from pytest_cloudbench.fleet.clients import ClientRun
-    from pytest_cloudbench.fleet.experiment import Experiment
-    from pytest_cloudbench.fleet.provider import Provider
-    from pytest_cloudbench.fleet.sync import SyncItem, SyncLab
+    from pytest_cloudbench.fleet.session import ControllerSession
+    from pytest_cloudbench.load.experiment import Experiment
+    from pytest_cloudbench.load.sandbox import Sandbox
+    from pytest_cloudbench.load.serving import Serving
     from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench.providers import Provider
+    from pytest_cloudbench.sync.item import LabItem
 
 __all__: list[str] = []
 
 _SESSION = pytest.StashKey[Any]()
 _ITEM_HOOKS = "cloudbench-items"
-_EVERYWHERE = pytest.StashKey[bool]()
-"""Whether an item runs on all agents at the same time."""
+_WHERE = pytest.StashKey[Literal["everywhere", "leader"]]()
+"""Which agents run a fleet item: all at the same time, or the first one while the others wait."""
+_LAB = pytest.StashKey["LabItem"]()
+_CASSETTE = pytest.StashKey[Any]()
 
-_PARAMETRIZED: Mapping[str, Literal["function", "module", "session"]] = {
-    "provider": "session", "sync_lab": "module", "client_run": "function",
+_PARAMETRIZED: Mapping[str, Literal["module", "session"]] = {
+    "provider": "session", "sandbox": "session", "_client": "module",
 }  # fmt: skip
 """Fixtures whose values the command line gives, and how long each lives."""
 
-_MEASURING = frozenset({"experiment", "sync_lab", "client_run"})
+_ON_PROVIDERS = frozenset({"provider", "sandbox"})
+"""Those of them that ``--provider`` gives; the other is given by ``--client``."""
+
+_MEASURING = frozenset({"experiment", "lab"})
 """Fixtures whose tests are expected to measure something."""
 
 
@@ -59,6 +75,7 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_load_initial_conftests."""
+    find_suites(early_config)
     yield
     accept_short_names(early_config, parser, args)
 
@@ -69,18 +86,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "cloudbench_provider(spec, ...): where a test runs by default; --provider overrides it"
     )
-    named_files = only_config_files(config.args, config.invocation_params.dir)
-    if config.option.pyargs or named_files:
-        from pytest_cloudbench.fleet import policy
+    if only_config_files(config.args, config.invocation_params.dir):
+        from pytest_cloudbench.load import policy
 
-        suites = policy.shipped_suites(config)
-        if suites is not None:
-            policy.adopt(config, suites)
-        elif named_files:
-            policy.adopt_files(config)
-    option = config.option
-    used = option.cloudbench_provider or option.cloudbench_fail or option.cloudbench_expectations
-    if (used or option.cloudbench_time_scale != 1.0) and not hasattr(config, "workerinput"):
+        policy.adopt_files(config)
+    if (_is_asked_for(config) or config.option.cloudbench_time_scale != 1.0) and not hasattr(config, "workerinput"):
         _session(config)  # bad input is reported before anything starts
 
 
@@ -110,9 +120,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     option = metafunc.config.option
     for name in sorted(_PARAMETRIZED.keys() & items.comes_to(metafunc.definition, __name__)):
-        if items.is_parametrized(metafunc, name):
+        if items.is_parametrized(metafunc, "lab" if name == "_client" else name):
             continue
-        if name == "provider":
+        if name in _ON_PROVIDERS:
             mark = metafunc.definition.get_closest_marker("cloudbench_provider")
             chosen = option.cloudbench_provider or (mark and mark.args) or [DEFAULT_PROVIDER]
         else:
@@ -126,8 +136,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "fleet" in getattr(item, "fixturenames", ()):
             from pytest_cloudbench.fleet.items import comes_to
 
-            item.stash[_EVERYWHERE] = everywhere = "fleet" in comes_to(item, __name__)
-            if everywhere:
+            comes = comes_to(item, __name__)
+            if "fleet" in comes:
+                item.stash[_WHERE] = "leader" if "lab" in comes else "everywhere"
                 _watch_items(item.config)
 
 
@@ -135,7 +146,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_finish."""
     if hasattr(session.config, "workerinput"):
-        fleet = [item.nodeid for item in session.items if item.stash.get(_EVERYWHERE, False)]
+        fleet = [item.nodeid for item in session.items if _WHERE in item.stash]
         if fleet:  # then, and only then, stock benchmarks are switched on and run alone
             fleet += [item.nodeid for item in session.items if _runs_alone(item)]
             ours = _session(session.config)
@@ -175,6 +186,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     session = config.stash.get(_SESSION, None)
     if session is not None and not session.is_worker:
         session.summarize(terminalreporter)
+        for line in taken_lines(config._parser) if session.serves else ():
+            terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-benchmark saves, which is a wrapper too
@@ -197,18 +210,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 class _ItemHooks:
-    """Registered when the first test turns up that uses one of our fixtures, or modules that may meet a secret."""
+    """Registered with the first test that uses one of our fixtures, or a module that may handle a secret."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_protocol."""
-        everywhere = item.stash.get(_EVERYWHERE, False)
-        session = _session(item.config) if everywhere else item.config.stash.get(_SESSION, None)
-        if session is None or not (everywhere or (session.fleet_run and _runs_alone(item))):
+        where = item.stash.get(_WHERE, None)
+        session = _session(item.config) if where else item.config.stash.get(_SESSION, None)
+        if session is None or not (where or (session.fleet_run and _runs_alone(item))):
             return None
         from pytest_cloudbench.fleet import protocol
 
-        (protocol.run_everywhere if everywhere else protocol.run_solo)(item, nextitem, session.agent)
+        run = {"everywhere": protocol.run_everywhere, "leader": protocol.run_on_leader, None: protocol.run_benchmark}
+        run[where](item, nextitem, session.agent)
         return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # what it raises is what the test has raised, for every other plugin
@@ -225,8 +239,8 @@ class _ItemHooks:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_makereport."""
         report = yield
-        if call.excinfo is not None and item.stash.get(_EVERYWHERE, False):
-            from pytest_cloudbench.fleet.protocol import plain_report
+        if call.excinfo is not None and _WHERE in item.stash:
+            from pytest_cloudbench.load.verdicts import plain_report
 
             plain_report(report, call.excinfo.value)
         _clean("clean_report", report)
@@ -252,7 +266,7 @@ class _ItemHooks:
 
 
 def _clean(how: str, shown: object) -> None:
-    """Take secrets out of what people are about to see, where this process has met any."""
+    """Remove secrets from what people are about to see, if this process has handled any."""
     if redact := sys.modules.get("pytest_cloudbench.redact"):
         getattr(redact, how)(shown)
 
@@ -267,10 +281,12 @@ def _watch_items(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    """Before any worker starts."""
-    from pytest_cloudbench.fleet import policy
+    """Called before any worker starts."""
+    from pytest_cloudbench.load import policy
 
     policy.lean_workers(config, specs)
+    if policy.adopted(config) or is_any_given(config, config._parser):
+        _serve(config)  # somebody watches the workers from the first moment on: all may be stopped before one collects
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -281,13 +297,13 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: WorkerController, error: object) -> None:
-    """A worker has ended, on purpose or not."""
+    """A worker has ended, as planned or not."""
     _session(node.config).lose_node(node.gateway.id)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: WorkerController, ids: list[str]) -> None:
-    """Fleet items need a scheduler of their own; without them the one that xdist has chosen is not touched."""
+    """Fleet items need their own scheduler. Without such items, xdist's choice is kept."""
     _session(node.config).take_over(node, ids)
 
 
@@ -304,11 +320,32 @@ def fleet(request: pytest.FixtureRequest) -> Agent:
 @pytest.fixture(scope="session")
 def provider(request: pytest.FixtureRequest, fleet: Agent) -> Generator[Provider]:
     """The storage service under test: ``--provider``, one parameter for each."""
-    from pytest_cloudbench.fleet.provider import find_provider
+    from pytest_cloudbench.providers import find_provider
 
-    found = find_provider(_chosen(request), fleet)
+    found = find_provider(_chosen(request), fleet.ask)
+    if (cassette := request.config.stash.get(_CASSETTE, None)) is not None:
+        cassette.one_at_a_time(found.driver)
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def sandbox(request: pytest.FixtureRequest) -> Generator[Sandbox]:
+    """Folders of the test's own on the service under test, for tests that measure nothing: ``sandbox.folder()``.
+
+    Each such test runs once, in any process: ``--provider``, one parameter for each.
+    """
+    from pytest_cloudbench.load.sandbox import Sandbox
+    from pytest_cloudbench.providers import find_provider
+
+    session, workers = _session(request.config), getattr(request.config, "workerinput", {}).get("workercount", 1)
+    found = find_provider(_chosen(request), session.agent.ask)
+    try:
+        made = Sandbox(found, session.agent, session.facts, workers)
+        yield made
+        made.close()
+    finally:
+        found.close()
 
 
 @pytest.fixture
@@ -322,7 +359,7 @@ def payloads(request: pytest.FixtureRequest) -> Payloads:
 @pytest.fixture
 def experiment(request: pytest.FixtureRequest, fleet: Agent, provider: Provider) -> Generator[Experiment]:
     """Runs operations on all agents at the same time: ``experiment.run(...)``."""
-    from pytest_cloudbench.fleet.worker import experiment_of
+    from pytest_cloudbench.load.item import experiment_of
 
     made: Experiment = experiment_of(request.node, fleet, provider, _session(request.config).facts)
     yield made
@@ -330,44 +367,44 @@ def experiment(request: pytest.FixtureRequest, fleet: Agent, provider: Provider)
 
 
 @pytest.fixture(scope="module")
-def sync_lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[SyncLab]:
-    """A sync client on a link of its own, for all tests of a module: ``--client``, one parameter for each."""
-    from pytest_cloudbench.fleet.sync import SyncLab
-
-    session, keep = _session(request.config), request.config.option.cloudbench_keep_captures
-    lab = SyncLab(_chosen(request), tmp_path_factory.mktemp("sync"), session.facts, session.agent, keep_captures=keep)
-    yield lab
-    lab.close()
+def _client(request: pytest.FixtureRequest) -> str:
+    """The client spec from ``--client``, for ``lab``. The scope keeps a file's tests of one client together."""
+    return getattr(request, "param", "")
 
 
 @pytest.fixture
-def sync_session(request: pytest.FixtureRequest, sync_lab: SyncLab) -> SyncItem:
-    """A sync client under test: ``examine()`` for verdicts, ``measure(steps)`` for observations, ``conclude(...)``."""
-    from pytest_cloudbench.fleet.sync import item_of
+def lab(
+    request: pytest.FixtureRequest, fleet: Agent, _client: str, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[LabItem]:  # fmt: skip
+    """A sync client, its network and captures: ``--client``, one parameter for each; see ``sync.item.LabItem``."""
+    from functools import partial
 
-    return item_of(request.node, sync_lab)
+    from pytest_cloudbench.fleet.items import comes_to
+    from pytest_cloudbench.sync.item import LabItem
 
-
-@pytest.fixture
-def client_run(request: pytest.FixtureRequest, fleet: Agent) -> ClientRun:
-    """Measures the sync client of ``--client``, one parameter for each, on one agent while the others wait."""
-    from pytest_cloudbench.fleet.clients import client_run_of
-
-    return client_run_of(request.node, fleet, _chosen(request), _session(request.config).facts)
+    spec = _client or _chosen(request)
+    if "experiment" in comes_to(request.node, __name__):
+        pytest.fail("lab measures a client on one agent, experiment a provider on all: make two tests", pytrace=False)
+    new_folder = partial(tmp_path_factory.mktemp, "lab")
+    made = request.node.stash[_LAB] = LabItem(request.node, spec, fleet, _session(request.config).facts, new_folder)
+    yield made
+    made.close()
 
 
 def _gated(item: pytest.Item) -> Generator[None]:
-    """A phase of an item, which fails for gates that its results have broken; nothing where nothing is measured."""
+    """Run a phase of an item, and fail it if its results broke a gate. Does nothing if nothing is measured."""
     if item.config.stash.get(_SESSION, None) is None:
         return (yield)
-    from pytest_cloudbench.fleet.verdicts import gated
+    from contextlib import nullcontext
 
-    with gated(item):
+    from pytest_cloudbench.load.verdicts import gated
+
+    with gated(item), item.stash[_LAB].judged() if _LAB in item.stash else nullcontext():
         return (yield)
 
 
 def _chosen(request: pytest.FixtureRequest) -> str:
-    """What the command line chose for this fixture; only a test that names it among its arguments has that."""
+    """The command line's choice for this fixture. Only a test that names the fixture among its arguments has one."""
     if not hasattr(request, "param"):
         pytest.fail(
             f"the fixture {request.fixturename!r} was asked for at run time (request.getfixturevalue): name it among "
@@ -379,11 +416,46 @@ def _chosen(request: pytest.FixtureRequest) -> str:
 
 
 def _runs_alone(item: pytest.Item) -> bool:
-    if "benchmark" not in getattr(item, "fixturenames", ()) or item.stash.get(_EVERYWHERE, False):
+    if "benchmark" not in getattr(item, "fixturenames", ()) or _WHERE in item.stash:
         return False
     from pytest_cloudbench.fleet.items import uses_stock_benchmark
 
     return uses_stock_benchmark(item)
+
+
+def _is_asked_for(config: pytest.Config) -> bool:
+    """Returns whether the command line gives an option that only this plugin has."""
+    option = config.option
+    return bool(option.cloudbench_provider or option.cloudbench_fail or option.cloudbench_expectations)
+
+
+def _serve(config: pytest.Config) -> None:
+    from pytest_cloudbench.model import UsageError
+
+    try:
+        _session(config).serve()
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _serving(session: ControllerSession) -> Serving:
+    """Returns the object that answers the agents of a controller's session. Raises UsageError for bad input."""
+    from pytest_cloudbench import providers
+    from pytest_cloudbench.load.serving import Serving
+
+    option, cassette = session.config.option, None
+    if option.cloudbench_cassette is not None:
+        from pytest_cloudbench.load.cassette import check_options, header, open_cassette
+
+        check_options(option)
+        known = header(option)
+        if known:  # names of folders and files, and what is in them, are those of the recording
+            session.facts = replace(session.facts, run_id=known["run_id"], seed=known["seed"])
+        cassette = open_cassette(option, session.facts)
+        session.config.stash[_CASSETTE] = cassette
+    for spec in option.cloudbench_provider:
+        providers.check(spec, option.cloudbench_time_scale)
+    return Serving(session.config, session.facts, session, cassette)
 
 
 def _session(config: pytest.Config) -> Any:
@@ -392,6 +464,6 @@ def _session(config: pytest.Config) -> Any:
     if session is None:
         from pytest_cloudbench.fleet.worker import open_session
 
-        session = config.stash[_SESSION] = open_session(config)
+        session = config.stash[_SESSION] = open_session(config, _serving, at_once=_is_asked_for(config))
         _watch_items(config)
     return session

@@ -1,8 +1,8 @@
-"""Taking secrets out of texts, in whatever form a server or a library gives them back.
+"""Removing secrets from texts, in whatever encoding a server or a library echoes them.
 
-What may live here: what this process knows to be secret, and finding it. Pure but for that knowledge: whoever loads a
-credential or is issued one says so by ``learn``, and what people or other processes get to see passes ``clean``.
-What is logged passes it from the first ``learn`` on, whoever logs it and wherever it goes.
+What may live here: what this process knows to be secret, and finding it. Pure except for that knowledge: code that
+loads a credential or is issued one calls ``learn``, and everything shown to people or other processes passes ``clean``.
+From the first ``learn`` on, log records pass it too, whoever logs them.
 
 A secret is found as it is, and percent-encoded, escaped as in JSON, Python or HTML (any of its characters, also twice),
 in hexadecimal and in base64 of both alphabets, wherever in the encoded text it begins. Of a long one its beginning or
@@ -198,7 +198,7 @@ def learn(secrets: Iterable[str]) -> None:
 
 
 def on_learn(listener: Callable[[list[str]], object]) -> None:
-    """Tell what is learned from now on also to ``listener``, such as the one who shows this process's reports."""
+    """Also report what is learned from now on to ``listener``, such as the process that shows this one's reports."""
     _LISTENERS.append(listener)
 
 
@@ -228,7 +228,7 @@ def clean_log() -> None:
 
 
 def _clean_record(record: logging.LogRecord) -> None:
-    """One without a secret is left as it is."""
+    """A record without a secret is left unchanged."""
     try:
         message = record.getMessage()
     except Exception:  # it does not fit its arguments, which whoever formats it says, and shows both

@@ -72,7 +72,7 @@ class Replay:
     """Open loop: operations are due when a trace says, and each row says what it is and how big.
 
     Attributes:
-        trace: what is replayed.
+        trace: the trace to replay.
         scale: all times are divided by this: 60 replays an hour in a minute.
         from_first: times count from the trace's earliest row (a trace whose times are seconds since 1970).
     """
@@ -101,7 +101,7 @@ class Replay:
         return max(after - before for before, after in pairwise(first))
 
     def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
-        """The due times of at most ``count`` operations of one sensor; a trace knows no chance, so no seed."""
+        """The due times of at most ``count`` operations of one sensor; ``seed`` is unused."""
         origin = self.trace.begin_s if self.from_first else 0.0
         return [(time - origin) / self.scale for time in self.trace.time_s[self.trace.rows(sensor, count)]]
 

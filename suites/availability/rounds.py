@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from pytest_cloudbench.judge.shapes import Drift, availability, drift, fit_line
+from pytest_cloudbench.judge.stats import PERCENTILES, percentile
 from pytest_cloudbench.model import KIB
 from pytest_cloudbench.payload import RandomContent
-from pytest_cloudbench.shapes import Drift, availability, drift, fit_line
-from pytest_cloudbench.stats import PERCENTILES, percentile
 
 KEPT_PER_ROUND = 64
 """Hash calls of one size that a round writes down: of more, evenly spaced ranks."""

@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cloudbench.arrival import Threads
-from pytest_cloudbench.fleet.series import Plan, Series
+from pytest_cloudbench.load.messages import SeriesPlan
+from pytest_cloudbench.load.series import Series
 from pytest_cloudbench.model import KIB, Verb
 from pytest_cloudbench.payload import RandomContent, digest
 
 from .rounds import SizeClasses, checked, completed, counts, fold, hash_calls
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.experiment import Experiment, Result
+    from pytest_cloudbench.load.experiment import Experiment, Result
     from pytest_cloudbench.payload import Payloads
 
 READ_BACK = 0.1
@@ -42,7 +43,7 @@ SIZES_KB = {"quick": (100, 1024, 4096), "paper": (100, 1024, 10_240, 102_400)}
 FILES = {"quick": 18, "paper": 88}
 """In each round. 480 rounds of 88 are the 42,000 writes that Table III has for four of its providers."""
 
-PLANS = {"quick": Plan(rounds=3), "paper": Plan(rounds=480, duration_s=20 * 86_400, pause_s=3600)}
+PLANS = {"quick": SeriesPlan(rounds=3), "paper": SeriesPlan(rounds=480, duration_s=20 * 86_400, pause_s=3600)}
 """Twenty days (III.A), with a round in each hour, or else a daily course could not be seen."""
 
 TABLE_III = "Cloud-RAID 2012, Table III: 99.655 % to 100 % of 42,000 or 72,500 writes, 0 to 40 wrong hashes"
@@ -57,7 +58,7 @@ class _Options:
 
     files: int
     sizes_kb: tuple[int, ...]
-    plan: Plan
+    plan: SeriesPlan
     keeps_plan: bool
     resume: str | None
     keep: bool
@@ -73,7 +74,9 @@ def options(request: pytest.FixtureRequest) -> _Options:
     if option.cloudbench_pause is not None:
         plan = replace(plan, pause_s=option.cloudbench_pause)
     keeps_plan = option.cloudbench_duration is None and option.cloudbench_pause is None
-    return _Options(FILES[grid], SIZES_KB[grid], plan, keeps_plan, option.cloudbench_resume, option.cloudbench_keep)
+    return _Options(
+        FILES[grid], SIZES_KB[grid], plan, keeps_plan, option.cloudbench_resume, option.cloudbench_keep_files
+    )
 
 
 def test_series(experiment: Experiment, payloads: Payloads, options: _Options) -> None:
@@ -165,7 +168,7 @@ def _of_size(experiment: Experiment, size_kb: int, times: Mapping[str, Any], dou
     metrics = {name: times[name] for name in _SPREAD}
     return experiment.conclude(
         metrics, times["times_s"], stats_of="time of hash calls", label=f"{size_kb}kB", facts=facts, columns=columns,
-        doubts=doubts, published={"source": TABLE_I},
+        doubts=doubts, published={"source": TABLE_I}, spread={"hash_call_p50": times["times_s"]},
     )  # fmt: skip
 
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cloudbench.arrival import FixedInterval
+from pytest_cloudbench.judge.search import Bracket, BracketSearch
 from pytest_cloudbench.model import KIB
-from pytest_cloudbench.search import Bracket, BracketSearch
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.experiment import Experiment, Result
+    from pytest_cloudbench.load.experiment import Experiment, Result
     from pytest_cloudbench.payload import Payloads
 
 FILE_BYTES = 5 * KIB

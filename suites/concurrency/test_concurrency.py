@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.judge.shapes import knee
 from pytest_cloudbench.model import KIB, MIB, Verb
-from pytest_cloudbench.shapes import knee
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.experiment import Experiment, Result
+    from pytest_cloudbench.load.experiment import Experiment, Result
     from pytest_cloudbench.payload import Payloads
 
 FILES = 50

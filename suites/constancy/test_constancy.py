@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.judge.shapes import constancy
 from pytest_cloudbench.model import KIB, MIB, Verb
-from pytest_cloudbench.shapes import constancy
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.experiment import Experiment, Result
+    from pytest_cloudbench.load.experiment import Experiment, Result
     from pytest_cloudbench.payload import Payloads
 
 SIZES = {"quick": {"100KB": 100 * KIB}, "paper": {"1MB": MIB, "10MB": 10 * MIB}}

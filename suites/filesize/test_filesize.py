@@ -10,11 +10,11 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.judge.shapes import fit_line
 from pytest_cloudbench.model import KIB, MIB, Verb
-from pytest_cloudbench.shapes import fit_line
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.experiment import Experiment
+    from pytest_cloudbench.load.experiment import Experiment
     from pytest_cloudbench.payload import Payloads
 
 SIZES = {"1KB": KIB, "10KB": 10 * KIB, "100KB": 100 * KIB} | {f"{size}MB": size * MIB for size in (1, 5, 10, 15, 20)}

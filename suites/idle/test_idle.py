@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cloudbench.detect.rhythm import Rhythm, rhythm
-from pytest_cloudbench.fleet.acting import watch
-from pytest_cloudbench.systems.activity import Act
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.sync import SyncItem
-    from pytest_cloudbench.systems.activity import Window
+    from pytest_cloudbench.sync.activity import Window
+    from pytest_cloudbench.sync.item import LabItem
 
 SOURCE = "Benchmarking personal cloud storage, IMC 2013, section 3.1, Figure 1"
 LOGIN = "SkyDrive about 150 kB, the others a quarter of it"
@@ -38,16 +36,14 @@ DAY_S = 86_400
 def idle_s(pytestconfig: pytest.Config, grid: str) -> float:
     """How long the client is left alone."""
     given: float | None = pytestconfig.option.cloudbench_idle_seconds
-    if given is not None and not 1 <= given < float("inf"):
-        raise pytest.UsageError(f"--idle-seconds {given:g}: expected a second or more")
     return IDLE_S[grid] if given is None else given
 
 
-def test_login(sync_session: SyncItem) -> None:
+def test_login(lab: LabItem) -> None:
     """Figure 1, its beginning: both halves start, the client connects and finds out that there is nothing to do."""
-    login, _ = watch(sync_session, [])
-    if login is None and sync_session.facts.outside is not None:
-        pytest.skip(f"client {sync_session.spec}: it runs already, and nobody here starts it")
+    login = lab.login()
+    if login is None and lab.facts.outside is not None:
+        pytest.skip(f"client {lab.spec}: it runs already, and nobody here starts it")
     if login is None:
         pytest.skip("the client was started by another test; run this one first")
     size, delay_s = login.wire_bytes, login.sync_delay_s
@@ -55,7 +51,7 @@ def test_login(sync_session: SyncItem) -> None:
         "login_bytes": size, "login_kb": None if size is None else size / 1e3, "login_up_bytes": login.up_bytes,
         "login_down_bytes": login.down_bytes, "connections": login.syns, "cpu_s": login.cpu_s, "imc_2013": LOGIN,
     }  # fmt: skip
-    result = sync_session.conclude(
+    result = lab.conclude(
         {"login_traffic": size},
         [delay_s or login.duration_s],
         stats_of="from the start of both halves to the last payload before the client was ready",
@@ -67,14 +63,10 @@ def test_login(sync_session: SyncItem) -> None:
     result.check()
 
 
-def test_idle(sync_session: SyncItem, idle_s: float) -> None:
+def test_idle(lab: LabItem, idle_s: float) -> None:
     """Figure 1, the rest of it: background traffic, and how often the client asks for news."""
 
-    def rest() -> int:
-        sync_session.lab.session.client.idle(idle_s)
-        return 0
-
-    _, [seen] = watch(sync_session, [Act("idle", rest, is_synced=False)])
+    seen = lab.idle(idle_s)
     found = rhythm(seen.events_s, seen.duration_s)
     size, lasted_s = sample(seen, found)
     interval_s = max(1.0, round(seen.duration_s / INTERVALS, 1))
@@ -89,14 +81,14 @@ def test_idle(sync_session: SyncItem, idle_s: float) -> None:
         "interval_s": interval_s, "interval_bytes": seen.every(interval_s),
         "events_s": [round(each, 3) for each in seen.events_s[:1000]], "events": len(seen.events_s), "imc_2013": IDLE,
     }  # fmt: skip
-    result = sync_session.conclude(
+    result = lab.conclude(
         {"idle_traffic": 8 * per_s, "polling_period": found.period_s},
         [found.period_s or seen.duration_s],
         stats_of="polling period" if found.period_s else "how long the client was left alone: it has no known period",
         columns=("left_alone", "events", "polling", "idle_bit_per_s", "mb_per_day"),
         facts=facts,
         published={"source": SOURCE, "idle_traffic": IDLE},
-        notes=[f"{sync_session.spec}: {found.evidence[-1]}; {note}"],
+        notes=[f"{lab.spec}: {found.evidence[-1]}; {note}"],
     )
     result.check()
 

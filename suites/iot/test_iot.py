@@ -17,7 +17,7 @@ from pytest_cloudbench.arrival import FixedInterval, ThinkTime
 from pytest_cloudbench.model import KIB
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.experiment import Experiment
+    from pytest_cloudbench.load.experiment import Experiment
     from pytest_cloudbench.payload import Payloads
 
 FILE_BYTES = 5 * KIB

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cloudbench.link import Way
-from pytest_cloudbench.systems.repeats import mean_of, means, recovery
-from pytest_cloudbench.systems.transfers import Interruption, Transfers
-from pytest_cloudbench.systems.workloads import Workload
+from pytest_cloudbench.sync.changes import Workload
+from pytest_cloudbench.sync.transfers import PlannedInterruption, mean_of, means, recovery
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.clients.base import SyncClient
-    from pytest_cloudbench.fleet.clients import ClientRun, Place
-    from pytest_cloudbench.fleet.experiment import Result
+    from pytest_cloudbench.load.experiment import Result
+    from pytest_cloudbench.sync.item import LabItem
 
 KB, MB = 1000, 1_000_000
 SOURCE = "Cui, Lai and Dai, A first look at mobile cloud storage services"
@@ -65,59 +63,40 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, values, ids=ids)
 
 
-def test_figure_5(client_run: ClientRun, grid: str, rtt_ms: int) -> None:
+def test_figure_5(lab: LabItem, grid: str, rtt_ms: int) -> None:
     """Figure 5: completion time of one large and of ten smaller files by the round trip time."""
-    way = Way(delay_ms=rtt_ms / 2)
-    done = client_run.measure(lambda client, place: measure(client, place, grid, way, FIGURE_5_SETS))
     published = {"source": f"{SOURCE}, Figure 5", "completion": DRAWN}
-    errors = [each["error"] for transfers in done["transfers"] for each in transfers]
-    client_run.settle(conclude(client_run, grid, done, {"rtt_ms": rtt_ms}, published), errors)
+    lab.settle(transferred(lab, grid, Way(delay_ms=rtt_ms / 2), FIGURE_5_SETS, {"rtt_ms": rtt_ms}, published))
 
 
-def test_loss(client_run: ClientRun, grid: str, loss: float) -> None:
+def test_loss(lab: LabItem, grid: str, loss: float) -> None:
     """Section "Sync completion time": the same by packet loss, of which the paper prints one sentence."""
-    way = Way(delay_ms=LOSS_RTT_MS / 2, loss=loss)
-    done = client_run.measure(lambda client, place: measure(client, place, grid, way, (LOSS_SET,)))
     said = "at 10 percent Google Drive never synchronizes: it sends the same chunk again and again"
-    client_run.settle(conclude(client_run, grid, done, {"loss": loss}, {"source": SOURCE, "completion": said}))
+    published = {"source": SOURCE, "completion": said}
+    way = Way(delay_ms=LOSS_RTT_MS / 2, loss=loss)
+    lab.settle(transferred(lab, grid, way, (LOSS_SET,), {"loss": loss}, published), must_sync=False)
 
 
-def measure(client: SyncClient, place: Place, grid: str, way: Way, sets: Sequence[str]) -> dict[str, Any]:
-    """The sets, one after another on one link, as plain data."""
-    with Transfers(
-        client, place.workdir, captures=place.captures, seed=place.seed, up=way, timeout_s=TIMEOUT_S[grid], stream_s=0.0
-    ) as transfers:
-        found: list[list[dict[str, Any]]] = []
-        for name in sets:
-            if found and not found[-1][-1]["is_synced"]:
-                break  # it is out of sync, or has ended
-            found.append([each.as_dict() for each in transfers.run(Workload(*SETS[name]), REPEATS[grid])])
-        return {"sets": list(sets), "transfers": found, **about(transfers)}
-
-
-def about(transfers: Transfers) -> dict[str, Any]:
-    """What was measured with, as plain data."""
-    return {
-        "setting": transfers.record(), "doubts": transfers.doubts(), "client_versions": dict(transfers.versions),
-    }  # fmt: skip
-
-
-def conclude(
-    client_run: ClientRun, grid: str, done: Mapping[str, Any], params: Mapping[str, Any], published: Mapping[str, Any]
+def transferred(
+    lab: LabItem, grid: str, way: Way, sets: Sequence[str], params: Mapping[str, Any], published: Mapping[str, Any]
 ) -> list[Result]:  # fmt: skip
-    """An entry for each set that was tried. A set that does not come over is a finding, and no reason for doubt."""
-    delivered, results = done["setting"]["link"]["delivered"], []
-    asked_ms = sum(done["setting"]["link"]["asked"][way]["delay_ms"] for way in ("up", "down"))
-    for name, transfers in zip(done["sets"], done["transfers"], strict=False):
+    """An entry for each set, one after another on one link, up to the first that is not transferred.
+
+    A set that is not transferred is a finding, not a doubt.
+    """
+    lab.rebuild(way, stream_s=0.0, timeout_s=TIMEOUT_S[grid])
+    delivered, results = lab.setting["link"]["delivered"], []
+    for name in sets:
+        transfers = [each.as_dict() for each in lab.transfer(Workload(*SETS[name]), REPEATS[grid])]
         numbers = means(transfers)
         ended = sum(each["is_synced"] for each in transfers)
         facts = {
-            **{key: numbers.pop(key) for key in [*numbers] if key not in METRICS}, "setting": done["setting"],
-            "synced": f"{ended} of {len(transfers)}", "transfers": transfers, "asked_ms": asked_ms,
+            **{key: numbers.pop(key) for key in [*numbers] if key not in METRICS},
+            "synced": f"{ended} of {len(transfers)}", "transfers": transfers, "asked_ms": 2 * way.delay_ms,
             "delivered_ms": delivered["rtt_ms"], "delivered_loss_share": delivered["up"]["loss"],
         }  # fmt: skip
         notes = [f"not in sync after all: {each['error']}" for each in transfers if each["error"]]
-        result = client_run.conclude(
+        result = lab.conclude(
             numbers,
             [each["synced_s"] for each in transfers if each["synced_s"]] or [TIMEOUT_S[grid]],
             stats_of="time from the change until the other side was seen to have it",
@@ -126,10 +105,12 @@ def conclude(
             params={"set": name, **params},
             facts=facts,
             published=published,
-            doubts=[*(reason for each in transfers for reason in each["reasons"]), *done["doubts"]],
-            notes=[*notes, *setting_notes(done["setting"], transfers)],
+            doubts=[*(reason for each in transfers for reason in each["reasons"]), *lab.doubts()],
+            notes=[*notes, *setting_notes(lab.setting, transfers)],
         )
         results.append(result)
+        if not transfers[-1]["is_synced"]:
+            break  # it is out of sync, or has ended
     return results
 
 
@@ -143,16 +124,15 @@ def setting_notes(setting: Mapping[str, Any], transfers: Sequence[Mapping[str, A
     return notes
 
 
-def test_figure_4(client_run: ClientRun, grid: str, how: str, files: str) -> None:
+def test_figure_4(lab: LabItem, grid: str, how: Any, files: str) -> None:
     """Figure 4: extra traffic when the connection ends in the middle of the upload, and the time until all is there."""
-    done = client_run.measure(lambda client, place: interrupted(client, place, grid, how, files))
-    pairs = done["pairs"]
+    pairs = interrupted(lab, grid, how, files)
     found = [recovery(first, second) for first, second in pairs]
     last, wrong = found[-1], [reason for pair in pairs for each in pair for reason in each["reasons"]]
     if any(each["how_recovered"] == "not interrupted" for each in found):
         wrong.append("less than half of the content's bytes passed, so nothing was interrupted")
     rounds_s = [second["synced_s"] for _, second in pairs if second["synced_s"]]
-    result = client_run.conclude(
+    result = lab.conclude(
         {key: mean_of([each[key] for each in found]) for key in ("recovery", "recovery_overhead")},
         rounds_s or [TIMEOUT_S[grid]],
         stats_of="time from the change until the other side was seen to have it, with the interruption",
@@ -165,35 +145,28 @@ def test_figure_4(client_run: ClientRun, grid: str, how: str, files: str) -> Non
             "run_again": any(second["interrupted"].get("run_again") for _, second in pairs),
             "passed_bytes": last["passed_bytes"], "interrupted_at_byte": last["interrupted_at_byte"],
             "undisturbed_s": mean_of([first["completion_s"] for first, _ in pairs]),
-            "pairs": pairs, "setting": done["setting"],
+            "pairs": pairs,
         },
         published={
             "source": f"{SOURCE}, Figure 4",
             "recovery_overhead": "drawn only: Box sends the whole file again, Google Drive (260 kB chunks) the least; "
             "for 10 x 1 MB all send little again",
         },
-        doubts=[*wrong, *done["doubts"]],
+        doubts=[*wrong, *lab.doubts()],
         notes=[f"{how}: {second['error']}" for _, second in pairs if second["error"]],
     )  # fmt: skip
-    client_run.settle([result], [first["error"] for first, _ in pairs])
+    lab.settle([result])
 
 
-def interrupted(client: SyncClient, place: Place, grid: str, how: Any, files: str) -> dict[str, Any]:
+def interrupted(lab: LabItem, grid: str, how: Any, files: str) -> list[list[dict[str, Any]]]:
     """An undisturbed transfer and one that is interrupted when half of the content has passed, as often as asked."""
     workload, pairs = Workload(*SETS[files]), []
-    duration_s = BLACK_HOLE_S[grid] if how == "black_hole" else None
-    with Transfers(
-        client, place.workdir, captures=place.captures, seed=place.seed, up=FIGURE_4_LINK, interruptible=True,
-        timeout_s=TIMEOUT_S[grid], stream_s=1.0,
-    ) as transfers:  # fmt: skip
-        for _ in range(REPEATS[grid]):
-            first = transfers.run(workload)[0]
-            if not first.is_synced:
-                pairs.append([first.as_dict(), first.as_dict()])
-                break
-            asked = Interruption(how, workload.total_bytes // 2, duration_s)
-            second = transfers.run(workload, interruption=asked)[0]
-            pairs.append([first.as_dict(), second.as_dict()])
-            if not second.is_synced:
-                break
-        return {"pairs": pairs, **about(transfers)}
+    asked = PlannedInterruption(how, workload.total_bytes // 2, BLACK_HOLE_S[grid] if how == "black_hole" else None)
+    lab.rebuild(FIGURE_4_LINK, stream_s=1.0, interruptible=True, timeout_s=TIMEOUT_S[grid])
+    for _ in range(REPEATS[grid]):
+        first = lab.transfer(workload)[0]
+        second = lab.transfer(workload, interruption=asked)[0] if first.is_synced else first
+        pairs.append([first.as_dict(), second.as_dict()])
+        if not second.is_synced:
+            break
+    return pairs

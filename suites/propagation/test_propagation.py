@@ -6,24 +6,19 @@ one clock. docs/suites/propagation.md says what the numbers mean.
 
 from __future__ import annotations
 
-import threading
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.link import Link, Way
-from pytest_cloudbench.systems.network import link_doubts, measure_link
-from pytest_cloudbench.systems.propagation import propagate
-from pytest_cloudbench.systems.repeats import mean_of
-from pytest_cloudbench.systems.workloads import Workload
+from pytest_cloudbench.link import Way
+from pytest_cloudbench.sync.changes import Workload
+from pytest_cloudbench.sync.transfers import mean_of
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.clients.base import SyncClient
-    from pytest_cloudbench.fleet.clients import ClientRun, Place
+    from pytest_cloudbench.sync.item import LabItem
 
 KB, MB = 1000, 1_000_000
 SETS = {
@@ -47,39 +42,53 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def test_propagation(client_run: ClientRun, grid: str) -> None:
+def test_propagation(lab: LabItem, grid: str) -> None:
     """The time from the appearance of files until the other device has all of them, equal byte for byte."""
-    name = client_run.spec.partition("?")[0]
+    name = lab.spec.partition("?")[0]
     device = DEVICES.get(name, {"reason": "suites/propagation/devices.toml does not say what its other half is"})
     if "reason" in device:
         pytest.skip(f"{name} has no second device: {device['reason']}")
     second = device.get("second", {})
-    done = client_run.measure(lambda client, place: measure(client, place, grid), **second.get("options", {}))
-    if done["side"] == "device":
+    lab.rebuild(LINK, stream_s=0.0, timeout_s=TIMEOUT_S[grid], options=second.get("options", {}))
+    receiver = lab.client.receiver()
+    assert receiver is not None, "devices.toml skips clients whose other side is not here"
+    if receiver.side == "device":
         device = second
-    added = [f"{name}={value} was added to the client's options" for name, value in done["added_options"].items()]
     results = []
-    for each, arrivals in zip(SIZES[grid], done["arrivals"], strict=False):
+    for each in SIZES[grid]:
+        arrivals = repeated(lab, each, grid)
         arrived = [one for one in arrivals if not one["error"]]
         highs = [one["high_s"] for one in arrived]
         # At a server it is not yet on another device: that is another quantity, under another name.
         name_of = "reaches_server_s" if device["device"] == "server" else "propagation"
         published = {"source": "syncthing's own benchmark: 50,000 files", "propagation": SYNCTHINGS_S}
-        result = client_run.conclude(
+        result = lab.conclude(
             {name_of: mean_of(highs), "tue": tue(arrived)},
             highs or [TIMEOUT_S[grid]],
             stats_of="time from the change until the first look that found all files intact at the other side",
             columns=(name_of, *COLUMNS),
             label=each.replace(" ", ""),
             params={"set": each},
-            facts={**numbers(arrived, done["side"]), "arrived": f"{len(arrived)} of {len(arrivals)}",
-                   "arrivals": arrivals, "other_side": device["device"], "setting": done["setting"]},
+            facts={**numbers(arrived, receiver.side), "arrived": f"{len(arrived)} of {len(arrivals)}",
+                   "arrivals": arrivals, "other_side": device["device"]},
             published=published if each == ONCE and name_of == "propagation" else None,
-            doubts=done["doubts"],
-            notes=[f"other side: {device['what']}", *added, *(one["error"] for one in arrivals if one["error"])],
+            doubts=lab.doubts(),
+            notes=[f"other side: {device['what']}", *(one["error"] for one in arrivals if one["error"])],
         )  # fmt: skip
         results.append(result)
-    client_run.settle(results, [each["error"] for arrivals in done["arrivals"] for each in arrivals])
+        if arrivals[-1]["error"]:
+            break
+    lab.settle(results)
+
+
+def repeated(lab: LabItem, name: str, grid: str) -> list[dict[str, Any]]:
+    """A set as often as asked, up to the first that does not arrive, as plain data."""
+    found: list[dict[str, Any]] = []
+    for _ in range(1 if name == ONCE else REPEATS[grid]):
+        found.append(lab.propagate(Workload(*SETS[name]), phase_s=PHASE_S).as_dict())
+        if found[-1]["error"]:
+            break
+    return found
 
 
 def numbers(arrived: Sequence[dict[str, Any]], other: str) -> dict[str, Any]:
@@ -107,39 +116,3 @@ def moved(arrival: dict[str, Any]) -> int | None:
 def tue(arrived: Sequence[dict[str, Any]]) -> float | None:
     """Bytes that the link carried, both ways, over bytes of content."""
     return mean_of([(one["up_bytes"] + one["down_bytes"]) / one["content_bytes"] for one in arrived])
-
-
-def measure(client: SyncClient, place: Place, grid: str) -> dict[str, Any]:
-    """All sets, one after another on one link, as plain data; it ends with the first that does not arrive."""
-    arrivals: list[list[dict[str, Any]]] = []
-    with Link(LINK) as link:
-        measure_link(link, stream_s=0.0)
-        try:
-            client.prepare(
-                place.workdir / "client", server_address=link.address("server"), client_address=link.address("client"),
-                runner=link,
-            )  # fmt: skip
-            client.start()
-            receiver = client.receiver()
-            assert receiver is not None, "devices.toml skips clients whose other side is not here"
-            for each in SIZES[grid]:
-                if arrivals and arrivals[-1][-1]["error"]:
-                    break
-                arrivals.append([])
-                for number in range(1 if each == ONCE else REPEATS[grid]):
-                    name, seed = f"{each.replace(' ', '')}-{number}", f"{place.seed}/{each}/{number}"
-                    threading.Event().wait(Random(seed).uniform(0, PHASE_S))
-                    arrival = propagate(
-                        client, receiver, link, Workload(*SETS[each]),
-                        stage=place.workdir / "stage", name=name, seed=seed, timeout_s=TIMEOUT_S[grid],
-                    )  # fmt: skip
-                    arrivals[-1].append(arrival.as_dict())
-                    if arrival.error:
-                        break
-            versions = dict(client.versions())
-        finally:
-            client.stop()
-        return {
-            "arrivals": arrivals, "side": receiver.side, "client_versions": versions, "doubts": link_doubts(link),
-            "setting": {"client": client.facts.name, "client_versions": versions, "link": link.record()},
-        }  # fmt: skip

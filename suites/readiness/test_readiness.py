@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.fleet.readiness import measure_readiness
+from pytest_cloudbench.load.readiness import measure_readiness
 from pytest_cloudbench.model import KIB, MIB
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.experiment import Experiment
+    from pytest_cloudbench.load.experiment import Experiment
     from pytest_cloudbench.payload import Payloads
 
 PUBLISHED_MS = {

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.judge.search import BestLevel, LevelSearch
 from pytest_cloudbench.model import MIB
-from pytest_cloudbench.search import BestLevel, LevelSearch
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.experiment import Experiment, Result
+    from pytest_cloudbench.load.experiment import Experiment, Result
     from pytest_cloudbench.payload import Payloads
 
 SIZES_MB = {"quick": (10,), "paper": (1, 10, 100)}
@@ -89,4 +89,5 @@ def _conclude(
             "refused": sorted(refused), "probes": best.probes, "noise": best.noise, "is_complete": best.is_complete,
         },
         notes=notes,
+        spread=times_s,
     ).check()  # fmt: skip

@@ -15,7 +15,7 @@ from pytest_cloudbench.detect import CAPABILITIES, Observation, Step
 from pytest_cloudbench.model import MIB
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.sync import SyncItem
+    from pytest_cloudbench.sync.item import LabItem
 
 IMC = "Benchmarking personal cloud storage, IMC 2013"
 TABLE_1 = {
@@ -74,21 +74,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, values)
 
 
-def test_table_1(sync_session: SyncItem) -> None:
+def test_table_1(lab: LabItem) -> None:
     """Table 1 and sections 4.1 to 4.5: chunking, bundling, deduplication, delta encoding and compression."""
     results = []
-    verdicts = sync_session.examine()
+    verdicts = lab.examine()
     for capability in CAPABILITIES:
         verdict, (name, printed) = verdicts[capability], TABLE_1[capability]
         value = {"yes": 1, "no": 0}.get(verdict.answer)
         results.append(
-            sync_session.conclude(
+            lab.conclude(
                 {capability: value},
                 rounds_s=[max(verdict.confidence, 1e-9)],
                 stats_of="confidence: distance of the deciding number from its bound, 0 to 1",
                 columns=("answer", "how", "confidence", "imc_2013_yes"),
-                label=f"{name}-{sync_session.spec}",
-                params={"capability": name, "service": sync_session.spec},
+                label=name,
+                params={"capability": name, "service": lab.spec},
                 facts={
                     capability: verdict.answer, "answer": verdict.answer, "how": verdict.detail,
                     "confidence": verdict.confidence, "evidence": list(verdict.evidence),
@@ -101,29 +101,29 @@ def test_table_1(sync_session: SyncItem) -> None:
         result.check()
 
 
-def test_figure_3(sync_session: SyncItem, files: int) -> None:
+def test_figure_3(lab: LabItem, files: int) -> None:
     """Section 4.2 and Figure 3: as many bytes in more and more files; the figure counts SYNs of 100 files of 10 kB."""
     kind = "few" if files <= 10 else "many"
-    idle, seen = sync_session.measure([IDLE, Step(kind, FIGURE_3_BYTES, files)])
+    idle, seen = lab.measure([IDLE, Step(kind, FIGURE_3_BYTES, files)])
     syns = {100: "Google Drive 100, Cloud Drive 400"}.get(files, "-")
     facts = {"syns": seen.syns, "exchanges": seen.exchanges, "bursts": seen.bursts, "imc_2013_syns": syns}
     columns = ("syns", "exchanges", "bursts", "completion_s", "tue", "imc_2013_syns")
-    _conclude(sync_session, [idle, seen], columns, facts, {"source": f"{IMC}, Figure 3", "syns": syns})
+    _conclude(lab, [idle, seen], columns, facts, {"source": f"{IMC}, Figure 3", "syns": syns})
 
 
-def test_figure_4(sync_session: SyncItem, where: str, size_bytes: int) -> None:
+def test_figure_4(lab: LabItem, where: str, size_bytes: int) -> None:
     """Section 4.4 and Figure 4: 100 kB are added to a file, at its end or at a random place; how much is sent?"""
     edit = Step("append" if where == "end" else "spliced", FIGURE_4_BYTES)
-    idle, _, seen = sync_session.measure([IDLE, Step("new", size_bytes - FIGURE_4_BYTES), edit])
+    idle, _, seen = lab.measure([IDLE, Step("new", size_bytes - FIGURE_4_BYTES), edit])
     drawn = "drawn only: Dropbox near the added 100 kB, the others near the file; Wuala less by chunks that stay"
     facts = {"uploaded_mb": seen.up_bytes / 1e6, "file_mb": seen.size_bytes / 1e6, "imc_2013": "drawn only"}
     columns = ("file_mb", "uploaded_mb", "tue", "imc_2013")
-    _conclude(sync_session, [idle, seen], columns, facts, {"source": f"{IMC}, Figure 4", "uploaded": drawn})
+    _conclude(lab, [idle, seen], columns, facts, {"source": f"{IMC}, Figure 4", "uploaded": drawn})
 
 
-def test_figure_5(sync_session: SyncItem, content: str, size_bytes: int) -> None:
+def test_figure_5(lab: LabItem, content: str, size_bytes: int) -> None:
     """Section 4.5 and Figure 5: text, random bytes, and words that pretend to be a JPEG image."""
-    idle, seen = sync_session.measure([IDLE, Step(FIGURE_5_KINDS[content], size_bytes)])
+    idle, seen = lab.measure([IDLE, Step(FIGURE_5_KINDS[content], size_bytes)])
     drawn = {
         "text": "drawn only: Dropbox and Google Drive send less than the file",
         "random": "drawn only: all send the file, Dropbox most beside it",
@@ -132,40 +132,40 @@ def test_figure_5(sync_session: SyncItem, content: str, size_bytes: int) -> None
     zlib_mb = None if seen.zlib_bytes is None else seen.zlib_bytes / 1e6
     facts = {"uploaded_mb": seen.up_bytes / 1e6, "zlib_mb": zlib_mb, "imc_2013": drawn.partition(": ")[2]}
     columns = ("uploaded_mb", "zlib_mb", "tue", "imc_2013")
-    _conclude(sync_session, [idle, seen], columns, facts, {"source": f"{IMC}, Figure 5", "uploaded": drawn})
+    _conclude(lab, [idle, seen], columns, facts, {"source": f"{IMC}, Figure 5", "uploaded": drawn})
 
 
-def test_figure_4_8(sync_session: SyncItem, size_mb: int) -> None:
+def test_figure_4_8(lab: LabItem, size_mb: int) -> None:
     """Thesis, Figure 4.8: sparse files of 1 to 500 MB made almost the same traffic (to within 3.6 KB)."""
-    idle, seen = sync_session.measure([IDLE, Step("sparse", size_mb * 1_000_000)])
+    idle, seen = lab.measure([IDLE, Step("sparse", size_mb * 1_000_000)])
     facts = {"file_mb": size_mb, "thesis": "the same for all sizes"}
     published = {"source": f"{THESIS}, Figure 4.8", "traffic": "drawn only; largest less smallest is 3.6 KB"}
-    _conclude(sync_session, [idle, seen], ("file_mb", "traffic_mb", "tue", "thesis"), facts, published)
+    _conclude(lab, [idle, seen], ("file_mb", "traffic_mb", "tue", "thesis"), facts, published)
 
 
-def test_figure_4_10(sync_session: SyncItem, grid: str, percent: int) -> None:
+def test_figure_4_10(lab: LabItem, grid: str, percent: int) -> None:
     """Thesis, Figures 4.9 and 4.10: versions of a file share a part, which delta encoding does not send again."""
     size, versions = FIGURE_4_10_MB[grid] * 1_000_000, FIGURE_4_10_VERSIONS[grid]
     version = Step("version", share=percent / 100)
-    idle, *seen = sync_session.measure([IDLE, Step("new", size), *[version] * (versions - 1)])
+    idle, *seen = lab.measure([IDLE, Step("new", size), *[version] * (versions - 1)])
     expected_mb = size * (percent + versions * (100 - percent)) / 100 / 1e6
     facts = {"versions": versions, "whole_mb": versions * size / 1e6, "delta_encoded_mb": expected_mb}
     published = {"source": f"{THESIS}, Figure 4.10", "traffic": "drawn only, beside the traffic with delta encoding"}
-    _conclude(sync_session, [idle, *seen], ("versions", "whole_mb", "delta_encoded_mb", "traffic_mb"), facts, published)
+    _conclude(lab, [idle, *seen], ("versions", "whole_mb", "delta_encoded_mb", "traffic_mb"), facts, published)
 
 
-def test_table_4_7(sync_session: SyncItem, size: str, files: int) -> None:
+def test_table_4_7(lab: LabItem, size: str, files: int) -> None:
     """Thesis, Table 4.7: files of the same content, one after another; 25.58 MB were sent for three of 20 MB."""
     bytes_each = int(size.partition(" ")[0]) * 1_000_000
-    idle, *seen = sync_session.measure([IDLE, Step("new", bytes_each), *[Step("copy")] * (files - 1)])
+    idle, *seen = lab.measure([IDLE, Step("new", bytes_each), *[Step("copy")] * (files - 1)])
     printed = TABLE_4_7_MB.get((size, files))
     facts = {"whole_mb": files * bytes_each / 1e6, "published_mb": printed}
     published = {"source": f"{THESIS}, Table 4.7", "traffic_mb": printed}
-    _conclude(sync_session, [idle, *seen], ("whole_mb", "traffic_mb", "published_mb"), facts, published)
+    _conclude(lab, [idle, *seen], ("whole_mb", "traffic_mb", "published_mb"), facts, published)
 
 
 def _conclude(
-    item: SyncItem,
+    lab: LabItem,
     seen: Sequence[Observation],
     columns: Sequence[str],
     facts: dict[str, Any],
@@ -185,7 +185,7 @@ def _conclude(
         "cpu_s": phases[-1].cpu_s,
     }  # fmt: skip
     rounds_s = [each.duration_s for each in phases]
-    item.conclude(
+    lab.conclude(
         metrics, rounds_s, stats_of="time from the change until in sync and quiet", columns=columns,
         facts={**about, **facts}, published=published,
     ).check()  # fmt: skip

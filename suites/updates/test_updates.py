@@ -6,7 +6,6 @@ Streams of updates are written into a file in place, each at its own time, whate
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.fleet.acting import watch
-from pytest_cloudbench.model import KIB, MIB, Content, chunks
+from pytest_cloudbench.judge.stats import PERCENTILES, percentile
+from pytest_cloudbench.model import KIB, MIB, Content
 from pytest_cloudbench.payload.contents import Literal
-from pytest_cloudbench.stats import PERCENTILES, percentile
-from pytest_cloudbench.systems.activity import Act, Played, play
+from pytest_cloudbench.sync.activity import Act
+from pytest_cloudbench.sync.changes import Played, play
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.sync import SyncItem
     from pytest_cloudbench.payload import Payloads
     from pytest_cloudbench.payload.edits import Edit
-    from pytest_cloudbench.systems.activity import Window
+    from pytest_cloudbench.sync.activity import Window
+    from pytest_cloudbench.sync.item import LabItem
 
 SOURCE = "Efficient Batched Synchronization in Dropbox-like Cloud Storage Services (UDS), 2013, Dropbox 0.7.1"
 
@@ -85,16 +84,13 @@ def bytes_of(size: str) -> int:
     return int(number) * {"B": 1, "KB": KIB, "MB": MIB}[unit]
 
 
-def test_table_1(sync_session: SyncItem, payloads: Payloads, grid: str, size: str) -> None:
+def test_table_1(lab: LabItem, payloads: Payloads, grid: str, size: str) -> None:
     """Table 1: traffic, TUE and sync delay of a new file, which is a JPEG image (but for that of 1 byte)."""
     size_bytes = bytes_of(size)
     made = payloads.random(size_bytes) if size_bytes == 1 else payloads.jpeg(size_bytes)
-    session = sync_session.lab.session
-    acts = [resting(sync_session)]
-    for number in range(REPEATS[grid]):
-        staged = write(session.workdir / f"{size.replace(' ', '')}-{number}", made.content(0, number))
-        acts.append(Act("new", partial(moved_in, staged, session.client.folder)))
-    _, [idle, *seen] = watch(sync_session, acts)
+    name = size.replace(" ", "")
+    new = [lab.new_file(name, made.content(0, number), label="new")[1] for number in range(REPEATS[grid])]
+    idle, *seen = lab.watch([lab.rest(IDLE_S), *new])
     delays_s = [each.sync_delay_s for each in seen if each.sync_delay_s is not None]
     if len(delays_s) < len(seen):
         pytest.skip("inconclusive: the file got there, and no payload was seen")
@@ -102,7 +98,7 @@ def test_table_1(sync_session: SyncItem, payloads: Payloads, grid: str, size: st
     mean_s = sum(delays_s) / len(delays_s)
     facts = {**sums(idle, seen), "sync_delay_s": mean_s, "uds_tue": alpha, "uds_delay_s": delay_s}
     facts |= {"files": len(seen), "kb_per_file": facts["traffic_kb"] / len(seen)}
-    result = sync_session.conclude(
+    result = lab.conclude(
         {"tue": facts["tue"], "sync_delay": mean_s},
         delays_s,
         stats_of="sync delay: from the new file to the last payload before the server had it",
@@ -114,29 +110,28 @@ def test_table_1(sync_session: SyncItem, payloads: Payloads, grid: str, size: st
     result.check()
 
 
-def test_appends(sync_session: SyncItem, payloads: Payloads, interval_s: float, count: int) -> None:
+def test_appends(lab: LabItem, payloads: Payloads, interval_s: float, count: int) -> None:
     """Figures 4 to 7, 9 and 12: random bytes are appended one by one to an empty file."""
     stream = payloads.updates("byte_appends", interval_s=interval_s, until_bytes=count)
-    streamed(sync_session, stream, "appends", "Figures 4 to 7 and 12", APPENDED.get(interval_s))
+    streamed(lab, stream, "appends", "Figures 4 to 7 and 12", APPENDED.get(interval_s))
 
 
-def test_delays(sync_session: SyncItem, payloads: Payloads, grid: str, append_bytes: int, count: int) -> None:
+def test_delays(lab: LabItem, payloads: Payloads, grid: str, append_bytes: int, count: int) -> None:
     """Figures 8, 9 and 11: random bytes are appended, each time when what came before is in sync and all is quiet."""
-    client = sync_session.lab.session.client
-    path, created = new_file(sync_session, "delays", Literal(b""))
+    path, created = lab.new_file("delays", Literal(b""))
     size, is_figure_8 = count * append_bytes, append_bytes == 1
     acts = [created]
     for _, edit in payloads.updates("byte_appends", block_bytes=append_bytes, until_bytes=size):
-        acts += [resting(sync_session, REST_S[grid]), Act("append", partial(appended, path, edit))]
-    _, [_, *seen] = watch(sync_session, acts)
+        acts += [lab.rest(REST_S[grid]), Act("append", partial(appended, path, edit))]
+    _, *seen = lab.watch(acts)
     rests, appends = seen[::2], seen[1::2]
     start_ups_s = [each.start_up_s for each in appends if each.start_up_s is not None]
     delays_s = [each.sync_delay_s for each in appends if each.sync_delay_s is not None]
     if min(len(start_ups_s), len(delays_s)) < count:
         pytest.skip("inconclusive: an append got there, and no payload was seen")
     figures = {**spread("start_up", start_ups_s), **spread("sync_delay", delays_s)}
-    note = f"{sync_session.spec}: it does not watch its folder; its start-up begins with being run"
-    result = sync_session.conclude(
+    note = f"{lab.spec}: it does not watch its folder; its start-up begins with being run"
+    result = lab.conclude(
         figures,
         start_ups_s,
         stats_of="from an append to the first payload that the client sent",
@@ -149,55 +144,54 @@ def test_delays(sync_session: SyncItem, payloads: Payloads, grid: str, append_by
         },
         published={"source": f"{SOURCE}, Figures 8 and 9", **INDEXED, **DELAYED} if is_figure_8 else {},
         doubts=own_traffic(rests, figures["start_up_p50"]),
-        notes=[] if client.facts.watches_folder else [note],
+        notes=[] if lab.facts.watches_folder else [note],
     )  # fmt: skip
     result.check()
 
 
-def test_blocks(sync_session: SyncItem, payloads: Payloads, grid: str, block_kb: int) -> None:
+def test_blocks(lab: LabItem, payloads: Payloads, grid: str, block_kb: int) -> None:
     """Figure 10: a block of random bytes is appended every second."""
     until = BLOCKS_UNTIL[grid]
     stream = payloads.updates("block_appends", interval_s=1.0, block_bytes=block_kb * KIB, until_bytes=until)
-    streamed(sync_session, stream, "blocks", "Figure 10", None)
+    streamed(lab, stream, "blocks", "Figure 10", None)
 
 
-def test_download(sync_session: SyncItem, payloads: Payloads, grid: str, rate_kbit_per_s: int) -> None:
+def test_download(lab: LabItem, payloads: Payloads, grid: str, rate_kbit_per_s: int) -> None:
     """Figures 16 and 17: a file arrives from elsewhere at a steady rate, and is written as it comes."""
     rate, size = rate_kbit_per_s * 1000 / 8, DOWNLOAD_BYTES[grid]
     stream = payloads.updates("http_download", size_bytes=size, rate_bytes_per_s=rate)
-    streamed(sync_session, stream, "download", "Figures 16 and 17", DOWNLOADED.get(rate_kbit_per_s))
+    streamed(lab, stream, "download", "Figures 16 and 17", DOWNLOADED.get(rate_kbit_per_s))
 
 
-def test_two_users(sync_session: SyncItem, payloads: Payloads, grid: str) -> None:
+def test_two_users(lab: LabItem, payloads: Payloads, grid: str) -> None:
     """Section 4.2: two users edit one document. Here both sit at the client under test."""
     size, duration_s, most_s = USERS[grid]
     stream = payloads.updates("two_users", duration_s=duration_s, max_interval_s=most_s)
     document = payloads.text(size).content(0, 0)
-    streamed(sync_session, stream, "users", "section 4.2", "130 MB of traffic for a file of 1 MB", document)
+    streamed(lab, stream, "users", "section 4.2", "130 MB of traffic for a file of 1 MB", document)
 
 
 def streamed(
-    item: SyncItem, stream: Iterator[tuple[float, Edit]], name: str, figure: str, published: str | None,
+    lab: LabItem, stream: Iterator[tuple[float, Edit]], name: str, figure: str, published: str | None,
     start: Content | None = None,
 ) -> None:  # fmt: skip
     """Measure one stream of updates, and make an entry of it."""
-    session = item.lab.session
-    client, played = session.client, Played()
-    path, before = new_file(item, name, start or Literal(b""))
-    after = None if client.facts.watches_folder else client.after_change
+    played = Played()
+    path, before = lab.new_file(name, start or Literal(b""))
+    after = None if lab.facts.watches_folder else lab.client.after_change
 
     def work() -> int:
         nonlocal played
         played = play(stream, path, start=start, after=after)
         return played.changed_bytes
 
-    _, [_, idle, seen] = watch(item, [before, resting(item), Act(name, work)])
+    _, idle, seen = lab.watch([before, lab.rest(IDLE_S), Act(name, work)])
     facts = {**sums(idle, [seen]), **of_stream(seen, played), "uds": published or "drawn only"}
     if after is not None:  # runs follow each other without a silence, and each was asked for
         facts["sync_events"] = None
     late = f"{played.late} of {played.updates} updates were written late"
-    note = f"{item.spec}: it does not watch its folder, and was run after each update; {late}"
-    result = item.conclude(
+    note = f"{lab.spec}: it does not watch its folder, and was run after each update; {late}"
+    result = lab.conclude(
         {"tue": facts["tue"], "sync_delay": seen.sync_delay_s},
         [seen.duration_s],
         stats_of="from the first update until the client was in sync and quiet",
@@ -210,44 +204,9 @@ def streamed(
     result.check()
 
 
-# --- what is done to the folder ---
-
-
-def write(path: Path, content: Content) -> Path:
-    """Make a file outside of the client's folder."""
-    with path.open("wb") as file:
-        file.writelines(chunks(content))
-    return path
-
-
-def moved_in(staged: Path, folder: Path) -> int:
-    """Let a file appear at once; gives its size."""
-    size = staged.stat().st_size
-    os.replace(staged, folder / staged.name)
-    return size
-
-
-def new_file(item: SyncItem, name: str, content: Content) -> tuple[Path, Act]:
-    """A file that an experiment goes on with, and the act that lets it appear."""
-    session = item.lab.session
-    staged = write(session.workdir / f"{name}-{len(session.captures)}", content)
-    folder = session.client.folder
-    return folder / staged.name, Act("file", partial(moved_in, staged, folder))
-
-
 def appended(path: Path, edit: Edit) -> int:
     """Write one edit; gives the bytes that it changed."""
     return play([(0.0, edit)], path).changed_bytes
-
-
-def resting(item: SyncItem, duration_s: float = IDLE_S) -> Act:
-    """Nothing for a short time: what the client sends by itself."""
-
-    def rest() -> int:
-        item.lab.session.client.idle(duration_s)
-        return 0
-
-    return Act("idle", rest, is_synced=False)
 
 
 # --- what was seen ---

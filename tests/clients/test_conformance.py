@@ -22,7 +22,10 @@ from pytest_cloudbench.model import ClientError
 from tests.clients.conftest import Prepare, is_gone, leftovers
 
 TIMEOUT_S = 60
-BASIC = ["syncthing", "lsyncd", "unison", "rclone", "restic", "rsync.toml"]
+BASIC = [
+    *("syncthing", "lsyncd", "unison", "rclone", "restic"),
+    "rsync.toml",
+]
 # The same code with another option or file; they would take the whole suite over a minute.
 VARIANTS = [
     "syncthing?compression=always",

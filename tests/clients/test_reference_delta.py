@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_cloudbench import clients
 from pytest_cloudbench.clients.base import CAPABILITIES
 from pytest_cloudbench.clients.reference.content import Digester, is_worth_deflating
-from pytest_cloudbench.clients.reference.delta import Segment, Signature, join, make_signature, match
+from pytest_cloudbench.clients.reference.delta import DeltaSegment, Signature, join, make_signature, match
 from pytest_cloudbench.clients.reference.settings import Settings
 from pytest_cloudbench.model import UsageError
 
@@ -28,19 +28,19 @@ def signature(old: bytes, block_bytes: int = BLOCK) -> Signature:
     return read
 
 
-def delta(method: str, old: bytes, new: bytes, block_bytes: int = BLOCK) -> list[Segment]:
+def delta(method: str, old: bytes, new: bytes, block_bytes: int = BLOCK) -> list[DeltaSegment]:
     def read(offset: int, length: int) -> bytes:
         return new[offset : offset + length]
 
     return join(match(method, read, 0, len(new), len(new), signature(old, block_bytes)))
 
 
-def applied(segments: list[Segment], old: bytes, new: bytes) -> bytes:
+def applied(segments: list[DeltaSegment], old: bytes, new: bytes) -> bytes:
     sources = {"base": old, "data": new}
     return b"".join(sources[kind][where : where + length] for kind, where, length in segments if isinstance(where, int))
 
 
-def sent_bytes(segments: list[Segment]) -> int:
+def sent_bytes(segments: list[DeltaSegment]) -> int:
     return sum(segment.length_bytes for segment in segments if segment.kind == "data")
 
 
@@ -101,7 +101,7 @@ def test_a_window_s_end_hides_no_block() -> None:
 
 
 def test_zeros_are_one_segment() -> None:
-    assert delta("rolling", bytes(1 << 20), bytes(1 << 20), 4096) == [Segment("base", 0, 1 << 20)]
+    assert delta("rolling", bytes(1 << 20), bytes(1 << 20), 4096) == [DeltaSegment("base", 0, 1 << 20)]
 
 
 @given(data=st.binary(max_size=300), cuts=st.lists(st.integers(0, 300), max_size=4))

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_cloudbench.clients.base import Proof
 from pytest_cloudbench.clients.reference.adapter import ReferenceClient
-from pytest_cloudbench.clients.trees import Tree
+from pytest_cloudbench.clients.trees import FolderTree
 from pytest_cloudbench.model import ClientError, UsageError
 from tests.clients.conftest import Prepare, is_gone
 
@@ -43,7 +43,7 @@ def device_folder(client: ReferenceClient) -> Path:
 
 def wait_equal(client: ReferenceClient) -> None:
     """Return when the second device has what the client's folder holds."""
-    wanted, tree = Tree(client.folder).digests(), Tree(device_folder(client))
+    wanted, tree = FolderTree(client.folder).digests(), FolderTree(device_folder(client))
     client.processes.wait_until(lambda: tree.digests() == wanted, TIMEOUT_S, "the device's folder was not the same")
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cloudbench.clients.trees import Tree, difference
+from pytest_cloudbench.clients.trees import FolderTree, difference
 
 
 def test_a_folder_by_content(tmp_path: Path) -> None:
-    tree = Tree(tmp_path, frozenset({".own"}))
+    tree = FolderTree(tmp_path, frozenset({".own"}))
     assert tree.digests() == {}
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x").write_bytes(b"1")
@@ -26,14 +26,14 @@ def test_a_folder_by_content(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_missing_is_empty(tmp_path: Path) -> None:
-    assert Tree(tmp_path / "none").digests() == {}
+    assert FolderTree(tmp_path / "none").digests() == {}
 
 
 def test_a_change_of_the_same_size_and_time_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"1")
     status = path.stat()
-    tree = Tree(tmp_path)
+    tree = FolderTree(tmp_path)
     before = tree.digests()
     path.write_bytes(b"2")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -43,7 +43,7 @@ def test_a_change_of_the_same_size_and_time_is_seen(tmp_path: Path) -> None:
 def test_a_settled_file_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"1")
-    tree = Tree(tmp_path)
+    tree = FolderTree(tmp_path)
     while not tree._known:  # it is read until its time stamp is some milliseconds old
         digests = tree.digests()
     path.chmod(0)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cloudbench.collect.benchcloud_file import StartSleeps
-from pytest_cloudbench.fleet.facts import Names
+from pytest_cloudbench.load.names import FileNames
 
 from ..configs.test_benchcloud import FILES, LAYOUTS, LISTINGS, Change, changed, plain
 from ..fleet.harness import FOLDER, IDEAL, Ended, Lab, lab_in
@@ -124,7 +124,9 @@ def test_appendix_a_runs_against_an_emulated_account_and_a_folder_of_nine_needs_
     assert FILES.keys() == {f"A.{number}" for number in (1, 2, 3, 4, 5, 7, 8, 9)}
     for at, (name, stem) in enumerate(NAMES.items()):
         put(lab, LAYOUTS[at % len(LAYOUTS)](FILES[name]["file"]), f"{stem}.conf")
-    run = lab.run("-n", "2", "--time-scale", "400", "--benchcloud-fill", "5:1000", "--provider", "emulated:dropbox")
+    run = lab.run(
+        "-n", "2", "--time-scale", "400", "--cloudbench-benchcloud-fill", "5:1000", "--provider", "emulated:dropbox"
+    )
     assert run.counts() == {"passed": 8}, run.text
     for name in FILES:
         check_appendix(run, name, "emulated:dropbox")
@@ -138,7 +140,7 @@ def test_appendix_a_runs_against_a_folder(lab: Lab) -> None:
         put(lab, LAYOUTS[at % len(LAYOUTS)]({**FILES[name]["file"], "test": {**FILES[name]["file"]["test"],
             "sleep": "False"}}), f"{stem}.conf")  # fmt: skip
     lab.write(SEEN, "conftest.py")
-    run = lab.run(*FOLDER, "--benchcloud-fill", "5:1000")
+    run = lab.run(*FOLDER, "--cloudbench-benchcloud-fill", "5:1000")
     assert run.counts() == {"passed": 8}, run.text
     rows = [line.split() for line in (lab.folder / "seen.txt").read_text().splitlines()]
     for name, stem in NAMES.items():
@@ -180,15 +182,15 @@ def test_the_example_of_the_document_runs(lab: Lab) -> None:
 
 def test_a_download_is_of_a_folder_that_is_filled_first(lab: Lab) -> None:
     put(lab, plain(FILES["A.2"]["file"]))
-    run = lab.run(*IDEAL, "-n", "3", "--benchcloud-fill", "7:3000")
+    run = lab.run(*IDEAL, "-n", "3", "--cloudbench-benchcloud-fill", "7:3000")
     assert run.counts() == {"passed": 1}, run.text
     info = run.info("old[emulated:ideal]")
     assert (info["operation"], info["ops"], info["ok"], info["size_bytes"]) == ("get", 7, 7, 3000)
     assert run.lines_with("note: test.remote_dir: filled with 7 files of 3,000 random bytes")
     log = log_of(run, "benchmarking-dropbox-download-25threads.log")
     assert sorted(numbers(r"Start downloading file #(\d+): \w+$", log)) == list(range(7))
-    run = lab.run(*IDEAL, "--benchcloud-fill", "many")
-    assert run.lines_with("--benchcloud-fill many: expected FILES:BYTES, such as 50:102400")
+    run = lab.run(*IDEAL, "--cloudbench-benchcloud-fill", "many")
+    assert run.lines_with("--cloudbench-benchcloud-fill many: expected FILES:BYTES, such as 50:102400")
 
 
 @given(least=st.integers(0, 5), more=st.integers(0, 5), seed=st.text(max_size=5))
@@ -314,14 +316,14 @@ def test_other_ini_files_are_left_alone(lab: Lab) -> None:
 
 def test_a_wrong_file_is_one_line(lab: Lab) -> None:
     put(lab, changed(("test", "times", "ten")))
-    put(lab, changed(("driver", "class", "benchcloud.drivers.mega_driver.MegaDriver")), "mega.conf")
+    put(lab, changed(("driver", "class", "benchcloud.drivers.wuala_driver.WualaDriver")), "wuala.conf")
     run = lab.run("--continue-on-collection-errors")
     assert run.counts() == {"errors": 2}, run.text
     assert run.lines_with("old.conf: test.times: expected a whole number, 1 or more, found 'ten'")
-    assert run.lines_with("mega.conf: driver.class: there is no MEGA driver here; expected a --provider in place of")
+    assert run.lines_with("wuala.conf: driver.class: expected one of ")
     assert "Traceback" not in run.text
     (lab.folder / "old.conf").unlink()
-    put(lab, changed(*SMALL, ("driver", "class", "benchcloud.drivers.mega_driver.MegaDriver")), "mega.conf")
+    put(lab, changed(*SMALL, ("driver", "class", "benchcloud.drivers.wuala_driver.WualaDriver")), "wuala.conf")
     assert lab.run(*FOLDER).counts() == {"passed": 1}
 
 
@@ -340,7 +342,7 @@ def test_what_cannot_be_captured_is_said_and_the_test_runs(lab: Lab) -> None:
     put(lab, changed(*SMALL), "bare.conf")
     settings = "[capture]\n" + "".join(f"{key} = {value}\n" for _, key, value in CAPTURE)
     (lab.folder / "capture.txt").write_text(settings)
-    run = lab.run(*FOLDER, "-n", "2", "--benchcloud-capture", "capture.txt")
+    run = lab.run(*FOLDER, "-n", "2", "--cloudbench-benchcloud-capture", "capture.txt")
     assert run.counts() == {"passed": 2}, run.text
     for name in ("own", "bare"):
         notes = run.info(f"{name}[folder:objects]")["notes"]
@@ -349,8 +351,8 @@ def test_what_cannot_be_captured_is_said_and_the_test_runs(lab: Lab) -> None:
 
 def test_capture_settings_that_cannot_be_read_are_one_line(lab: Lab) -> None:
     put(lab, changed(*SMALL))
-    run = lab.run(*FOLDER, "--benchcloud-capture", "gone.conf")
-    assert run.lines_with("--benchcloud-capture gone.conf: cannot be read: No such file or directory")
+    run = lab.run(*FOLDER, "--cloudbench-benchcloud-capture", "gone.conf")
+    assert run.lines_with("--cloudbench-benchcloud-capture gone.conf: cannot be read: No such file or directory")
     assert run.counts() == {"error": 1}
 
 
@@ -358,17 +360,17 @@ def test_capture_settings_that_cannot_be_read_are_one_line(lab: Lab) -> None:
 
 
 @given(
-    names=st.builds(Names, st.sampled_from(["", ".jpg"]), st.sampled_from(["", "a-"]), st.text(max_size=4)),
+    names=st.builds(FileNames, st.sampled_from(["", ".jpg"]), st.sampled_from(["", "a-"]), st.text(max_size=4)),
     numbers=st.sets(st.tuples(st.integers(0, 10**5), st.integers(0, 10**6)), max_size=50),
 )
 def test_each_file_has_a_name_of_its_own_and_names_travel_as_plain_values(
-    names: Names, numbers: set[tuple[int, int]]
+    names: FileNames, numbers: set[tuple[int, int]]
 ) -> None:
     made = {names.name(*number) for number in numbers}
     assert len(made) == len(numbers)
     assert all(name.startswith(names.prefix) and name.endswith(names.suffix) for name in made)
-    again = Names(**asdict(names))
+    again = FileNames(**asdict(names))
     assert {again.path(*number) for number in numbers} == made
-    within = Names(only="one", folder="a/b")
+    within = FileNames(only="one", folder="a/b")
     assert {within.path(*number) for number in numbers} <= {"a/b/one"}
     assert within.new(0, 1) != within.new(0, 2)

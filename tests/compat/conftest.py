@@ -6,12 +6,13 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from pytest_cloudbench.clock import wait_for
 
 from .project import Project
 
@@ -53,15 +54,16 @@ def _installed(name: str, wanted: list[str]) -> Path:
 @contextlib.contextmanager
 def _only_one(lock: Path) -> Iterator[None]:
     """One process at a time; a lock whose owner has gone is worth nothing after the longest installation."""
-    limit_s = time.monotonic() + _INSTALL_S
-    while True:
+
+    def is_taken() -> bool:
         try:
             os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
-            break
         except FileExistsError:
-            if time.monotonic() > limit_s:
-                lock.unlink(missing_ok=True)
-            time.sleep(0.05)
+            return False
+        return True
+
+    while not wait_for(is_taken, _INSTALL_S, poll_s=0.05):
+        lock.unlink(missing_ok=True)
     try:
         yield
     finally:

@@ -41,7 +41,7 @@ CONFTEST = """
         return ["one", "two"]
 
     @pytest.fixture(params=["a", "b"])
-    def sync_lab(request):
+    def lab(request):
         return request.param
 
     @pytest.fixture(autouse=True)
@@ -49,8 +49,8 @@ CONFTEST = """
         yield "one"
 
     def pytest_generate_tests(metafunc):
-        if "client_run" in metafunc.fixturenames:
-            metafunc.parametrize("client_run", [1, 2])
+        if "client" in metafunc.fixturenames:
+            metafunc.parametrize("client", [1, 2])
 """
 
 NAMES = """
@@ -64,17 +64,17 @@ NAMES = """
     def test_two_parameters(experiment, fleet):
         assert fleet == experiment + 1
 
-    @pytest.mark.parametrize("sync_session", ["x"])
+    @pytest.mark.parametrize("lab", ["x"])
     @pytest.mark.parametrize("payloads", [b""])
-    def test_more_parameters(sync_session, payloads):
-        assert (sync_session, payloads) == ("x", b"")
+    def test_more_parameters(lab, payloads):
+        assert (lab, payloads) == ("x", b"")
 
-    def test_own_fixtures(experiment, fleet, sync_lab, payloads):
+    def test_own_fixtures(experiment, fleet, lab, payloads):
         assert (experiment, fleet, payloads) == ("aws", ["one", "two"], "one")
-        assert sync_lab in "ab"
+        assert lab in "ab"
 
-    def test_of_a_hook(client_run):
-        assert client_run in {1, 2}
+    def test_of_a_hook(client):
+        assert client in {1, 2}
 
     def test_own_options(request):
         option = request.config.option

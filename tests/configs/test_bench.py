@@ -28,7 +28,7 @@ from pytest_cloudbench.configs.bench_keys import (
     schema_of,
 )
 from pytest_cloudbench.configs.bench_keys import GRID as GRID_KEYS
-from pytest_cloudbench.expect import judge_expectation
+from pytest_cloudbench.judge.expect import judge_expectation
 from pytest_cloudbench.model import ConfigError, UsageError, Verb
 from pytest_cloudbench.payload.registry import GENERATORS, SIZES, Param
 from pytest_cloudbench.trace import Replay

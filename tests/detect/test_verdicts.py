@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.detect import CAPABILITIES, KINDS, Observation, first_steps, judge, more_steps
@@ -35,6 +35,7 @@ def test_every_combination_is_told_apart(switches: tuple[bool, ...]) -> None:
     assert list(answers(made(*switches).measured()).values()) == wanted
 
 
+@settings(deadline=None)
 @given(
     st.builds(
         Made,
@@ -358,9 +359,9 @@ def test_an_invalid_step_takes_only_its_own_verdicts_with_it() -> None:
 
 
 def test_a_crash_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_cloudbench.detect import plan
+    from pytest_cloudbench.detect import procedure
 
-    monkeypatch.setitem(plan._DETECTORS, "delta", lambda sent, observations: 1 / 0)
+    monkeypatch.setitem(procedure._DETECTORS, "delta", lambda sent, observations: 1 / 0)
     verdicts = judge(Made().measured())
     assert (verdicts["delta"].answer, "ZeroDivisionError" in verdicts["delta"].detail) == ("unknown", True)
     assert verdicts["deduplication"].answer == "no"

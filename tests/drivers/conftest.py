@@ -50,10 +50,10 @@ class Scripted:
         """From now on, answer this to every request."""
         self.answer = Answer(status, body, JSON if headers is None else headers, **more)
 
-    def elsewhere(self, **changes: Any) -> Endpoint:
+    def elsewhere(self, port: int | None = None, ca_file: str | None = None) -> Endpoint:
         """The endpoint with another port or authority."""
-        port = changes.get("port", self.endpoint.port)
-        return replace(self.endpoint, hosts=hosts_on(port), **changes)
+        urls = self.endpoint.urls if port is None else urls_on(port)
+        return replace(self.endpoint, urls=urls, ca_file=ca_file or self.endpoint.ca_file)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -74,8 +74,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(answer.body) if answer.length is None else answer.length))
         self.end_headers()
-        self.wfile.write(answer.body)
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
         self.close_connection = answer.length is not None
+
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -93,8 +96,8 @@ class _Server(ThreadingHTTPServer):
         request.close()
 
 
-def hosts_on(port: int) -> dict[str, str]:
-    return dict.fromkeys(("api", "content", "notify", "web"), f"127.0.0.1:{port}")
+def urls_on(port: int) -> dict[str, str]:
+    return dict.fromkeys(("api", "content", "notify", "web"), f"https://127.0.0.1:{port}")
 
 
 @contextmanager
@@ -108,7 +111,7 @@ def scripted_server(folder: Path) -> Iterator[Scripted]:
     # The handshake is the handler's thread's: one client that hangs must not stop the others.
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     port = int(server.server_address[1])
-    scripted = Scripted(Endpoint(hosts_on(port), port, str(folder / "ca.pem"), "sl.secret-4711", "", "", "scripted", 0))
+    scripted = Scripted(Endpoint(urls_on(port), {"access_token": "sl.secret-4711"}, str(folder / "ca.pem")))
     handler.scripted = scripted
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -122,7 +125,7 @@ def scripted_server(folder: Path) -> Iterator[Scripted]:
 
 
 @pytest.fixture(scope="session")
-def emulator() -> Iterator[emulators.RunningEmulator]:
+def emulator() -> Iterator[emulators.EmulatorService]:
     with emulators.start("ideal") as running:
         yield running
 

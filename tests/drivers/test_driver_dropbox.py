@@ -20,7 +20,7 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.dropbox import DropboxDriver
-from pytest_cloudbench.emulators import RunningEmulator
+from pytest_cloudbench.emulators import EmulatorService
 from pytest_cloudbench.model import MIB, CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.payload import RandomContent
 
@@ -59,7 +59,7 @@ def connected() -> Iterator[Connect]:
 
 
 @pytest.fixture
-def driver(emulator: RunningEmulator, connected: Connect) -> Any:
+def driver(emulator: EmulatorService, connected: Connect) -> Any:
     return connected(emulator.endpoint)
 
 
@@ -109,7 +109,7 @@ def requests_in(routes: Any) -> int:
 
 
 def test_big_file_goes_through_a_session_in_whole_blocks(driver: Any) -> None:
-    driver.session_threshold_bytes, driver.session_piece_bytes = 4 * MIB, 4 * MIB
+    driver.multipart_bytes, driver.part_bytes = 4 * MIB, 4 * MIB
     content = RandomContent("big", 13 * MIB + 17)
     routes: list[str] = []
     driver._session.hooks["response"].append(lambda response, **_: routes.append(response.request.path_url))
@@ -125,7 +125,7 @@ def test_big_file_goes_through_a_session_in_whole_blocks(driver: Any) -> None:
 
 
 def test_exactly_the_threshold_is_one_request(driver: Any) -> None:
-    driver.session_threshold_bytes = 5 * 1024
+    driver.multipart_bytes = 5 * 1024
     routes: list[str] = []
     driver._session.hooks["response"].append(lambda response, **_: routes.append(response.request.path_url))
     driver.put("/sessions/exact", SMALL)
@@ -176,7 +176,7 @@ def test_a_refusal_is_one_request(server: Any, scripted: Any, status: int, verb:
     assert len(server.requests) == 1
 
 
-def test_emulated_errors_are_counted_once(emulator: RunningEmulator, driver: Any) -> None:
+def test_emulated_errors_are_counted_once(emulator: EmulatorService, driver: Any) -> None:
     emulator.control(set={"faults.error_rate": 1.0})
     try:
         before = emulator.control(get="stats")["stats"]["routes"]
@@ -321,7 +321,7 @@ def test_environment_does_not_reach_an_emulator(
     assert scripted.stat("/a").size_bytes == 3
 
 
-def test_quota_and_hash_of_the_emulator(emulator: RunningEmulator, driver: Any, connected: Connect) -> None:
+def test_quota_and_hash_of_the_emulator(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
     emulator.control(set={"quota.bytes": 1})
     try:
         assert failure(driver).kind is K.QUOTA
@@ -338,7 +338,7 @@ def test_quota_and_hash_of_the_emulator(emulator: RunningEmulator, driver: Any, 
 
 @pytest.mark.parametrize("status", [400, 401, 409, 500, 503])
 def test_token_is_in_no_error_text(server: Any, scripted: Any, status: int) -> None:
-    token = server.endpoint.access_token
+    token = server.endpoint.credentials["access_token"]
     server.say(status, f"your token {token} is bad".encode(), TEXT)
     error = failure(scripted)
     shown = traceback.TracebackException.from_exception(error, capture_locals=True)
@@ -363,7 +363,7 @@ def test_token_is_in_no_error_text(server: Any, scripted: Any, status: int) -> N
     ids=["percent", "base64", "json", "hex", "html"],
 )
 def test_token_is_in_no_error_text_in_any_encoding(server: Any, scripted: Any, encode: Callable[[str], str]) -> None:
-    echoed = encode(server.endpoint.access_token)
+    echoed = encode(server.endpoint.credentials["access_token"])
     server.say(400, f"your header was <{echoed}>".encode(), TEXT)
     error = failure(scripted)
     assert "your header was <" in error.detail
@@ -383,7 +383,7 @@ def test_refreshed_token_is_in_no_error_text(server: Any, connected: Connect) ->
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirect_takes_nothing_to_another_host(server: Any, scripted: Any, status: int) -> None:
-    host = server.endpoint.hosts["api"].replace("127.0.0.1", "localhost")
+    host = urllib.parse.urlsplit(server.endpoint.url).netloc.replace("127.0.0.1", "localhost")
     server.say(status, b"elsewhere", {"Location": f"https://{host}/2/files/upload"})
     error = failure(scripted)
     assert (error.kind, error.detail) == (K.SERVER, f"{status} elsewhere")
@@ -392,7 +392,7 @@ def test_redirect_takes_nothing_to_another_host(server: Any, scripted: Any, stat
 
 def _answer_on(server: Any, driver: Any) -> None:
     # The SDK has the real host as a default argument: there is no setting to redirect a refresh.
-    api = server.endpoint.hosts["api"]
+    api = urllib.parse.urlsplit(server.endpoint.url).netloc
     driver._client.refresh_access_token = functools.partial(driver._client.refresh_access_token, host=api)
     driver._client._host_map = dict.fromkeys(("api", "content", "notify"), api)
     driver._session.verify, driver._session.trust_env = server.endpoint.ca_file, False
@@ -442,7 +442,7 @@ def test_sixteen_threads_refresh_a_token_once(server: Any, connected: Connect) -
 
 def test_refused_refresh_is_auth(server: Any, connected: Connect) -> None:
     driver = connected(None, credentials={"refresh_token": "refresh-me", "app_key": "key"})
-    api = server.endpoint.hosts["api"]
+    api = urllib.parse.urlsplit(server.endpoint.url).netloc
     driver._client.refresh_access_token = functools.partial(driver._client.refresh_access_token, host=api)
     driver._session.verify, driver._session.trust_env = server.endpoint.ca_file, False
     server.say(400, b'{"error": "invalid_grant", "error_description": "refresh token is invalid"}')

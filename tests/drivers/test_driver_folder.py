@@ -139,6 +139,14 @@ def test_real_errors_of_the_disk(driver: Any) -> None:
         assert caught.value.kind is kind, caught.value
 
 
+@pytest.mark.parametrize("verb", ["copy", "move"])
+def test_what_is_not_there_leaves_no_folder_for_its_target(driver: Any, tmp_path: Path, verb: str) -> None:
+    with pytest.raises(CloudError) as caught:
+        getattr(driver, verb)("/no", "/new/deep/file")
+    assert caught.value.kind is ErrorKind.NOT_FOUND
+    assert list((tmp_path / "root").iterdir()) == []
+
+
 def test_half_written_files_are_not_listed(driver: Any, tmp_path: Path) -> None:
     (tmp_path / "root/.~cloudbench-1-1").write_text("half")
     (tmp_path / "root/.other").write_text("hidden, but a file")

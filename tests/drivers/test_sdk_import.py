@@ -6,13 +6,12 @@ import subprocess
 import sys
 import textwrap
 import threading
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.drivers.sdk_import import import_lazily, is_loaded
-from pytest_cloudbench.emulators import RunningEmulator
+from pytest_cloudbench.drivers.sdk_import import import_lazily, import_parts, is_loaded
+from pytest_cloudbench.emulators import EmulatorService
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -29,16 +28,16 @@ CONNECT = """
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.sdk_import import is_loaded
 from pytest_cloudbench.model import Endpoint, ProviderSpec
-hosts = dict.fromkeys(("api", "content", "notify"), "127.0.0.1:9")
-endpoint = Endpoint(hosts, 9, "/nowhere.pem", "token", "", "", "", 0)
+urls = dict.fromkeys(("api", "content", "notify"), "https://127.0.0.1:9")
+endpoint = Endpoint(urls, {"access_token": "token"}, "/nowhere.pem")
 """
 
 
-def test_driver_runs_no_heavy_namespace_and_all_stay_usable(emulator: RunningEmulator) -> None:
+def test_driver_runs_no_heavy_namespace_and_all_stay_usable(emulator: EmulatorService) -> None:
     code = f"""
     {textwrap.indent(CONNECT, "    ").strip()}
     from pytest_cloudbench.payload import RandomContent
-    driver = drivers.connect(ProviderSpec.parse("dropbox"), Endpoint(**{asdict(emulator.endpoint)!r}))
+    driver = drivers.connect(ProviderSpec.parse("dropbox"), Endpoint.from_plain({emulator.endpoint.plain()!r}))
     assert driver.put("/lazy", RandomContent("lazy", 5000)).size_bytes == 5000
     assert b"".join(driver.get("/lazy")) and list(driver.list("/"))
     driver.close()
@@ -196,3 +195,24 @@ def test_module_that_fails_stays_lazy_and_fails_again(package: str, tmp_path: Pa
 def test_missing_package_is_an_import_error() -> None:
     with pytest.raises(ModuleNotFoundError):
         import_lazily("no_such_package_here", ["anything"])
+
+
+def test_parts_leave_the_rest_of_the_package_for_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "in_parts"
+    for folder in (package, package / "large"):
+        folder.mkdir()
+    (package / "__init__.py").write_text("from in_parts.large import *\n")
+    (package / "large" / "__init__.py").write_text(
+        "from in_parts.large.one import One\nfrom in_parts.large.two import Two\n"
+    )
+    (package / "large" / "one.py").write_text("class One: ...\n")
+    (package / "large" / "two.py").write_text("class Two: ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = ("in_parts", "in_parts.large", "in_parts.large.two")
+    found = import_parts("in_parts", ["large"], {"large.one": ("One",)})
+    assert [is_loaded(name) for name in names] == [False] * 3
+    root = sys.modules["in_parts"]
+    assert (root.One, root.Two.__name__) == (found.One, "Two")
+    assert [is_loaded(name) for name in names] == [True] * 3
+    with pytest.raises(ImportError, match="not_there"):
+        import_parts("not_there", ["large"], {"large": ()})

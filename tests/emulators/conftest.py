@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import dropbox
 import pytest
@@ -19,7 +20,7 @@ import requests
 from dropbox import auth, check, files, sharing, users
 from stone.backends.python_rsrc import stone_serializers
 
-from pytest_cloudbench.emulators import RunningEmulator, start
+from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.model import Endpoint
 
 _MODULES = {"files": files, "sharing": sharing, "users": users, "check": check, "auth": auth}
@@ -77,8 +78,9 @@ class Wire:
 
     def __init__(self, endpoint: Endpoint) -> None:
         context = ssl.create_default_context(cafile=endpoint.ca_file)
-        self.connection = http.client.HTTPSConnection("127.0.0.1", endpoint.port, timeout=30, context=context)
-        self.token = endpoint.access_token
+        port = urlsplit(endpoint.url).port
+        self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        self.token = endpoint.credentials["access_token"]
 
     def __call__(
         self,
@@ -120,14 +122,14 @@ class Wire:
 
 
 @pytest.fixture(scope="session")
-def shared_emulator() -> Iterator[RunningEmulator]:
+def shared_emulator() -> Iterator[EmulatorService]:
     """One emulator without throttle, delay or fault for all tests that change nothing of that."""
     with start("ideal") as running:
         yield running
 
 
 @pytest.fixture
-def emulator(shared_emulator: RunningEmulator) -> Iterator[RunningEmulator]:
+def emulator(shared_emulator: EmulatorService) -> Iterator[EmulatorService]:
     """The shared emulator, with an empty account and the settings of ``ideal`` again afterwards."""
     before = shared_emulator.control(get="profile")["profile"]
     shared_emulator.control(reset=True)
@@ -136,11 +138,11 @@ def emulator(shared_emulator: RunningEmulator) -> Iterator[RunningEmulator]:
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[[RunningEmulator], Wire]]:
+def connect() -> Iterator[Callable[[EmulatorService], Wire]]:
     """Makes raw clients and closes them."""
     made: list[Wire] = []
 
-    def make(running: RunningEmulator) -> Wire:
+    def make(running: EmulatorService) -> Wire:
         made.append(Wire(running.endpoint))
         return made[-1]
 
@@ -150,7 +152,7 @@ def connect() -> Iterator[Callable[[RunningEmulator], Wire]]:
 
 
 @pytest.fixture
-def wire(emulator: RunningEmulator, connect: Callable[[RunningEmulator], Wire]) -> Wire:
+def wire(emulator: EmulatorService, connect: Callable[[EmulatorService], Wire]) -> Wire:
     """A raw client of the shared emulator."""
     return connect(emulator)
 
@@ -164,19 +166,19 @@ def _check_response(response: requests.Response, *_: object, **__: object) -> No
 
 
 @pytest.fixture
-def sdk(emulator: RunningEmulator) -> Iterator[dropbox.Dropbox]:
+def sdk(emulator: EmulatorService) -> Iterator[dropbox.Dropbox]:
     """The official SDK, retries off, talking to the shared emulator."""
     session = dropbox.create_session(max_connections=8, ca_certs=emulator.endpoint.ca_file)
     session.trust_env = False
     session.hooks["response"].append(_check_response)
     client = dropbox.Dropbox(
-        emulator.endpoint.access_token,
+        emulator.endpoint.credentials["access_token"],
         session=session,
         max_retries_on_error=0,
         max_retries_on_rate_limit=0,
         app_key="key",
         app_secret="secret",
     )
-    client._host_map = dict(emulator.endpoint.hosts)
+    client._host_map = {role: urlsplit(url).netloc for role, url in emulator.endpoint.urls.items()}
     yield client
     client.close()

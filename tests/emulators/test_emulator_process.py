@@ -13,12 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from pytest_cloudbench import emulators
-from pytest_cloudbench.emulators import RunningEmulator, serve_foreground, start
-from pytest_cloudbench.model import ConfigError, EmulatorError
+from pytest_cloudbench.emulators import EmulatorService, serve_foreground, start
+from pytest_cloudbench.model import ConfigError, ServiceError
+from pytest_cloudbench.services.child import answers_http
 
 _SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -70,17 +72,49 @@ def test_stop_leaves_nothing(tmp_path: Path) -> None:
     assert running.exit_reason() == "stopped"
     assert not folder.exists()
     assert (tmp_path / "log.txt").read_text() == ""
-    with pytest.raises(EmulatorError, match="stopped"):
+    with pytest.raises(ServiceError, match="stopped"):
         running.control(get="stats")
+
+
+def _announced(process: subprocess.Popen[str]) -> Path:
+    """The folder of an emulator in the foreground that takes requests by now."""
+    assert process.stdout is not None
+    return Path(json.loads(process.stdout.readline())["ca_file"]).parent
+
+
+def test_what_a_killed_one_leaves_holds_no_key_and_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    somebodys = tmp_path / "cloudbench-tls-somebodys"
+    somebodys.mkdir()
+    with _foreground() as living, _foreground() as killed:
+        try:
+            folders = [_announced(living), _announced(killed)]
+            assert {folder.parent for folder in folders} == {tmp_path}
+            for path in (path for folder in folders for path in folder.iterdir()):
+                assert "PRIVATE KEY" not in path.read_text(), path
+            killed.kill()
+            killed.wait(20)
+            assert folders[1].exists()
+            with _foreground() as following:
+                try:
+                    assert _announced(following).exists()
+                    assert [folder.exists() for folder in (*folders, somebodys)] == [True, False, True]
+                finally:
+                    following.kill()
+        finally:
+            living.kill()
+            killed.kill()
 
 
 def test_killed_emulator_is_reported() -> None:
     with start("ideal") as running:
-        os.kill(running.endpoint.pid, signal.SIGKILL)
-        running._process.wait(20)
+        os.kill(running.child.pid, signal.SIGKILL)
+        running.child.wait(20)
         assert not running.alive()
         assert running.exit_reason() == "killed by signal 9"
-        with pytest.raises(EmulatorError, match="killed by signal 9"):
+        with pytest.raises(ServiceError, match="killed by signal 9"):
             running.control(get="stats")
     assert running.exit_reason() == "killed by signal 9"
     assert not Path(running.endpoint.ca_file).exists()
@@ -90,8 +124,8 @@ def test_one_that_is_stopped_for_ever_is_ended_and_a_healthy_one_is_not() -> Non
     with start("ideal") as healthy, start("ideal") as stopped:
         healthy.watch(0.5)
         stopped.watch(0.5)
-        os.kill(stopped.endpoint.pid, signal.SIGSTOP)
-        stopped._process.wait(20)
+        os.kill(stopped.child.pid, signal.SIGSTOP)
+        stopped.child.wait(20)
         assert stopped.exit_reason() == "it did not answer for 0.5 s and was ended"
         assert healthy.alive()
         assert healthy.control(get="stats")["ok"]
@@ -109,14 +143,14 @@ sys.exit"""
     with start("ideal") as hanging:
         assert hanging.control(get="stats")["ok"]
         hanging.watch(0.5)
-        hanging._process.wait(20)
+        hanging.child.wait(20)
         assert hanging.exit_reason() == "it did not answer for 0.5 s and was ended"
 
 
 def test_one_that_is_slow_on_purpose_is_left_alone() -> None:
     with start("ideal") as slow:
         slow.control(set={"latency.median_s": 3600, "throttle.rate_per_s": 0.001})
-        assert slow._answers(20)
+        assert answers_http(slow.endpoint.url, 20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -126,12 +160,13 @@ def test_requests_that_a_signal_cuts_off_are_no_word_in_the_log(tmp_path: Path, 
         context = ssl.create_default_context(cafile=running.endpoint.ca_file)
         waiting = []
         for _ in range(20):
-            connection = http.client.HTTPSConnection("127.0.0.1", running.endpoint.port, timeout=30, context=context)
-            headers = {"authorization": f"Bearer {running.endpoint.access_token}", "content-type": "application/json"}
+            port, token = urlsplit(running.endpoint.url).port, running.endpoint.credentials["access_token"]
+            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+            headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
             connection.request("POST", "/2/files/list_folder", b'{"path": ""}', headers)
             waiting.append(connection)
-        os.kill(running.endpoint.pid, number)
-        running._process.wait(30)
+        os.kill(running.child.pid, number)
+        running.child.wait(30)
         assert running.exit_reason() == "exit status 0"
         for connection in waiting:
             connection.close()
@@ -144,11 +179,11 @@ def test_foreground_says_one_line_and_ends_cleanly(number: signal.Signals) -> No
     process = _foreground()
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
-    assert sorted(ready) == [
-        "access_token", "ca_file", "control", "control_token_file", "hosts", "pid", "port", "profile"
-    ]  # fmt: skip
+    told = "api ca_file control control_token_file credentials pid profile proxy urls"
+    assert sorted(ready) == told.split()
     assert Path(ready["control_token_file"]).stat().st_mode & 0o777 == 0o600
-    assert (ready["profile"], sorted(ready["hosts"])) == ("dropbox", ["api", "content", "notify", "web"])
+    assert (ready["profile"], sorted(ready["urls"])) == ("dropbox", ["api", "content", "notify", "web"])
+    assert ready["credentials"].keys() == {"access_token"}
     assert Path(ready["ca_file"]).exists()
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
@@ -191,7 +226,7 @@ def test_killed_parent_leaves_no_orphan() -> None:
 def test_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(EmulatorError, match=rf"port {port} of 127\.0\.0\.1 cannot be used .*exit status 1"):
+        with pytest.raises(ServiceError, match=rf"port {port} of 127\.0\.0\.1 cannot be used .*exit status 1"):
             start("ideal", port=port)
         assert serve_foreground("dropbox", port=port) == 1
     out, err = capsys.readouterr()
@@ -208,7 +243,7 @@ def test_bad_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(ConfigError, match=r"profile 'nothing': expected one of .*dropbox.*ideal"):
         start("nothing")
     path.write_text('[meta]\nname = "x"\napi = "other"\ndescription = "x"\n')
-    with pytest.raises(ConfigError, match=r"meta\.api: expected one of dropbox, got 'other'"):
+    with pytest.raises(ConfigError, match=r"meta\.api: expected one of .*dropbox.*, got 'other'"):
         start(str(path))
     capsys.readouterr()
     assert serve_foreground("dropbox", profile=str(path)) == 4
@@ -232,7 +267,7 @@ def test_bad_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ],
     ids=["post", "get", "without", "wrong", "null", "no-utf-8", "surrogate", "nested", "long", "empty"],
 )
-def test_control_answers_only_who_has_the_token(emulator: RunningEmulator, line: bytes) -> None:
+def test_control_answers_only_who_has_the_token(emulator: EmulatorService, line: bytes) -> None:
     """What a web page can send begins with a line of HTTP; its body is a line of its own."""
     host, _, port = emulator.endpoint.control.rpartition(":")
     answered = b""
@@ -244,22 +279,23 @@ def test_control_answers_only_who_has_the_token(emulator: RunningEmulator, line:
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "api.dropboxapi.com", "content.dropboxapi.com"])
-def test_certificate_names(shared_emulator: RunningEmulator, name: str) -> None:
+def test_certificate_names(shared_emulator: EmulatorService, name: str) -> None:
     context = ssl.create_default_context(cafile=shared_emulator.endpoint.ca_file)
+    port = urlsplit(shared_emulator.endpoint.url).port
     with (
-        socket.create_connection(("127.0.0.1", shared_emulator.endpoint.port), timeout=20) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
         context.wrap_socket(plain, server_hostname=name) as connection,
     ):
         assert connection.version() in ("TLSv1.2", "TLSv1.3")
 
 
-def test_token_stays_out_of_repr(shared_emulator: RunningEmulator) -> None:
-    assert shared_emulator.endpoint.access_token not in repr(shared_emulator.endpoint)
+def test_token_stays_out_of_repr(shared_emulator: EmulatorService) -> None:
+    assert shared_emulator.endpoint.credentials["access_token"] not in repr(shared_emulator.endpoint)
 
 
 def test_same_seed_same_names() -> None:
     tokens = []
     for seed in (1, 1, 2):
         with start("ideal", seed=seed) as running:
-            tokens.append(running.endpoint.access_token)
+            tokens.append(running.endpoint.credentials["access_token"])
     assert tokens[0] == tokens[1] != tokens[2]

@@ -14,13 +14,16 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.emulators.profile import (
+    Meta,
     Profile,
     apply,
+    digest,
     load_profile,
     parse_profile,
     profile_names,
     settings,
 )
+from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.model import ConfigError
 
 _PROFILES = Path(__file__).parents[2] / "src" / "pytest_cloudbench" / "emulators" / "profiles"
@@ -32,7 +35,7 @@ def test_shipped_profiles_load() -> None:
     for name in profile_names():
         profile = load_profile(name)
         assert profile.meta.name == name
-        assert profile.meta.api == "dropbox"
+        assert profile.meta.api in SKINS
 
 
 def test_every_number_of_the_default_profile_has_a_reason() -> None:
@@ -118,7 +121,8 @@ def test_apply_changes_one_setting_and_checks_it() -> None:
             apply(profile, changes)
 
 
-_KEYS = st.sampled_from(["meta", "why", *(key for name in settings(Profile(None)) for key in name.split("."))])  # type: ignore[arg-type]  # only the names are needed
+_NAMES = settings(Profile(Meta("x", "dropbox", "x")))
+_KEYS = st.sampled_from(["meta", "why", *(key for name in _NAMES for key in name.split("."))])
 _VALUES: Any = st.one_of(
     st.integers().map(str),
     st.floats().map(lambda value: str(value).replace("inf", "inf")),
@@ -167,3 +171,11 @@ def test_any_change_is_applied_or_a_config_error(changes: dict[str, Any]) -> Non
         assert str(outcome).startswith("set: ")
     else:
         assert {key: outcome[key] for key in changes} == changes
+
+
+def test_entries_of_before_there_were_jobs_are_still_compared() -> None:
+    """What ``ideal`` had in results files of that time; whether a job takes time is told apart."""
+    assert digest(load_profile("ideal")) == "230ab19e1559"
+    slow = [digest(apply(load_profile("ideal"), {"jobs.entry_s": seconds})) for seconds in (0.0, 0.1, 0.2)]
+    assert slow[0] == "230ab19e1559"
+    assert len(set(slow)) == 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.emulators import RunningEmulator
+from pytest_cloudbench.emulators import EmulatorService
 
 _SENTENCE = 'Error in call to API function "{}": {}'
 
@@ -131,7 +131,7 @@ def test_malformed_paths(wire: Any, path: str) -> None:
         assert _tags(reply.value["error"]) == "to/malformed_path"
 
 
-def test_paths_by_id_revision_and_namespace(wire: Any, emulator: RunningEmulator) -> None:
+def test_paths_by_id_revision_and_namespace(wire: Any, emulator: EmulatorService) -> None:
     made = wire("files/upload", {"path": "/Dir/a.txt"}, b"x").value
     folder = wire("files/get_metadata", {"path": "/dir"}).value["id"]
     root = wire("users/get_current_account").value["root_info"]["root_namespace_id"]
@@ -241,7 +241,7 @@ def test_no_body_is_read_before_it_is_known_who_asks(
     assert (answer.status, answer.will_close) == (status, length != 0)
 
 
-def test_a_big_body_of_one_who_may_not_ask_is_cut_off(wire: Any, emulator: RunningEmulator) -> None:
+def test_a_big_body_of_one_who_may_not_ask_is_cut_off(wire: Any, emulator: EmulatorService) -> None:
     wire.connection.putrequest("POST", "/2/files/upload")
     for name, value in (("Authorization", "Bearer sl.wrong"), ("Content-Length", _GIB)):
         wire.connection.putheader(name, value)

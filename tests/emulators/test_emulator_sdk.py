@@ -6,13 +6,14 @@ import hashlib
 import threading
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import dropbox
 import pytest
 from dropbox import common, files, sharing
 from dropbox.exceptions import ApiError, AuthError, BadInputError, RateLimitError
 
-from pytest_cloudbench.emulators import RunningEmulator
+from pytest_cloudbench.emulators import EmulatorService
 
 MIB = 1024 * 1024
 
@@ -108,13 +109,14 @@ def test_listing_recursive_and_deleted(sdk: dropbox.Dropbox) -> None:
     assert _names(sdk.files_list_folder("/a", recursive=True)) == ["/a", "/a/b", "/a/b/c.bin"]
     assert _names(sdk.files_list_folder("", recursive=True)) == ["/a", "/a/b", "/a/b/c.bin"]
     assert _names(sdk.files_list_folder("/a", include_deleted=True)) == ["/a/b", "/a/gone.bin"]
+    assert isinstance(sdk.files_list_folder("/a", include_deleted=True).entries[1], files.DeletedMetadata)
     assert isinstance(sdk.files_get_metadata("/a/gone.bin", include_deleted=True), files.DeletedMetadata)
     with pytest.raises(ApiError) as caught:
         sdk.files_list_folder("/a/b/c.bin")
     assert caught.value.error.get_path().is_not_folder()
 
 
-def test_cursor_of_another_account_or_of_nobody(sdk: dropbox.Dropbox, emulator: RunningEmulator) -> None:
+def test_cursor_of_another_account_or_of_nobody(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
     sdk.files_upload(b"x", "/a/1.bin")
     cursor = sdk.files_list_folder_get_latest_cursor("/a").cursor
     emulator.control(reset=True)
@@ -303,7 +305,7 @@ def test_shared_links(sdk: dropbox.Dropbox) -> None:
     assert caught.value.error.is_shared_link_not_found()
 
 
-def test_link_with_password(sdk: dropbox.Dropbox, emulator: RunningEmulator) -> None:
+def test_link_with_password(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
     sdk.files_upload(b"x", "/a.txt")
     settings = sharing.SharedLinkSettings(
         requested_visibility=sharing.RequestedVisibility.password, link_password="secret"
@@ -320,7 +322,7 @@ def test_link_with_password(sdk: dropbox.Dropbox, emulator: RunningEmulator) -> 
     assert caught.value.error.is_shared_link_access_denied()
 
 
-def test_account_and_space(sdk: dropbox.Dropbox, emulator: RunningEmulator) -> None:
+def test_account_and_space(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
     account = sdk.users_get_current_account()
     assert account.account_type.is_business()
     assert sdk.users_get_account(account.account_id).name == account.name
@@ -331,6 +333,7 @@ def test_account_and_space(sdk: dropbox.Dropbox, emulator: RunningEmulator) -> N
     with pytest.raises(ApiError) as caught:
         sdk.users_get_account_batch(["x" * 40])
     assert caught.value.error.get_no_account() == "x" * 40
+    assert sdk.users_get_space_usage().allocation.get_team().allocated > 0
     emulator.control(set={"account.type": "basic", "quota.bytes": 1000})
     assert sdk.users_get_current_account().team is None
     sdk.files_upload(b"x" * 600, "/a.bin")
@@ -352,17 +355,17 @@ def test_path_root(sdk: dropbox.Dropbox) -> None:
     assert caught.value.error.get_path().is_not_found()
 
 
-def test_tokens_expire_and_are_refreshed(emulator: RunningEmulator) -> None:
+def test_tokens_expire_and_are_refreshed(emulator: EmulatorService) -> None:
     session = dropbox.create_session(ca_certs=emulator.endpoint.ca_file)
     session.trust_env = False
     client = dropbox.Dropbox(
         oauth2_refresh_token="a-refresh-token", app_key="key", session=session, max_retries_on_error=0
     )
-    client._host_map = dict(emulator.endpoint.hosts)
-    client.refresh_access_token(host=emulator.endpoint.hosts["api"])
+    client._host_map = {role: urlsplit(url).netloc for role, url in emulator.endpoint.urls.items()}
+    client.refresh_access_token(host=client._host_map["api"])
     first = client._oauth2_access_token
     assert client.users_get_current_account().disabled is False
-    client.refresh_access_token(host=emulator.endpoint.hosts["api"])
+    client.refresh_access_token(host=client._host_map["api"])
     assert client._oauth2_access_token != first
     client.auth_token_revoke()
     client._oauth2_refresh_token = None
@@ -371,7 +374,7 @@ def test_tokens_expire_and_are_refreshed(emulator: RunningEmulator) -> None:
     assert caught.value.error.is_invalid_access_token()
     emulator.control(set={"account.token_lifetime_s": 0})
     client._oauth2_refresh_token = "another"
-    client.refresh_access_token(host=emulator.endpoint.hosts["api"])
+    client.refresh_access_token(host=client._host_map["api"])
     client._oauth2_refresh_token = None
     client._oauth2_access_token_expiration = None
     with pytest.raises(AuthError) as caught:
@@ -379,11 +382,11 @@ def test_tokens_expire_and_are_refreshed(emulator: RunningEmulator) -> None:
     assert caught.value.error.is_expired_access_token()
     client._oauth2_refresh_token = "invalid-token"
     with pytest.raises(AuthError):
-        client.refresh_access_token(host=emulator.endpoint.hosts["api"])
+        client.refresh_access_token(host=client._host_map["api"])
     client.close()
 
 
-def test_throttled_upload(sdk: dropbox.Dropbox, emulator: RunningEmulator) -> None:
+def test_throttled_upload(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
     emulator.control(set={"throttle.rate_per_s": 0.001, "throttle.burst": 2, "throttle.retry_after_s": 7})
     sdk.files_upload(b"x", "/1.bin")
     sdk.files_upload(b"x", "/2.bin")

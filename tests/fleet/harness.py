@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 import pytest
 
+from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import read_log, read_parquet
 
@@ -155,15 +156,18 @@ class Running:
 
     def wait_for(self, what: str, found: Callable[[], Any]) -> Any:
         """Wait until ``found`` gives something; fails when pytest ends before, or when nothing comes."""
-        limit_s = time.monotonic() + HANG_S
-        while not (value := found()):
-            if self.process.poll() is not None:
+        values: list[Any] = []
+
+        def is_found() -> bool:
+            values.append(found())
+            if not values[-1] and self.process.poll() is not None:
                 pytest.fail(f"pytest ended before {what}:\n{self.text()}")
-            if time.monotonic() > limit_s:
-                self.destroy()
-                pytest.fail(f"no {what} in {HANG_S:g} s:\n{self.text()}")
-            time.sleep(_POLL_S)
-        return value
+            return bool(values[-1])
+
+        if not wait_for(is_found, HANG_S, poll_s=_POLL_S):
+            self.destroy()
+            pytest.fail(f"no {what} in {HANG_S:g} s:\n{self.text()}")
+        return values[-1]
 
     def workers(self) -> dict[str, psutil.Process]:
         """xdist's workers by their ids, as their tests told (``told`` of the prelude)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from pytest_cloudbench.clock import due_ns, sleep_until_ns, wait_for
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
 from pytest_cloudbench.model import CloudbenchError
 
@@ -66,10 +66,7 @@ class Fleet:
             assert self.take(agent) is not None
 
     def wait_until_killed(self, agent: str) -> None:
-        limit_s = time.monotonic() + 30
-        while agent not in self.killed:
-            assert time.monotonic() < limit_s
-            threading.Event().wait(0.01)
+        assert wait_for(lambda: agent in self.killed, 30, poll_s=0.01)
 
 
 @pytest.fixture
@@ -313,7 +310,7 @@ def test_a_sign_of_life_buys_time_and_so_does_an_item_of_its_own() -> None:
     for _ in range(20):
         fleet.coordinator.receive("gw1", {"kind": "ask", "name": "twice", "payload": 2})
         assert fleet.take("gw1") == {"value": ["gw1", 4]}
-        threading.Event().wait(0.05)
+        sleep_until_ns(due_ns(0.05))
     assert fleet.killed == []
     alone.set()
     fleet.wait_until_killed("gw2")
@@ -331,10 +328,7 @@ def test_a_dismissed_fleet_stops_and_says_so(three: Fleet) -> None:
 
     dismissal = threading.Thread(target=dismiss)
     dismissal.start()
-    limit_s = time.monotonic() + 10
-    while three.told["gw1"] != [None]:
-        assert time.monotonic() < limit_s
-        threading.Event().wait(0.01)
+    assert wait_for(lambda: three.told["gw1"] == [None], 10, poll_s=0.01)
     three.meet("gw0", "sum:a", 1)
     assert not returned.is_set()
     three.coordinator.receive("gw1", {"kind": "tell", "name": "interrupted", "payload": None})

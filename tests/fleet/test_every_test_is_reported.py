@@ -35,7 +35,7 @@ CONFTEST = """
             return gather(self, name, payload)
 
         def dying_tell(self, name, payload=None):
-            if name == "progress" and payload[0]:
+            if name == "progress" and payload.done:
                 at(name, self._item)
             tell(self, name, payload)
 
@@ -163,3 +163,61 @@ def test_a_time_limit_that_raises_in_the_test_fails_that_test_alone(lab: Lab) ->
     assert run.leftovers == []
     assert "INTERNALERROR" not in run.text
     assert run.counts() == {"failed": 3, "passed": 1}, run.text
+
+
+STOPS = """
+    import os, pathlib, signal, threading
+    import pytest
+
+    HERE = pathlib.Path(__file__).parent
+
+    def pytest_configure(config):
+        if getattr(config, "workerinput", {}).get("workerid") in os.environ["STOP"].split():
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def pytest_sessionfinish(session):
+        if not hasattr(session.config, "workerinput"):
+            watch = any(each.name == "stragglers" for each in threading.enumerate())
+            (HERE / "watch").write_text("yes" if watch else "no")
+"""
+SUITE = """
+    from pytest_cloudbench.load import policy
+
+    def pytest_configure(config):
+        policy.adopt(config, config.rootpath / "suite")
+"""
+PLAIN = "def test_plain(): pass\n"
+
+
+@pytest.mark.parametrize("asked", ["an option", "a suite"])
+def test_all_workers_stop_before_any_has_collected(lab: Lab, asked: str) -> None:
+    lab.write(STOPS, "conftest.py")
+    (lab.folder / "suite").mkdir()
+    lab.write(SUITE if asked == "a suite" else "", "suite/conftest.py").write(PLAIN, "suite/test_plain.py")
+    args = ["--cloudbench-patience", "2"]
+    if asked == "a suite":
+        (lab.folder / "pytest.ini").write_text(f"[pytest]\naddopts = {' '.join(args)}\n")
+        args = []
+    run = lab.run("suite", "-n", "2", *args, env={"STOP": "gw0 gw1"})
+    assert run.status == 0, run.text
+    assert run.leftovers == []
+    assert run.counts() == {"passed": 1}, "workers that replace them run it"
+    for agent in ("gw0", "gw1"):
+        assert run.lines_with(f"cloudbench: {agent} showed no sign of life for 2 s and was ended"), run.text
+
+
+def test_workers_that_stop_again_and_again_end_the_session(lab: Lab) -> None:
+    lab.write(STOPS, "conftest.py").write(PLAIN)
+    limit = ("--max-worker-restart", "1")
+    run = lab.run("-n", "2", "--cloudbench-patience", "1", *limit, env={"STOP": "gw0 gw1 gw2 gw3"})
+    assert run.status != 0, run.text
+    assert run.leftovers == []
+    for agent in ("gw0", "gw1", "gw2"):
+        assert run.lines_with(f"cloudbench: {agent} showed no sign of life for 1 s and was ended"), run.text
+
+
+def test_nobody_watches_workers_of_an_ordinary_session(lab: Lab) -> None:
+    (lab.folder / "pytest.ini").write_text("[pytest]\naddopts = --cloudbench-patience=1\n")
+    run = lab.write(STOPS, "conftest.py").write(PLAIN).run("-n", "2", env={"STOP": ""}, store=False)
+    assert run.status == 0, run.text
+    assert (lab.folder / "watch").read_text() == "no"

@@ -194,9 +194,9 @@ def test_conclusions_about_sync_clients(lab: Lab, spread: list[str]) -> None:
     lab.write("""
     from pytest_cloudbench.detect import Step
 
-    def test_it(sync_session):
-        (new,) = sync_session.measure([Step("new", 2000)])
-        sync_session.conclude({"tue": new.up_bytes / 2000}, [new.duration_s], stats_of="seconds")
+    def test_it(lab):
+        (new,) = lab.measure([Step("new", 2000)])
+        lab.conclude({"tue": new.up_bytes / 2000}, [new.duration_s], stats_of="seconds")
     """)
     run = lab.run("--client", "reference", *spread, "--cloudbench-fail", "tue:0.5")
     assert (run.status, run.counts()) == (1, {"failed": 1}), run.text

@@ -44,8 +44,7 @@ SILENT = {
     def test_it(experiment, payloads):
         arrival = FixedInterval(0.01)
         experiment.run(payloads.random(10), arrival=arrival, sensors=2, ops_per_sensor=2, store=False)""",
-    "skipped client": "@pytest.mark.skip\n    def test_it(sync_session): pass",
-    "skipped client on an agent": "@pytest.mark.skip\n    def test_it(client_run): pass",
+    "skipped client": "@pytest.mark.skip\n    def test_it(lab): pass",
 }
 
 

@@ -13,6 +13,25 @@ from .harness import FOLDER, IDEAL, Lab
 from .test_sessions import ENDLESS, SPREAD, check_interrupted
 
 IGNORED = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+NOHUP = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
+TERMINAL = """
+import os, pty, sys
+pid, master = pty.fork()
+if not pid:
+    os.execvp(sys.argv[1], sys.argv[1:])
+while not os.path.exists("close"):
+    os.write(1, os.read(master, 1 << 16))
+if os.path.getsize("close"):
+    with open("close", "rb") as keys:
+        os.write(master, keys.read())
+    try:
+        while True:
+            os.write(1, os.read(master, 1 << 16))
+    except OSError:
+        pass
+os.close(master)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
 
 ENDING = """
     import os, pathlib, time
@@ -109,6 +128,65 @@ def test_where_ctrl_c_is_ignored_it_is_said_and_sigterm_ends_in_order(lab: Lab, 
     assert len(said) == 1, run.text
     assert f"`kill {running.process.pid}` ends it cleanly" in said[0]
     check_interrupted(run, "folder:objects")
+
+
+@SPREAD
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize("group", [True, False], ids=["group", "controller"])
+def test_a_hangup_ends_in_order(lab: Lab, spread: list[str], group: bool) -> None:
+    running = lab.write(ENDLESS).start(*FOLDER, *spread)
+    for agent in ("gw0", "gw1") if spread else ("main",):
+        running.wait_for_records(agent, "test_long", 40)
+    if group:
+        os.killpg(running.process.pid, signal.SIGHUP)
+    else:
+        running.process.send_signal(signal.SIGHUP)
+    check_interrupted(running.end(), "folder:objects")
+
+
+@SPREAD
+@pytest.mark.usefixtures("hangup")
+def test_a_closed_terminal_ends_in_order(lab: Lab, spread: list[str]) -> None:
+    """What is printed afterwards is an error at each write; what was measured is kept all the same."""
+    running = lab.write(ENDLESS).start(*FOLDER, *spread, enter=(sys.executable, "-c", TERMINAL))
+    for agent in ("gw0", "gw1") if spread else ("main",):
+        running.wait_for_records(agent, "test_long", 40)
+    (lab.folder / "close").touch()
+    run = running.end()
+    assert run.status == 2, run.text
+    assert run.leftovers == []
+    assert run.logs() == []
+    info = run.info("test_long[folder:objects]")
+    assert "interrupted" in info["doubts"]
+    assert info["ops"] == len(run.records()["test_long"]) >= 40
+    assert info["missing_agents"] == {}
+
+
+@SPREAD
+def test_ctrl_c_that_is_typed_into_a_terminal(lab: Lab, spread: list[str]) -> None:
+    """There the progress line is redrawn until then."""
+    running = lab.write(ENDLESS).start(*FOLDER, *spread, enter=(sys.executable, "-c", TERMINAL))
+    for agent in ("gw0", "gw1") if spread else ("main",):
+        running.wait_for_records(agent, "test_long", 40)
+    running.wait_for("progress", lambda: "/16,000 ops in" in running.text())
+    (lab.folder / "keys").write_bytes(b"\x03")
+    (lab.folder / "keys").rename(lab.folder / "close")
+    run = running.end()
+    assert "Traceback" not in run.text
+    assert "I/O operation" not in run.text
+    check_interrupted(run, "folder:objects")
+
+
+@SPREAD
+def test_nohup_is_respected(lab: Lab, spread: list[str]) -> None:
+    running = lab.write(ENDLESS).start(*FOLDER, *spread, enter=NOHUP)
+    agents = ("gw0", "gw1") if spread else ("main",)
+    for count in (40, 80):  # it goes on
+        for agent in agents:
+            running.wait_for_records(agent, "test_long", count)
+        os.killpg(running.process.pid, signal.SIGHUP)
+    running.process.send_signal(signal.SIGTERM)
+    check_interrupted(running.end(), "folder:objects")
 
 
 def test_ctrl_c_that_works_is_not_spoken_of(lab: Lab) -> None:

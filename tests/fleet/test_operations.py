@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_cloudbench.arrival import FixedInterval, ThinkTime, Threads
-from pytest_cloudbench.fleet.operations import Deal
+from pytest_cloudbench.load.operations import Deal
 
 from .harness import FOLDER, IDEAL, Lab, grid, keys
 
@@ -169,7 +169,7 @@ def test_a_conclusion_is_one_entry_with_the_doubts_of_its_parts(lab: Lab) -> Non
     lab.write("""
         import datetime
         from pytest_cloudbench.arrival import Threads
-        from pytest_cloudbench.expect import Expectation
+        from pytest_cloudbench.judge.expect import Expectation
 
         def claim(at_most):
             return Expectation("folder:objects", "knee_threads", None, at_most, "a test", datetime.date(2026, 1, 1))

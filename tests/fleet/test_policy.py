@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.fleet import policy
+from pytest_cloudbench.load import policy
 
 SUITE = Path("/checkout/suites")
 

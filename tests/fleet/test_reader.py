@@ -11,21 +11,28 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from pytest_cloudbench import drivers
+from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.drivers.base import Driver
-from pytest_cloudbench.engine import Budget, now_ns
-from pytest_cloudbench.fleet.clock import measure_offset
-from pytest_cloudbench.fleet.reader import SHORT, ReaderProcess, Watcher
+from pytest_cloudbench.fleet.offsets import measure_offset
+from pytest_cloudbench.load.engine import Budget
+from pytest_cloudbench.load.reader import SHORT, ReaderProcess, Watcher
 from pytest_cloudbench.model import Content, FleetError, ProviderSpec
 from pytest_cloudbench.payload import Payloads
+from pytest_cloudbench.providers import Provided
 
-GIVEN = {"endpoint": None, "api": "folder", "profile": None}
 HANG_S = 30.0
 DAY_NS = 86_400 * 10**9
+
+
+def given(spec: str) -> dict[str, Any]:
+    """What a controller tells agents of a provider without a service."""
+    return Provided(spec).plain()
 
 
 @pytest.fixture
@@ -42,7 +49,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 @pytest.fixture(params=["here", "process"])
 def reader(request: pytest.FixtureRequest, tmp_path: Path, driver: Driver) -> Iterator[Watcher | ReaderProcess]:
-    made = Watcher(driver) if request.param == "here" else ReaderProcess(f"folder:{tmp_path}", GIVEN)
+    made = Watcher(driver) if request.param == "here" else ReaderProcess(given(f"folder:{tmp_path}"))
     with made:
         yield made
 
@@ -81,7 +88,7 @@ def test_a_budget_stops_it_and_is_for_all_files_together(tmp_path: Path, driver:
     driver.put("/there.bin", content)
     size_bytes = content.size_bytes
     for limits, expected in ((Budget(max_ops=3), 3), (Budget(max_bytes=2 * size_bytes), None)):
-        with Watcher(driver, limits) as one, ReaderProcess(f"folder:{tmp_path}", GIVEN, limits) as two:
+        with Watcher(driver, limits) as one, ReaderProcess(given(f"folder:{tmp_path}"), limits) as two:
             for reader in (one, two):
                 reader.watch("/missing.bin", content, 0.0)
                 missing = reader.finish(HANG_S if expected else 0)
@@ -110,13 +117,13 @@ def test_a_mistake_of_ours_is_raised_and_not_polled_for_ever(driver: Driver, con
 
 def test_a_process_that_cannot_connect_says_why() -> None:
     with pytest.raises(FleetError, match=r"the reading process: SpecError: .*nonsense"):
-        ReaderProcess("nonsense:x", GIVEN)
+        ReaderProcess(given("nonsense:x"))
 
 
 def test_a_process_that_dies_is_reported(tmp_path: Path, content: Content) -> None:
-    with ReaderProcess(f"folder:{tmp_path}", GIVEN) as reader:
+    with ReaderProcess(given(f"folder:{tmp_path}")) as reader:
         os.kill(reader.pid, signal.SIGKILL)
-        with pytest.raises(FleetError, match="the reading process ended: exit status -9"):
+        with pytest.raises(FleetError, match="the reading process ended: killed by signal 9"):
             reader.watch("/a.bin", content, 0.0)
 
 
@@ -124,13 +131,12 @@ def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
     """Also in the middle of a wait for a file that never comes."""
     source = (
         "import json, os, signal\n"
-        "from pytest_cloudbench.fleet.reader import ReaderProcess\n"
+        "from pytest_cloudbench.load.reader import ReaderProcess\n"
         "from pytest_cloudbench.payload import Payloads\n"
-        f"reader = ReaderProcess('folder:{tmp_path}', {GIVEN})\n"
+        f"reader = ReaderProcess({given(f'folder:{tmp_path}')})\n"
         "reader.watch('/never.bin', Payloads('x').random(5).content(0, 0), 0.01)\n"
         "request = {'verb': 'finish', 'patience_s': 100_000}\n"
-        "reader._process.stdin.write(json.dumps(request).encode() + b'\\n')\n"
-        "reader._process.stdin.flush()\n"
+        "reader._child.write(json.dumps(request).encode() + b'\\n')\n"
         "print(reader.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -162,7 +168,7 @@ def test_another_clock_is_measured_within_the_bound(tmp_path: Path, driver: Driv
     """No part of it is pretended: the kernel itself shifts the clock of the child process by a day."""
     prefix = _another_time()
     assert prefix is not None
-    with ReaderProcess(f"folder:{tmp_path}", GIVEN, command=(*prefix, *ReaderProcess.COMMAND)) as reader:
+    with ReaderProcess(given(f"folder:{tmp_path}"), command=(*prefix, *ReaderProcess.COMMAND)) as reader:
         offset = measure_offset(reader.clock)
         driver.put("/a.bin", content)
         start_ns = now_ns()

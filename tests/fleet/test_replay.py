@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from pytest_cloudbench.arrival import FixedInterval
+from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.drivers.base import Driver
-from pytest_cloudbench.engine import now_ns
-from pytest_cloudbench.fleet.facts import Names
-from pytest_cloudbench.fleet.operations import Files, Load, Upload, load_of
+from pytest_cloudbench.load.names import FileNames
+from pytest_cloudbench.load.operations import Files, Load, Upload, load_of
 from pytest_cloudbench.model import Capabilities, CloudError, Content, ErrorKind, UsageError, Verb
 from pytest_cloudbench.payload import RandomContent, RandomPayload
 from pytest_cloudbench.trace import Replay, parse_trace
@@ -118,7 +118,7 @@ def test_a_download_has_a_first_byte_and_the_length_that_was_uploaded() -> None:
     def get(*pieces: bytes) -> int:
         task = Upload(driver(*pieces), FILES, {(0, 1): (0, 5)}).step(Verb.GET, 0)
         prepared, size_bytes, _ = task.prepare(0, 1)
-        assert (prepared[0], size_bytes) == (f"/f/{Names().name(0, 0)}", 5)
+        assert (prepared[0], size_bytes) == (f"/f/{FileNames().name(0, 0)}", 5)
         return task.execute(prepared)
 
     right, before = RandomPayload("seed", 5).content(0, 0).read(0, 5), now_ns()

@@ -155,7 +155,7 @@ def test_the_same_failures_without_xdist(lab: Lab) -> None:
 OWN = """
     import pytest
     from pytest_cloudbench.drivers.base import Driver
-    from pytest_cloudbench.fleet.provider import Provider
+    from pytest_cloudbench.providers import Provider
     from pytest_cloudbench.model import Capabilities, CloudError, Entry, ErrorKind, Verb
 
     class Memory:

@@ -70,7 +70,7 @@ def test_every_number_of_agents_does_the_same_work(lab: Lab, agents: int) -> Non
     spread = [] if agents == 1 else ["-n", str(agents)]
     run = lab.write(TESTS).run(*FOLDER, "-v", *spread)
     check_complete(run, agents)
-    shown = re.findall(r"test_it\.py::\S+", run.text)
+    shown = re.findall(r"^test_it\.py::\S+|(?<=\] )test_it\.py::\S+", run.text, re.M)
     assert sorted(set(shown)) == [
         "test_it.py::test_closed[folder:objects]",
         "test_it.py::test_open[folder:objects-0.02]",

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.fleet import series
-from pytest_cloudbench.fleet.facts import RunFacts
-from pytest_cloudbench.fleet.series import SeriesKeeper, duration_s
+from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.load import series
+from pytest_cloudbench.load.messages import SeriesAdd, SeriesNext, SeriesOpen
+from pytest_cloudbench.load.series import SeriesKeeper, duration_s
 from pytest_cloudbench.model import ResultsError, UsageError
 
-ASKED = {"name": "test_it[x]", "key": {"test": "test_it", "provider": "x", "params": {}}, "setup": {}}
+ASKED: dict[str, Any] = {"name": "test_it[x]", "key": {"test": "test_it", "provider": "x", "params": {}}, "setup": {}}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def keeper(folder: Path, time_scale: float = 1.0) -> SeriesKeeper:
 
 def opened(folder: Path, plan: dict[str, Any], resume: str | None = None, scale: float = 1.0) -> SeriesKeeper:
     made = keeper(folder, scale)
-    made.answer({"do": "open", **ASKED, "plan": plan, "resume": resume, "keeps_plan": False})
+    made.begin(SeriesOpen.from_plain({**ASKED, "plan": plan, "resume": resume, "keeps_plan": False}))
     return made
 
 
@@ -56,12 +57,12 @@ def rounds_of(made: SeriesKeeper, clock: Clock, round_s: float, most: int = 99) 
     """Runs rounds of a duration until the keeper says that it is enough."""
     done: list[int] = []
     while len(done) < most:
-        told = made.answer({"do": "next", "name": ASKED["name"], "is_later": bool(done)})
-        if told["round"] is None:
+        told = made.next(SeriesNext(ASKED["name"], bool(done)))
+        if told.number is None:
             break
-        clock.now_s += told["pause_s"] + round_s
-        made.answer({"do": "add", "name": ASKED["name"], "line": {"round": told["round"]}})
-        done.append(told["round"])
+        clock.now_s += told.pause_s + round_s
+        made.add(SeriesAdd(ASKED["name"], {"round": told.number}))
+        done.append(told.number)
     made.close()
     return done
 
@@ -86,10 +87,21 @@ def test_the_time_between_sessions_is_not_time_of_the_series(tmp_path: Path, mon
     assert rounds_of(opened(tmp_path, plan, resume=""), clock, 10) == [2, 3, 4]
 
 
+def test_a_series_whose_plan_is_damaged_is_one_line(tmp_path: Path) -> None:
+    made = opened(tmp_path, {"rounds": 3})
+    made.close()
+    (path,) = tmp_path.rglob("*.jsonl")
+    path.write_text(path.read_text().replace('"rounds":3', '"rounds":"many"'))
+    again = keeper(tmp_path)
+    asked = {**ASKED, "plan": {"rounds": 1}, "resume": "", "keeps_plan": True}
+    with pytest.raises(ResultsError, match=r"jsonl: cannot go on with its own plan \(.*rounds: expected int"):
+        again.begin(SeriesOpen.from_plain(asked))
+
+
 def test_one_series_has_one_round_of_a_number(tmp_path: Path) -> None:
     made = opened(tmp_path, {"rounds": 3, "duration_s": None, "pause_s": 0.0})
-    made.answer({"do": "add", "name": ASKED["name"], "line": {"round": 0}})
-    made.answer({"do": "end", "name": ASKED["name"]})
+    made.add(SeriesAdd(ASKED["name"], {"round": 0}))
+    made.end(ASKED["name"])
     with pytest.raises(UsageError, match="has no unfinished series of test_it with x"):
         opened(tmp_path, {"rounds": 3}, resume="")
     with pytest.raises(ResultsError, match="expected the state file of a series"):

@@ -10,7 +10,7 @@ from .harness import Lab
 
 
 def test_a_session_without_fleet_items_serves_nobody(pytestconfig: pytest.Config) -> None:
-    session = ControllerSession(pytestconfig, "channel", "facts")
+    session = ControllerSession(pytestconfig, "channel", "facts", lambda _: pytest.fail("it made a service"))
     session.lose_node("gw0")
     session.finish(None)  # type: ignore[arg-type]  # with nobody to serve it does not look
     session.close()
@@ -18,7 +18,7 @@ def test_a_session_without_fleet_items_serves_nobody(pytestconfig: pytest.Config
     assert session._serving is None
 
 
-@pytest.mark.parametrize("name", ["experiment", "provider", "client_run"])
+@pytest.mark.parametrize("name", ["experiment", "provider", "lab"])
 def test_a_fixture_that_is_asked_for_at_run_time_says_what_to_do(lab: Lab, name: str) -> None:
     lab.write(f"def test_late(request): request.getfixturevalue({name!r})")
     run = lab.run()

@@ -210,7 +210,10 @@ def test_what_runs_inside_ends_with_the_link() -> None:
 def test_a_user_namespace_needs_no_root() -> None:
     with open_or_skip(up=Way(delay_ms=10), rights="user") as link:
         assert link.rights == "user"
-        assert measured(link).rtt_ms == pytest.approx(20, rel=0.1)
+        got = measured(link)
+        assert got.rtt_ms is not None
+        assert got.rtt_ms >= 20  # what is longer, the product flags: a busy machine adds to it
+        assert got.rtt_ms == pytest.approx(20, rel=0.1) or got.off
 
 
 @needs_root

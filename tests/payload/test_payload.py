@@ -7,6 +7,8 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import xor
 
 import pytest
 from hypothesis import given, settings
@@ -159,6 +161,14 @@ def test_a_negative_size_is_refused(make: Callable[[int], Generator], size: int)
         make(size)
 
 
+def quickxor(data: bytes) -> bytes:
+    """The published description: byte ``i`` from bit ``11 * i`` of a ring of 160 bits on, then the length."""
+    ring = len(data) << 96
+    for place in range(160):
+        ring ^= reduce(xor, data[place::160], 0) << 11 * place % 160
+    return (ring % 2**160 ^ ring >> 160).to_bytes(20, "little")
+
+
 def block_hash(data: bytes) -> bytes:
     """The published rule, written once more from its description: one digest for each 4 MiB, then their digest."""
     rest, outer = memoryview(data), hashlib.sha256()
@@ -173,6 +183,7 @@ INDEPENDENT = {
     "sha1": lambda data: hashlib.sha1(data).digest(),
     "md5": lambda data: hashlib.md5(data).digest(),
     "sha256-4mib-blocks": block_hash,
+    "quickxorhash": quickxor,
 }
 
 

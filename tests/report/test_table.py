@@ -149,7 +149,9 @@ def test_the_numbers_of_a_big_run_fit_into_120_columns(published: dict[str, Any]
     assert max(map(len, lines(finding, width=120)[2:5])) <= 120
     flawless = Finding(info(files=100_000, sensors=10_000, failed=0, corrupt=0, silently_lost=0, published=published))
     narrow = lines(flawless, width=80)
-    assert any(line.startswith("  left out, 0 or not known in all rows: silent, corrupt") for line in narrow), narrow
+    assert any(line.startswith("  columns omitted, 0 or unknown in all rows: silent, corrupt") for line in narrow), (
+        narrow
+    )
     assert max(map(len, narrow[2:5])) <= 80
 
 
@@ -184,3 +186,22 @@ def test_a_title_that_is_wider_than_the_terminal_goes_on_below() -> None:
         "test_worst_case  emulated:one, 2 agents, open loop, emulated: measures the",
         "  client and the loopback",
     ]
+
+
+def test_the_providers_words_stand_below_the_table_within_its_width() -> None:
+    said = {"throttled": {"count": 62, "said": [{"detail": "429 too_many_write_operations", "count": 62}]}}
+    assert "  50-1s: throttled 62 x: 429 too_many_write_operations" in lines(Finding(info(error_details=said)))
+    texts = [{"detail": "503 " + "word " * 38, "count": 3}, {"detail": "500", "count": 1}]
+    long = {"server": {"count": 4, "said": texts}}
+    drawn = lines(Finding(info(error_details=long)), width=60)
+    words = drawn[drawn.index(next(line for line in drawn if "server 4 x, 3 of them: 503" in line)) :]
+    assert words[1].startswith("    word word")
+    assert max(map(len, drawn)) <= 60
+    assert "server" not in "\n".join(render([Finding(info(error_details=long))], 60, -1))
+
+
+def test_two_experiments_may_be_told_the_same() -> None:
+    said = {"throttled": {"count": 2, "said": [{"detail": "429 " + "wait " * 30, "count": 2}]}}
+    members = [Finding(info(error_details=said), nodeid=f"{TEST}[{name}]") for name in ("a", "b")]
+    both, one = ([line for line in lines(*found, width=80) if "wait wait" in line] for found in (members, members[:1]))
+    assert len(both) == 2 * len(one) == 6, "equal lines of two remarks are not taken for one"

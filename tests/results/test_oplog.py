@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_cloudbench.clock import due_ns, sleep_until_ns
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.payload import DIGESTS, RandomContent, digest
 from pytest_cloudbench.records import OpTable
@@ -162,8 +163,9 @@ def test_a_log_of_an_agent_that_was_killed_before_its_first_flush_is_empty(tmp_p
         (b"3\n", "is not an operation log"),
         (b'{"agent": "gw0"}\n', "is not an operation log"),
         (b"PAR1 and no line", "is not an operation log"),
-        (b'{"schema": 2}\n', "has log schema 2; this version reads 1"),
-        (b'{"schema": "1"}\n', "has log schema 1; this version reads 1"),
+        (b'{"schema": 3}\n', "has log schema 3; this version reads 1 to 2"),
+        (b'{"schema": "1"}\n', "has log schema 1; this version reads 1 to 2"),
+        (b'{"schema": 2}\n' + b"\xff" * 4096, "holds records that no version has written"),
         (b'{"schema": 1}\n' + b"\xff" * 4096, "holds records that no version has written"),
     ],
 )
@@ -379,10 +381,9 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> list[FullDisk]:
 
 def record_until_refused(log: OpLog) -> None:
     """Record one operation after the other, and give up after some hundred flushes."""
-    pace = threading.Event()
     for seq in range(20_000):
         log.record(op(seq))
-        pace.wait(0.005)
+        sleep_until_ns(due_ns(0.005))
 
 
 def test_when_no_place_is_left_the_run_ends_with_one_line(tmp_path: Path, spare: Path, disks: list[FullDisk]) -> None:
@@ -459,6 +460,7 @@ COLUMNS = {
     "verb": "string", "sensor": "int64", "seq": "int64", "agent": "int64", "scheduled_ns": "int64",
     "start_ns": "int64", "first_byte_ns": "int64", "end_ns": "int64", "size_bytes": "int64", "outcome": "string",
     "kind": "string", "retry_after_s": "double", "digest": "string",
+    "detail": "string", "requests": "int64",
 }  # fmt: skip
 
 
@@ -477,6 +479,7 @@ def test_parquet_is_readable_without_this_package(tmp_path: Path, records: list[
         {
             "verb": "put", "sensor": 1, "seq": seq, "agent": 2, "scheduled_ns": 3, "start_ns": 4, "first_byte_ns": 0,
             "end_ns": 5, "size_bytes": 6, "outcome": "ok", "kind": None, "retry_after_s": None, "digest": "000100",
+            "detail": "", "requests": None,
         }
         for seq in range(1, 1 + len(records))
     ]  # fmt: skip
@@ -529,8 +532,8 @@ def test_what_is_no_parquet_of_this_schema_is_one_line(tmp_path: Path) -> None:
     arrow.write_table(pyarrow.table({"a": [1]}), path)
     with pytest.raises(ResultsError, match="has records schema none; this version reads 1"):
         read_parquet(path)
-    arrow.write_table(pyarrow.table({"a": [1]}).replace_schema_metadata({"cloudbench_schema": "2"}), path)
-    with pytest.raises(ResultsError, match="has records schema 2; this version reads 1"):
+    arrow.write_table(pyarrow.table({"a": [1]}).replace_schema_metadata({"cloudbench_schema": "3"}), path)
+    with pytest.raises(ResultsError, match="has records schema 3; this version reads 1"):
         read_parquet(path)
 
 

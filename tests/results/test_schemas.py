@@ -4,6 +4,7 @@ When a schema changes, its number goes up, this module's history gets a line, an
 ``fixtures/results-schema-N``; the folders before it are never written again.
 
 * 1: one run of 500 uploads against the emulated service, of which 139 were throttled.
+* 2: records have the provider's own words and the number of requests. Of 200 uploads 181 were throttled.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.baseline import Compared, choose
-from pytest_cloudbench.expect import judge_gate, parse_gate
+from pytest_cloudbench.judge.baseline import Compared, choose
+from pytest_cloudbench.judge.expect import judge_gate, parse_gate
+from pytest_cloudbench.judge.metrics import summarize
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
+from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results import benchmarks
 from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, read_log, read_parquet
-from pytest_cloudbench.stats import summarize
 
 pytest_plugins = ["pytester"]
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-ONE = FIXTURES / "results-schema-1"
+ONE, TWO = FIXTURES / "results-schema-1", FIXTURES / "results-schema-2"
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,7 @@ def test_the_records_of_an_old_run_give_the_same_metrics(entry: dict[str, Any]) 
     assert summary.ops == info["ops"] == 500
     assert {kind.value: count for kind, count in summary.kinds.items()} == info["errors"] == {"throttled": 139}
     recomputed = {name: value for name, value in summary.metrics.items() if not name.endswith("loss_rate")}
+    assert recomputed.pop("requests_per_op") is None, "records had no requests in them"
     assert {name: info[name] for name in recomputed} == recomputed
     assert sorted(summary.response_s)[-1] == entry["stats"]["max"]
 
@@ -57,6 +60,32 @@ def test_an_old_log_is_read() -> None:
     assert [op.outcome for op in log[:8]] == [Outcome.THROTTLED] * 8
     assert {(op.verb, op.kind, op.size_bytes) for op in log[:8]} == {(Verb.PUT, ErrorKind.THROTTLED, 5120)}
     assert {len(op.digest) for op in log} == {32}
+
+
+def test_records_of_schema_1_have_neither_words_nor_requests() -> None:
+    for table in (read_log(ONE / "gw0.oplog"), read_parquet(ONE / "worst-case.parquet")):
+        assert set(table.detail) == {""}
+        assert set(table.requests) == {None}
+
+
+def test_records_of_schema_2_have_both() -> None:
+    (found,) = json.loads((TWO / "0001_worst-case.json").read_text())["benchmarks"]
+    log, parquet = list(read_log(TWO / "gw0.oplog").ops()), read_parquet(TWO / "worst-case.parquet")
+    summary, info = summarize(parquet, None), found["extra_info"]
+    assert (len(log), len(parquet)) == (100, 200)
+    assert all(op in list(parquet.ops()) for op in log)
+    words = {Outcome.OK: "", Outcome.THROTTLED: "429 too_many_write_operations"}
+    assert all(op.detail == words[op.outcome] and op.requests == 1 for op in parquet.ops())
+    assert summary.errors() == {key: info[key] for key in ("errors", "error_details")}
+    recomputed = {name: value for name, value in summary.metrics.items() if not name.endswith("loss_rate")}
+    assert {name: info[name] for name in recomputed} == recomputed
+
+
+def test_a_log_of_schema_1_and_one_of_2_are_merged() -> None:
+    table = OpTable(read_log(ONE / "gw0.oplog"), read_log(TWO / "gw0.oplog"))
+    assert (len(table), len(list(table.ops()))) == (120, 120)
+    assert set(table.detail[:20]) == {""}
+    assert table.detail[20:] == read_log(TWO / "gw0.oplog").detail
 
 
 def test_a_gate_compares_with_an_old_run(pytester: pytest.Pytester, entry: dict[str, Any]) -> None:

@@ -102,7 +102,7 @@ def test_one_process_has_it_open(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     path = made(tmp_path / "a.jsonl", session(0.0))
     file = series.SeriesFile(path)
-    with pytest.raises(ResultsError, match="another run is at this series now"):
+    with pytest.raises(ResultsError, match="another run is using this series now"):
         series.SeriesFile(path)
     file.close()
     series.SeriesFile(path).close()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cloudbench.fleet.series import Plan
+from pytest_cloudbench.load.messages import SeriesPlan
 from suites.availability import rounds, test_availability
 from tests.fleet.harness import Ended, Lab
 
@@ -54,7 +54,7 @@ def planned(lab: Lab, count: int, *fed: dict[str, Any]) -> tuple[str, ...]:
     setup = {"files": suite.FILES["quick"], "sizes_kb": list(suite.SIZES_KB["quick"]), "read_back": suite.READ_BACK,
              "hash_calls": suite.HASH_CALLS, "threads": suite.THREADS, "time_scale": 1.0}  # fmt: skip
     key = {"test": "test_series", "provider": PROVIDER[1], "params": {}}
-    header = {"schema": 1, "key": key, "setup": setup, "plan": asdict(Plan(count))}
+    header = {"schema": 1, "key": key, "setup": setup, "plan": asdict(SeriesPlan(count))}
     path = lab.folder / "planned.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in [header, *fed]))
     return "--resume", path.name, "--cloudbench-max-lateness", "5"  # a busy machine is not what is tested
@@ -111,14 +111,14 @@ def test_throttled_writes_stand_apart(lab: Lab) -> None:
 
 def test_a_killed_series_goes_on_where_it_was(lab: Lab) -> None:
     profile(lab, "")
-    running = lab.start(SUITE, *PROVIDER, "--cloudbench-pause", "1h")
+    running = lab.start(SUITE, *PROVIDER, "--pause", "1h")
     running.wait_for("one round", lambda: any('"round"' in path.read_text() for path in state_files(lab)))
     running.process.kill()
     assert running.end().status != 0
     (state,) = state_files(lab)
     with state.open("ab") as file:
         file.write(b'{"round":1,"writes":{"tri')
-    run = lab.run(SUITE, *PROVIDER, "--cloudbench-pause", "0s", "--resume")
+    run = lab.run(SUITE, *PROVIDER, "--pause", "0s", "--resume")
     found = entry(run)
     assert state_files(lab) == [state]
     done = [line for line in lines(state)[1:] if "round" in line]

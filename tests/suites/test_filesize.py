@@ -33,7 +33,7 @@ def test_a_size_that_is_handled_badly_is_flagged_and_no_other(lab: Lab, truths: 
         import time
         import pytest
         from pytest_cloudbench.drivers.folder import FolderDriver
-        from pytest_cloudbench.fleet.provider import Provider
+        from pytest_cloudbench.providers import Provider
         from pytest_cloudbench.model import ProviderSpec
 
         class Slow(FolderDriver):

@@ -87,6 +87,24 @@ def test_what_one_capture_says_holds_in_the_next_one() -> None:
     assert sorts(again) == ([], 1, 0), "a new connection from the same port is another one"
 
 
+def test_a_server_is_called_by_its_name_wherever_that_is_known() -> None:
+    """Also for the rest of a connection whose hello is in an earlier capture, and one whose hello is in none."""
+
+    def called(*records: Iterable[craft.Record]) -> list[str]:
+        found = seen(whose, *records).sorted
+        assert found is not None
+        return [*found.names.values()]
+
+    whose = mine()
+    assert called(flow(OURS, "a.example.com", port=7_000), flow(OURS)) == ["a.example.com"] * 2
+    assert called(flow(OURS, port=7_000, whole=False)) == ["a.example.com"]
+    assert called(flow(OTHER, whole=False)) == [OTHER]
+    whose = mine()
+    seen(whose, flow(SHARED, "a.example.com", port=7_000), flow(SHARED, "b.example.org", port=7_001))
+    later = called(flow(SHARED, port=7_000, whole=False), flow(SHARED, port=7_001, whole=False), flow(SHARED))
+    assert {*later} == {"a.example.com", "b.example.org", SHARED}
+
+
 def test_addresses_of_servers_leave_nothing_open() -> None:
     servers = (ip_network("10.1.0.0/16"),)
     flows = [[*flow(OURS, whole=False)], [*flow(OTHER, whole=False)], [*flow(OURS, "b.example.org")]]

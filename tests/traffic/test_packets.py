@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.traffic import Analysis, analyze, flows, fragments
+from pytest_cloudbench.traffic import Analysis, analyze, counts, fragments
 from tests.traffic import craft
 from tests.traffic.craft import CLIENT, SERVER, START_NS, Segment
 
@@ -338,6 +338,33 @@ def test_pages_of_many_flows_are_given_back(first: bytes, hellos: int) -> None:
     assert places.count(len(data)) >= hellos // 32 + 2 * (1976 // 512)
 
 
+def test_garbage_for_sequence_numbers_leaves_other_flows_alone() -> None:
+    """One flow leaps by nearly 2 GiB with each segment, beyond 4 TiB in all; the next one lacks 1,000 bytes."""
+    garbage = [Segment(START_NS + row, True, row * (2**31 - 1), data=b"x", client_port=7) for row in range(2500)]
+    holed = [Segment(START_NS + row, True, at, data=bytes(10), client_port=8) for row, at in enumerate((1, 1011, 1021))]
+    (_, flow) = analyze(craft.pcap(craft.records([*garbage, *holed]))).table.flows
+    assert (flow.up.payload_bytes, flow.up.unique_bytes, flow.up.missing_bytes) == (30, 30, 1000)
+
+
+def test_flows_and_facts_are_the_same_objects_every_time() -> None:
+    segments = [Segment(START_NS + port, True, 1, data=b"x", client_port=port) for port in range(5)]
+    found = analyze(craft.pcap(craft.records(segments)))
+    third = found.table.flow(2)
+    assert [each.number for each in found.table.flows] == list(range(5))
+    assert third is found.table.flows[2] is found.facts[2].flow
+    assert found.facts[2] is found.facts[2]
+
+
+def test_what_is_changed_in_facts_is_in_the_json() -> None:
+    """``dissect`` learns names of QUIC flows later."""
+    segments = [Segment(START_NS + port, True, 1, data=b"x", client_port=port) for port in range(5)]
+    found = analyze(craft.pcap(craft.records(segments)))
+    found.facts[3].sni, found.facts[3].role = "late.example.com", "control"
+    flows = found.as_dict()["flows"]
+    assert [flow["name"] for flow in flows] == ["10.0.0.2"] * 3 + ["late.example.com", "10.0.0.2"]
+    assert (found.as_dict()["roles"]["control"]["flows"], [flow.number for flow in found.of("control")]) == (1, [3])
+
+
 def test_many_flows_keep_apart() -> None:
     segments = [
         Segment(START_NS + row, True, 1 + row, data=b"x" * (port % 50), client_port=port)
@@ -390,8 +417,8 @@ def test_segments_above_the_mss_make_the_overhead_unknown() -> None:
 def test_long_flows_are_counted_in_parts(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = (FOLDER / file).read_bytes()
     at_once = analyze(data).as_dict()
-    monkeypatch.setattr(flows, "_CHUNK_ROWS", 7)
-    monkeypatch.setattr(flows, "_PART_ROWS", 7)
+    monkeypatch.setattr(counts, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(counts, "_PART_ROWS", 7)
     assert analyze(data).as_dict() == at_once
 
 
@@ -408,8 +435,8 @@ def test_unique_bytes_are_the_union(ranges: list[tuple[int, int]], base: int) ->
     data = craft.pcap(craft.records(segments))
     for rows in (1 << 17, 3):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(flows, "_CHUNK_ROWS", rows)
-            patch.setattr(flows, "_PART_ROWS", rows)
+            patch.setattr(counts, "_CHUNK_ROWS", rows)
+            patch.setattr(counts, "_PART_ROWS", rows)
             side = analyze(data).table.flows[0].up
         assert side.unique_bytes == len(union)
         assert side.missing_bytes == (max(union) - min(union) + 1 - len(union) if union else 0)

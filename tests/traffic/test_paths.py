@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from pytest_cloudbench.traffic import Analysis, analyze, flows, resent
+from pytest_cloudbench.traffic import Analysis, analyze, counts, resent
 from tests.traffic import paths
 from tests.traffic.test_captures import MARKS
 
@@ -51,8 +51,8 @@ def test_equal_to_tshark(seed: int) -> None:
 def test_every_way_of_reading_says_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data = paths.capture(seed)
     at_once = analyze(data)
-    monkeypatch.setattr(flows, "_CHUNK_ROWS", 50)
-    monkeypatch.setattr(flows, "_PART_ROWS", 50)
+    monkeypatch.setattr(counts, "_CHUNK_ROWS", 50)
+    monkeypatch.setattr(counts, "_PART_ROWS", 50)
     monkeypatch.setattr(resent, "_FEW", 0)
     assert analyze(data).as_dict() == at_once.as_dict()
     assert at_once.aside.fragments == at_once.aside.malformed == at_once.aside.not_understood == 0

@@ -1,9 +1,9 @@
-"""Captures: dumpcap at the right place, known to be ready and complete, or the result says that it is not.
+"""Captures: dumpcap in the right place, proven ready and complete; otherwise the result says why not.
 
 What may live here: a capture's life. Reading the traffic is another module's matter, and pure.
 
-A sentinel is a small datagram that is sent on the captured interface until it is in the file: one kind before
-anything is measured, one after. What lies between was seen. Every sentinel goes to ``SENTINEL_ADDRESS``, port
+A sentinel is a small datagram sent on the captured interface until it appears in the file: one kind before
+the measurement, one after. Everything between the two was captured. Every sentinel goes to ``SENTINEL_ADDRESS``, port
 ``SENTINEL_PORT``, and carries the capture's token; both are in the file's comment, so that analysis can leave them out.
 """
 
@@ -62,16 +62,16 @@ _INSTALL = {
 
 
 class CaptureUnavailable(UsageError):
-    """Nothing can be captured here now; the message says what would let it."""
+    """Capturing is not possible here now; the message says how to enable it."""
 
 
 class CaptureError(CloudbenchError):
-    """A capture did not get ready."""
+    """A capture did not become ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureResult:
-    """A finished capture. Only one that is valid may be measured from."""
+    """A finished capture. Only a valid one may be measured."""
 
     path: Path
     is_valid: bool
@@ -81,7 +81,7 @@ class CaptureResult:
     """In the file, without sentinels."""
     sentinels: int
     cut_packets: int
-    """Packets of which less is in the file than was on the wire (``snaplen``)."""
+    """Packets truncated in the file (``snaplen``)."""
     received: int | None
     """By the interface statistics, sentinels included; None where there are none."""
     dropped: int | None
@@ -101,13 +101,13 @@ class Capture:
         netns: where to capture: a namespace's name (``ip netns``), or the words to put before a command so that it
             runs there (``link.enter("client", as_root=True)``).
         comment: what the file says of itself, such as ``{"run": ..., "experiment": ...}``. No secrets.
-        filter: a capture filter (pcap-filter); sentinels pass in any case.
+        filter: a capture filter (pcap-filter); sentinels always pass.
         snaplen: bytes to keep of each packet; 0 for all. Lengths survive a cut, the contents of a TLS hello do not.
-        buffer_mib: of the kernel's ring. Small ones drop.
+        buffer_mib: of the kernel's ring. Small ones drop packets.
         patience_s: how long to wait for dumpcap and for each sentinel.
 
     Raises CaptureUnavailable on entering when dumpcap is missing or has no right, CaptureError when it does not get
-    ready. Leaving never raises: what went wrong is among the result's reasons.
+    ready. Leaving never raises: failures are among the result's reasons.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Capture:
             process.stdin.flush()
 
     def _sentinel(self, label: str) -> bool:
-        """Send a sentinel again and again until it is in the file; whether it is."""
+        """Send a sentinel repeatedly until it is in the file; returns whether it arrived."""
         wanted, until_s, seen_bytes = sentinel_payload(self.token, label), time.monotonic() + self._patience_s, 0
         with self.path.open("rb") as file:
             while time.monotonic() < until_s:
@@ -236,7 +236,7 @@ class Capture:
         return False
 
     def _trouble(self, dumpcap: str) -> Exception:
-        """What dumpcap's refusal means."""
+        """Explain why dumpcap refused."""
         said = self._said.text()
         where = f"capture of {self.interface}"
         if re.search(r"permission|not permitted|privilege", said, re.IGNORECASE):
@@ -257,7 +257,7 @@ class Capture:
         self._said.close()
 
     def _judge(self, reasons: list[str]) -> CaptureResult:
-        """Look at what is in the file and at what dumpcap said."""
+        """Judge the file and dumpcap's statistics."""
         found, sentinels = Walk(), 0
         if self.path.stat().st_size:
             with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -292,7 +292,7 @@ class Capture:
 
 
 def check(interface: str = "lo", *, netns: str | Sequence[str] | None = None) -> None:
-    """Capture one packet, because ``dumpcap -D`` says nothing of rights. Raises CaptureUnavailable, CaptureError."""
+    """Capture one packet: ``dumpcap -D`` does not show permissions. Raises CaptureUnavailable, CaptureError."""
     with tempfile.TemporaryDirectory(prefix="cloudbench-capture-") as folder:
         # Nothing but the sentinels, so that a busy interface is no trouble.
         only = f"udp and dst host {SENTINEL_ADDRESS}"
@@ -311,7 +311,7 @@ def _count(data: mmap.mmap, token: bytes) -> int:
 
 
 class _Said:
-    """What the guard and dumpcap say on stderr, read by a thread so that they never wait for us."""
+    """stderr of the guard and dumpcap, read by a thread so that they never block."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -343,7 +343,7 @@ class _Said:
         return False
 
     def wait_for_end(self, wait_s: float) -> bool:
-        """Wait that long, or until there is nobody left to say anything; whether that is so."""
+        """Wait until stderr is closed, at most that long; returns whether it is."""
         until_s = time.monotonic() + wait_s
         while not self._ended and (left_s := until_s - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):

@@ -24,14 +24,14 @@ class Walk:
 
     packets: int = 0
     cut_packets: int = 0
-    """Packets of which less is in the file than was on the wire."""
+    """Packets truncated in the file."""
     received: int | None = None
     """By the interface statistics, summed over interfaces; None where there are none."""
     dropped: int | None = None
     comments: list[str] = field(default_factory=list)
     """Of the section."""
     is_whole: bool = False
-    """Every block is there to its end, and there is at least one."""
+    """Every block is complete, and there is at least one."""
 
 
 def _options(data: bytes, order: str) -> list[tuple[int, bytes]]:
@@ -47,7 +47,7 @@ def _options(data: bytes, order: str) -> list[tuple[int, bytes]]:
 
 
 def walk(data: Any) -> Walk:
-    """Go through a file (bytes, or a memory map of it) block by block. Never raises for what a file may hold."""
+    """Go through a file (bytes, or a memory map of it) block by block. Never raises, whatever the file holds."""
     result, at, size, order = Walk(), 0, len(data), "<"
     while at + 12 <= size:
         kind, length = struct.unpack_from(order + "II", data, at)

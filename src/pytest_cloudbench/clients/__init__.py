@@ -1,7 +1,7 @@
-"""The registry: which client has which name.
+"""The registry of sync clients by name.
 
 What may live here: one line per client, and what turns a spec or a TOML file into a client. Nothing is started
-and no program is looked for before ``prepare``.
+and no program is searched before ``prepare``.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _CLIENTS: Mapping[str, tuple[str, frozenset[str]]] = {
 
 
 def names() -> tuple[str, ...]:
-    """The clients that there are by name, in alphabetical order."""
+    """The registered client names, in alphabetical order."""
     return tuple(sorted(_CLIENTS))
 
 
 def client(spec: str, **options: str) -> SyncClient:
-    """A client that is not prepared yet.
+    """A client, not yet prepared.
 
     Args:
         spec: ``NAME[?KEY=VALUE&...]``, such as ``syncthing?compression=always``; or the path of a TOML file
             that describes a command (it has a ``/`` or ends in ``.toml``).
-        options: the same as after the ``?``; they win.
+        options: the same as after the ``?``; these take precedence.
 
-    Raises UsageError (ConfigError for the TOML file) when it cannot work.
+    Raises UsageError (ConfigError for the TOML file) for a spec that cannot work.
     """
     path = spec.partition("?")[0]
     if path.endswith(".toml") or "/" in path:

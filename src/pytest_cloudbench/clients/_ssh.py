@@ -1,6 +1,6 @@
-"""A private SSH server and the way to it, for clients that go over SSH.
+"""A private SSH server and its client configuration, for clients that run over SSH.
 
-What may live here: keys, configuration and start of one sshd that only its own client can enter.
+What may live here: keys, configuration and start of one sshd that accepts only its own client.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Ssh:
 
     @property
     def arguments(self) -> list[str]:
-        """What ``ssh`` is called with besides the host."""
+        """Arguments of ``ssh`` besides the host."""
         return ["-F", str(self._folder / "ssh_config")]
 
     def start(self) -> Process:

@@ -1,7 +1,7 @@
 """The one narrow seam between experiments and sync clients.
 
-What may live here: the protocol, the facts that a client declares, and what all clients that this package starts
-share: their life and how a verified destination is waited for.
+What may live here: the protocol, the facts that a client declares, and what all clients started by this package
+share: their life cycle and how to wait for a verified destination.
 
 The life of a client::
 
@@ -31,7 +31,7 @@ from pytest_cloudbench.clients.processes import (
     free_port,
     program_version,
 )
-from pytest_cloudbench.clients.trees import Tree, difference
+from pytest_cloudbench.clients.trees import FolderTree, difference
 from pytest_cloudbench.model import ClientError, UsageError
 
 __all__ = [
@@ -55,7 +55,7 @@ _START_S = 60.0
 
 
 class Proof(Enum):
-    """How ``wait_synced`` knows."""
+    """How ``wait_synced`` knows that the client is in sync."""
 
     CONTENT = "the server holds the same content"
     CLIENT = "the client said so"
@@ -64,7 +64,7 @@ class Proof(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Documented:
-    """What a client's documentation says of a capability: yes, no or unknown, and in which words."""
+    """What a client's documentation claims about a capability: yes, no or unknown, and in which words."""
 
     answer: Literal["yes", "no", "unknown"]
     why: str = ""
@@ -72,11 +72,11 @@ class Documented:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Where a client's traffic is seen that runs on the user's own network, and how it is told from others'.
+    """Where to capture a client that runs on the user's own network, and how to tell its traffic from others'.
 
     Attributes:
         interface: its name.
-        addresses: the client's; empty: all that the interface has.
+        addresses: the client's; empty: all of the interface.
         names: patterns of its servers' names.
         servers: addresses or networks of its servers.
     """
@@ -89,13 +89,13 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """What is known of a client without running it.
+    """What is known about a client without running it.
 
     Attributes:
-        name: as the registry has it, or as its TOML file says.
-        watches_folder: whether it sees changes by itself; if not, ``after_change`` runs it.
+        name: from the registry, or from its TOML file.
+        watches_folder: whether it notices changes by itself; if not, ``after_change`` runs it.
         binaries: programs that must be installed, of both sides.
-        testbed: the name that ``tools/testbed install`` knows it by; empty where it does not.
+        testbed: its name for ``tools/testbed install``; empty if it has none.
         documented: answers to CAPABILITIES, per its documentation, with the options it was given. They are what
             detectors are checked against, and are never an input of one.
         outside: set for a client that this package does not start: it runs on the user's own network.
@@ -110,16 +110,16 @@ class ClientFacts:
 
 
 class ClientUnavailable(UsageError):
-    """The client cannot be measured here now; the message says what would let it."""
+    """The client cannot be measured here now; the message says how to enable it."""
 
 
 class MissingProgramError(ClientUnavailable):
-    """A program of the client is not installed; the message says which command brings it."""
+    """A program of the client is not installed; the message names the command that installs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """The other side: a second device, or else the server.
+    """The other side: a second device, otherwise the server.
 
     Attributes:
         folder: where it keeps what it has received.
@@ -164,15 +164,15 @@ class SyncClient(Protocol):
         ...
 
     def before_change(self) -> None:
-        """Told before files are changed, for a client of which only its traffic says when it is in sync."""
+        """Called before files are changed, for clients whose sync state only their traffic shows."""
         ...
 
     def after_change(self) -> None:
-        """Make a client run that does not watch the folder; nothing for one that does. Raises ClientError."""
+        """Run a client that does not watch the folder; no effect for one that does. Raises ClientError."""
         ...
 
     def wait_synced(self, timeout_s: float) -> Proof:
-        """Return when the server has what the folder holds now, and how that is known.
+        """Wait until the server has the folder's current content; returns how that is known.
 
         Raises ClientError, with the last lines of the logs, when a process ends or the time is over, and
         ClientUnavailable when nothing can tell.
@@ -180,7 +180,7 @@ class SyncClient(Protocol):
         ...
 
     def idle(self, duration_s: float) -> None:
-        """Leave it alone for so long, to see what it does by itself. Raises ClientError when a process ends."""
+        """Leave it alone for that long, to see what it does by itself. Raises ClientError when a process ends."""
         ...
 
     def stop(self) -> None:
@@ -192,7 +192,7 @@ class SyncClient(Protocol):
         ...
 
     def pids(self, side: Side) -> tuple[int, ...]:
-        """The processes of one side that run now."""
+        """The running processes of one side."""
         ...
 
     def cpu_s(self, side: Side) -> float | None:
@@ -205,7 +205,7 @@ class SyncClient(Protocol):
 
 
 class LocalClient(ABC):
-    """What the clients that this package starts share. One implements the abstract methods, in this order."""
+    """What clients started by this package share. Subclasses implement the abstract methods, in this order."""
 
     facts: ClientFacts
     own_names: frozenset[str] = frozenset()
@@ -227,23 +227,23 @@ class LocalClient(ABC):
 
     @abstractmethod
     def _start_client(self) -> None:
-        """Start the client half; return when it watches, or is ready to be run."""
+        """Start the client half; return when it watches the folder, or is ready to run."""
 
     version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """How a program is asked for its version, where that is not ``--version``; without arguments: not at all."""
 
     def before_change(self) -> None:  # noqa: B027  # the same
-        """Nothing: what the server holds is looked at."""
+        """No effect: the server's content is inspected instead."""
 
     def after_change(self) -> None:  # noqa: B027  # most clients watch, and need not say so
-        """Nothing: it watches the folder."""
+        """No effect: it watches the folder."""
 
     def _is_settled(self) -> bool:
-        """Asked when the content is equal: whether the client, too, has nothing left to do."""
+        """Called when the content is equal: whether the client itself is also finished."""
         return True
 
     def _stored(self) -> Path:
-        """A folder with what the server would give back. No byte goes over the link for it."""
+        """A folder with the content that the server would return. Reading it sends nothing over the link."""
         return self.stored
 
     # --- what they share --------------------------------------------------------------------------
@@ -280,8 +280,8 @@ class LocalClient(ABC):
         for folder in (self.workdir, self.folder, self.stored):
             folder.mkdir(parents=True, exist_ok=True)
         self.processes = Processes(self.workdir, runner or Loopback())
-        self._folder_tree = Tree(self.folder, self.own_names)
-        self._stored_trees: dict[Path, Tree] = {}
+        self._folder_tree = FolderTree(self.folder, self.own_names)
+        self._stored_trees: dict[Path, FolderTree] = {}
         try:
             self._configure()
         except BaseException:
@@ -289,7 +289,7 @@ class LocalClient(ABC):
             raise
 
     def start(self) -> None:
-        """Bring both halves up; raises ClientError, and then nothing is left running."""
+        """Bring both halves up; raises ClientError, leaving nothing running."""
         try:
             self._start_server()
             self._start_client()
@@ -298,7 +298,7 @@ class LocalClient(ABC):
             raise
 
     def wait_synced(self, timeout_s: float) -> Proof:
-        """Return when the server would give back exactly what the folder holds now."""
+        """Return when the server would return exactly the folder's current content."""
         self.processes.check()
         wanted = self._folder_tree.digests()
         if not self.facts.watches_folder:
@@ -328,7 +328,7 @@ class LocalClient(ABC):
         self.processes.idle(duration_s)
 
     def held(self) -> dict[str, str]:
-        """What the server would give back: relative path to SHA-256."""
+        """What the server would return: relative path to SHA-256."""
         return self._stored_tree().digests()
 
     def stop(self) -> None:
@@ -337,7 +337,7 @@ class LocalClient(ABC):
             self.processes.stop()
 
     def versions(self) -> Mapping[str, str]:
-        """Programs and what they say of their versions; what is not installed is left out."""
+        """Programs and the versions they report; programs not installed are omitted."""
         asked = {name: self.version_arguments.get(name, ("--version",)) for name in self.facts.binaries}
         return {
             name: program_version(path, *arguments)
@@ -358,7 +358,7 @@ class LocalClient(ABC):
         return Receiver(self.stored, "server")
 
     def missing(self) -> str:
-        """Why it cannot run here, with the command that mends it; empty when all programs are there."""
+        """Why it cannot run here, with the command that fixes it; empty when all programs are installed."""
         try:
             self._find_programs()
         except MissingProgramError as error:
@@ -386,13 +386,13 @@ class LocalClient(ABC):
             return []
         return ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
 
-    def _stored_tree(self) -> Tree:
+    def _stored_tree(self) -> FolderTree:
         root = self._stored()
-        return self._stored_trees.setdefault(root, Tree(root, self.own_names))
+        return self._stored_trees.setdefault(root, FolderTree(root, self.own_names))
 
 
 def option(client: str, options: Mapping[str, str], name: str, allowed: Collection[str], default: str) -> str:
-    """The value of one option; UsageError names the values that there are."""
+    """The value of one option; UsageError names the allowed values."""
     value = options.get(name, default)
     if value not in allowed:
         raise UsageError(f"client {client!r}: {name} is one of {', '.join(sorted(allowed))}; not {value!r}")

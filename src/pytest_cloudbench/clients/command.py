@@ -1,4 +1,4 @@
-"""Any tool that a TOML file describes: run after each change, or started once when it watches the folder.
+"""Any tool described in a TOML file: run after each change, or started once if it watches the folder.
 
 What may live here: the life of such a tool. Its description is read by ``command_file``.
 """
@@ -24,7 +24,7 @@ _LONG_SECRET = 8
 
 
 class CommandClient(LocalClient):
-    """A tool described in a file; its capabilities are not documented, so nothing is claimed of them."""
+    """A tool described in a file; its capabilities are undocumented, so nothing is claimed about them."""
 
     def __init__(self, description: CommandFile) -> None:
         self._described = description
@@ -117,7 +117,7 @@ class CommandClient(LocalClient):
             self._run("client", "sync", self._described.sync)
 
     def wait_synced(self, timeout_s: float) -> Proof:
-        """By ``verify``; without it, exit status 0 is taken as the client's word.
+        """Verified by ``verify``; without it, exit status 0 counts as the client's claim.
 
         ``timeout_s`` is for a tool that watches, and ``wait.synced_s`` takes its place.
         """

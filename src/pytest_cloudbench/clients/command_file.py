@@ -1,6 +1,6 @@
 """A tool described in a TOML file: its frozen form and the strict reader.
 
-What may live here: the keys, their types, placeholders. Whatever the text is, the only exception that leaves this
+What may live here: the keys, their types, placeholders. For any text, the only exception that leaves this
 module is ConfigError, naming file, key and what was expected. ``docs/clients.md`` explains the keys.
 """
 
@@ -47,7 +47,7 @@ _Words = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class CommandFile:
-    """A tool as its TOML file describes it. Placeholders are not filled in yet.
+    """A tool as described by its TOML file. Placeholders are not filled in yet.
 
     Attributes:
         name: for results and messages.
@@ -59,15 +59,15 @@ class CommandFile:
         environment: for all commands, besides a clean one.
         files: name below ``{workdir}`` to content, written before anything starts.
         setup: run on the client's side, one after another, when the server is up.
-        server: stays; it is up when it listens on ``{port}``. Empty: there is none.
+        server: runs in the foreground; it is ready when it listens on ``{port}``. Empty: none.
         server_udp: ``{port}`` is a UDP port.
-        daemon: stays, on the client's side; started before ``setup``. Empty: there is none.
-        daemon_ready: what it prints when it is up.
+        daemon: runs in the foreground on the client's side; started before ``setup``. Empty: none.
+        daemon_ready: what it prints when it is ready.
         sync: run after each change, or started once.
         timeout_s: how long one run of ``sync`` or ``verify`` may take, seconds.
         start_s: how long ``server`` may take to listen, and ``daemon`` to be ready, seconds.
         setup_s: how long one command of ``setup`` may take, seconds.
-        synced_s: how long a tool that watches may take until it is in sync, seconds; None: as the suite has it.
+        synced_s: how long a tool that watches may take until it is in sync, seconds; None: the suite's limit.
         verify_folder: a folder that must be equal to ``{folder}`` by content.
         verify_restore: run on the server's side; brings the files back into ``{restored}``.
         verify_command: run on the server's side; status 0 means equal.
@@ -96,7 +96,7 @@ class CommandFile:
     verify_command: _Words = ()
 
     def programs(self) -> _Words:
-        """All programs that it calls, each once."""
+        """All programs that it runs, each once."""
         commands = [
             self.sync,
             self.server,

@@ -1,7 +1,7 @@
 """The user's own desktop client, which is already running: its folder, its interface, the names of its servers.
 
-What may live here: what can be known of a client that this package neither starts nor configures. Nothing but one
-new folder below the given one is written, and ``stop`` removes it.
+What may live here: what can be known about a client that this package neither starts nor configures. It writes one
+new folder below the given one and nothing else; ``stop`` removes it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import secrets
 import shlex
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
@@ -20,6 +19,7 @@ from pathlib import Path
 from pytest_cloudbench.clients.base import ClientFacts, ClientUnavailable, Outside, Proof, option
 from pytest_cloudbench.clients.processes import Runner, Side
 from pytest_cloudbench.clients.watchdog import read_stat
+from pytest_cloudbench.clock import due_ns, sleep_until_ns, wait_for
 from pytest_cloudbench.model import ClientError, UsageError
 from pytest_cloudbench.results.journal import marker_beside, run_of
 
@@ -34,19 +34,19 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
 
 _COUNTERS = Path("/proc/self/net/dev")
 """Of the network namespace that this process is in; files below /sys are of the one that was there at the mount."""
-_LOOK_S = 0.2
-_VERIFY_LOOK_S = 1.0
+_POLL_S = 0.2
+_VERIFY_POLL_S = 1.0
 
 
 class ExternalClient:
-    """A client that somebody else runs.
+    """A client started by somebody else.
 
     Options: ``folder`` that it mirrors (required); ``interface`` it uses, and ``address``, its addresses there, where
     it does not use all of them; ``names``: patterns of its servers' names, separated by commas, or ``product``, one of
     PRODUCTS; ``servers``: their addresses or networks; ``process``: its name, for CPU time (Linux); ``verify``: a
     command that ends with 0 when the cloud has what ``{folder}`` holds; or ``quiet_s``: in sync when the interface,
     after some traffic, carried less than ``quiet_bytes`` (20,000) in so many seconds.
-    Without ``verify`` and ``quiet_s`` nothing tells when it is in sync, and ``wait_synced`` says so.
+    Without ``verify`` and ``quiet_s``, nothing shows when it is in sync, and ``wait_synced`` says so.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -94,10 +94,10 @@ class ExternalClient:
         client_address: str = "",
         runner: Runner | None = None,
     ) -> None:
-        """Make the new folder. It runs where it runs: addresses and a runner have no effect on it.
+        """Make the new folder. The client is already running: addresses and a runner have no effect.
 
         Raises ClientUnavailable when files cannot be made in ``workdir`` and moved in, so that they appear at once, and
-        when another process does this now: each would count what the other made the client send.
+        when another process measures the same client now: each would count traffic caused by the other.
         """
         del server_address, client_address, runner
         mend = "set TMPDIR to a folder beside it"
@@ -113,11 +113,11 @@ class ExternalClient:
         self._run_folder.mkdir()
 
     def start(self) -> None:
-        """Nothing: it runs already."""
+        """No effect: it is already running."""
         self.before_change()
 
     def before_change(self) -> None:
-        """Remember how much the interface had carried: the client may be done before anybody asks."""
+        """Remember how much the interface had carried: the client may finish before anyone asks."""
         self._changed_bytes = self._carried_bytes() if self._quiet_s else 0
 
     def after_change(self) -> None:
@@ -134,8 +134,8 @@ class ExternalClient:
         raise ClientUnavailable("external: unknown whether it is in sync; give verify=COMMAND or quiet_s=SECONDS")
 
     def idle(self, duration_s: float) -> None:
-        """Leave it alone for so long; whether it runs is not known."""
-        threading.Event().wait(duration_s)
+        """Leave it alone for that long; whether it runs is not known."""
+        sleep_until_ns(due_ns(duration_s))
 
     def stop(self) -> None:
         """Remove the new folder; the client goes on running."""
@@ -147,7 +147,7 @@ class ExternalClient:
             self._lock = None
 
     def versions(self) -> Mapping[str, str]:
-        """Unknown: nobody asks another's program for its version."""
+        """Unknown: a program that is not ours is not asked for its version."""
         return {}
 
     def pids(self, side: Side) -> tuple[int, ...]:
@@ -167,7 +167,7 @@ class ExternalClient:
     # --- inside -----------------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """Lock the mirrored folder, for who else measures it; nothing is written for that."""
+        """Lock the mirrored folder against other measurements; nothing is written for that."""
         import fcntl
 
         self._lock = os.open(self._mirrored, os.O_RDONLY)
@@ -184,38 +184,43 @@ class ExternalClient:
 
     def _wait_verified(self, timeout_s: float) -> None:
         argv = [word.replace("{folder}", str(self.folder)) for word in self._verify]
-        deadline_s = time.monotonic() + timeout_s
-        while True:
+        deadline_s, said = time.monotonic() + timeout_s, ""
+
+        def is_verified() -> bool:
+            nonlocal said
             rest_s = deadline_s - time.monotonic()
+            if rest_s <= 0:
+                return False
             try:
-                done = subprocess.run(argv, capture_output=True, timeout=max(rest_s, 0.001), check=False)
+                done = subprocess.run(argv, capture_output=True, timeout=rest_s, check=False)
             except subprocess.TimeoutExpired as error:
                 raise ClientError(f"external: not verified within {timeout_s:g} s") from error
             except OSError as error:
                 raise ClientError(f"external: the verify command cannot be run: {error}") from error
-            if done.returncode == 0:
-                return
-            if time.monotonic() + _VERIFY_LOOK_S >= deadline_s:
-                said = done.stderr.decode(errors="replace").strip()
-                raise ClientError(f"external: not verified within {timeout_s:g} s: {said or done.returncode}")
-            threading.Event().wait(_VERIFY_LOOK_S)
+            said = done.stderr.decode(errors="replace").strip() or str(done.returncode)
+            return done.returncode == 0
+
+        if not wait_for(is_verified, timeout_s, poll_s=_VERIFY_POLL_S):
+            raise ClientError(f"external: not verified within {timeout_s:g} s: {said}")
 
     def _wait_quiet(self, timeout_s: float) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        last_bytes, since_s = self._changed_bytes, time.monotonic()
-        was_busy = False
-        while time.monotonic() < deadline_s:
+        last_bytes, since_s, was_busy = self._changed_bytes, time.monotonic(), False
+
+        def is_quiet() -> bool:
+            nonlocal last_bytes, since_s, was_busy
             now_bytes = self._carried_bytes()
             if now_bytes - last_bytes > self._quiet_bytes:
                 last_bytes, since_s, was_busy = now_bytes, time.monotonic(), True
             elif time.monotonic() - since_s >= self._quiet_s:
                 if was_busy:
-                    return
+                    return True
                 # Nothing yet: a client that has not noticed the change is quiet as well.
                 last_bytes, since_s = now_bytes, time.monotonic()
-            threading.Event().wait(min(_LOOK_S, self._quiet_s / 4))
-        seen = "it stayed busy" if was_busy else "the change caused no traffic that stands out"
-        raise ClientError(f"external: not known to be in sync within {timeout_s:g} s: {seen}")
+            return False
+
+        if not wait_for(is_quiet, timeout_s, poll_s=min(_POLL_S, self._quiet_s / 4)):
+            seen = "it stayed busy" if was_busy else "the change caused no traffic that stands out"
+            raise ClientError(f"external: not known to be in sync within {timeout_s:g} s: {seen}")
 
     def _carried_bytes(self) -> int:
         try:

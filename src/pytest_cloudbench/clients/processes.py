@@ -37,13 +37,13 @@ Side = Literal["client", "server", "device"]
 
 _STOP_S = 5.0
 _VERSION_S = 10.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _TAIL_LINES, _LINE_CHARACTERS = 8, 300
 _LISTEN, _BOUND = "0A", "07"
 
 
 class Runner(Protocol):
-    """Where processes run: one method, which a link between two network namespaces has as well."""
+    """Where processes run: one method, which a link between two network namespaces also provides."""
 
     def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
         """Start ``argv`` at one end as ``subprocess.Popen(argv, **kwargs)`` would; the pid is that of ``argv``."""
@@ -60,7 +60,7 @@ class Loopback:
 
 
 class Process:
-    """One process that was started, its log and, once it has ended, the CPU time it had used."""
+    """One started process, its log and, once it has ended, its CPU time."""
 
     def __init__(
         self, side: Side, name: str, popen: subprocess.Popen[bytes], log_path: Path, secrets: Collection[str] = ()
@@ -97,14 +97,14 @@ class Process:
         return self._popen.returncode
 
     def cpu_s(self) -> float:
-        """CPU seconds of its tree up to now; of a process that has ended, what it and its children had used."""
+        """CPU seconds of its tree so far; for an ended process, of itself and its children."""
         if self.ended() is not None:
             assert self._final_cpu_s is not None
             return self._final_cpu_s
         return sum(stat.cpu_s for stat in self.tree())
 
     def tree(self) -> tuple[watchdog.ProcessStat, ...]:
-        """The process with its descendants and its session; never those of another one with its number."""
+        """The process with its descendants and its session; never those of a later process with the same pid."""
         return watchdog.tree(self.pid, self._start)
 
     def signal(self, number: int) -> None:
@@ -113,7 +113,7 @@ class Process:
             signal.pidfd_send_signal(self._pidfd, number)
 
     def close(self) -> None:
-        """Forget it; only ``cpu_s`` and ``ended`` of one that has ended can be asked afterwards."""
+        """Release it; afterwards only ``cpu_s`` and ``ended`` of an ended process work."""
         os.close(self._pidfd)
 
     def ending(self) -> str:
@@ -150,7 +150,7 @@ class Processes:
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         """A clean environment: the search path, and folders below the workdir; nothing else of the user's.
 
-        A leftover such as AWS_CA_BUNDLE breaks some clients, and a proxy would send them elsewhere.
+        A variable such as AWS_CA_BUNDLE breaks some clients, and a proxy would redirect them.
         """
         home = self._workdir / "home"
         return {
@@ -175,7 +175,7 @@ class Processes:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> Process:
-        """Start a process that stays; it gets a session of its own. Raises ClientError when it cannot start."""
+        """Start a long-running process in a session of its own. Raises ClientError when it cannot start."""
         log_path = self._workdir / "logs" / f"{name}.log"
         with log_path.open("ab") as log:
             process = self._popen(side, name, argv, log_path, env or {}, cwd, log, log)
@@ -193,7 +193,7 @@ class Processes:
         cwd: Path | None = None,
         counted: bool = True,
     ) -> str:
-        """Run a command to its end; what it printed. Raises ClientError when it fails, or a process that stays ends.
+        """Run a command to its end; returns its output. Raises ClientError when it, or a long-running process, fails.
 
         ``counted``: whether it is work of the client, whose CPU time counts, and not of this package.
         """
@@ -220,7 +220,7 @@ class Processes:
                 raise ClientError(f"ended while it was needed: {process.ending()}")
 
     def idle(self, duration_s: float) -> None:
-        """Return after so long. Raises ClientError at once when a process ends."""
+        """Return after that long. Raises ClientError at once when a process ends."""
         if not self._wait_any(duration_s):
             return
         self.check()
@@ -236,7 +236,7 @@ class Processes:
             if time.monotonic() >= deadline_s:
                 raise ClientError(f"{what} within {timeout_s:g} s{self.last_words()}")
             # What ends wakes this up before the next look.
-            self._wait_any(_LOOK_S)
+            self._wait_any(_POLL_S)
 
     def wait_listening(self, process: Process, port: int, timeout_s: float, *, udp: bool = False) -> None:
         """Return when something in the process's network namespace listens on the TCP port, or has the UDP port."""
@@ -261,9 +261,9 @@ class Processes:
         return tuple(sorted({stat.pid for leader in leaders for stat in leader.tree() if stat.state != "Z"}))
 
     def cpu_s(self, side: Side) -> float | None:
-        """CPU seconds of one side since the start, with the commands that have ended; None: it is not there.
+        """CPU seconds of one side since the start, including ended commands; None: there is no such side.
 
-        A lower bound: what a process leaves uncounted that ended between two looks and nobody waited for.
+        A lower bound: processes that ended between two samples without being waited for are missing.
         """
         if side not in self._finished_cpu_s:
             return None
@@ -327,14 +327,14 @@ class Processes:
         return watchdog.wait_any([process.fileno() for process in self._running], timeout_s)
 
     def _wait_for_an_end(self, deadline_s: float, late: str, *, besides: Process) -> None:
-        """Return when ``besides`` ends; raise when another one does, or it is too late."""
+        """Return when ``besides`` ends; raise when another process does, or on timeout."""
         if besides.fileno() in self._wait_any(deadline_s - time.monotonic()):
             return
         self.check()
         raise ClientError(f"{late}{self.last_words()}")
 
     def _finish(self, process: Process, *, counted: bool = True) -> None:
-        """End one process and all that it started, and count its CPU time."""
+        """End one process and everything it started, and count its CPU time."""
         family = process.tree()
         process.signal(signal.SIGTERM)
         watchdog.wait_any([process.fileno()], _STOP_S)
@@ -352,7 +352,7 @@ class Processes:
 
 
 def find_binary(name: str, before: Sequence[str] = ()) -> str | None:
-    """Where a program is: in ``before``, beside this interpreter (wheels bring some), on the path, or with servers."""
+    """A program's path: in ``before``, beside this interpreter (as wheels install it), on PATH, or among servers."""
     path = os.pathsep.join(
         [*before, str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
     )
@@ -360,7 +360,7 @@ def find_binary(name: str, before: Sequence[str] = ()) -> str | None:
 
 
 def free_port(address: str, *, besides: int = 0) -> int:
-    """A TCP port that nothing uses now. Of an address in another namespace, one that is free here."""
+    """A TCP port that is free now. For an address in another namespace, one that is free here."""
     with _bound(address) as server:
         port: int = server.getsockname()[1]
         return port if port != besides else free_port(address)
@@ -378,7 +378,7 @@ def _bound(address: str) -> Iterator[socket.socket]:
 
 
 def program_version(path: str, *arguments: str) -> str:
-    """The first line that a program prints about its version; empty where it says nothing in ten seconds."""
+    """The first line that a program prints about its version; empty if it prints none within ten seconds."""
     try:
         done = subprocess.run(
             [path, *arguments],
@@ -431,13 +431,13 @@ def tail(path: Path, lines: int = _TAIL_LINES, *, secrets: Collection[str] = ())
 
 
 def _shown(line: str) -> str:
-    """A line of a log without control characters; only its end if it is long."""
+    """A log line without control characters; only its end if it is long."""
     text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line.expandtabs(1))
     return text if len(text) <= _LINE_CHARACTERS else f"...{text[-_LINE_CHARACTERS:]}"
 
 
 def _listening(pid: int, *, udp: bool = False) -> set[int]:
-    """Ports that are listened on in the network namespace of a process; no packet is sent to find out."""
+    """Listening ports in the network namespace of a process, found without sending a packet."""
     found = set()
     tables, state = (("udp", "udp6"), _BOUND) if udp else (("tcp", "tcp6"), _LISTEN)
     for table in tables:

@@ -1,4 +1,4 @@
-"""What a folder holds, by content, and whether two folders hold the same.
+"""The content of folders, and whether two folders are equal.
 
 What may live here: digests of the files below a folder, computed again only where a file may have changed.
 """
@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["Tree", "difference"]
+__all__ = ["FolderTree", "difference"]
 
 # Time stamps move in steps of some milliseconds: a file that was changed just now may change again unseen.
 _SETTLED_NS = 50_000_000
 
 
-class Tree:
+class FolderTree:
     """The regular files below a folder.
 
     Args:
@@ -71,7 +71,7 @@ class Tree:
 
 
 def difference(wanted: Mapping[str, str], held: Mapping[str, str]) -> str:
-    """In one line, what ``held`` lacks, has too much or has otherwise; empty where there is none."""
+    """In one line, what ``held`` lacks, what it has in excess, and what differs; empty when equal."""
     kinds = {
         "missing": sorted(wanted.keys() - held.keys()),
         "too many": sorted(held.keys() - wanted.keys()),

@@ -39,7 +39,7 @@ class ProcessStat(NamedTuple):
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """The process, or None where it is gone. ``cpu_s`` includes the children that it has waited for."""
+    """The process, or None if it is gone. ``cpu_s`` includes children it has waited for."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
@@ -118,7 +118,7 @@ def kill(processes: tuple[ProcessStat, ...]) -> None:
 
 
 def wait_any(fds: Iterable[int], timeout_s: float | None) -> list[int]:
-    """Those that became readable; a pidfd does when its process ends. Without a time: wait for ever."""
+    """Those that became readable; a pidfd does when its process ends. Without a time: wait forever."""
     poll = select.poll()  # select.select refuses descriptors above 1023
     for fd in fds:
         poll.register(fd, select.POLLIN)

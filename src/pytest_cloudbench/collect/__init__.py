@@ -1,7 +1,7 @@
-"""Experiments without Python: which files pytest collects besides its own, and what collects them.
+"""Experiments without Python: which additional files pytest collects, and with which collector.
 
-What may live here: the choice by a file's name and first look. A session without such files pays for a comparison of
-names.
+What may live here: choosing by a file's name and a first look at its content. A session without such files
+pays only for comparing names.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _INI_MOST_BYTES = 1 << 20
 
 
 def collector_of(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """What collects this file, or None where it is not ours.
+    """The collector of this file, or None if it is not ours.
 
-    A file that the command line names may be one, and one in a folder whose name ``cloudbench_files`` allows.
+    Ours are files named on the command line, and files in folders that match ``cloudbench_files``.
     """
     if not _may_be_ours(path):
         return None
@@ -51,7 +51,7 @@ def only_config_files(args: Sequence[str], folder: Path) -> bool:
 
 
 def _may_be_ours(path: Path) -> bool:
-    """Decided by the name alone, because it is asked for every file."""
+    """Decided by name alone, because it is called for every file."""
     return path.name.endswith(_BENCH_ENDING) or path.suffix.lower() in _INI_ENDINGS
 
 
@@ -65,7 +65,7 @@ def _is_benchcloud(path: Path) -> bool:
 
 
 def _has(path: Path, *words: bytes) -> bool:
-    """Whether the file has all these words. One that cannot be read, or is no configuration by its size, has none."""
+    """Whether the file contains all these words. An unreadable or oversized file contains none."""
     from pytest_cloudbench import opening
 
     try:

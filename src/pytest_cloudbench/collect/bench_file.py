@@ -1,6 +1,6 @@
 """``*.bench.toml`` as tests: what a file says, done with the ``experiment`` fixture.
 
-What may live here: a file into test functions, the checks that need other files or the registries, and the course of
+What may live here: a file into test functions, the checks that need other files or the registries, and the steps of
 one test. The keys are read by ``configs.bench``.
 """
 
@@ -20,11 +20,11 @@ from pytest_cloudbench.collect.module import ConfigModule, text_of
 from pytest_cloudbench.configs.bench import BenchCase, BenchExperiment, SensorLoad, parse_bench
 from pytest_cloudbench.configs.bench_keys import OPERATIONS
 from pytest_cloudbench.data import read_trace
-from pytest_cloudbench.model import ConfigError, ProviderSpec, UsageError, Verb
+from pytest_cloudbench.model import ConfigError, UsageError, Verb
 from pytest_cloudbench.trace import Replay
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.experiment import Experiment, Result
+    from pytest_cloudbench.load.experiment import Experiment, Result
     from pytest_cloudbench.payload import Payloads
 
 __all__ = ["BenchFileModule"]
@@ -40,7 +40,7 @@ _BEGIN = re.compile(r"[ \t]*\[\[[ \t]*experiment[ \t]*\]\]")
 
 
 class BenchFileModule(ConfigModule):
-    """One test of each experiment of a ``*.bench.toml`` file, or of each combination of its grid."""
+    """One test for each experiment of a ``*.bench.toml`` file, or for each combination of its grid."""
 
     def tests(self, path: Path) -> Mapping[str, Callable[..., Any]]:
         """Read the file. Raises ConfigError naming file, key and what was expected."""
@@ -85,29 +85,24 @@ def _test(bench: BenchExperiment, source: str, place: str) -> Callable[..., None
 
 
 def _lines(text: str, experiments: int) -> list[int]:
-    """Where the experiments begin, from 0; nothing where that is not certain (a text of many lines has such a one)."""
+    """Line numbers of the experiments, from 0; empty if uncertain (a multi-line text may contain such a line)."""
     begins = [number for number, line in enumerate(text.splitlines()) if _BEGIN.match(line)]
     return begins if len(begins) == experiments else []
 
 
 def _check_provider(text: str, source: str, key: str) -> None:
     """Whether there is such a provider. Credentials are looked for when it is used: other tests may not need them."""
-    from pytest_cloudbench import drivers
-    from pytest_cloudbench.emulators.profile import load_profile
+    from pytest_cloudbench import providers
 
     try:
-        spec = ProviderSpec.parse(text)
-        if spec.is_emulated:
-            load_profile(spec.target)
-        else:
-            drivers.driver_class(spec.scheme)
+        providers.check_name(text)
     except UsageError as error:
         raise ConfigError(source, key, str(error)) from None
 
 
 def _check_traces(bench: BenchExperiment, source: str, place: str) -> None:
     """Whether all rows that will be used can be replayed, and soon."""
-    from pytest_cloudbench.fleet.operations import load_of
+    from pytest_cloudbench.load.operations import load_of
 
     for case in bench.cases:
         load = case.load
@@ -137,7 +132,7 @@ def _check_operations(experiment: Experiment, bench: BenchExperiment, source: st
 
 
 def _measure(experiment: Experiment, bench: BenchExperiment, case: BenchCase, seed: str) -> None:
-    """Everything that is to be measured, then what was expected of it."""
+    """Measure everything first, then judge it."""
     provider, facts = experiment.provider, experiment.facts
     names = [provider.spec, *([f"emulated:{provider.profile}"] if provider.profile else [])]
     today = datetime.datetime.strptime(facts.run_id[:8], "%Y%m%d").date()  # the run's, the same for every agent
@@ -159,7 +154,7 @@ def _measure(experiment: Experiment, bench: BenchExperiment, case: BenchCase, se
 
 
 def _load(case: BenchCase) -> dict[str, Any]:
-    """The arguments of ``experiment.run`` that say who does how much, and when."""
+    """The arguments of ``experiment.run`` for sensors or threads, counts and due times."""
     load = case.load
     if isinstance(load, SensorLoad):
         return {"arrival": load.arrival, "sensors": load.sensors, "ops_per_sensor": load.ops_per_sensor}
@@ -167,8 +162,8 @@ def _load(case: BenchCase) -> dict[str, Any]:
 
 
 def _check(results: Sequence[tuple[str, Result]]) -> None:
-    """One report of everything that is broken, or else of everything that cannot be judged."""
-    from pytest_cloudbench.fleet.verdicts import ExpectationBroken, ExpectationUnknown
+    """Report everything that is broken, otherwise everything that cannot be judged."""
+    from pytest_cloudbench.load.verdicts import ExpectationBroken, ExpectationUnknown
 
     broken: list[str] = []
     unknown: list[str] = []

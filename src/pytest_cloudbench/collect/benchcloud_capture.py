@@ -5,13 +5,15 @@ What may live here: the leader's capture around one experiment. Capturing itself
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pytest_cloudbench.configs.benchcloud import CaptureSettings
-from pytest_cloudbench.fleet.experiment import Experiment
+from pytest_cloudbench.load.experiment import Experiment
 from pytest_cloudbench.model import CloudbenchError
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.capture import Capture
 
 __all__ = ["Capturing"]
 
@@ -24,7 +26,7 @@ class Capturing:
 
     def __init__(self, settings: CaptureSettings, experiment: Experiment, *, fills: bool) -> None:
         self._settings, self._experiment, self._fills = settings, experiment, fills
-        self._capture: Any = None
+        self._capture: Capture | None = None
 
     def start(self) -> list[str]:
         """Begin. Returns notes, the same on every agent: what differs from the settings, or why nothing is captured."""
@@ -36,20 +38,18 @@ class Capturing:
         return str(self._experiment.agent.once("capture:stop", self._stopped))
 
     def _started(self) -> list[str]:
+        from pytest_cloudbench.capture import Capture
+
         settings, agent = self._settings, self._experiment.agent
         if not agent.same_clock:
             return ["[capture]: nothing is captured: the leading agent is on another host than the results"]
         name = Path(settings.file.replace("\\", "/")).stem or "capture"
         path = self._experiment.folder / f"{name}.pcapng"
         try:
-            capture = import_module("pytest_cloudbench.capture").Capture(
-                settings.device, path, filter=settings.filter, snaplen=settings.snap_bytes
-            )
+            capture = Capture(settings.device, path, filter=settings.filter, snaplen=settings.snap_bytes)
             path.parent.mkdir(parents=True, exist_ok=True)
             with agent.sign_of_life():
                 capture.__enter__()
-        except ImportError:
-            return ["[capture]: nothing is captured: this version has no capture"]
         except (CloudbenchError, OSError) as error:
             return [f"[capture]: nothing is captured: {error}"]
         self._capture = capture

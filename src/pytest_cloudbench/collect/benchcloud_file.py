@@ -1,7 +1,7 @@
 """BenchCloud's own INI files as tests (thesis 2014, 4.1 and appendix A): each file is one test, named after it.
 
-What may live here: how what a file says becomes one experiment, when that has failed, and BenchCloud's log and tables
-of what was measured. What sections and keys mean is ``configs/benchcloud``.
+What may live here: how a file becomes one experiment, when that experiment fails, and BenchCloud's log and tables
+of the results. What sections and keys mean is ``configs/benchcloud``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pytest_cloudbench.collect.module import ConfigModule
 from pytest_cloudbench.configs.benchcloud import BenchCloudTest, CaptureSettings, parse_benchcloud, parse_capture
 from pytest_cloudbench.configs.benchcloud_classes import parse_classes
 from pytest_cloudbench.configs.benchcloud_log import LoggedOperation, LoggedRun, log_text, statistics
-from pytest_cloudbench.fleet.experiment import Experiment, Result
-from pytest_cloudbench.fleet.facts import Names
-from pytest_cloudbench.fleet.verdicts import ExpectationBroken
+from pytest_cloudbench.load.experiment import Experiment, Result
+from pytest_cloudbench.load.names import FileNames
+from pytest_cloudbench.load.verdicts import ExpectationBroken
 from pytest_cloudbench.model import ConfigError, UsageError, Verb
 from pytest_cloudbench.payload import Generator, Payloads, generator
 
@@ -42,7 +42,7 @@ _MOST_BYTES = 256 * opening.MIB  # BenchCloud's captures are texts, too
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of 2014, when nobody had to say which encoding it is in."""
+    """The text of a file from 2014, whose encoding is not declared."""
     data = opening.read_file(path, _MOST_BYTES)
     try:
         return data.decode("utf-8")
@@ -75,8 +75,8 @@ class BenchCloudModule(ConfigModule):
         any_test = next(iter(found.values()))
         if None in found and any_test.local:
             return {name: _refusing(any_test)}
-        fill = _fill(option.benchcloud_fill)
-        captured = _capture_of(option.benchcloud_capture)
+        fill = _fill(option.cloudbench_benchcloud_fill)
+        captured = _capture_of(option.cloudbench_benchcloud_capture)
 
         def benchcloud(experiment: Experiment, payloads: Payloads) -> None:
             test = found[experiment.provider.spec if option.cloudbench_provider else None]
@@ -86,7 +86,7 @@ class BenchCloudModule(ConfigModule):
 
 
 def _test_name(path: Path) -> str:
-    """The file's name, unless pytest looks for such a name in a module."""
+    """The file's name, unless pytest reserves that name in a module."""
     name = re.sub(r"[^\w.-]+", "_", path.stem)
     return f"benchcloud_{name}" if name.lower().startswith(("pytest", "setup", "teardown", "_")) else name
 
@@ -106,7 +106,7 @@ def _refusing(test: BenchCloudTest) -> Callable[..., None]:
 def _fill(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([1-9][0-9]{0,8}):([0-9]{1,15})", text, re.ASCII)
     if match is None:
-        raise UsageError(f"--benchcloud-fill {text}: expected FILES:BYTES, such as 50:102400")
+        raise UsageError(f"--cloudbench-benchcloud-fill {text}: expected FILES:BYTES, such as 50:102400")
     return int(match[1]), int(match[2])
 
 
@@ -116,7 +116,9 @@ def _capture_of(name: str | None) -> CaptureSettings | None:
     try:
         return parse_capture(read_text(Path(name)), name)
     except OSError as error:
-        raise UsageError(f"--benchcloud-capture {name}: cannot be read: {error.strerror or error}") from error
+        raise UsageError(
+            f"--cloudbench-benchcloud-capture {name}: cannot be read: {error.strerror or error}"
+        ) from error
 
 
 @dataclass(slots=True)
@@ -125,7 +127,7 @@ class _Running:
 
     Attributes:
         fill: of a download: how many files are in the folder, and of how many bytes.
-        captured: what ``--benchcloud-capture`` says; a file's own section comes first.
+        captured: what ``--cloudbench-benchcloud-capture`` says; a file's own section comes first.
         is_given: whether ``--provider`` says where it runs.
     """
 
@@ -168,27 +170,27 @@ class _Running:
         if test.kind == "download":
             files, size_bytes = self.fill
             filled = f"filled with {files} files of {size_bytes:,} random bytes"
-            notes.append(f"test.remote_dir: {filled}; --benchcloud-fill takes other numbers")
+            notes.append(f"test.remote_dir: {filled}; --cloudbench-benchcloud-fill takes other numbers")
         if scale != 1.0 and (test.sleep_s or test.random_start_sleep_s):
             notes.append(f"--time-scale {scale:g}: every sleep is {scale:g} times shorter than the file says")
         return notes
 
-    def _load(self) -> tuple[Generator, int, Names]:
+    def _load(self) -> tuple[Generator, int, FileNames]:
         """What files hold, how many there are, and what they are called."""
         test = self.test
-        names = Names(test.suffix, test.prefix, self.seed, folder=test.folder)
+        names = FileNames(test.suffix, test.prefix, self.seed, folder=test.folder)
         if test.kind == "download" or test.generator is None or test.times is None:
             files, size_bytes = self.fill
             return generator("random", {"size_bytes": size_bytes}, self.seed), files, names
         if test.remote_filename is not None:
-            names = Names(test.suffix, test.prefix, self.seed, test.path("").rpartition("/")[2], test.folder)
+            names = FileNames(test.suffix, test.prefix, self.seed, test.path("").rpartition("/")[2], test.folder)
         return generator(test.generator, test.generator_params, self.seed), test.times, names
 
     def _arrival(self) -> Threads:
         least_s, most_s = self.test.random_start_sleep_s or (0, 0)
         return StartSleeps(self.test.threads, self.test.sleep_s, most_s, least_s)
 
-    def _logged(self, result: Result, arrival: Threads, names: Names) -> LoggedRun:
+    def _logged(self, result: Result, arrival: Threads, names: FileNames) -> LoggedRun:
         """What was measured, as BenchCloud's log tells it: by the clock on the wall."""
         test, scale = self.test, self.experiment.facts.time_scale
         began_ms, ops = int(result["start_wall_ms"]), result.ops
@@ -221,7 +223,7 @@ def _local_zone() -> tzinfo:
 
 
 def _shown(test: BenchCloudTest, spec: str, run: LoggedRun, *, has_log: bool) -> str:
-    """BenchCloud's tables for the terminal."""
+    """BenchCloud's tables, for the terminal."""
     head = [f"{test.source}  {spec}: {test.description}"]
     tables = statistics(run.operations)
     if has_log and len(run.operations) > _MOST_ROWS:

@@ -1,7 +1,7 @@
-"""A configuration file as a module of tests, so that fixtures, providers and the fleet work as everywhere.
+"""A configuration file as a module of tests, so that fixtures, providers and the fleet work as in any module.
 
-What may live here: the collector that all kinds of configuration files share. What a file says is read by its own
-collector; what its tests do is ``experiment.run``.
+What may live here: the collector that all kinds of configuration files share. Each file type has its own
+collector; its tests call ``experiment.run``.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class ConfigModule(pytest.Module):
         return module
 
     def _genfunctions(self, name: str, funcobj: Any) -> Any:
-        """Each test says that it stands in the file, not in the code that made it."""
+        """Each test reports the file as its location, not the code that made it."""
         for item in super()._genfunctions(name, funcobj):
             item.__class__ = ConfigFunction
             yield item
 
 
 class ConfigFunction(pytest.Function):
-    """A test whose place is the configuration file."""
+    """A test located in the configuration file."""
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """https://docs.pytest.org/en/stable/reference/reference.html#pytest.Item.reportinfo."""

@@ -1,7 +1,7 @@
 """Experiments without Python: ``*.bench.toml`` files into frozen values that a collector turns into tests.
 
 What may live here: reading such a text, and the checks that name file, key and what was expected. Everything that
-an experiment needs is really built here, so a file that is read is a file that can run. The keys are tables in
+an experiment needs is built here, so a file that parses can run. The keys are tables in
 ``bench_keys``; docs/bench-files.md explains them to users.
 """
 
@@ -17,6 +17,7 @@ from math import prod
 from typing import Any, cast
 
 from pytest_cloudbench.arrival import Arrival, ThinkTime, arrival
+from pytest_cloudbench.configs.bench_errors import Locator, NamedFiles, check_values, hint, named, shown
 from pytest_cloudbench.configs.bench_keys import (
     ARRIVALS,
     EXPECT,
@@ -31,8 +32,7 @@ from pytest_cloudbench.configs.bench_keys import (
     THREAD_KEYS,
     fits,
 )
-from pytest_cloudbench.configs.bench_place import Files, Place, check_values, hint, named, shown
-from pytest_cloudbench.expect import Expectation
+from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.model import ConfigError, ProviderSpec, SpecError, UsageError, Verb
 from pytest_cloudbench.payload import Generator, generator
 from pytest_cloudbench.payload.registry import Param
@@ -207,8 +207,8 @@ def parse_bench(text: str, source: str, read: Callable[[str], str] | None = None
     tables = document.get("experiment", [])
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(source, "experiment", "expected [[experiment]] tables, with two brackets on each side")
-    files = Files(read)
-    experiments = [_experiment(table, Place(source, f"experiment[{at}]"), files) for at, table in enumerate(tables)]
+    files = NamedFiles(read)
+    experiments = [_experiment(table, Locator(source, f"experiment[{at}]"), files) for at, table in enumerate(tables)]
     names = [experiment.name for experiment in experiments]
     for at, name in enumerate(names):
         if name in names[:at]:
@@ -220,20 +220,20 @@ def parse_bench(text: str, source: str, read: Callable[[str], str] | None = None
 # --- an experiment ---
 
 
-def _experiment(table: Mapping[str, Any], place: Place, files: Files) -> BenchExperiment:
-    place.fitting(table, EXPERIMENT)
+def _experiment(table: Mapping[str, Any], locator: Locator, files: NamedFiles) -> BenchExperiment:
+    locator.fitting(table, EXPERIMENT)
     providers = table.get("provider", [])
     providers = [providers] if isinstance(providers, str) else providers
     for spec in providers:
         try:
             ProviderSpec.parse(spec)
         except SpecError as error:
-            raise place.error("provider", str(error)) from None
-    grid = _grid(table, place)
-    cases = tuple(_cases(table, grid, place, files))
-    operations = _operations(table, place, is_trace=any(_replay(case.load) is not None for case in cases))
+            raise locator.error("provider", str(error)) from None
+    grid = _grid(table, locator)
+    cases = tuple(_cases(table, grid, locator, files))
+    operations = _operations(table, locator, is_trace=any(_replay(case.load) is not None for case in cases))
     expectations = tuple(
-        _expectation(claim, f"expect[{at}]", operations, grid, place)
+        _expectation(claim, f"expect[{at}]", operations, grid, locator)
         for at, claim in enumerate(table.get("expect", []))
     )
     return BenchExperiment(
@@ -242,16 +242,18 @@ def _experiment(table: Mapping[str, Any], place: Place, files: Files) -> BenchEx
     )  # fmt: skip
 
 
-def _operations(table: Mapping[str, Any], place: Place, *, is_trace: bool) -> Sequence[str]:
+def _operations(table: Mapping[str, Any], locator: Locator, *, is_trace: bool) -> Sequence[str]:
     if is_trace:
         if "operations" in table:
-            raise place.error("operations", "expected no such key with a trace, whose rows say what each operation is")
+            raise locator.error(
+                "operations", "expected no such key with a trace, whose rows say what each operation is"
+            )
         return ()
     names: Sequence[str] = table.get("operations", ["upload"])
     if "upload" in names[1:]:
-        raise place.error("operations", "expected upload in the first place: the others work on what it uploads")
+        raise locator.error("operations", "expected upload in the first place: the others work on what it uploads")
     if "delete" in names[:-1]:
-        raise place.error("operations", "expected delete in the last place: nothing is left for what follows")
+        raise locator.error("operations", "expected delete in the last place: nothing is left for what follows")
     return names
 
 
@@ -260,10 +262,10 @@ def _operations(table: Mapping[str, Any], place: Place, *, is_trace: bool) -> Se
 _Grid = Mapping[tuple[str, ...], Sequence[Any]]
 
 
-def _grid(table: Mapping[str, Any], place: Place) -> _Grid:
+def _grid(table: Mapping[str, Any], locator: Locator) -> _Grid:
     """The keys that a grid varies, as paths such as ("payload", "size_bytes"), with their values."""
     given = table.get("grid", {})
-    place.known(given, (*GRID, "payload", "arrival"), "grid")
+    locator.known(given, (*GRID, "payload", "arrival"), "grid")
     grid: dict[tuple[str, ...], Sequence[Any]] = {}
     for key, value in given.items():
         if key in GRID:
@@ -271,26 +273,26 @@ def _grid(table: Mapping[str, Any], place: Place) -> _Grid:
         elif isinstance(value, dict):
             grid |= {(key, inner): values for inner, values in value.items()}
         else:
-            raise place.wrong(f"grid.{key}", f"keys of {key} such as grid.{key}.NAME = [...]", value)
+            raise locator.wrong(f"grid.{key}", f"keys of {key} such as grid.{key}.NAME = [...]", value)
     lasts = [path[-1] for path in grid]
     for path, values in grid.items():
         dotted = ".".join(map(named, path))
         if not fits(values, {"type": "array", "items": {"anyOf": _GRID_VALUES}, "minItems": 1, "uniqueItems": True}):
-            raise place.wrong(f"grid.{dotted}", "a list of numbers or texts, each once", values)
+            raise locator.wrong(f"grid.{dotted}", "a list of numbers or texts, each once", values)
         holder = table if len(path) == 1 else table.get(path[0], {})
         if path[-1] in holder:
-            raise place.error(dotted, f"expected it here or as grid.{dotted}, not both")
+            raise locator.error(dotted, f"expected it here or as grid.{dotted}, not both")
         if lasts.count(path[-1]) > 1:
-            raise place.error(f"grid.{dotted}", "expected a key whose last word is not in the grid twice")
+            raise locator.error(f"grid.{dotted}", "expected a key whose last word is not in the grid twice")
     if (count := prod(map(len, grid.values()))) > _MOST_CASES:
-        raise place.error("grid", f"expected at most {_MOST_CASES} combinations, found {count}")
+        raise locator.error("grid", f"expected at most {_MOST_CASES} combinations, found {count}")
     return grid
 
 
 _GRID_VALUES = [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]
 
 
-def _cases(table: Mapping[str, Any], grid: _Grid, place: Place, files: Files) -> Iterator[BenchCase]:
+def _cases(table: Mapping[str, Any], grid: _Grid, locator: Locator, files: NamedFiles) -> Iterator[BenchCase]:
     for chosen in product(*(enumerate(values) for values in grid.values())):
         own = {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
         moved, words, params = {}, [], {}
@@ -299,7 +301,7 @@ def _cases(table: Mapping[str, Any], grid: _Grid, place: Place, files: Files) ->
             moved[".".join(map(named, path))] = f"grid.{'.'.join(map(named, path))}[{at}]"
             words.append(_word(path[-1], value, at))
             params[path[-1]] = value
-        here = Place(place.source, place.prefix, moved)
+        here = Locator(locator.source, locator.prefix, moved)
         load = _load(own, here, files)
         yield BenchCase("-".join(words), params, load, _payload(own["payload"], load, here, files))
 
@@ -313,24 +315,24 @@ def _word(key: str, value: Any, at: int) -> str:
 # --- who does how much, and when ---
 
 
-def _load(table: Mapping[str, Any], place: Place, files: Files) -> SensorLoad | ThreadLoad:
+def _load(table: Mapping[str, Any], locator: Locator, files: NamedFiles) -> SensorLoad | ThreadLoad:
     of_sensors, of_threads = ([key for key in keys if key in table] for keys in (SENSOR_KEYS, THREAD_KEYS))
     if of_sensors and of_threads:
         either = "either sensors, ops_per_sensor and arrival, or threads and files"
-        raise place.error(of_threads[0], f"expected {either}; this file also has {of_sensors[0]}")
+        raise locator.error(of_threads[0], f"expected {either}; this file also has {of_sensors[0]}")
     for key in GRID:
         if key in table and not fits(table[key], EXPERIMENT[key].schema):
-            raise place.wrong(key, EXPERIMENT[key].expected, table[key])
+            raise locator.wrong(key, EXPERIMENT[key].expected, table[key])
     if of_threads:
-        _needs(table, ("threads", "files"), place)
+        _needs(table, ("threads", "files"), locator)
         return ThreadLoad(table["threads"], table["files"], float(table.get("pause_s", 0.0)))
     if "arrival" not in table:
         missing = "arrival" if of_sensors else "sensors"
-        raise place.error(missing, "is missing; expected sensors, ops_per_sensor and arrival, or threads and files")
-    made = _arrival(table["arrival"], place, files)
+        raise locator.error(missing, "is missing; expected sensors, ops_per_sensor and arrival, or threads and files")
+    made = _arrival(table["arrival"], locator, files)
     if isinstance(made, Replay):  # without numbers, all of it
         return SensorLoad(table.get("sensors", made.sensors), table.get("ops_per_sensor", made.ops_per_sensor), made)
-    _needs(table, ("sensors", "ops_per_sensor"), place)
+    _needs(table, ("sensors", "ops_per_sensor"), locator)
     return SensorLoad(table["sensors"], table["ops_per_sensor"], made)
 
 
@@ -339,53 +341,55 @@ def _replay(load: SensorLoad | ThreadLoad) -> Replay | None:
     return load.arrival if isinstance(load, SensorLoad) and isinstance(load.arrival, Replay) else None
 
 
-def _needs(table: Mapping[str, Any], keys: Sequence[str], place: Place) -> None:
+def _needs(table: Mapping[str, Any], keys: Sequence[str], locator: Locator) -> None:
     for key in keys:
         if key not in table:
-            raise place.error(key, f"is missing; expected {EXPERIMENT[key].expected}")
+            raise locator.error(key, f"is missing; expected {EXPERIMENT[key].expected}")
 
 
-def _arrival(table: Mapping[str, Any], place: Place, files: Files) -> Arrival | ThinkTime:
+def _arrival(table: Mapping[str, Any], locator: Locator, files: NamedFiles) -> Arrival | ThinkTime:
     if table.get("process") == "threads":
         wanted = "expected no table arrival with threads; write threads = 4 and files = 20 below [[experiment]]"
-        raise place.error("arrival.process", wanted)
-    process = place.one_of("arrival.process", table, ARRIVALS)
+        raise locator.error("arrival.process", wanted)
+    process = locator.one_of("arrival.process", table, ARRIVALS)
     params = {key: value for key, value in table.items() if key != "process"}
-    place.known(params, ARRIVALS[process], "arrival")
+    locator.known(params, ARRIVALS[process], "arrival")
     for name, key in ARRIVALS[process].items():
         if key.is_required and name not in params:
-            raise place.error(f"arrival.{name}", f"is missing; expected {key.expected}")
+            raise locator.error(f"arrival.{name}", f"is missing; expected {key.expected}")
     try:
         return cast("Arrival | ThinkTime", arrival(process, params, files.text))  # threads are not in ARRIVALS
     except ConfigError as error:
         if error.source == f"arrival {process}":
             meant = hint(error.key, params.get(error.key))
-            raise place.error(f"arrival.{error.key}", f"{error.expected}{meant}") from None
-        raise place.error("arrival.file", str(error)) from None  # a line of the trace
+            raise locator.error(f"arrival.{error.key}", f"{error.expected}{meant}") from None
+        raise locator.error("arrival.file", str(error)) from None  # a line of the trace
     except UsageError as error:
-        raise place.error("arrival.file", f"expected a trace: {error}") from None
+        raise locator.error("arrival.file", f"expected a trace: {error}") from None
 
 
 # --- what the files hold ---
 
 
-def _payload(given: Mapping[str, Any], load: SensorLoad | ThreadLoad, place: Place, files: Files) -> BenchPayload:
+def _payload(
+    given: Mapping[str, Any], load: SensorLoad | ThreadLoad, locator: Locator, files: NamedFiles
+) -> BenchPayload:
     table = dict(given)
     if (replay := _replay(load)) is not None:
         if table.get("generator") == "mixed":
-            raise place.error("payload.generator", "expected another one than mixed: the trace says each file's size")
+            raise locator.error("payload.generator", "expected another one than mixed: the trace says each file's size")
         if "size_bytes" in table:
-            raise place.error("payload.size_bytes", "expected no such key: the trace says each file's size")
+            raise locator.error("payload.size_bytes", "expected no such key: the trace says each file's size")
         table["size_bytes"] = _smallest_upload(replay)
-    name = place.one_of("payload.generator", table, (*PAYLOADS, "mixed"))
+    name = locator.one_of("payload.generator", table, (*PAYLOADS, "mixed"))
     if name == "mixed":
-        keys = MIXED[place.one_of("payload.distribution", table, MIXED)]
-        _params(table, keys, place, "payload", ("generator", "distribution", "content"))
+        keys = MIXED[locator.one_of("payload.distribution", table, MIXED)]
+        _params(table, keys, locator, "payload", ("generator", "distribution", "content"))
         if (table.get("sizes_bytes") is None) == (table.get("file") is None) and "file" in keys:
-            raise place.error("payload", "expected either sizes_bytes or file")
-        _content(table, place)
+            raise locator.error("payload", "expected either sizes_bytes or file")
+        _content(table, locator)
     else:
-        _params(table, PAYLOADS[name], place, "payload", ("generator",))
+        _params(table, PAYLOADS[name], locator, "payload", ("generator",))
     file = table.get("file")
     try:
         texts = {} if file is None else {file: files.text(file)}
@@ -393,7 +397,7 @@ def _payload(given: Mapping[str, Any], load: SensorLoad | ThreadLoad, place: Pla
         if payload.make(_SEED).size_bytes < 0:
             raise UsageError("sizes below 0")
     except (UsageError, ArithmeticError, ValueError) as error:  # a mean size that no number can hold
-        raise place.error("payload" if file is None else "payload.file", f"expected a payload: {error}") from None
+        raise locator.error("payload" if file is None else "payload.file", f"expected a payload: {error}") from None
     return payload
 
 
@@ -404,72 +408,72 @@ def _smallest_upload(replay: Replay) -> int:
 
 
 def _params(
-    table: Mapping[str, Any], keys: Mapping[str, Param], place: Place, within: str, names: Collection[str]
+    table: Mapping[str, Any], keys: Mapping[str, Param], locator: Locator, within: str, names: Collection[str]
 ) -> None:
     """Raise for a parameter that is unknown, missing or refused by the registry; ``names`` are looked at elsewhere."""
-    place.known(table, (*names, *keys), within)
+    locator.known(table, (*names, *keys), within)
     for key, param in keys.items():
         try:
             param.read("", key, table)
         except UsageError:
             dotted = f"{within}.{key}"
             if key in table:
-                raise place.wrong(dotted, param.expected, table[key]) from None
-            raise place.error(dotted, f"is missing; expected {param.expected}") from None
+                raise locator.wrong(dotted, param.expected, table[key]) from None
+            raise locator.error(dotted, f"is missing; expected {param.expected}") from None
 
 
-def _content(table: Mapping[str, Any], place: Place) -> None:
+def _content(table: Mapping[str, Any], locator: Locator) -> None:
     """Check the generator that makes the files of ``mixed``."""
     content = table.get("content", "random")
     if isinstance(content, dict):
-        keys = dict(PAYLOADS[place.one_of("payload.content.generator", content, PAYLOADS)])
+        keys = dict(PAYLOADS[locator.one_of("payload.content.generator", content, PAYLOADS)])
         keys.pop("size_bytes", None)
-        _params(content, keys, place, "payload.content", ("generator",))
+        _params(content, keys, locator, "payload.content", ("generator",))
     else:
-        place.one_of("payload.content", {"content": content}, PAYLOADS)
+        locator.one_of("payload.content", {"content": content}, PAYLOADS)
 
 
 # --- what must hold ---
 
 
 def _expectation(
-    table: Mapping[str, Any], at: str, operations: Sequence[str], grid: _Grid, place: Place
+    table: Mapping[str, Any], at: str, operations: Sequence[str], grid: _Grid, locator: Locator
 ) -> BenchExpectation:
-    place.fitting(table, EXPECT, at)
+    locator.fitting(table, EXPECT, at)
     low, high = table.get("at_least"), table.get("at_most")
     if low is None and high is None:
-        raise place.error(at, "expected at_least, at_most or both")
+        raise locator.error(at, "expected at_least, at_most or both")
     if low is not None and high is not None and low > high:
-        raise place.error(f"{at}.at_least", f"expected at most {high} (at_most), found {low}")
+        raise locator.error(f"{at}.at_least", f"expected at most {high} (at_most), found {low}")
     for key, bound in (("at_least", low), ("at_most", high)):
         if bound is not None and bound > 1 and METRICS[table["metric"]].unit == "fraction":
-            raise place.error(f"{at}.{key}", f"expected a fraction from 0 to 1, found {bound}; 5 % is 0.05")
-    judged = _judged(table, at, operations, place)
+            raise locator.error(f"{at}.{key}", f"expected a fraction from 0 to 1, found {bound}; 5 % is 0.05")
+    judged = _judged(table, at, operations, locator)
     values = {path[-1]: list(given) for path, given in grid.items()}
     where = table.get("where", {})
     for key, value in where.items():
         if key not in values:
             known = f"one of {', '.join(values)}" if values else "a key of [experiment.grid], which is not there"
-            raise place.error(f"{at}.where.{named(key)}", f"unknown key; expected {known}")
+            raise locator.error(f"{at}.where.{named(key)}", f"unknown key; expected {known}")
         if value not in values[key]:
-            raise place.error(f"{at}.where.{key}", f"expected one of {shown(values[key])}, found {shown(value)}")
-    source = table.get("source", place.source)
+            raise locator.error(f"{at}.where.{key}", f"expected one of {shown(values[key])}, found {shown(value)}")
+    source = table.get("source", locator.source)
     return BenchExpectation(table["metric"], low, high, judged, table.get("provider"), where, source)
 
 
-def _judged(table: Mapping[str, Any], at: str, operations: Sequence[str], place: Place) -> tuple[Verb, ...]:
+def _judged(table: Mapping[str, Any], at: str, operations: Sequence[str], locator: Locator) -> tuple[Verb, ...]:
     """The operations that a claim is about."""
     metric, operation = table["metric"], table.get("operation")
     if not operations:
         if operation is not None:
-            raise place.error(f"{at}.operation", "expected no such key with a trace, which is judged as a whole")
+            raise locator.error(f"{at}.operation", "expected no such key with a trace, which is judged as a whole")
         return ()
     possible = [name for name in operations if name in ONLY_OF.get(metric, OPERATIONS)]
     if not possible:
         about = " or ".join(ONLY_OF[metric])
-        raise place.error(
+        raise locator.error(
             f"{at}.metric", f"expected another one: {metric} is about {about}, which is not measured here"
         )
     if operation is not None and operation not in possible:
-        raise place.error(f"{at}.operation", f"expected one of {', '.join(possible)}, found {operation!r}")
+        raise locator.error(f"{at}.operation", f"expected one of {', '.join(possible)}, found {operation!r}")
     return tuple(OPERATIONS[name] for name in possible if operation in {None, name})

@@ -1,7 +1,7 @@
 """The keys of ``*.bench.toml`` files as tables, for the parser and for the JSON Schema that editors use.
 
 What may live here: what each key holds and what it is for. ``bench`` reads files by these tables, and
-``tools/make_bench_schema.py`` writes ``bench.schema.json`` from them, so the two cannot say different things.
+``tools/make_bench_schema.py`` writes ``bench.schema.json`` from them, so the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from pytest_cloudbench import expect
+from pytest_cloudbench.judge import metrics
 from pytest_cloudbench.model import Verb
 from pytest_cloudbench.payload.registry import GENERATORS, SIZES, Param
 
@@ -156,8 +156,8 @@ THREAD_KEYS = ("threads", "files", "pause_s")
 GRID = ("sensors", "ops_per_sensor", "threads", "files", "pause_s")
 """Keys of an experiment that a grid can vary, besides those of payload and arrival."""
 
-METRICS: Mapping[str, expect.Metric] = MappingProxyType(
-    {name: metric for name, metric in expect.METRICS.items() if name not in expect.CONCLUSIONS}
+METRICS: Mapping[str, metrics.Metric] = MappingProxyType(
+    {name: metric for name, metric in metrics.METRICS.items() if metric.of is not None}
 )
 """What can be expected: the metrics of one run. Conclusions from several runs are drawn in Python."""
 
@@ -185,10 +185,9 @@ EXPECT: Mapping[str, Key] = MappingProxyType(
 
 ONLY_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "loss_rate": ("upload",),
-        "silent_loss_rate": ("upload",),
-        "throughput": ("upload", "download"),
-        **{name: ("download",) for name in METRICS if name.startswith("first_byte_")},
+        name: tuple(word for word, verb in OPERATIONS.items() if verb in metric.about)
+        for name, metric in METRICS.items()
+        if metric.about
     }
 )
 """Metrics that are about some operations only; the others are about each."""
@@ -279,7 +278,7 @@ ABOUT: Mapping[str, str] = MappingProxyType(
 
 
 def schema_of(param: Param) -> dict[str, Any]:
-    """The JSON Schema of what a generator's parameter accepts, found by asking it: the two cannot differ."""
+    """The JSON Schema of a generator's parameter, derived from its own check, so the two cannot differ."""
     accepts = param.accepts
     if param.expected.startswith("one of "):
         return {"enum": [name for name in param.expected.removeprefix("one of ").split(", ") if accepts(name)]}

@@ -227,12 +227,8 @@ class _Reader:
             self.note("driver.class", f"{_quoted(path)} is overridden by --provider {_quoted(self.provider)}")
             return path, driver or DriverClass()
         if driver is None:
-            known = ", ".join(each for each, found in self.classes.drivers.items() if found.scheme)
+            known = ", ".join(self.classes.drivers)
             raise self.ini.wrong("driver", "class", f"one of {known}, or a --provider in its place")
-        if driver.scheme is None:
-            raise ConfigError(
-                self.ini.source, "driver.class", f"{driver.missing}; expected a --provider in place of {_quoted(path)}"
-            )
         if driver.note:
             self.note("driver.class", driver.note)
         return path, driver
@@ -393,7 +389,7 @@ class _Reader:
         return _capture(self.ini)
 
     def _place(self, driver: DriverClass, found: Mapping[str, Any]) -> None:
-        """Say where remote files go: never to the very place that the file names."""
+        """Note where remote files go: never to the exact place that the file names."""
         section = "test" if found["times"] is None else _PARAMS
         for key in ("remote_dir", "remote_filename"):
             path = found.get(key)
@@ -405,7 +401,7 @@ class _Reader:
                 self.note(place, f"{_quoted(path)} is below this run's own folder{filled}")
 
     def _unknown(self, kind: Literal["upload", "download"]) -> None:
-        """What BenchCloud did not read either."""
+        """Sections and keys that BenchCloud did not read either."""
         known = {**_KEYS["both"], **_KEYS[kind]}
         also = {key for each in self.classes.generators.values() for key in each.keys}
         other = _KEYS["download" if kind == "upload" else "upload"]
@@ -444,15 +440,15 @@ def _parts(path: str) -> list[str]:
 
 
 def _leaf(path: str) -> str:
-    """The last part of a path of any system."""
+    """The last part of a path of any operating system."""
     return _SLASHES.split(path.rstrip("/\\"))[-1]
 
 
 def _quoted(text: str) -> str:
-    """A path or a name in full, for one line."""
+    """A whole path or name, formatted for one line."""
     return text if text.isprintable() and text and " " not in text else shown(text, 200)
 
 
 def _plain(name: str) -> str:
-    """A section's or a key's name for one line."""
+    """A section's or a key's name, formatted for one line."""
     return name if name.isprintable() and len(name) <= 60 else shown(name)

@@ -18,10 +18,11 @@ __all__ = ["Classes", "DriverClass", "GeneratorClass", "OperatorClass", "parse_c
 
 @dataclass(frozen=True, slots=True)
 class DriverClass:
-    """What stands for a driver class: a scheme, or why there is none. ``local``: remote paths are this machine's."""
+    """What stands for a driver class: a scheme; None if a provider overrides it. ``local``: remote paths are this
+    machine's.
+    """
 
     scheme: str | None = None
-    missing: str = ""
     local: bool = False
     note: str = ""
 
@@ -78,9 +79,9 @@ def parse_classes(text: str, source: str) -> Classes:
 
 def _driver_class(table: Mapping[str, Any]) -> DriverClass:
     made = DriverClass(**table)
-    if bool(made.scheme) == bool(made.missing) or not isinstance(made.local, bool):
-        raise ValueError("expected either scheme or missing; local is true or false")
-    _check_texts(made.scheme or "", made.missing, made.note)
+    if not made.scheme or not isinstance(made.local, bool):
+        raise ValueError("expected a scheme; local is true or false")
+    _check_texts(made.scheme, made.note)
     return made
 
 

@@ -1,7 +1,7 @@
-"""Files that ship with the package, and the user's own in their place: traces, rules for flows.
+"""Data files that ship with the package, or the user's own in place of them: traces, rules for flows.
 
-What may live here: data files, and opening them. What they mean is another module's: ``trace`` parses a trace's text,
-``traffic`` that of rules.
+What may live here: data files, and opening them. Other modules interpret them: ``trace`` parses traces, ``traffic``
+parses rules.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_cloudbench import opening
 from pytest_cloudbench.model import ConfigError
 
-__all__ = ["SHIPPED", "read_flow_rules", "read_trace"]
+__all__ = ["SHIPPED", "read_flow_rules", "read_prices", "read_trace"]
 
 _MOST_BYTES = 1024 * opening.MIB
 
@@ -21,13 +21,14 @@ SHIPPED = ("iot-hour",)
 
 
 def read_trace(file: str, folder: Path | None = None) -> str:
-    """The text of a trace: one of ``SHIPPED`` by its name, or a file. For the ``read`` of ``arrival.arrival``.
+    """Returns the text of a trace: one of ``SHIPPED`` by its name, or a file. Serves as ``read`` of
+    ``arrival.arrival``.
 
-    Raises ConfigError when there is no such file, or it is no UTF-8.
+    Raises ConfigError if there is no such file, or it is not UTF-8.
 
     Args:
         file: a name in ``SHIPPED``, or a path.
-        folder: what a relative path is relative to: the folder of the configuration file that names it.
+        folder: the base of relative paths: the folder of the configuration file that names the trace.
     """
     try:
         if file in SHIPPED:
@@ -38,7 +39,7 @@ def read_trace(file: str, folder: Path | None = None) -> str:
 
 
 def read_flow_rules(file: Path | None = None) -> str:
-    """The text of the rules that tell control from storage flows: those that ship, or a file.
+    """Returns the text of the rules that tell control flows from storage flows: the shipped rules, or a file's.
 
     Raises ConfigError when the file cannot be read.
     """
@@ -48,3 +49,8 @@ def read_flow_rules(file: Path | None = None) -> str:
         return (resources.files(__package__) / "flow-rules.toml").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(str(file), "", f"cannot be read ({error}): expected a TOML file with rules") from error
+
+
+def read_prices() -> str:
+    """Returns the text of the table of what providers charge."""
+    return (resources.files(__package__) / "prices.toml").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ What may live here: pure functions. ``values``: what goes in and comes out; ``ob
 from __future__ import annotations
 
 from pytest_cloudbench.detect.observe import observe
-from pytest_cloudbench.detect.plan import CAPABILITIES, first_steps, judge, more_steps
+from pytest_cloudbench.detect.procedure import CAPABILITIES, first_steps, judge, more_steps
 from pytest_cloudbench.detect.values import KINDS, Observation, Step, Verdict
 
 __all__ = [

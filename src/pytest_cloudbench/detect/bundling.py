@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_cloudbench.detect.sent import Sent
+from pytest_cloudbench.detect.sent import EditCosts
 from pytest_cloudbench.detect.values import Observation, Verdict, size_text, unknown, valid_of
 from pytest_cloudbench.detect.waits import ASKED_BYTES, too_close, unseen
 
@@ -30,7 +30,7 @@ _NEARLY_ALL = 0.98
 _REPEATS = 2
 
 
-def bundling(sent: Sent, observations: Sequence[Observation]) -> Verdict:
+def bundling(sent: EditCosts, observations: Sequence[Observation]) -> Verdict:
     """Whether many small files travel together, without a connection, a wait or an answer for each.
 
     Two batches of as many bytes in different numbers of files are compared, so whatever does not depend on the number

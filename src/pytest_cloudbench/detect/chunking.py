@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_cloudbench.detect.sent import CUT_BY_CONTENT, Blocks, Sent, blocks_of, is_edit_cheaper
+from pytest_cloudbench.detect.sent import CUT_BY_CONTENT, Blocks, EditCosts, blocks_of, is_edit_cheaper
 from pytest_cloudbench.detect.values import Observation, Verdict, size_text, unknown, valid_of
 from pytest_cloudbench.detect.waits import ASKED_BYTES, too_close, unseen
 from pytest_cloudbench.model import KIB, MIB
@@ -31,7 +31,7 @@ _LEAST_ASIDES, _WINDOW_BYTES, _WINDOW_EVERY_BYTES = 3, 90, 200_000
 _LEAST_CUT_BYTES = 64 * KIB
 
 
-def chunking(sent: Sent, observations: Sequence[Observation]) -> Verdict:
+def chunking(sent: EditCosts, observations: Sequence[Observation]) -> Verdict:
     """Whether a large file is sent in pieces, each acknowledged before the next one begins, and how large they are."""
     name = "chunking"
     files = valid_of(observations, "new", "big")
@@ -134,7 +134,7 @@ def _is_by_clock(each: Observation) -> bool:
 
 
 def _deduplicated(
-    blocks: Blocks, sent: Sent, observations: Sequence[Observation], evidence: list[str], numbers: dict[str, float]
+    blocks: Blocks, sent: EditCosts, observations: Sequence[Observation], evidence: list[str], numbers: dict[str, float]
 ) -> Verdict:
     """Blocks that are deduplicated and do not show as pauses: are they asked for one by one, or cut by content?
 
@@ -159,7 +159,7 @@ def _deduplicated(
     return unknown("chunking", why, evidence, numbers)
 
 
-def _one_piece(sent: Sent, largest: Observation, evidence: list[str], numbers: dict[str, float]) -> Verdict:
+def _one_piece(sent: EditCosts, largest: Observation, evidence: list[str], numbers: dict[str, float]) -> Verdict:
     copy, twin = sent.last("copy"), sent.last("twin_change")
     if copy is None or (copy < _CHUNKED_SHARE and twin is None and is_edit_cheaper(sent)):
         wants = ("copy",) if copy is None else ("twin_change", "twin_insert", "big")

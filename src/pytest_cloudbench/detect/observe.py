@@ -1,7 +1,7 @@
 """A capture, cut by time, into observations.
 
-What may live here: choosing the packets of one phase and counting them. What a number means is known in ``traffic``,
-what follows from it in the detectors.
+What may live here: choosing the packets of one phase and counting them. ``traffic`` defines the quantities,
+the detectors interpret them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def observe(
         about: what was done in that time; its counts are filled in.
         first_ns: when the change began.
         last_ns: when the client was in sync and quiet.
-        round_trip_s: to the server; bursts are parted by a good half of it. None: not known.
+        round_trip_s: to the server; bursts are separated by more than half of it. None: not known.
     """
     table = window(analysis.table, first_ns, last_ns)
     flows = [flow for flow in table.flows if len(table.rows(flow)) and not flow.server.is_multicast]

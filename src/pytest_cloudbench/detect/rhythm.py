@@ -1,9 +1,9 @@
-"""When something happened, and whether it happens in time with a clock.
+"""Whether events are periodic.
 
-What may live here: times in, a verdict about their period out.
+What may live here: event times in, a verdict about their period out.
 
-A period is found where a clock would have ticked and something was there each time. Two bursts for each tick, or single
-ones between them, do not hide it; times by chance do not make one, however many they are.
+A period is found when an event occurs at nearly every tick of a clock with that period. Two bursts per tick, or single
+events between ticks, do not hide it; random events do not produce one, however many there are.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Rhythm:
     Attributes:
         answer: ``no`` holds up to ``longest_s`` only.
         period_s: for yes.
-        scatter_s: for yes: the median distance from where the tick before lets expect one.
-        beats: how many ticks had something.
-        longest_s: a longer period could not have been seen.
+        scatter_s: for yes: the median deviation from the time expected after the previous tick.
+        beats: how many ticks had an event.
+        longest_s: the longest period that this observation could have shown.
         evidence: what was seen, in sentences.
         first_s, last_s: for yes: the first and the last of the beats; whole periods lie between them.
     """
@@ -73,7 +73,7 @@ class _Chain:
         return len(self.hits_s) / self.ticks
 
     def chance(self, rate_per_s: float, tries: int) -> float:
-        """A bound on how probable it is that times without any order look like this (Chernoff, and Bonferroni)."""
+        """An upper bound on the probability of this pattern in random times (Chernoff, with Bonferroni)."""
         free, hits = self.ticks - 2, len(self.hits_s) - 2  # two of the times have made the period
         if free < 1 or hits < 1:
             return 1.0
@@ -90,8 +90,8 @@ class _Chain:
 def rhythm(times_s: Sequence[float], span_s: float, *, least_s: float = 0.2) -> Rhythm:
     """Whether what happened at ``times_s``, in a time from 0 to ``span_s``, has a period of at least ``least_s``.
 
-    Yes: one with something at 80 % of its ticks or more, which by chance happens in less than 1 % of cases; the
-    shortest of them, since every second tick has a period as well. No: nothing happened, or at least five times
+    Yes: a period with events at 80 % or more of its ticks, which happens by chance in less than 1 % of cases; the
+    shortest such period, since every second tick is periodic as well. No: no event, or at least five
     without such a period. Everything else is unknown. Raises UsageError for times outside of the span.
     """
     times = sorted(times_s)

@@ -14,7 +14,16 @@ from dataclasses import dataclass, field
 
 from pytest_cloudbench.detect.values import Observation, Verdict, size_text, unknown
 
-__all__ = ["CUT_BY_CONTENT", "Blocks", "Sent", "blocks_of", "compression", "deduplication", "delta", "is_edit_cheaper"]
+__all__ = [
+    "CUT_BY_CONTENT",
+    "Blocks",
+    "EditCosts",
+    "blocks_of",
+    "compression",
+    "deduplication",
+    "delta",
+    "is_edit_cheaper",
+]
 
 _CHEAP, _WHOLE = 0.25, 0.75
 _SANE_LOW, _SANE_HIGH = 0.9, 6.0
@@ -36,7 +45,7 @@ _POLICY = {
 
 
 @dataclass(slots=True)
-class Sent:
+class EditCosts:
     """Costs of edits, in comparable form.
 
     Attributes:
@@ -60,7 +69,7 @@ class Sent:
     doubt: str = ""
 
     @classmethod
-    def of(cls, observations: Sequence[Observation]) -> Sent:
+    def of(cls, observations: Sequence[Observation]) -> EditCosts:
         """Costs of all that is valid."""
         idle = [each for each in observations if each.kind == "idle" and each.is_valid and each.duration_s > 0]
         rate = max((each.up_bytes / each.duration_s for each in idle), default=0.0)
@@ -132,11 +141,11 @@ def _margin(ratio: float, bound: float) -> float:
     return round(1 - low / high, 4)
 
 
-def deduplication(sent: Sent) -> Verdict:
+def deduplication(sent: EditCosts) -> Verdict:
     """Whether content that the server has is not sent again (IMC 2013, 4.3).
 
-    The copy lies in a new folder under an unrelated name, so a client that only looks for a similar file to start
-    from, as rsync's ``--fuzzy`` does, does not find any.
+    The copy lies in a new folder under an unrelated name, so a client that only looks for a similar base file, as
+    rsync's ``--fuzzy`` does, finds none.
     """
     name, kinds = "deduplication", ("copy", "restore", "twin_insert", "twin_change")
     if sent.doubt:
@@ -200,7 +209,7 @@ class Blocks:
         return min(self.seen_bytes, default=0.0)
 
 
-def blocks_of(sent: Sent) -> Blocks | None:
+def blocks_of(sent: EditCosts) -> Blocks | None:
     """The blocks that deduplication knows; None where it is not by block, or not known.
 
     ``twin_change`` touches a block within the file and the last one, which ``append`` touched alone; ``twin_insert``
@@ -222,7 +231,7 @@ def blocks_of(sent: Sent) -> Blocks | None:
     )
 
 
-def _blocks_text(sent: Sent) -> str:
+def _blocks_text(sent: EditCosts) -> str:
     blocks = blocks_of(sent)
     size = None if blocks is None else blocks.size_bytes
     if size is None or blocks is None:
@@ -234,7 +243,7 @@ def _blocks_text(sent: Sent) -> str:
     return f"blocks cut by content, {seen}, about {size_text(size)} each"
 
 
-def _lacking_edits(sent: Sent) -> list[str]:
+def _lacking_edits(sent: EditCosts) -> list[str]:
     """More edits at other places, where blocks are cut by content and one or two do not tell their size.
 
     Not where edits of the file itself cost less than its blocks: then they say nothing of these.
@@ -244,13 +253,13 @@ def _lacking_edits(sent: Sent) -> list[str]:
     return ["spliced"] if is_few and pair is not None and pair[2] > _EXPLAINED * pair[3] else []
 
 
-def is_edit_cheaper(sent: Sent) -> bool:
-    """Whether an edit costs clearly less than the file: then something knows parts of it."""
+def is_edit_cheaper(sent: EditCosts) -> bool:
+    """Whether an edit costs clearly less than the file: then parts of it were recognised."""
     kinds = ("append", "insert", "change")
     return any(ratio is not None and ratio < _WHOLE for ratio in map(sent.last, kinds))
 
 
-def delta(sent: Sent) -> Verdict:
+def delta(sent: EditCosts) -> Verdict:
     """Whether only what was changed in a file is sent (IMC 2013, 4.4).
 
     Deduplicated blocks make edits cheap as well. So each edit is also made to a file of another name: what saves there,
@@ -276,8 +285,8 @@ def delta(sent: Sent) -> Verdict:
     return _delta_beside_deduplication(sent, evidence, numbers)
 
 
-def _plain_delta(edits: dict[str, float], sent: Sent, evidence: list[str], numbers: dict[str, float]) -> Verdict:
-    """Where nothing is deduplicated, what is cheap is delta encoding."""
+def _plain_delta(edits: dict[str, float], sent: EditCosts, evidence: list[str], numbers: dict[str, float]) -> Verdict:
+    """Without deduplication, a cheap edit means delta encoding."""
     inside = {kind: ratio for kind, ratio in edits.items() if kind != "append" and ratio <= _CHEAP}
     if inside and edits["append"] <= _CHEAP:
         return _yes(sent, min(inside.values()), evidence, numbers)
@@ -288,7 +297,7 @@ def _plain_delta(edits: dict[str, float], sent: Sent, evidence: list[str], numbe
     return unknown("delta", why, evidence, numbers)
 
 
-def _delta_beside_deduplication(sent: Sent, evidence: list[str], numbers: dict[str, float]) -> Verdict:
+def _delta_beside_deduplication(sent: EditCosts, evidence: list[str], numbers: dict[str, float]) -> Verdict:
     pairs = {kind: pair for kind in ("insert", "change") if (pair := sent.pair(kind)) is not None}
     if missing := tuple(f"twin_{kind}" for kind in ("insert", "change") if kind not in pairs):
         why = "edits are cheap, and so are copies; which of the two does it is not known"
@@ -311,7 +320,7 @@ def _delta_beside_deduplication(sent: Sent, evidence: list[str], numbers: dict[s
 
 
 def _yes(
-    sent: Sent, deciding: float, evidence: list[str], numbers: dict[str, float], share: float | None = None
+    sent: EditCosts, deciding: float, evidence: list[str], numbers: dict[str, float], share: float | None = None
 ) -> Verdict:
     insert = sent.last("insert")
     moved = insert is not None and insert <= _CHEAP
@@ -322,7 +331,7 @@ def _yes(
     return Verdict("delta", "yes", detail, margin, tuple(evidence), numbers)
 
 
-def compression(sent: Sent, observations: Sequence[Observation]) -> Verdict:
+def compression(sent: EditCosts, observations: Sequence[Observation]) -> Verdict:
     """Whether content is compressed before it is sent, and which files are spared (IMC 2013, 4.5)."""
     name, kinds = "compression", ("text", "text_in_jpeg", "text_as_jpeg", "fake_jpeg", "jpeg")
     if sent.doubt:

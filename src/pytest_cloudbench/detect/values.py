@@ -93,7 +93,7 @@ class Observation:
         cpu_s: CPU time of the client; None: unknown.
         round_trip_s: to the server; None: not known.
         nameless_bytes: of flows that may be the client's or not (``traffic.owners``); in no other count.
-        reasons: why it may not be used; empty when it may.
+        reasons: why it may not be used; empty when valid.
     """
 
     kind: str
@@ -129,7 +129,7 @@ class Observation:
 
     @property
     def is_valid(self) -> bool:
-        """Whether it may be used."""
+        """Whether it is valid."""
         return not self.reasons
 
 
@@ -164,17 +164,17 @@ def unknown(
     numbers: Mapping[str, float] | None = None,
     wants: tuple[str, ...] = (),
 ) -> Verdict:
-    """A verdict that says why there is none."""
+    """An unknown verdict, with its reason."""
     return Verdict(capability, "unknown", why, 0.0, tuple(evidence), dict(numbers or {}), wants)
 
 
 def valid_of(observations: Sequence[Observation], *kinds: str) -> list[Observation]:
-    """Those that may be used, of these kinds, in their order."""
+    """The valid observations of these kinds, in order."""
     return [each for each in observations if each.kind in kinds and each.is_valid]
 
 
 def size_text(size_bytes: float) -> str:
-    """A size for people: ``1.5 MiB``, ``128 KiB``, ``64 B``."""
+    """A human-readable size: ``1.5 MiB``, ``128 KiB``, ``64 B``."""
     for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
         if size_bytes >= 0.95 * unit:
             return f"{size_bytes / unit:.3g} {name}"

@@ -1,4 +1,4 @@
-"""Whether it shows where a client waits, which chunking and bundling rest on (IMC 2013, sections 4.1 and 4.2).
+"""Whether a capture shows where a client waits, on which chunking and bundling rest (IMC 2013, sections 4.1 and 4.2).
 
 What may live here: what hides exchanges: places where the client went on only after everything that it had sent was
 acknowledged and the server had spoken.
@@ -20,14 +20,14 @@ _LEAST_ROUND_TRIP_S = 0.005
 
 
 def unseen(observations: Sequence[Observation]) -> str:
-    """Why waits do not show, where much goes over UDP; else nothing."""
+    """Why waits are invisible when much goes over UDP; otherwise nothing."""
     if any(each.udp_up_bytes > _UDP_SHARE * each.up_bytes for each in observations):
         return "the client sends over UDP, where acknowledgements do not show"
     return ""
 
 
 def too_close(observations: Sequence[Observation]) -> str:
-    """Why waits do not show, where the server is too near; else nothing."""
+    """Why waits are invisible when the server is too near; otherwise nothing."""
     known = [each.round_trip_s for each in observations if each.round_trip_s is not None]
     if not known or min(known) >= _LEAST_ROUND_TRIP_S:
         return ""

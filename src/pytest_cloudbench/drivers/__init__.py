@@ -1,41 +1,151 @@
 """The registry: which driver serves which scheme.
 
-What may live here: one line per driver, and what turns a spec into a connected driver. Nothing heavy is
-imported before a driver is asked for, so that a run pays for the one it uses.
+What may live here: one line per driver, and the functions that turn a spec into a connected driver. Nothing heavy is
+imported before a driver is asked for, so a run pays only for the one it uses. Other schemes are looked up among the
+entry points of installed distributions (group ``pytest_cloudbench.drivers``, name = scheme).
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
-from pytest_cloudbench.drivers.base import Driver, Placed
-from pytest_cloudbench.model import Endpoint, ProviderSpec, SpecError
+from pytest_cloudbench.drivers.base import Composite, Driver, Placed, check_class, check_declared
+from pytest_cloudbench.model import Endpoint, ProviderSpec, SpecError, did_you_mean
 
-__all__ = ["absolute", "connect", "driver_class", "schemes"]
+__all__ = [
+    "ENTRY_POINTS",
+    "absolute",
+    "compose",
+    "connect",
+    "credentials_of",
+    "driver_class",
+    "has_driver",
+    "missing_library",
+    "schemes",
+]
+
+ENTRY_POINTS = "pytest_cloudbench.drivers"
+"""The group of entry points by which a distribution brings a driver; an entry point's name is the scheme."""
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _DRIVERS: Mapping[str, str] = {
+    "azure": "pytest_cloudbench.drivers.azure:AzureDriver",
+    "box": "pytest_cloudbench.drivers.box:BoxDriver",
     "dropbox": "pytest_cloudbench.drivers.dropbox:DropboxDriver",
+    "dropbox+fast": "pytest_cloudbench.drivers.dropbox_fast:DropboxFastDriver",
     "folder": "pytest_cloudbench.drivers.folder:FolderDriver",
+    "gcs": "pytest_cloudbench.drivers.gcs:GcsDriver",
+    "gdrive": "pytest_cloudbench.drivers.gdrive:GoogleDriveDriver",
+    "mega": "pytest_cloudbench.drivers.mega:MegaDriver",
+    "onedrive": "pytest_cloudbench.drivers.onedrive:OneDriveDriver",
+    "opendal": "pytest_cloudbench.drivers.opendal:OpendalDriver",
+    "rclone": "pytest_cloudbench.drivers.rclone:RcloneDriver",
+    "s3": "pytest_cloudbench.drivers.s3:S3Driver",
+    "s3+fast": "pytest_cloudbench.drivers.s3_fast:S3FastDriver",
+    "sftp": "pytest_cloudbench.drivers.sftp:SftpDriver",
+    "swift": "pytest_cloudbench.drivers.swift:SwiftDriver",
+    "tahoe": "pytest_cloudbench.drivers.tahoe:TahoeDriver",
+    "webdav": "pytest_cloudbench.drivers.webdav:WebdavDriver",
 }
+
+_LIBRARIES: Mapping[str, tuple[str, str]] = {
+    "azure": ("azure", "azure.storage.blob"),
+    "box": ("box", "box_sdk_gen"),
+    "dropbox+fast": ("dropbox-fast", "httpx"),
+    "gcs": ("gcs", "google.cloud.storage"),
+    "gdrive": ("gdrive", "googleapiclient"),
+    "mega": ("mega", "mega"),
+    "onedrive": ("onedrive", "httpx"),
+    "opendal": ("opendal", "opendal"),
+    "rclone": ("rclone", "httpx"),
+    "s3": ("s3", "boto3"),
+    "s3+fast": ("s3-fast", "obstore"),
+    "sftp": ("sftp", "paramiko"),
+    "swift": ("swift", "swiftclient"),
+    "tahoe": ("tahoe", "httpx"),
+    "webdav": ("webdav", "webdav4"),
+}
+"""Scheme to the extra that brings its library, and the library's module. The others need nothing besides."""
 
 
 def schemes() -> tuple[str, ...]:
-    """The schemes that have a driver, in alphabetical order."""
+    """Returns the schemes whose drivers are part of this package, in alphabetical order."""
     return tuple(sorted(_DRIVERS))
 
 
+def has_driver(scheme: str) -> bool:
+    """Returns whether any process can find a driver of this name, here or among installed distributions."""
+    return scheme in _DRIVERS or bool(_installed(scheme))
+
+
 def driver_class(scheme: str) -> type[Driver]:
-    """The driver of one scheme, for its capabilities and the credentials it needs; imports no SDK."""
-    if scheme not in _DRIVERS:
-        raise SpecError(f"provider {scheme!r}: no driver has this name; there are: {', '.join(schemes())}")
-    module_name, _, class_name = _DRIVERS[scheme].partition(":")
-    return cast("type[Driver]", getattr(importlib.import_module(module_name), class_name))
+    """Returns the driver class of one scheme, for the credentials it needs; imports no SDK.
+
+    Raises SpecError, in one line, if there is none, if two distributions provide one, if its library is not installed,
+    or if it cannot be used.
+    """
+    if scheme in _DRIVERS:
+        if told := missing_library(scheme):
+            raise SpecError(f"provider {scheme!r}: {told}")
+        module_name, _, class_name = _DRIVERS[scheme].partition(":")
+        return cast("type[Driver]", getattr(importlib.import_module(module_name), class_name))
+    found = _installed(scheme)
+    if not found:
+        others = {point.name for point in _installed()} - _DRIVERS.keys()
+        known = [*schemes(), *sorted(others)]
+        told = f"no driver has this name; there are: {', '.join(known)}{did_you_mean(scheme, known)}"
+        raise SpecError(f"provider {scheme!r}: {told}")
+    if len(found) > 1:
+        brought = ", ".join(sorted(f"{_distribution(point)} ({point.value})" for point in found))
+        raise SpecError(
+            f"provider {scheme!r}: several distributions bring this driver: {brought}; uninstall all but one"
+        )
+    try:
+        loaded = found[0].load()
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises
+        reason = " ".join(str(error).split()) or "no reason given"
+        why = f"{found[0].value} cannot be imported: {type(error).__name__}: {reason}"
+        raise SpecError(f"provider {scheme!r}: {why} (from {_distribution(found[0])})") from error
+    check_class(scheme, loaded)
+    return cast("type[Driver]", loaded)
+
+
+def credentials_of(scheme: str) -> str:
+    """Returns the scheme under which users keep a driver's credentials: its own, or the one that it names.
+
+    A second driver for the same accounts has the class attribute ``credentials_of``. Raises SpecError.
+    """
+    return str(getattr(driver_class(scheme), "credentials_of", scheme))
+
+
+def missing_library(scheme: str) -> str:
+    """Returns how to install the library of a driver of this package, in one line; empty if nothing is missing."""
+    if scheme not in _LIBRARIES:
+        return ""
+    from pytest_cloudbench import extras
+
+    extra, module = _LIBRARIES[scheme]
+    return extras.missing(extra, (module,))
+
+
+def _installed(scheme: str | None = None) -> Sequence[EntryPoint]:
+    """Returns the entry points of other distributions: those of one scheme, or all. Imports none of them."""
+    from importlib.metadata import entry_points  # a run on a provider of this package does not pay for it
+
+    points = entry_points(group=ENTRY_POINTS)
+    return tuple(point for point in points if scheme is None or point.name == scheme)
+
+
+def _distribution(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
 
 
 def absolute(spec: ProviderSpec) -> str:
-    """The provider's spec in a form that means the same from every folder."""
+    """Returns the provider's spec in a form that means the same from every folder."""
     driver = driver_class(spec.scheme)
     return driver.absolute(spec) if issubclass(driver, Placed) else spec.text
 
@@ -43,11 +153,23 @@ def absolute(spec: ProviderSpec) -> str:
 def connect(
     spec: ProviderSpec, endpoint: Endpoint | None = None, credentials: Mapping[str, str] | None = None
 ) -> Driver:
-    """A driver ready for use, without a network call.
+    """Returns a driver ready for use, without a network call.
 
-    For an emulated provider the caller passes the emulator's endpoint, and a spec whose scheme is the
-    name of the API and whose parameters are the driver's alone.
+    For an emulated provider the caller passes the emulator's endpoint, and a spec whose scheme is the name of the API
+    and which has only the driver's parameters.
 
-    Raises SpecError or CredentialsError when the spec or the credentials cannot work.
+    Raises SpecError or CredentialsError if the spec or the credentials cannot work.
     """
-    return driver_class(spec.scheme).connect(spec, endpoint, credentials or {})
+    driver = driver_class(spec.scheme).connect(spec, endpoint, credentials or {})
+    check_declared(spec.scheme, driver)
+    return driver
+
+
+def compose(spec: ProviderSpec, children: Sequence[Driver]) -> Driver:
+    """Returns the driver of a composite provider, whose children are connected already. Raises SpecError."""
+    made_of = driver_class(spec.scheme)
+    if not issubclass(made_of, Composite):
+        raise SpecError(f"provider {spec.text!r}: {spec.scheme} is not made of other providers")
+    driver = made_of.compose(spec, children)
+    check_declared(spec.scheme, driver)
+    return driver

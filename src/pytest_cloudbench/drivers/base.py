@@ -1,30 +1,51 @@
 """The one narrow seam between experiments and providers.
 
-What may live here: the driver protocol and what all drivers share. Drivers never time, never retry
-and never swallow: what goes wrong leaves as ``CloudError`` with the cause chained. The engine is the
-only clock. A driver is safe to call from many threads at once.
+What may live here: the driver protocol and what all drivers share. Drivers never measure time, never retry and never
+swallow errors: every failure is raised as ``CloudError`` with the cause chained. The engine is the only clock. A driver
+is safe to call from many threads at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from pytest_cloudbench import redact
-from pytest_cloudbench.model import Capabilities, Content, CredentialsError, Endpoint, Entry, ProviderSpec, SpecError
+from pytest_cloudbench.model import (
+    Capabilities,
+    Content,
+    CredentialsError,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    ProviderSpec,
+    SpecError,
+    Verb,
+)
 
-__all__ = ["CredentialSet", "Driver", "Placed", "check_params", "usable_credentials"]
+__all__ = [
+    "REQUIRED_VERBS", "STATUS_KINDS", "Composite", "Counting", "CredentialSet", "Driver", "OAuthLogin", "Parted",
+    "Placed", "Preparing", "check_class", "check_declared", "check_params", "kind_of_status", "seconds_of",
+    "timeout_of", "usable_credentials",
+]  # fmt: skip
+
+REQUIRED_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE})
+"""What every driver offers."""
+
+_METHODS = ("versions", "put", "get", "stat", "list", "delete", "mkdir", "close")
+_LONGEST_TIMEOUT_S = 86400
+_COMPOSED = ("check_children", "compose")
 
 
 @dataclass(frozen=True, slots=True)
 class CredentialSet:
-    """One way to authenticate, as data: a driver that needs credentials declares ``credential_sets``.
+    """One way to authenticate, as data. A driver that needs credentials declares ``credential_sets``.
 
     Attributes:
-        required: names of the fields that it takes all of.
-        optional: names of fields that may go with them.
-        public: names of fields that only say who asks, and are no secret.
+        required: names of the fields that must all be present.
+        optional: names of fields that may be added.
+        public: names of fields that only identify the client and are not secret.
     """
 
     required: tuple[str, ...]
@@ -32,18 +53,93 @@ class CredentialSet:
     public: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class OAuthLogin:
+    """How a user logs in to a provider (OAuth 2.0 with PKCE, RFC 7636), as data: a driver's class attribute ``oauth``.
+
+    Attributes:
+        authorize_url: the page on which the user agrees.
+        token_url: the route that gives tokens.
+        device_url: the route that gives device codes (RFC 8628); empty if there is none, or not for files.
+        shows_code: whether the page shows a code to paste where it is given no address to return to.
+        scopes: what the tokens may do; empty for all that the application may.
+        extra: further parameters of the page's address.
+        client_id: the credentials' field with the application's id.
+        client_secret: the field with its secret, for providers that give applications one.
+        register: where a user registers an application of their own.
+    """
+
+    authorize_url: str
+    token_url: str
+    register: str
+    device_url: str = ""
+    shows_code: bool = False
+    scopes: tuple[str, ...] = ()
+    extra: Mapping[str, str] = field(default_factory=dict)
+    client_id: str = "client_id"
+    client_secret: str = "client_secret"
+
+
+STATUS_KINDS: Mapping[int, ErrorKind] = {
+    400: ErrorKind.INVALID,
+    401: ErrorKind.AUTH,
+    403: ErrorKind.AUTH,
+    404: ErrorKind.NOT_FOUND,
+    409: ErrorKind.CONFLICT,
+    412: ErrorKind.CONFLICT,
+    416: ErrorKind.INVALID,
+    429: ErrorKind.THROTTLED,
+    507: ErrorKind.QUOTA,
+}
+"""What most services mean by an HTTP status."""
+
+
+def kind_of_status(status: int, special: Mapping[int, ErrorKind] = STATUS_KINDS) -> ErrorKind:
+    """Returns what a service means by the status of a refusal, if its words do not tell.
+
+    ``special`` holds what one service means by it, where that differs from most.
+    """
+    other = ErrorKind.INVALID if 400 <= status < 500 else ErrorKind.SERVER
+    return special.get(status) or STATUS_KINDS.get(status, other)
+
+
+def seconds_of(header: object) -> float | None:
+    """Returns the seconds of a ``Retry-After``; None if there is none, or a date, since a driver has no clock."""
+    text = str(header or "").strip()
+    return float(text) if text.isascii() and text.isdigit() else None
+
+
 def check_params(spec: ProviderSpec, known: Collection[str]) -> None:
-    """Raise SpecError for a parameter that the driver does not know: a typo must not pass for a setting."""
+    """Raise SpecError for a parameter that the driver does not know, so that a typo is not ignored."""
     for name in spec.params:
         if name not in known:
             expected = ", ".join(sorted(known)) or "none"
             raise SpecError(f"provider {spec.text!r}: unknown parameter {name!r}; {spec.scheme} knows: {expected}")
 
 
-def usable_credentials(scheme: str, sets: Iterable[CredentialSet], credentials: Mapping[str, str]) -> Mapping[str, str]:
-    """The first complete set of credentials, without the others; CredentialsError if there is none.
+def timeout_of(spec: ProviderSpec, default_s: float = 100.0) -> float:
+    """Returns how many seconds a driver waits in each single step: the spec's ``timeout_s``, or the default.
 
-    From here on nothing shows what is secret of them.
+    Raises SpecError.
+    """
+    text = spec.params.get("timeout_s")
+    if text is None:
+        return default_s
+    try:
+        timeout_s = float(text)
+    except ValueError:
+        timeout_s = 0.0
+    if not 0 < timeout_s <= _LONGEST_TIMEOUT_S:
+        raise SpecError(
+            f"provider {spec.text!r}: timeout_s is a number of seconds, up to {_LONGEST_TIMEOUT_S}, not {text!r}"
+        )
+    return timeout_s
+
+
+def usable_credentials(scheme: str, sets: Iterable[CredentialSet], credentials: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns the first complete set of credentials, without the others; raises CredentialsError if there is none.
+
+    From here on, messages do not show its secret values.
     """
     for fields in sets:
         if all(credentials.get(name) for name in fields.required):
@@ -64,25 +160,57 @@ def _checked(scheme: str, name: str, secret: str) -> str:
     return secret
 
 
+def check_class(scheme: str, found: object) -> None:
+    """Raise SpecError, in one line, if ``found`` cannot be the driver of a scheme."""
+    name = f"{getattr(found, '__module__', '?')}:{getattr(found, '__qualname__', found)}"
+    if not isinstance(found, type):
+        wanted = ", ".join(("connect", *_METHODS))
+        raise SpecError(f"provider {scheme!r}: {name} is no class: expected one that has {wanted}")
+    begins = _COMPOSED if any(hasattr(found, method) for method in _COMPOSED) else ("connect",)
+    if absent := [method for method in (*begins, *_METHODS, "capabilities") if not hasattr(found, method)]:
+        raise SpecError(f"provider {scheme!r}: {name} has no {', '.join(absent)}: every driver must have it")
+
+
+def check_declared(scheme: str, driver: Driver) -> None:
+    """Raise SpecError, in one line, if a driver declares capabilities that it does not have."""
+    name, declared = type(driver).__qualname__, driver.capabilities
+    if not isinstance(declared, Capabilities):
+        raise SpecError(f"provider {scheme!r}: {name}.capabilities is no Capabilities, but {type(declared).__name__}")
+    if absent := sorted(REQUIRED_VERBS - declared.verbs):
+        raise SpecError(f"provider {scheme!r}: {name}.capabilities.verbs lacks {', '.join(absent)}")
+    wanted = [*sorted(verb.value for verb in declared.verbs), *(["space"] if declared.space else [])]
+    if undone := [method for method in wanted if not hasattr(driver, method)]:
+        raise SpecError(
+            f"provider {scheme!r}: {name}.capabilities declares {', '.join(undone)}, which it does not have"
+        )
+
+
 @runtime_checkable
 class Driver(Protocol):
     """A connection to one provider. Paths are absolute POSIX paths such as ``/run/s00001.bin``.
 
-    Every method raises CloudError, and nothing else, when the provider refuses or fails.
+    Every method raises CloudError, and nothing else, when the provider refuses or fails. The optional verbs that
+    ``capabilities`` declares are methods, too: ``copy(source, target) -> Entry``, ``move(source, target) -> Entry``,
+    ``share(path) -> str``, ``revoke(url) -> None``, ``space() -> tuple[int, int]``. A driver that can
+    talk to services of other APIs than the one of its own name lists them in a class attribute, ``apis``. One that uses
+    the accounts of another driver names its scheme in a class attribute, ``credentials_of``.
     """
 
-    capabilities: ClassVar[Capabilities]
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the driver can do. A class attribute if it is the same for all specs."""
+        ...
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> Driver:
-        """A driver ready for use. ``endpoint`` is set when an emulator stands in for the provider.
+        """Returns a driver ready for use. ``endpoint`` is set if an emulator stands in for the provider.
 
-        Raises SpecError or CredentialsError when the spec or the credentials cannot work.
+        Raises SpecError or CredentialsError if the spec or the credentials cannot work.
         """
         ...
 
     def versions(self) -> Mapping[str, str]:
-        """Names and versions of the libraries that do the work, for the results."""
+        """Returns names and versions of the libraries that do the work, for the results."""
         ...
 
     def put(self, path: str, content: Content) -> Entry:
@@ -90,28 +218,62 @@ class Driver(Protocol):
         ...
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """The file's bytes from ``offset`` as they arrive; the first item marks the first byte."""
+        """Yields the file's bytes from ``offset`` as they arrive; the first item marks the first byte."""
         ...
 
     def stat(self, path: str) -> Entry:
-        """What the provider knows of one path."""
+        """Returns what the provider knows about one path."""
         ...
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """All files and folders below ``folder``, recursively, with size and digest."""
+        """Yields all files below ``folder``, recursively, with size and digest; and folders, if there are any."""
         ...
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all it holds."""
+        """Remove a file, or a folder with all its contents."""
         ...
 
     def mkdir(self, path: str) -> None:
-        """Create a folder and its parents; no error where it exists."""
+        """Create a folder and its parents; no error if it exists. Does nothing if the provider has no folders."""
         ...
 
     def close(self) -> None:
-        """Release connections. The driver is not used afterwards."""
+        """Close connections. The driver is not used afterwards."""
         ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A driver that knows how many requests it sends. For other drivers the number is unknown, which is not 0."""
+
+    def requests(self) -> int:
+        """Returns how many requests the calling thread has sent so far, including refused and repeated ones."""
+        ...
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """A driver that has to look up or create something before operations in a folder are measured."""
+
+    def prepare(self, folder: str) -> None:
+        """Called by every agent before measurement starts, once the folder exists; it may be called again.
+
+        For what an application does only once instead of for each file: get a folder's id, a bucket, a connection.
+        """
+        ...
+
+
+@runtime_checkable
+class Parted(Protocol):
+    """A driver that uploads large files in parts of a size that can be chosen between two operations.
+
+    Attributes:
+        part_bytes: the size of each part but the last.
+        multipart_bytes: larger files are uploaded in parts.
+    """
+
+    part_bytes: int
+    multipart_bytes: int
 
 
 @runtime_checkable
@@ -120,5 +282,20 @@ class Placed(Protocol):
 
     @classmethod
     def absolute(cls, spec: ProviderSpec) -> str:
-        """The spec in a form that does not depend on the current folder. Raises SpecError."""
+        """Returns the spec in a form that does not depend on the current folder. Raises SpecError."""
+        ...
+
+
+@runtime_checkable
+class Composite(Protocol):
+    """The driver of a composite provider: ``NAME:CHILD,CHILD``. It closes its children."""
+
+    @classmethod
+    def check_children(cls, spec: ProviderSpec, children: Sequence[ProviderSpec]) -> None:
+        """Raise SpecError if the parameters or the number of children cannot work. Nothing has started yet."""
+        ...
+
+    @classmethod
+    def compose(cls, spec: ProviderSpec, children: Sequence[Driver]) -> Driver:
+        """Returns a driver ready for use, in place of ``connect``. The connected children are in the spec's order."""
         ...

@@ -1,6 +1,6 @@
 """Driver for a local folder: a sync client's folder, a mount, or plain disk.
 
-What may live here: everything that is special to files on a local path, in this order: imports,
+What may live here: everything that is specific to files on a local path, in this order: imports,
 capabilities, error table, connect, required verbs, optional verbs.
 """
 
@@ -24,10 +24,12 @@ from pytest_cloudbench.model import (
     MIB,
     Capabilities,
     CloudError,
+    Conflict,
     Content,
     Endpoint,
     Entry,
     ErrorKind,
+    NameRules,
     ProviderSpec,
     SpecError,
     Verb,
@@ -38,12 +40,23 @@ __all__ = ["FolderDriver"]
 
 # --- capabilities ---------------------------------------------------------------------------------
 
+_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.COPY, Verb.MOVE})
+
 _CAPABILITIES = Capabilities(
     digest="sha256",
-    verbs=frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.COPY, Verb.MOVE}),
+    verbs=_VERBS,
     ranges=True,
+    conflicts=frozenset(Conflict) - {Conflict.SHARE_AGAIN},
+    moves_folders=True,
+    space=True,
     # What the usual file systems do. A folder on another kind is the user's to know.
-    case_sensitive=sys.platform not in {"darwin", "win32"},
+    names=NameRules(
+        case_sensitive=sys.platform not in {"darwin", "win32"},
+        max_chars=255,
+        max_bytes=None if sys.platform in {"darwin", "win32"} else 255,
+        refused='<>:"\\|?*' if sys.platform == "win32" else "",
+    ),
+    requests=dict.fromkeys(_VERBS, 0),
     via="os",
 )
 
@@ -99,10 +112,10 @@ def _root(spec: ProviderSpec) -> Path:
 
 
 class FolderDriver:
-    """Files below one root. Safe for many threads: it holds no state but the root.
+    """Files below one root. Safe for many threads: its only state is the root.
 
-    ``?fsync=1`` makes ``put`` wait until the bytes are on the disk. By default it does not, because a
-    program that writes into a synced folder does not either, and the disk would hide the sync client.
+    ``?fsync=1`` makes ``put`` wait until the bytes are on the disk. By default it does not wait: a program that writes
+    into a synced folder does not either, and the disk would hide the sync client's effect.
     """
 
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
@@ -117,7 +130,7 @@ class FolderDriver:
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> FolderDriver:
-        """The driver for ``folder:PATH``; the folder is created where it is missing."""
+        """Returns the driver for ``folder:PATH``; creates the folder if it is missing."""
         del endpoint, credentials  # a local folder needs neither
         if not spec.target:
             raise SpecError(f"provider {spec.text!r}: expected folder:PATH, such as folder:/tmp/cloudbench")
@@ -135,22 +148,26 @@ class FolderDriver:
 
     @classmethod
     def absolute(cls, spec: ProviderSpec) -> str:
-        """With the folder's whole path. Raises SpecError."""
+        """Returns the spec with the folder's absolute path. Raises SpecError."""
         _, mark, query = spec.text.partition("?")
         return f"{spec.scheme}:{_root(spec)}{mark}{query}"
 
     def versions(self) -> Mapping[str, str]:
-        """The interpreter and platform: there is no library in between."""
+        """Returns the interpreter and platform: no library is involved."""
         return {"python": sys.version.split()[0], "platform": sys.platform, "fsync": "on" if self._fsync else "off"}
 
+    def requests(self) -> int:
+        """Returns 0: nothing goes over a network."""
+        return 0
+
     def close(self) -> None:
-        """Nothing is held open. Folders that ``connect`` has made, and that are empty, are removed."""
+        """Remove the folders that ``connect`` created, if they are empty. Nothing is held open."""
         for folder in self._made:  # from the innermost; one that is not empty keeps those above it
             with suppress(OSError):
                 folder.rmdir()
 
     def _local(self, operation: str, path: str) -> Path:
-        """Where ``path`` is on the disk; never outside the root, whatever it says."""
+        """Returns where ``path`` is on the disk; never outside the root, whatever it contains."""
         parts = [part for part in path.split("/") if part]
         if not path.startswith("/") or any(part in {".", ".."} for part in parts):
             raise CloudError(ErrorKind.INVALID, operation, path, detail="expected /NAME/... without '.' and '..'")
@@ -178,7 +195,7 @@ class FolderDriver:
     # --- required verbs ---------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
-        """Write beside the target, then rename over it: a reader sees the old or the new file, never half."""
+        """Write beside the target, then rename over it: a reader sees the old or the new file, never a partial one."""
         local = self._local("put", path)
         temporary = local.with_name(f"{_TEMPORARY_PREFIX}{os.getpid()}-{next(self._temporary_numbers)}")
         digest = hashlib.sha256()
@@ -200,7 +217,7 @@ class FolderDriver:
         return Entry(path, size_bytes=content.size_bytes, digest=digest.hexdigest())
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """The file's bytes from ``offset``; it is opened when the first piece is asked for."""
+        """Yields the file's bytes from ``offset``; opens it when the first piece is asked for."""
         local = self._local("get", path)
         with _errors_of("get", path), opening.regular_file(local, None) as file:
             file.seek(offset)
@@ -208,13 +225,13 @@ class FolderDriver:
                 yield piece
 
     def stat(self, path: str) -> Entry:
-        """Size and digest; the digest is computed by reading the file."""
+        """Returns size and digest; reads the file to compute the digest."""
         local = self._local("stat", path)
         with _errors_of("stat", path):
             return self._entry(local)
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """All files and folders below ``folder``: no links, pipes, devices. What disappears meanwhile is left out."""
+        """Yields all files and folders below ``folder``; omits links, pipes, devices, and what disappears meanwhile."""
         top = self._local("list", folder)
         with _errors_of("list", folder):
             yield from self._below(top)
@@ -232,7 +249,7 @@ class FolderDriver:
                 yield from self._below(top / name)
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all it holds. The root itself stays."""
+        """Remove a file, or a folder with all its contents. The root itself stays."""
         local = self._local("delete", path)
         if local == self._root:
             raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root is not deleted")
@@ -243,7 +260,7 @@ class FolderDriver:
                 local.unlink()
 
     def mkdir(self, path: str) -> None:
-        """Create a folder and its parents; no error where it exists."""
+        """Create a folder and its parents; no error if it exists."""
         local = self._local("mkdir", path)
         with _errors_of("mkdir", path):
             local.mkdir(parents=True, exist_ok=True)
@@ -254,15 +271,17 @@ class FolderDriver:
         """Copy a file; an existing target is a conflict."""
         source_local, target_local = self._local("copy", source), self._local("copy", target)
         with _errors_of("copy", source):
-            target_local.parent.mkdir(parents=True, exist_ok=True)
-            with opening.regular_file(source_local, None) as reader, target_local.open("xb") as writer:
-                shutil.copyfileobj(reader, writer, _PIECE_BYTES)
+            with opening.regular_file(source_local, None) as reader:
+                target_local.parent.mkdir(parents=True, exist_ok=True)
+                with target_local.open("xb") as writer:
+                    shutil.copyfileobj(reader, writer, _PIECE_BYTES)
             return self._entry(target_local)
 
     def move(self, source: str, target: str) -> Entry:
         """Rename a file or folder; an existing target is a conflict."""
         source_local, target_local = self._local("move", source), self._local("move", target)
         with _errors_of("move", source):
+            source_local.lstat()  # what is not there leaves no new folder behind
             if target_local.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target_local))
             target_local.parent.mkdir(parents=True, exist_ok=True)
@@ -270,7 +289,7 @@ class FolderDriver:
             return self._entry(target_local)
 
     def space(self) -> tuple[int, int]:
-        """Bytes used and bytes in all, of the disk that holds the folder."""
+        """Returns the bytes used and the total bytes of the disk that holds the folder."""
         with _errors_of("space", "/"):
             usage = shutil.disk_usage(self._root)
         return usage.used, usage.total

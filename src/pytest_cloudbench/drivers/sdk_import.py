@@ -1,13 +1,12 @@
-"""Importing a big SDK without paying for the parts of it that no driver touches.
+"""Importing a large SDK without paying for the parts that no driver uses.
 
 What may live here: the lazy import, which knows no provider. A driver names the namespaces that it
 does not need at import time; they are put into ``sys.modules`` as modules that run on the first access
-to one of their attributes. The SDK itself is unmodified and stays whole: whoever else in this process
-imports it gets the real thing, one attribute access later.
+to one of their attributes. The SDK itself is unmodified and complete: other code in this process that imports it gets
+the real modules, at the first attribute access.
 
-Why not ``importlib.util.LazyLoader``: before Python 3.11.9 and 3.12.3 two threads that touch such a
-module at the same time can see it half executed (cpython gh-114763), and it is executed by things
-that only look at ``sys.modules``.
+Why not ``importlib.util.LazyLoader``: before Python 3.11.9 and 3.12.3 two threads that access such a module at the same
+time can see it half executed (cpython gh-114763), and code that only inspects ``sys.modules`` executes it.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec
 from threading import RLock
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-__all__ = ["import_lazily", "is_loaded"]
+__all__ = ["import_lazily", "import_parts", "is_loaded"]
 
 # One lock for all: two lazy modules that import each other must not wait for each other's lock.
 _LOAD_LOCK = RLock()
@@ -33,7 +32,7 @@ _NAMES_KNOWN_UNLOADED = frozenset(
 
 
 class _LazyModule(ModuleType):
-    """A module that runs when an attribute is asked for, and is an ordinary module from then on."""
+    """A module that runs at the first access to an attribute, and is an ordinary module from then on."""
 
     def __getattribute__(self, name: str) -> Any:
         state = object.__getattribute__(self, "__spec__").loader_state
@@ -59,7 +58,7 @@ def _load(module: ModuleType) -> None:
 
 
 def is_loaded(name: str) -> bool:
-    """Whether the module's code has run in this process."""
+    """Returns whether the module's code has run in this process."""
     return name in sys.modules and not isinstance(sys.modules[name], _LazyModule)
 
 
@@ -70,11 +69,11 @@ def import_lazily(
 
     Args:
         package: a top-level package.
-        namespaces: its modules, by their short names; those that do not exist are left out.
-        version_modules: other top-level packages to make lazy, each with the small module in it that
-            holds its ``__version__``: what is known of them without running them.
+        namespaces: its modules, by their short names; those that do not exist are ignored.
+        version_modules: other top-level packages to make lazy, each with its small module that holds ``__version__``,
+            so that the version is known without running the package.
 
-    Whatever has been imported before stays as it is.
+    Modules that were imported before stay as they are.
     """
     added: list[str] = []
     if package not in sys.modules:
@@ -92,6 +91,32 @@ def import_lazily(
         if isinstance(module, _LazyModule):
             setattr(root, namespace, module)
     return root
+
+
+def import_parts(package: str, lazy: Sequence[str], parts: Mapping[str, Sequence[str]]) -> SimpleNamespace:
+    """Import some modules of a package, without running the package and its large namespaces, which import all others.
+
+    Args:
+        package: a top-level package; it runs when something uses it.
+        lazy: its namespaces that run only then as well, by their short names.
+        parts: module below the package to the names in it that are wanted.
+
+    Returns the names. A package that was imported before stays as it is.
+    """
+    added: list[str] = []
+    if package not in sys.modules and (root := find_spec(package)) is not None:
+        added = [package] if _add(package, root) else []
+        for name in (below := _add_namespaces(package, lazy)):
+            # The import machinery does this only for a module that it loads itself.
+            setattr(sys.modules[package], name.rpartition(".")[2], sys.modules[name])
+        added += below
+    try:
+        found = {module: importlib.import_module(f"{package}.{module}") for module in parts}
+    except BaseException:
+        for name in added:
+            sys.modules.pop(name, None)
+        raise
+    return SimpleNamespace(**{name: getattr(found[module], name) for module, names in parts.items() for name in names})
 
 
 def _add_namespaces(package: str, namespaces: Sequence[str]) -> list[str]:
@@ -121,7 +146,7 @@ def _add_versioned(version_modules: Mapping[str, str]) -> list[str]:
 
 
 def _add(name: str, spec: ModuleSpec | None) -> bool:
-    """Put a lazy module into sys.modules; False when it does not exist or is there already."""
+    """Put a lazy module into sys.modules; returns False if it does not exist or is there already."""
     if spec is None or spec.loader is None:
         return False
     spec.loader_state = {"loading": False, "known": frozenset()}

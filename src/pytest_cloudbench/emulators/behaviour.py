@@ -1,7 +1,7 @@
 """A profile in action: when to answer, whether to answer at all, and how fast the bytes go.
 
 What may live here: the emulator's clock, the random draws, and waiting. No HTTP and no API.
-Every wait is in the emulator's seconds and lasts ``1 / time_scale`` of that in the world's.
+Every wait is given in emulated seconds and lasts ``1 / time_scale`` of that in real time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _THAW_TURNS, _THAW_TURN_S = 100, 0.001
 
 
 class EmulatorClock:
-    """Seconds since 1970 that run ``time_scale`` times as fast as the world's from the start on."""
+    """Seconds since 1970 that run ``time_scale`` times as fast as real time from the start on."""
 
     def __init__(self, time_scale: float) -> None:
         self._scale = time_scale
@@ -32,23 +32,23 @@ class EmulatorClock:
         self._epoch_s = time.time()
 
     def now_s(self) -> float:
-        """Now, on the emulator's clock."""
+        """Returns the current time of the emulator's clock."""
         return self._epoch_s + (time.monotonic() - self._start_s) * self._scale
 
     def real_s(self, emulated_s: float) -> float:
-        """How many seconds of the world an emulated time lasts."""
+        """Returns how many real seconds an emulated duration lasts."""
         return emulated_s / self._scale
 
 
 class Behaviour:
-    """What the profile does to one request after the other.
+    """Applies the profile to each request.
 
     Attributes:
-        profile: in force now; change it with ``configure``.
+        profile: the current profile; change it with ``configure``.
         limits: whether any request may be refused.
-        delays: whether any answer may have to wait; False takes the short way.
+        delays: whether any answer may have to wait; if False, a shorter code path is used.
         faults: whether any request may go wrong.
-        slots: what a request holds while it is worked on, or None where there is no bound.
+        slots: a semaphore that each request holds while it is worked on, or None if there is no limit.
     """
 
     def __init__(self, profile: Profile, clock: EmulatorClock, seed: int) -> None:
@@ -67,7 +67,7 @@ class Behaviour:
         self.configure(profile)
 
     def configure(self, profile: Profile) -> None:
-        """Take another profile. A changed freeze starts its first period now; the throttle keeps its state."""
+        """Use another profile. A changed freeze starts its first period now; the throttle keeps its state."""
         if profile.freeze != self.profile.freeze:
             self._freeze_start_s = self._clock.now_s()
         self.throttle.policy = profile.throttle
@@ -87,17 +87,17 @@ class Behaviour:
         self.faults = self._makes_faults and bool(faults.error_rate or faults.reset_rate or faults.corrupt_rate)
 
     def refill(self) -> None:
-        """As at the start: a full bucket, and the first period of a freeze. What was done so far does not count."""
+        """Restart with a full bucket and the first period of a freeze. Earlier requests do not count."""
         self.throttle.refill()
         self._freeze_start_s = self._clock.now_s()
 
     def make_faults(self, is_on: bool) -> None:
-        """Whether the profile's faults are on. While they are off, no random numbers are drawn for them."""
+        """Switch the profile's faults on or off. While they are off, no random numbers are drawn for them."""
         self._makes_faults = is_on
         self.configure(self.profile)
 
     def latency_s(self, kind: Kind) -> float:
-        """One draw of the time from the request to the answer, seconds."""
+        """Returns one random draw of the time from the request to the answer, seconds."""
         latency = self.profile.latency
         if kind is Kind.FREE:
             return 0.0
@@ -108,17 +108,17 @@ class Behaviour:
         return max(latency.min_s, latency.median_s * factor * spread)
 
     def upload_s(self, size_bytes: int) -> float:
-        """How long a connection needs to bring so many bytes, seconds."""
+        """Returns how long a connection needs to upload the given number of bytes, seconds."""
         rate = self.profile.bandwidth.up_bytes_per_s
         return size_bytes / rate if rate else 0.0
 
     def download_s(self, size_bytes: int) -> float:
-        """How long a connection needs to carry so many bytes away, seconds."""
+        """Returns how long a connection needs to download the given number of bytes, seconds."""
         rate = self.profile.bandwidth.down_bytes_per_s
         return size_bytes / rate if rate else 0.0
 
     def thaw_s(self, at_s: float) -> float:
-        """When an answer that is ready at ``at_s`` may be sent."""
+        """Returns when an answer that is ready at ``at_s`` may be sent."""
         freeze = self.profile.freeze
         if not freeze.duration_s:
             return at_s
@@ -126,7 +126,7 @@ class Behaviour:
         return at_s if phase < freeze.period_s - freeze.duration_s else at_s + freeze.period_s - phase
 
     async def wait_until(self, due_s: float) -> None:
-        """Return at ``due_s`` of the emulator's clock, and not while the provider is frozen."""
+        """Wait until ``due_s`` of the emulator's clock, and longer while the provider is frozen."""
         while True:
             now_s = self._clock.now_s()
             if due_s > now_s:
@@ -154,7 +154,7 @@ class Behaviour:
             self._let_go.add(task)
 
     def _release(self, at_once: int) -> None:
-        """Release the next batch. If all went at once, a client's threads would finish in whatever order they wake."""
+        """Release the next batch. If all were released at once, a client's threads would finish in arbitrary order."""
         loop, now_s = asyncio.get_running_loop(), self._clock.now_s()
         if (left_s := self.thaw_s(now_s) - now_s) > 0:
             loop.call_later(self._clock.real_s(left_s), self._release, 0)
@@ -171,7 +171,7 @@ class Behaviour:
             self._let_go.clear()
 
     def fault(self) -> str | None:
-        """What goes wrong with the next request: ``error``, ``reset``, ``reset_after`` or nothing."""
+        """Returns the fault of the next request: ``error``, ``reset``, ``reset_after`` or nothing."""
         faults = self.profile.faults
         draw = self._fault_draws.random()
         if draw < faults.error_rate:
@@ -181,7 +181,7 @@ class Behaviour:
         return None
 
     def damage(self) -> int | None:
-        """Which bit of the next upload is flipped in the store, if any."""
+        """Returns which bit of the next upload is flipped in the store, if any."""
         rate = self.profile.faults.corrupt_rate
         if not rate or self._fault_draws.random() >= rate:
             return None

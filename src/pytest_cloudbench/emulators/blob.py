@@ -1,87 +1,68 @@
-"""The bytes of one stored version and their block hash, computed while they arrive.
+"""The bytes of one stored version and their hash, computed while they arrive.
 
-What may live here: content and hashes. No paths, no clock, no I/O.
-
-The block hash is the emulators' own implementation, written from the published rule: SHA-256 over the
-concatenated SHA-256 digests of each 4 MiB block. Drivers have theirs, so a bug in one shows against the other.
+What may live here: content, and receiving it. No paths, no clock, no I/O; the skin chooses the hash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from hashlib import sha256
+from typing import Protocol
 
-__all__ = ["BLOCK_BYTES", "Blob", "BlobWriter"]
+__all__ = ["Blob", "BlobWriter", "Hash", "flip_bit", "hashed"]
 
-BLOCK_BYTES = 4 * 1024 * 1024
+
+class Hash(Protocol):
+    """The interface of ``hashlib``'s hashes, also for skins whose API has its own hash."""
+
+    def update(self, piece: bytes, /) -> None:
+        """Add the next piece."""
+        ...
+
+    def hexdigest(self) -> str:
+        """Returns the hash of all pieces."""
+        ...
 
 
 class Blob:
-    """Bytes with the digests of their blocks. Never changed after construction."""
+    """Bytes and their hash. Never changed after construction."""
 
-    __slots__ = ("block_digests", "data", "hash_hex", "size_bytes")
+    __slots__ = ("data", "hash_hex", "size_bytes")
 
-    def __init__(self, data: bytes, block_digests: bytes) -> None:
+    def __init__(self, data: bytes, hash_hex: str) -> None:
         self.data = data
         self.size_bytes = len(data)
-        self.block_digests = block_digests
-        self.hash_hex = sha256(block_digests).hexdigest()
-
-    @classmethod
-    def of(cls, data: bytes) -> Blob:
-        """The blob of some bytes."""
-        if len(data) <= BLOCK_BYTES:
-            return cls(data, sha256(data).digest() if data else b"")
-        view = memoryview(data)
-        blocks = range(0, len(data), BLOCK_BYTES)
-        return cls(data, b"".join(sha256(view[start : start + BLOCK_BYTES]).digest() for start in blocks))
-
-    @classmethod
-    def join(cls, parts: Iterable[Blob]) -> Blob:
-        """The blobs one after the other; nothing is hashed again where the seams fall on block bounds."""
-        blobs = [blob for blob in parts if blob.size_bytes]
-        if len(blobs) == 1:
-            return blobs[0]
-        data = b"".join(blob.data for blob in blobs)
-        if any(blob.size_bytes % BLOCK_BYTES for blob in blobs[:-1]):
-            return cls.of(data)
-        return cls(data, b"".join(blob.block_digests for blob in blobs))
-
-    def flipped(self, bit: int) -> Blob:
-        """The same content with one bit changed: what a corrupting store would keep."""
-        if not self.data:
-            return self
-        place = bit % (len(self.data) * 8)
-        changed = bytearray(self.data)
-        changed[place // 8] ^= 1 << place % 8
-        return Blob.of(bytes(changed))
+        self.hash_hex = hash_hex
 
 
 class BlobWriter:
-    """Takes a body in pieces and hashes each block as soon as it is complete."""
+    """Receives a body in pieces and hashes each immediately: ``BlobWriter(hashlib.md5())``."""
 
-    __slots__ = ("_block", "_digests", "_filled", "_parts")
+    __slots__ = ("_hash", "_parts")
 
-    def __init__(self) -> None:
+    def __init__(self, content_hash: Hash) -> None:
         self._parts: list[bytes] = []
-        self._digests: list[bytes] = []
-        self._block = sha256()
-        self._filled = 0
+        self._hash = content_hash
 
     def feed(self, piece: bytes) -> None:
         """Add the next piece."""
         self._parts.append(piece)
-        view = memoryview(piece)
-        while view:
-            part = view[: BLOCK_BYTES - self._filled]
-            self._block.update(part)
-            self._filled += len(part)
-            view = view[len(part) :]
-            if self._filled == BLOCK_BYTES:
-                self._digests.append(self._block.digest())
-                self._block, self._filled = sha256(), 0
+        self._hash.update(piece)
 
     def finish(self) -> Blob:
-        """The blob of all pieces."""
-        last = [self._block.digest()] if self._filled else []
-        return Blob(b"".join(self._parts), b"".join(self._digests + last))
+        """Returns the blob of all pieces."""
+        return Blob(b"".join(self._parts), self._hash.hexdigest())
+
+
+def hashed(data: bytes, content_hash: Hash) -> Blob:
+    """Returns the blob of some bytes: ``hashed(data, hashlib.md5())``."""
+    content_hash.update(data)
+    return Blob(data, content_hash.hexdigest())
+
+
+def flip_bit(data: bytes, bit: int) -> bytes:
+    """Returns the content with one bit flipped, as a corrupting store would keep it. ``bit`` may be any number."""
+    if not data:
+        return data
+    place = bit % (len(data) * 8)
+    changed = bytearray(data)
+    changed[place // 8] ^= 1 << place % 8
+    return bytes(changed)

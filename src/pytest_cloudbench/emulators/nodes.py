@@ -1,26 +1,27 @@
-"""What the tree is made of: files, folders, versions, and the rules of paths.
+"""The parts of a store: files, folders, their versions, and the log of changes.
 
-What may live here: values and entries, and functions of them alone. No account, no clock, no I/O.
+What may live here: values, and pure functions of them. No account, no clock, no I/O, no rules about names or paths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from math import inf
+from typing import Generic, NamedTuple, TypeVar
 
 from pytest_cloudbench.emulators.blob import Blob
 
-__all__ = ["File", "Folder", "Node", "TreeError", "Version", "below", "shadow", "split_path"]
+__all__ = ["ChangeLog", "File", "Folder", "Node", "StoreError", "Version"]
 
-_MAX_NAME = 255
+_Key = TypeVar("_Key")
 
 
-class TreeError(Exception):
-    """A request the tree refuses.
+class StoreError(Exception):
+    """The store refuses a request; a skin translates ``reason`` into its API's terms.
 
-    ``reason`` is one of ``not_found``, ``not_file``, ``not_folder``, ``malformed_path``, ``disallowed_name``,
-    ``conflict/file``, ``conflict/folder``, ``conflict/file_ancestor``, ``insufficient_space``,
-    ``into_itself``, ``invalid_revision``.
+    The core uses ``not_found``, ``not_file``, ``not_folder``, ``taken``, ``file_ancestor``, ``insufficient_space`` or
+    ``into_itself``. A skin may raise it with reasons of its own.
     """
 
     def __init__(self, reason: str) -> None:
@@ -28,91 +29,131 @@ class TreeError(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Version:
-    """One revision of a file. Times are seconds of the emulator's clock."""
+class Version(NamedTuple):
+    """One version of a file. Times are seconds of the emulator's clock.
+
+    Attributes:
+        rev: its name, unique in the store.
+        blob: its content.
+        client_s: the modification time that the client gave.
+        server_s: when it was stored.
+        visible_s: when reads begin to see it.
+        extra: the skin's own data, such as a content type.
+        listed_s: when listings begin to see it, if that is later.
+    """
 
     rev: str
     blob: Blob
     client_s: float
     server_s: float
     visible_s: float
+    extra: object = None
+    listed_s: float = 0.0
 
 
 class Node:
-    """A file or a folder; after deletion it stays reachable as a deleted entry."""
+    """A file or a folder. A removed node keeps its name and parent, and ``deleted_s`` says when it was removed.
 
-    __slots__ = ("deleted_s", "display", "id", "lower", "name")
+    ``extra`` is the skin's own data, such as a flag for the trash.
+    """
 
-    def __init__(self, node_id: str, display: str) -> None:
+    __slots__ = ("deleted_s", "extra", "id", "name", "parent")
+
+    def __init__(self, node_id: str, name: str, parent: Folder | None) -> None:
         self.id = node_id
+        self.name = name
+        self.parent = parent
         self.deleted_s: float | None = None
-        self.rename(display)
-
-    def rename(self, display: str) -> None:
-        """Give the node another path."""
-        self.display = display
-        self.lower = display.lower()
-        self.name = display.rpartition("/")[2]
+        self.extra: object = None
 
 
 class Folder(Node):
-    """A folder; ``children`` by lower-case name."""
+    """A folder; ``children`` by folded name, in order of arrival. Several may have the same name."""
 
     __slots__ = ("children",)
 
-    def __init__(self, node_id: str, display: str) -> None:
-        super().__init__(node_id, display)
-        self.children: dict[str, Node] = {}
+    def __init__(self, node_id: str, name: str, parent: Folder | None) -> None:
+        super().__init__(node_id, name, parent)
+        self.children: dict[str, list[Node]] = {}
+
+    def nodes(self) -> Iterator[Node]:
+        """Yields the children."""
+        for same in self.children.values():
+            yield from same
+
+    def below(self) -> Iterator[Node]:
+        """Yields all nodes below, parents before children."""
+        left: list[Iterator[Node]] = [self.nodes()]
+        while left:
+            for node in left[-1]:
+                yield node
+                if isinstance(node, Folder):
+                    left.append(node.nodes())
+                    break
+            else:
+                left.pop()
 
 
 class File(Node):
-    """A file; ``versions`` oldest first, never empty. Those before ``born`` were of deleted files at its path."""
+    """A file; ``versions`` oldest first, never empty. Those before index ``born`` are of earlier files in its place."""
 
     __slots__ = ("born", "versions")
 
-    def __init__(self, node_id: str, display: str, versions: list[Version], born: int = 0) -> None:
-        super().__init__(node_id, display)
+    def __init__(self, node_id: str, name: str, parent: Folder, versions: list[Version], born: int = 0) -> None:
+        super().__init__(node_id, name, parent)
         self.versions = versions
         self.born = born
 
     def seen(self, now_s: float) -> Version | None:
-        """The newest version that reads see."""
+        """Returns the newest version that reads see."""
         for place in range(len(self.versions) - 1, self.born - 1, -1):
             if self.versions[place].visible_s <= now_s:
                 return self.versions[place]
         return None
 
-
-def split_path(path: str) -> tuple[str, str]:
-    """The display paths of parent and entry. Raises TreeError when the path is malformed."""
-    if path in ("", "/"):
-        raise TreeError("malformed_path")
-    if "//" in path or "\\" in path or "/." in path or path[-1] == "/" or "\0" in path or len(path) > _MAX_NAME:
-        _check_names(path)
-    return path.rpartition("/")[0], path
+    def listed(self, now_s: float) -> Version | None:
+        """Returns the newest version that listings see."""
+        for place in range(len(self.versions) - 1, self.born - 1, -1):
+            if max(self.versions[place].visible_s, self.versions[place].listed_s) <= now_s:
+                return self.versions[place]
+        return None
 
 
-def _check_names(path: str) -> None:
-    for name in path.split("/")[1:]:
-        if name in ("", ".", "..") or "\\" in name or "\0" in name or len(name) > _MAX_NAME:
-            raise TreeError("malformed_path")
+class ChangeLog(Generic[_Key]):
+    """What changed, in the order in which reads see it; a cursor is an index into ``keys``.
 
+    Attributes:
+        keys: what changed: ids, paths or keys, as the code that adds them chooses.
+        listeners: called after each change, even if reads do not see it yet.
+    """
 
-def below(folder: Folder) -> Iterator[Node]:
-    """All nodes below a folder, parents before children."""
-    for node in folder.children.values():
-        yield node
-        if isinstance(node, Folder):
-            yield from below(node)
+    def __init__(self) -> None:
+        self.keys: list[_Key] = []
+        self.listeners: list[Callable[[], None]] = []
+        self._hidden: list[tuple[float, int, _Key]] = []
+        self._count = 0
 
+    def add(self, key: _Key, now_s: float, visible_s: float = 0.0, *, at_once: bool = False) -> None:
+        """Log a change once reads see it; with ``at_once``, log it immediately as well."""
+        if visible_s > now_s:
+            self._count += 1
+            heappush(self._hidden, (visible_s, self._count, key))
+        if at_once or visible_s <= now_s:
+            self.keys.append(key)
+        if self.listeners:
+            self.wake()
 
-def shadow(node: Node, now_s: float) -> Node:
-    """What stays behind at the former path of something moved."""
-    twin = (
-        Folder(node.id, node.display)
-        if not isinstance(node, File)
-        else File(node.id, node.display, [*node.versions], node.born)
-    )
-    twin.deleted_s = now_s
-    return twin
+    def wake(self) -> None:
+        """Call the listeners."""
+        for listener in self.listeners:
+            listener()
+
+    def end(self, now_s: float) -> int:
+        """Returns the log's length for a read at ``now_s``; first adds what has become visible by then."""
+        while self._hidden and self._hidden[0][0] <= now_s:
+            self.keys.append(heappop(self._hidden)[2])
+        return len(self.keys)
+
+    def next_change_s(self) -> float:
+        """Returns when the next pending change becomes visible; infinity if there is none."""
+        return self._hidden[0][0] if self._hidden else inf

@@ -1,9 +1,9 @@
 """A provider's behaviour as data: the TOML profile and its strict loader.
 
-What may live here: the frozen values of a profile, reading one file, checking types and ranges. Whatever
-the text is, the only exception that leaves this module is ConfigError, naming file, key and what was expected.
+What may live here: the frozen values of a profile, reading one file, checking types and ranges. Whatever the text
+contains, this module raises only ConfigError, which names file, key and what was expected.
 
-A profile has one table per section below; a key that is left out is off. ``[meta]`` says what it is, and
+A profile has one table per section below; an omitted key is off. ``[meta]`` describes the profile, and
 ``[why]`` gives the reason or source of every number::
 
     [meta]
@@ -22,14 +22,16 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench import opening
+from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.emulators.throttle import ThrottlePolicy
 from pytest_cloudbench.model import ConfigError, did_you_mean
 
@@ -39,6 +41,7 @@ __all__ = [
     "Capacity",
     "Faults",
     "Freeze",
+    "JobTimes",
     "Latency",
     "Meta",
     "Profile",
@@ -46,6 +49,8 @@ __all__ = [
     "Readiness",
     "apply",
     "digest",
+    "find_profile",
+    "full_name",
     "load_profile",
     "parse_profile",
     "profile_names",
@@ -95,18 +100,18 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Requests that are worked on at the same time; the others wait in the order they came. 0 means no bound."""
+    """Requests that are worked on at the same time; the others wait in order of arrival. 0 means no limit."""
 
     slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Shares of requests (0 to 1) that go wrong.
+    """Shares of requests (0 to 1) that fail.
 
     Attributes:
         error_rate: answered with status 500, not executed.
-        reset_rate: connection reset; half of them after the request was executed (the answer is lost).
+        reset_rate: connection reset; half of them after the request was executed, so that the answer is lost.
         corrupt_rate: of the uploads: one bit of the stored content is flipped.
     """
 
@@ -117,9 +122,17 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Seconds until an uploaded object becomes visible to reads."""
+    """How long reads lag behind writes, seconds.
+
+    Attributes:
+        delay_s: until any read sees an uploaded object.
+        list_delay_s: until listings see it, if that is longer.
+        delete_delay_s: how long reads and listings go on seeing a removed file.
+    """
 
     delay_s: float = 0.0
+    list_delay_s: float = 0.0
+    delete_delay_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +151,31 @@ class Freeze:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """The account behind the token: ``basic``, ``pro`` or ``business``; seconds an issued token lives."""
+class JobTimes:
+    """How long jobs take: work that the API accepts immediately and does later, entry by entry.
 
-    type: str = "business"
+    Attributes:
+        start_s: from the request until the job begins, seconds.
+        entry_s: how long each of its entries takes, seconds.
+        sync_entries: a larger batch becomes a job, if the API lets the service choose; 0: never.
+    """
+
+    start_s: float = 0.0
+    entry_s: float = 0.0
+    sync_entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The account behind the token: the API's word for its type; lifetime of an issued token, seconds."""
+
+    type: str = ""
     token_lifetime_s: float = 14_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One provider's behaviour. Section and field names are those of the TOML file."""
+    """One provider's behaviour. Sections and fields have the same names as in the TOML file."""
 
     meta: Meta
     throttle: ThrottlePolicy = ThrottlePolicy()
@@ -159,7 +187,16 @@ class Profile:
     quota: Quota = Quota()
     freeze: Freeze = Freeze()
     account: Account = Account()
+    jobs: JobTimes = JobTimes()
     why: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        defaults = _of_skin(self.meta.api, "DEFAULTS")
+        for key in _WORDS:
+            section, _, name = key.partition(".")
+            value = getattr(self, section)
+            if not getattr(value, name) and key in defaults:
+                object.__setattr__(self, section, dataclasses.replace(value, **{name: defaults[key]}))
 
 
 _SECTIONS: Mapping[str, type[Any]] = {
@@ -172,7 +209,10 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "quota": Quota,
     "freeze": Freeze,
     "account": Account,
+    "jobs": JobTimes,
 }
+_LATER = ("jobs.", "readiness.list_delay_s", "readiness.delete_delay_s")
+"""Settings that came after profiles were first compared."""
 
 _UPPER: Mapping[str, float] = {
     "throttle.retry_after_s": _DAY_S,
@@ -185,24 +225,29 @@ _UPPER: Mapping[str, float] = {
     "faults.reset_rate": 1.0,
     "faults.corrupt_rate": 1.0,
     "readiness.delay_s": _DAY_S,
+    "readiness.list_delay_s": _DAY_S,
+    "readiness.delete_delay_s": _DAY_S,
     "freeze.period_s": _DAY_S,
     "freeze.duration_s": _DAY_S,
+    "jobs.start_s": _DAY_S,
+    "jobs.entry_s": _DAY_S,
 }
 """Largest value of a number; the others end at 1e15. The smallest is 0."""
 
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "throttle.reason": ("too_many_write_operations", "too_many_requests"),
-    "account.type": ("basic", "pro", "business"),
-}
+_LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s"})
+"""Settings that only some skins offer: those that their module names in ``LAGS``."""
+
+_WORDS = ("throttle.reason", "account.type")
+"""Settings that are words of the API: its skin says which there are, and which one is meant if none is given."""
 
 
 def profile_names() -> tuple[str, ...]:
-    """The profiles that come with the package."""
+    """Returns the names of the profiles that ship with the package."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
 def load_profile(name_or_path: str) -> Profile:
-    """Read a shipped profile by its name, or a file when the argument has a ``/`` or ends in ``.toml``."""
+    """Read a shipped profile by its name, or a file if the argument has a ``/`` or ends in ``.toml``."""
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         source, path = name_or_path, Path(name_or_path)
     elif name_or_path in profile_names():
@@ -218,6 +263,24 @@ def load_profile(name_or_path: str) -> Profile:
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", str(error))
         raise ConfigError(source, "", f"cannot be read ({reason}); expected a TOML file") from error
     return parse_profile(text, source)
+
+
+def find_profile(name_or_path: str, api: str = "") -> Profile:
+    """Returns the profile of that name or file; its API must exist, and be the given one. Raises ConfigError."""
+    profile = load_profile(full_name(name_or_path, api))
+    expected = (api,) if api else tuple(SKINS)
+    if profile.meta.api not in expected:
+        raise ConfigError(name_or_path, "meta.api", f"expected one of {', '.join(expected)}, got {profile.meta.api!r}")
+    return profile
+
+
+def full_name(name_or_path: str, api: str = "") -> str:
+    """Returns the name by which ``load_profile`` knows a profile of one API: ``ideal`` of Drive is ``gdrive-ideal``.
+
+    Dropbox's profiles came first and have no such prefix.
+    """
+    of_api = f"{api}-{name_or_path}"
+    return of_api if api and of_api in profile_names() else name_or_path
 
 
 def parse_profile(text: str, source: str) -> Profile:
@@ -244,12 +307,12 @@ def parse_profile(text: str, source: str) -> Profile:
 
 
 def apply(profile: Profile, changes: Mapping[str, object], source: str = "set") -> Profile:
-    """The profile with some settings changed, such as ``{"latency.median_s": 0.1}``; checked as a file is."""
+    """Returns the profile with changed settings, such as ``{"latency.median_s": 0.1}``; checks them like a file."""
     return _change(profile, changes, source)
 
 
 def settings(profile: Profile) -> dict[str, object]:
-    """All settings of a profile by their dotted keys."""
+    """Returns all settings of a profile by their dotted keys."""
     return {
         f"{section}.{entry.name}": getattr(getattr(profile, section), entry.name)
         for section, kind in _SECTIONS.items()
@@ -258,12 +321,17 @@ def settings(profile: Profile) -> dict[str, object]:
 
 
 def digest(profile: Profile) -> str:
-    """A digest of a profile's numbers: profiles that behave alike have the same one, whatever their names."""
-    return hashlib.sha256(json.dumps(settings(profile), sort_keys=True).encode()).hexdigest()[:12]
+    """Returns a digest of a profile's numbers: profiles that behave alike have the same one, whatever their names.
+
+    Settings that were added later count only if they are on, so older entries can still be compared.
+    """
+    counted = {key: value for key, value in settings(profile).items() if value or not key.startswith(_LATER)}
+    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _change(profile: Profile, changes: Mapping[str, object], source: str) -> Profile:
-    known = settings(profile)
+    known, choices = settings(profile), _of_skin(profile.meta.api, "CHOICES")
+    lags = getattr(importlib.import_module(SKINS[profile.meta.api]), "LAGS", ()) if profile.meta.api in SKINS else ()
     sections: dict[str, dict[str, object]] = {}
     for key, value in changes.items():
         if key not in known:
@@ -271,7 +339,9 @@ def _change(profile: Profile, changes: Mapping[str, object], source: str) -> Pro
                 source, _key(key), f"unknown; expected one of {', '.join(known)}{did_you_mean(key, known)}"
             )
         section, _, name = key.partition(".")
-        sections.setdefault(section, {})[name] = _checked(source, key, value)
+        if key in _LAGS and value and key not in lags:
+            raise ConfigError(source, key, f"expected 0: the emulator of {profile.meta.api} has no such delay")
+        sections.setdefault(section, {})[name] = _checked(source, key, value, choices.get(key, ()))
     for section, values in sections.items():
         try:
             changed = dataclasses.replace(getattr(profile, section), **values)
@@ -284,10 +354,16 @@ def _change(profile: Profile, changes: Mapping[str, object], source: str) -> Pro
     return profile
 
 
-def _checked(source: str, key: str, value: object) -> object:
-    if key in _CHOICES:
-        if value not in _CHOICES[key]:
-            raise ConfigError(source, key, f"expected one of {', '.join(_CHOICES[key])}, got {_short(value)}")
+def _of_skin(api: str, name: str) -> Mapping[str, Any]:
+    """Returns a table of an API's skin; empty if there is no such API, which ``find_profile`` refuses."""
+    table: Mapping[str, Any] = getattr(importlib.import_module(SKINS[api]), name) if api in SKINS else {}
+    return table
+
+
+def _checked(source: str, key: str, value: object, choices: Sequence[str]) -> object:
+    if key in _WORDS:
+        if value not in (choices or ("",)):  # an API without this word has none to give
+            raise ConfigError(source, key, f"expected one of {', '.join(choices) or 'nothing'}, got {_short(value)}")
         return value
     upper = _UPPER.get(key, _HUGE)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= upper:
@@ -299,7 +375,7 @@ def _checked(source: str, key: str, value: object) -> object:
 
 
 def _whole_keys() -> frozenset[str]:
-    """Settings that are whole numbers, by the annotations of the sections."""
+    """Returns the settings that are whole numbers, by the annotations of the sections."""
     return frozenset(
         f"{section}.{entry.name}"
         for section, kind in _SECTIONS.items()
@@ -335,7 +411,7 @@ def _why(source: str, value: object) -> dict[str, str]:
 
 
 def _key(key: str) -> str:
-    """A key as one line can show it."""
+    """Returns a key in a form that fits one line."""
     return key if key.isprintable() else repr(key)
 
 

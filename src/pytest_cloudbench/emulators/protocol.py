@@ -1,10 +1,10 @@
 """uvicorn's protocol, tuned for many small requests.
 
-What may live here: the seam to uvicorn's private names, in one place. Two things differ from uvicorn's own.
-The application reaches its connection, to reset it, to send a short answer in one write, or to turn somebody away
-whose body is not to be read. And a request is begun when its body, or the first packet of it, is there, and at once:
-one that has to wait for nothing is answered without a task. One that waits becomes a task there, so what must be
-inside a task waits first.
+What may live here: every use of uvicorn's private names, in one place. It differs from uvicorn's protocol in two ways.
+The application can access its connection, to reset it, to send a short answer in one write, or to refuse a request
+without reading its body. And a request starts as soon as its body, or the first packet of the body, has arrived: a
+request that never waits is answered without a task. A request becomes a task when it first waits, so code that must run
+inside a task has to wait first.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Coroutine, Generator, Sequence
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from pytest_cloudbench.emulators.skin import BODILESS
 
 __all__ = ["EagerProtocol"]
 
@@ -34,12 +36,12 @@ class EagerProtocol(HttpToolsProtocol):
     _linger_bytes: int | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own signature
-        """Let ``scope["state"]["connection"]`` be this object."""
+        """Make this object available as ``scope["state"]["connection"]``."""
         super().connection_made(transport)
         self.app_state = {"connection": self}
 
     def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | memoryview) -> bool:
-        """Send a whole answer in one write; False when it has to go the ordinary way."""
+        """Send a whole answer in one write; returns False if it must be sent through ASGI."""
         cycle = self.cycle
         if cycle.response_started or cycle.disconnected or not cycle.keep_alive or self.flow.write_paused:
             return False
@@ -50,7 +52,7 @@ class EagerProtocol(HttpToolsProtocol):
         return True
 
     def turn_away(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | memoryview) -> bool:
-        """Answer a request whose body has not fully arrived, and end the connection; False if it has."""
+        """Answer a request whose body is incomplete, and end the connection; returns False if the body is complete."""
         cycle = self.cycle
         if cycle.disconnected or not cycle.more_body:
             return False
@@ -63,13 +65,13 @@ class EagerProtocol(HttpToolsProtocol):
 
     def _write(self, cycle: Any, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | memoryview) -> None:
         lines = [b"%b: %b\r\n" % header for header in headers]
-        ending = b"content-length: %d\r\n\r\n" % len(body)
+        ending = b"\r\n" if status in BODILESS else b"content-length: %d\r\n\r\n" % len(body)
         cycle.response_started = cycle.response_complete = True
         self.transport.write(b"".join((STATUS_LINE[status], *lines, ending, body)))
         cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
-        """Read a packet, then begin the request it brought."""
+        """Read a packet, then begin the request in it."""
         if self._linger_bytes is not None:
             self._linger_bytes -= len(data)
             if self._linger_bytes < 0:
@@ -108,7 +110,7 @@ async def _rest(running: Coroutine[Any, Any, None], awaited: Any) -> None:
 
 @types.coroutine
 def _resumed(running: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
-    """What is left of a request that has begun and waits for ``awaited``."""
+    """Run the rest of a request that has begun and waits for ``awaited``."""
     try:
         while True:
             try:

@@ -1,11 +1,11 @@
 """The emulator's process: an ASGI application on uvicorn over TLS, a control socket, one line when ready.
 
-What may live here: HTTP in and out, the order of a request's stages, start and end of the process. What an
-answer says is the skin's, when it is sent is ``behaviour``'s.
+What may live here: HTTP in and out, the order of a request's stages, start and end of the process. The skin decides
+what an answer says, and ``behaviour`` when it is sent.
 
-A request passes: route -> authorization -> throttle -> body -> fault -> skin -> wait -> answer. Where the profile
-delays nothing and breaks nothing, it makes no timer and no task of its own. Nobody's body is read before the request
-is known to be allowed.
+A request passes: route -> authorization -> throttle -> body -> fault -> skin -> wait -> answer. If the profile has no
+delays and no faults, a request needs no timer and no task of its own. No body is read before the request is known to be
+allowed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from pytest_cloudbench.emulators import SKINS, find_profile
 from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
-from pytest_cloudbench.emulators.blob import Blob, BlobWriter
-from pytest_cloudbench.emulators.profile import Profile, apply, settings
-from pytest_cloudbench.emulators.skin import Answer, Call, Kind, Route, Skin
-from pytest_cloudbench.emulators.tls import make_certificate, make_control_token
-from pytest_cloudbench.model import ConfigError, EmulatorError
+from pytest_cloudbench.emulators.profile import Profile, apply, find_profile, settings
+from pytest_cloudbench.emulators.proxy import serve_proxy
+from pytest_cloudbench.emulators.registry import SKINS
+from pytest_cloudbench.emulators.skin import BODILESS, Answer, Call, Kind, Sink, Skin
+from pytest_cloudbench.emulators.tls import forget_key, make_certificate, make_control_token
+from pytest_cloudbench.model import ConfigError, Endpoint, ServiceError
 
 __all__ = ["Emulator", "main"]
 
@@ -55,11 +55,24 @@ _Send = Callable[[_Message], Awaitable[None]]
 
 
 class _Disconnect(Exception):
-    """The client is gone before its body was complete."""
+    """The client disconnected before its body was complete."""
+
+
+class _Pieces:
+    """Collects the body for a route that has no sink."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def feed(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+
+    def finish(self) -> bytes:
+        return b"".join(self._pieces)
 
 
 class Emulator:
-    """The ASGI application, and what the control socket can ask of it."""
+    """The ASGI application, and the commands of the control socket."""
 
     def __init__(self, profile: Profile, *, time_scale: float = 1.0, seed: int = 0) -> None:
         self._clock = EmulatorClock(time_scale)
@@ -84,77 +97,81 @@ class Emulator:
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         if scope["type"] != "http":
             return
-        route = self.skin.routes.get(scope["path"])
-        if route is None or route.method != scope["method"]:
+        call = self._call(scope)
+        if call is None:
             await _answer(scope, send, self.skin.unknown(scope["method"], scope["path"]))
             return
-        denial = self.denial(scope)
+        denial = call.route.denied(call) if call.route.denied is not None else None
         if denial is not None:
-            await self._turn_away(route, denial, scope, send)
+            await self._turn_away(call, denial, scope, send)
             return
-        if route.kind is Kind.FREE or not self.behaviour.limits:
-            await self._serve(route, scope, receive, send)
+        if call.route.kind is Kind.FREE or not self.behaviour.limits:
+            await self._serve(call, scope, receive, send)
             return
-        arrival_s = self._clock.now_s()
-        write = route.kind is Kind.WRITE
+        write = call.route.kind is Kind.WRITE
         throttle = self.behaviour.throttle
-        refusal = throttle.admit(arrival_s, write=write)
+        refusal = throttle.admit(call.now_s, write=write)
         if refusal is not None:
             self._refused += 1
-            answer = self.skin.refused(route, refusal)
-            self._counts[route.name, answer.status] += 1
+            answer = self.skin.refused(call, refusal)
+            self._counts[call.route.name, answer.status] += 1
             if self.behaviour.delays:
-                await self.behaviour.wait_until(arrival_s + self.behaviour.latency_s(Kind.META))
+                await self.behaviour.wait_until(call.now_s + self.behaviour.latency_s(Kind.META))
             await _answer(scope, send, answer)
             return
         try:
-            await self._serve(route, scope, receive, send)
+            await self._serve(call, scope, receive, send)
         finally:
             throttle.release(self._clock.now_s(), write=write)
 
     def denial(self, scope: _Message) -> Answer | None:
-        """The refusal of a request, decided by its headers alone; None if it is allowed."""
-        route = self.skin.routes.get(scope["path"])
-        if route is None or route.denied is None or route.method != scope["method"]:
-            return None
-        return route.denied(scope["headers"], self._clock.now_s())
+        """Returns the refusal of a request, based on its headers alone; None if it is allowed."""
+        call = self._call(scope)
+        return call.route.denied(call) if call is not None and call.route.denied is not None else None
 
-    async def _turn_away(self, route: Route, answer: Answer, scope: _Message, send: _Send) -> None:
+    def _call(self, scope: _Message) -> Call | None:
+        """Returns the call of a request without its body; None if the API has no route for its path and method."""
+        method, path, query = scope["method"], scope["path"], scope["query_string"]
+        sent = scope["raw_path"]
+        match = self.skin.route(method, sent.decode("ascii") if b"%" in sent else path, query)
+        if match is None:
+            return None
+        return Call(match.route, method, path, match.parameters, query, dict(scope["headers"]), self._clock.now_s())
+
+    async def _turn_away(self, call: Call, answer: Answer, scope: _Message, send: _Send) -> None:
         """Refuse a request without reading the rest of its body."""
-        arrival_s = self._clock.now_s()
-        self._counts[route.name, answer.status] += 1
-        if self.behaviour.delays and route.kind is not Kind.FREE:
-            await self.behaviour.wait_until(arrival_s + self.behaviour.latency_s(Kind.META))
+        self._counts[call.route.name, answer.status] += 1
+        if self.behaviour.delays and call.route.kind is not Kind.FREE:
+            await self.behaviour.wait_until(call.now_s + self.behaviour.latency_s(Kind.META))
         connection = scope.get("state", {}).get("connection")
         if connection is None or not connection.turn_away(answer.status, answer.headers, answer.body):
             await _answer(scope, send, answer)
 
-    async def _serve(self, route: Route, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """One admitted request: wait for a slot where there are not enough for all."""
+    async def _serve(self, call: Call, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Serve one admitted request; wait for a slot first, if slots are limited."""
         slots = self.behaviour.slots
-        if slots is None or route.kind is Kind.FREE:
-            await self._work(route, scope, receive, send)
+        if slots is None or call.route.kind is Kind.FREE:
+            await self._work(call, scope, receive, send)
         else:
             async with slots:  # first come, first served
-                await self._work(route, scope, receive, send)
+                await self._work(call, scope, receive, send)
 
-    async def _work(self, route: Route, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Take the body, ask the skin, wait, answer."""
-        behaviour = self.behaviour
+    async def _work(self, call: Call, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Read the body, call the skin, wait, answer."""
+        behaviour, route = self.behaviour, call.route
         try:
-            body, blob = await self._body(route, receive)
+            call.body = await self._body(call, receive)
         except _Disconnect:
             self._counts[route.name, 0] += 1
             return
-        now_s = self._clock.now_s()
-        call = Call(route, scope["headers"], scope["query_string"], body, blob, now_s)
+        now_s = call.now_s = self._clock.now_s()
         fault = None
         if behaviour.faults and route.kind is not Kind.FREE:
             fault = behaviour.fault()
             if route.kind is Kind.WRITE:
                 call.damage = behaviour.damage()
         if fault == "error":
-            answer = self.skin.broken(route)
+            answer = self.skin.broken(call)
         elif fault == "reset":
             _reset(scope)
             self._counts[route.name, 0] += 1
@@ -175,39 +192,42 @@ class Emulator:
         self._counts[route.name, answer.status] += 1
         if route.kind is Kind.WRITE and answer.status < 300:
             self._accepted_writes += 1
-        if behaviour.delays and len(answer.body) and behaviour.profile.bandwidth.down_bytes_per_s:
+        sends = bool(len(answer.body)) and call.method != "HEAD"
+        if sends and behaviour.delays and behaviour.profile.bandwidth.down_bytes_per_s:
             await self._send_slowly(send, answer)
         else:
             await _answer(scope, send, answer)
 
-    async def _body(self, route: Route, receive: _Receive) -> tuple[bytes, Blob | None]:
-        """The whole body, at the speed of the profile's upstream; content is hashed while it arrives."""
-        started_s = self._clock.now_s() if self.behaviour.delays else 0.0
+    async def _body(self, call: Call, receive: _Receive) -> Any:
+        """Returns the body as the route's sink built it, received at the speed of the profile's upstream."""
+        started_s, new_sink = self._clock.now_s() if self.behaviour.delays else 0.0, call.route.sink
         message = await receive()
         more = message.get("more_body", False)
         body: bytes = message.get("body", b"")
+        sink: Sink = _Pieces() if new_sink is None else new_sink(call)
         if not more and message["type"] == "http.request":
             if self.behaviour.delays:
                 await self.behaviour.wait_until(started_s + self.behaviour.upload_s(len(body)))
-            return (b"", Blob.of(body)) if route.content else (body, None)
-        writer = BlobWriter()
+            if new_sink is None:
+                return body
+            sink.feed(body)
+            return sink.finish()
         size = 0
         while True:
             if message["type"] == "http.disconnect":
                 raise _Disconnect
             piece = message.get("body", b"")
             size += len(piece)
-            writer.feed(piece)
+            sink.feed(piece)
             if self.behaviour.delays:
                 await self.behaviour.wait_until(started_s + self.behaviour.upload_s(size))
             if not message.get("more_body", False):
                 break
             message = await receive()
-        blob = writer.finish()
-        return (b"", blob) if route.content else (blob.data, None)
+        return sink.finish()
 
     async def _send_slowly(self, send: _Send, answer: Answer) -> None:
-        """The answer in pieces, at the speed of the profile's downstream."""
+        """Send the answer in pieces, at the speed of the profile's downstream."""
         started_s = self._clock.now_s()
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -221,7 +241,7 @@ class Emulator:
     # ---------------------------------------------------------------- control
 
     def control(self, request: object) -> dict[str, object]:
-        """Answer one request of the control socket; it never raises."""
+        """Answer one request of the control socket; never raises."""
         if not isinstance(request, dict) or len(request) != 1:
             return {"ok": False, "error": f"expected one of {_CONTROLS}"}
         (verb, value), profile = next(iter(request.items())), self.behaviour.profile
@@ -249,7 +269,7 @@ class Emulator:
         return {"ok": True}
 
     def stats(self) -> dict[str, object]:
-        """Counts since the start or the last reset; status 0 is a connection that ended without an answer."""
+        """Returns counts since the start or the last reset; status 0 is a connection that ended without an answer."""
         routes: dict[str, dict[str, int]] = {}
         for (name, status), count in sorted(self._counts.items()):
             routes.setdefault(name, {})[str(status)] = count
@@ -261,7 +281,7 @@ class Emulator:
         }
 
     async def serve_control(self, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection of the control socket: first the token, then a JSON line in, a JSON line out."""
+        """Serve one connection of the control socket: first the token, then a JSON answer to each JSON line."""
         with contextlib.suppress(ConnectionError, TimeoutError, asyncio.CancelledError):
             async with asyncio.timeout(_CONTROL_GREETING_S):
                 answer = _greeting(await _line(reader), token)
@@ -279,7 +299,7 @@ class Emulator:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """The next line; empty at the end of input or if the line is too long."""
+    """Returns the next line; empty at the end of input or if the line is too long."""
     try:
         return await reader.readline()
     except ValueError:
@@ -287,9 +307,9 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 
 def _greeting(line: bytes, token: str) -> dict[str, object] | None:
-    """The answer to the first line, ``{"token": "..."}``. None to anything else: the connection ends without a word.
+    """Returns the answer to the first line, ``{"token": "..."}``; None, to end the connection, for any other.
 
-    So a web page that posts to this port gets nothing: its first line is HTTP's, and what follows is not read.
+    So a web page that posts to this port gets no answer: its first line is HTTP, and the rest is not read.
     """
     try:
         given = json.loads(line)["token"].encode()
@@ -299,12 +319,12 @@ def _greeting(line: bytes, token: str) -> dict[str, object] | None:
 
 
 async def _answer(scope: _Message, send: _Send, answer: Answer) -> None:
-    """Send an answer, in one write where the connection can."""
+    """Send an answer, in one write if the connection supports it."""
     connection = scope.get("state", {}).get("connection")
     if connection is not None and connection.respond(answer.status, answer.headers, answer.body):
         return
-    headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    length = [] if answer.status in BODILESS else [(b"content-length", b"%d" % len(answer.body))]
+    await send({"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, *length]})
     await send({"type": "http.response.body", "body": answer.body})
 
 
@@ -320,8 +340,10 @@ def _reset(scope: _Message) -> None:
 # -------------------------------------------------------------------- process
 
 
-async def _run(emulator: Emulator, listener: socket.socket, folder: str, announce: Callable[[str, str], None]) -> None:
-    """Serve until a signal comes; ``announce`` gets the control socket and its token's file when requests are taken."""
+async def _run(
+    emulator: Emulator, listener: socket.socket, folder: str, announce: Callable[[str, str, str], None]
+) -> None:
+    """Serve until a signal; when ready, call ``announce`` with the control socket, its token file and the proxy."""
     import uvicorn
 
     from pytest_cloudbench.emulators.protocol import EagerProtocol
@@ -330,16 +352,18 @@ async def _run(emulator: Emulator, listener: socket.socket, folder: str, announc
     serve_control = functools.partial(emulator.serve_control, token)
     control = await asyncio.start_server(serve_control, "127.0.0.1", 0, limit=_CONTROL_LINE_BYTES)
     host, port = control.sockets[0].getsockname()[:2]
+    proxy = await serve_proxy(emulator.skin.host_names, listener.getsockname()[1])
 
     class Server(uvicorn.Server):
-        """Says when it takes requests."""
+        """Announces when it accepts requests."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            forget_key(folder)
             await super().startup(sockets)
             gc.collect()
             gc.freeze()
             gc.set_threshold(20_000, 50, 100)
-            announce(f"{host}:{port}", token_file)
+            announce(f"{host}:{port}", token_file, proxy)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             logging.disable()  # requests that are cut off now are no errors, however many there are
@@ -386,12 +410,12 @@ def _listen(port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)
-        raise EmulatorError(f"port {port} of 127.0.0.1 cannot be used ({reason}); choose another, or 0") from error
+        raise ServiceError(f"port {port} of 127.0.0.1 cannot be used ({reason}); choose another, or 0") from error
     return listener
 
 
 def _allow_many_connections() -> None:
-    """Raise the soft limit of open files to the hard one: one per kept-alive connection."""
+    """Raise the soft limit of open files to the hard limit; each kept-alive connection needs one."""
     try:
         import resource
     except ImportError:
@@ -402,7 +426,7 @@ def _allow_many_connections() -> None:
 
 
 def _watch_lifeline(folder: str) -> None:
-    """End this process at once when stdin ends: whoever started it is gone or wants no more."""
+    """End this process at once when stdin ends: the process that started it has died or closed it."""
 
     def watch() -> None:
         with contextlib.suppress(OSError):
@@ -415,21 +439,18 @@ def _watch_lifeline(folder: str) -> None:
 
 
 def _serve_until_told(options: argparse.Namespace) -> None:
-    profile = find_profile(options.profile or options.api)
-    if options.api and profile.meta.api != options.api:
-        raise ConfigError(options.profile, "meta.api", f"expected {options.api}, got {profile.meta.api}")
+    profile = find_profile(options.profile or options.api, options.api)
     emulator = Emulator(profile, time_scale=options.time_scale, seed=options.seed)
     listener = _listen(options.port)
     port = listener.getsockname()[1]
     folder = make_certificate(["localhost", "127.0.0.1", *emulator.skin.host_names])
 
-    def announce(control: str, control_token_file: str) -> None:
+    def announce(control: str, control_token_file: str, proxy: str) -> None:
+        urls = dict.fromkeys(emulator.skin.roles, f"https://127.0.0.1:{port}")
+        ca_file = os.path.join(folder, "ca.pem")
+        endpoint = Endpoint(urls, emulator.skin.credentials, ca_file, control, profile.meta.api, proxy)
         ready = {
-            "hosts": dict.fromkeys(emulator.skin.roles, f"127.0.0.1:{port}"),
-            "port": port,
-            "ca_file": os.path.join(folder, "ca.pem"),
-            "access_token": emulator.skin.access_token,
-            "control": control,
+            **endpoint.plain(),
             "control_token_file": control_token_file,
             "profile": profile.meta.name,
             "pid": os.getpid(),
@@ -454,7 +475,7 @@ def _number_above_zero(text: str) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one emulator in this process until it is told to stop; the exit status."""
+    """Run one emulator in this process until it is told to stop; returns the exit status."""
     parser = argparse.ArgumentParser(prog="cloudbench emulate", description=__doc__.splitlines()[0])
     parser.add_argument("api", nargs="?", default="", help="which API: " + ", ".join(SKINS))
     parser.add_argument("--profile", default="", help="name of a shipped profile, or a .toml file")
@@ -469,7 +490,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         _serve_until_told(options)
-    except (ConfigError, EmulatorError) as error:
+    except (ConfigError, ServiceError) as error:
         print(f"cloudbench emulate: {error}", file=sys.stderr)
         return 4 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Whether a provider takes a request or answers "too many": pure arithmetic on a clock that is handed in.
+"""Decides whether a provider admits a request or answers "too many": pure arithmetic on times that callers pass.
 
 What may live here: the policy, the refusal and the state between requests. No clock, no I/O, no sleep, so
 the same class serves the emulator (real clock) and the fit of a profile (virtual clock).
@@ -28,19 +28,19 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ThrottlePolicy:
-    """How much a provider takes. Every limit is off at 0, so the default admits everything.
+    """The limits of a provider. Every limit is off at 0, so the default admits everything.
 
     Attributes:
         rate_per_s: tokens (admitted writes) that flow into the bucket per second; 0 means no bucket.
         burst: tokens in a full bucket, that is writes admitted at once after a pause; below 1 it counts as 1.
-        refused_cost: tokens that a refused write takes as well: hammering makes it worse.
-        max_debt: tokens the level may fall below zero by such costs; 0 means that it stops at zero.
+        refused_cost: tokens that a refused write takes, so that fast retries make it worse.
+        max_debt: how many tokens below zero such costs may take the level; 0 means that it stops at zero.
         max_in_flight: requests (reads and writes) that may be served at the same time.
         write_lock: writes that may be served at the same time in one namespace.
         retry_after_s: seconds that a refusal asks the client to wait.
-        reason: the tag that a refusal carries.
+        reason: the API's word for the reason in a refusal.
 
-    Raises ValueError when a number is negative or not finite.
+    Raises ValueError if a number is negative or not finite.
     """
 
     rate_per_s: float = 0
@@ -49,7 +49,7 @@ class ThrottlePolicy:
     max_in_flight: int = 0
     write_lock: int = 0
     retry_after_s: int = 1
-    reason: str = "too_many_write_operations"
+    reason: str = ""
     max_debt: float = 0
 
     def __post_init__(self) -> None:
@@ -66,17 +66,17 @@ class ThrottlePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The answer "too many": its tag, and the seconds it asks the client to wait."""
+    """The answer "too many": its tag, and the seconds that the client should wait."""
 
     reason: str
     retry_after_s: int
 
 
 class Throttle:
-    """The state of one account's limits. Not thread-safe: the caller serialises.
+    """The state of one account's limits. Not thread-safe: the caller must serialise calls.
 
-    ``now_s`` is in seconds of any clock that does not run backwards, the same one in all calls. A time
-    before the latest one seen counts as the latest one: it neither fills nor empties the bucket.
+    ``now_s`` is in seconds of any clock that does not run backwards, the same one in all calls. A time before the
+    latest one counts as the latest one: it neither fills nor empties the bucket.
     """
 
     def __init__(self, policy: ThrottlePolicy) -> None:
@@ -133,7 +133,7 @@ class Throttle:
         return None
 
     def release(self, now_s: float, *, write: bool, namespace: str = "") -> None:
-        """One admitted request is answered. Raises ValueError when no such request is in flight."""
+        """Record that an admitted request was answered. Raises ValueError if no such request is in flight."""
         self._refill(now_s)
         held = self._writes.get(namespace, 0)
         if not self._in_flight or (write and not held):

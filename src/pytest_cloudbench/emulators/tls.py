@@ -1,32 +1,59 @@
-"""How an emulator and its users trust each other: a certificate of its own authority, and the control socket's token.
+"""How an emulator and its users trust each other: a certificate signed by its own CA, and the control socket's token.
 
-What may live here: key material in a folder that only this user can enter, made on the spot and gone with the process.
+What may live here: key material in a folder that only this user can enter, created at the start and removed with the
+process. The private key is removed as soon as it is loaded. The next process removes what a killed process left.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import shutil
+import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["make_certificate", "make_control_token"]
+from pytest_cloudbench.opening import read_file
+from pytest_cloudbench.results.owner import lives, owner_text
+
+__all__ = ["forget_key", "make_certificate", "make_control_token"]
+
+_PREFIX, _OWNER, _KEY = "cloudbench-tls-", "owner.json", "server.pem"
 
 
 def make_certificate(names: Sequence[str]) -> str:
-    """Make ``ca.pem`` and ``server.pem`` (key and chain, for these names) in a new folder; the folder's path.
+    """Make ``ca.pem`` and ``server.pem`` (key and chain, for these names) in a new folder; returns its path.
 
-    The folder has mode 0700; whoever asks for it removes it.
+    The folder has mode 0700; the caller removes it. Folders of killed processes are removed first.
     """
     import trustme
 
-    folder = Path(tempfile.mkdtemp(prefix="cloudbench-tls-"))
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    (folder / _OWNER).write_text(owner_text(), encoding="utf-8")
     authority = trustme.CA(organization_name="pytest-cloudbench emulator", key_type=trustme.KeyType.ECDSA)
     server = authority.issue_cert(*names, key_type=trustme.KeyType.ECDSA)
     authority.cert_pem.write_to_path(folder / "ca.pem")
-    server.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    server.private_key_and_cert_chain_pem.write_to_path(folder / _KEY)
     return str(folder)
+
+
+def forget_key(folder: str) -> None:
+    """Remove the private key, once it is loaded."""
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, _KEY))
+
+
+def _sweep() -> None:
+    """Remove such folders of this user whose processes are certainly dead."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError, ValueError):
+            facts = folder.lstat()
+            is_ours = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid()
+            if is_ours and lives(read_file(folder / _OWNER, 4096).decode()) is False:
+                shutil.rmtree(folder)
 
 
 def make_control_token(folder: str) -> tuple[str, str]:

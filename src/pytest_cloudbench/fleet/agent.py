@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_cloudbench import redact
+from pytest_cloudbench.fleet.wire import Entered, Left, Message
 from pytest_cloudbench.model import FleetError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class _Channel(Protocol):
 
 
 def host_id() -> str:
-    """Names the kernel that keeps the monotonic clock: agents with equal names share one clock."""
+    """Returns the name of the kernel that keeps the monotonic clock: agents with equal names share one clock."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -50,9 +51,9 @@ class Agent:
         stop: set when the controller is gone or the session ends; the engine watches it.
         index: this agent's place among those that run the current item; the first one leads.
         count: how many agents run the current item.
-        clock_offset_ns: add it to this host's clock to get the controller's; 0 where they share one.
+        clock_offset_ns: add it to this host's clock to get the controller's; 0 if they share one.
         clock_error_ns: bound on the error of the offset.
-        time_limits: what a test's time limit raises in this thread; waiting for others between tests is not cut off.
+        time_limits: exceptions that a test's time limit raises in this thread; waiting between tests is not cut off.
     """
 
     def __init__(self, name: str, send: Callable[[Any], None], same_clock: bool = True) -> None:
@@ -66,7 +67,7 @@ class Agent:
 
     @classmethod
     def over(cls, channel: _Channel, name: str, controller_host: str) -> Agent:
-        """An agent that talks over an xdist channel. The channel's end stops whatever it is doing."""
+        """Returns an agent that talks over an xdist channel. The end of the channel stops whatever it is doing."""
         agent = cls(name, channel.send, same_clock=host_id() == controller_host)
         channel.setcallback(agent.deliver, endmarker=None)
         redact.on_learn(lambda secrets: agent.tell("secret", secrets))
@@ -81,32 +82,32 @@ class Agent:
         self._inbox.put(reply)
 
     def tell(self, name: str, payload: Any = None) -> None:
-        """Send a fact; no answer. Silent when the controller is gone."""
+        """Send a fact without waiting for an answer. Does nothing if the controller is gone."""
         try:
-            self._send({"kind": "tell", "name": name, "payload": payload})
+            self._send({"kind": "tell", "name": name, "payload": _plain(payload)})
         except OSError:
             self.stop.set()
 
     def ask(self, name: str, payload: Any = None) -> Any:
-        """Ask the controller for something by name."""
-        return self._call({"kind": "ask", "name": name, "payload": payload})
+        """Ask the controller for something by name; payload and answer are plain data, such as a message's."""
+        return self._call({"kind": "ask", "name": name, "payload": _plain(payload)})
 
     def enter(self, item: str) -> str:
         """Wait until all agents are at this item. Returns why the session is to stop, or an empty text."""
         self._item = item
         try:
-            place = self.gather("enter")
+            entered = Entered.from_plain(self.gather("enter"))
         except FleetError as error:
             return str(error)
-        self.index, self.count = place["index"], place["count"]
-        return str(place["stop"])
+        self.index, self.count = entered.index, entered.count
+        return entered.stop
 
     def gather(self, name: str, payload: Any = None) -> Any:
         """Hand in ``payload``, wait for all agents, and get what the controller made of all payloads."""
-        return self._call({"kind": "meet", "item": self._item, "name": name, "payload": payload})
+        return self._call({"kind": "meet", "item": self._item, "name": name, "payload": _plain(payload)})
 
     def once(self, name: str, work: Callable[[], Any]) -> Any:
-        """Let one agent do ``work``; all get its result (plain data), or its error."""
+        """Let one agent do ``work``; all get its result (plain data, such as a message's), or its error."""
         name = f"once:{name}"
         reply = self._exchange({"kind": "meet", "item": self._item, "name": name})
         if not reply.get("run"):
@@ -119,15 +120,14 @@ class Agent:
                     {"kind": "done", "item": self._item, "name": name, "reply": {"error": redact.clean(str(error))}}
                 )
             raise
-        return self._call({"kind": "done", "item": self._item, "name": name, "reply": {"value": value}})
+        return self._call({"kind": "done", "item": self._item, "name": name, "reply": {"value": _plain(value)}})
 
-    def leave(self, failure: str) -> Mapping[str, Any] | None:
-        """Hand in how the item went. Returns what became of it on all agents, or None when nobody asks any more."""
+    def leave(self, failure: str) -> Left | None:
+        """Report how the item ended. Returns its outcome on all agents, or None if the controller no longer answers."""
         try:
-            verdict: Mapping[str, Any] = self.gather("leave", failure)
+            return Left.from_plain(self.gather("leave", failure))
         except FleetError:
             return None
-        return verdict
 
     @contextlib.contextmanager
     def sign_of_life(self) -> Iterator[None]:
@@ -182,10 +182,14 @@ class Agent:
 
     def _measure_clock(self) -> None:
         """See ``clock.measure_offset``; both on the monotonic clock that stamps operations."""
-        from pytest_cloudbench.fleet.clock import measure_offset
+        from pytest_cloudbench.fleet.offsets import measure_offset
 
         measured = measure_offset(lambda: int(self.ask("clock")))
         self.clock_offset_ns, self.clock_error_ns = measured.offset_ns, measured.error_ns
+
+
+def _plain(payload: Any) -> Any:
+    return payload.plain() if isinstance(payload, Message) else payload
 
 
 def local_agent(coordinator: Coordinator) -> Agent:

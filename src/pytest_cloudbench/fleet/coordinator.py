@@ -7,9 +7,9 @@ Life of an item (one experiment)::
 
     assign -> enter -> { gather | once }* -> leave -> forgotten
 
-An agent that is lost, or that leaves early, is not waited for any more; an agent that shows no sign of
-life for ``patience_s`` after somebody began to wait for it is a straggler and is removed. So is one whose
-process does not even answer when it is asked, whether or not somebody waits: all may be stopped. An agent that
+An agent that is lost, or that leaves early, is no longer waited for; an agent that shows no sign of
+life for ``patience_s`` after another began to wait for it is a straggler and is removed. So is one whose
+process does not even answer a probe, whether or not anyone waits, since all agents may be stopped. An agent that
 failed goes to the last meeting of its experiment (``once:clean:*``) at once: the others meet without it,
 and it waits for them there.
 """
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pytest_cloudbench.fleet.wire import Entered, Left, Message
 from pytest_cloudbench.model import CloudbenchError
 
 __all__ = ["Coordinator", "Handler", "Item", "Reply"]
@@ -54,7 +55,7 @@ class Item:
         entered: agents that took part at the beginning.
         missing: agent that was lost at this item to the reason.
         left: agents that are done with it.
-        facts: what handlers remember about the item.
+        busy_until_s: time until which all agents are known to be busy, on the monotonic clock; none is late before it.
     """
 
     nodeid: str
@@ -64,19 +65,19 @@ class Item:
     left: set[str] = field(default_factory=set)
     meetings: dict[str, _Meeting] = field(default_factory=dict)
     answers: dict[str, Reply] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    busy_until_s: float = 0.0
 
 
 class Coordinator:
     """Keeps the agents of all items in step.
 
     Args:
-        handlers: what to do when a gathering is complete, by its name up to ``:``; others get all payloads.
-        services: what to answer when one agent asks for something by name, with no meeting.
+        handlers: called when a gathering is complete, by its name up to ``:``; without one, agents get all payloads.
+        services: answers to one agent's requests by name, without a meeting.
         patience_s: how long an agent may show no sign of life while others wait for it.
         kill: ends an agent, with the reason.
-        ask: asks whether an agent's process runs, and calls back when it answers; None where there is no other process.
-        apart: whether an agent is at an item of its own, which may take as long as it likes.
+        ask: asks whether an agent's process runs, and calls back when it answers; None if there is no other process.
+        apart: whether an agent is at an item that only it runs, which may take any time.
         stop: whether the session is to stop before the next item, and why.
         maxfail: failed items after which to stop; 0 means never.
     """
@@ -115,7 +116,7 @@ class Coordinator:
     # -- agents ---------------------------------------------------------------------------------
 
     def join(self, agent: str, send: Callable[[Any], None]) -> None:
-        """A new agent, and how to reach it."""
+        """Add a new agent, and how to reach it."""
         with self._lock:
             self._send[agent] = send
             self._life_s[agent] = time.monotonic()
@@ -123,9 +124,9 @@ class Coordinator:
                 self._start_watch()
 
     def leave_fleet(self, agent: str, reason: str) -> None:
-        """The agent is gone. Nobody waits for it any more; what it measured is kept.
+        """The agent is gone. It is no longer waited for; what it measured is kept.
 
-        It is missing at the item it was at; the items that it was given in advance begin without it.
+        It counts as missing at its current item; the items that it was given in advance begin without it.
         """
         with self._lock:
             if self._send.pop(agent, None) is None:
@@ -144,14 +145,14 @@ class Coordinator:
             self._changed.notify_all()
 
     def assign(self, nodeid: str, agent: str) -> None:
-        """The scheduler has given an item to an agent. One that is gone by now is not waited for."""
+        """Note that the scheduler gave an item to an agent. An agent that is already gone is not waited for."""
         with self._lock:
             item = self._items.setdefault(nodeid, Item(nodeid))
             if agent in self._send and agent not in item.members:
                 item.members.append(agent)
 
     def orphaned(self, nodeid: str) -> bool:
-        """Whether nobody is left who could report an item that was given to agents. True once, to who reports it."""
+        """Returns whether no agent is left to report an item given to agents; True once, for the caller who reports."""
         with self._lock:
             item = self._items.get(nodeid)
             alone = not item.members if item else self._loggers.get(nodeid) not in {None, *self._send}
@@ -162,7 +163,7 @@ class Coordinator:
             return True
 
     def dismiss(self, patience_s: float) -> None:
-        """The session ends: agents stop what they do. Returns when none of them measures any more."""
+        """End the session: agents stop what they do. Returns when none of them is measuring."""
         with self._changed:
             self._dismissed = True
             entered = [item for item in self._items.values() if item.entered]
@@ -174,7 +175,7 @@ class Coordinator:
             self._changed.wait_for(lambda: not busy & self._send.keys() - self._at_rest, patience_s)
 
     def _stopped(self, agent: str) -> None:
-        """The agent does not measure any more, and never will."""
+        """Note that the agent has stopped measuring for good."""
         with self._changed:
             self._at_rest.add(agent)
             self._changed.notify_all()
@@ -188,7 +189,7 @@ class Coordinator:
     # -- messages -------------------------------------------------------------------------------
 
     def receive(self, agent: str, message: Mapping[str, Any]) -> None:
-        """One message of an agent. Called from any thread."""
+        """Handle one message from an agent. Called from any thread."""
         kind = message["kind"]
         with self._lock:
             self._life_s[agent] = time.monotonic()
@@ -230,7 +231,7 @@ class Coordinator:
         self._answer_all(item, meeting, message["reply"])
 
     def _reply(self, agent: str, reply: Any, asked: int | None = None) -> None:
-        """Answer an agent; ``asked`` is its message's number, by which it recognises answers that came too late."""
+        """Answer an agent; ``asked`` is its message's number, by which it recognises answers that arrive too late."""
         send = self._send.get(agent)
         if asked is not None:
             reply = {**reply, "id": asked}
@@ -243,7 +244,7 @@ class Coordinator:
     # -- meetings -------------------------------------------------------------------------------
 
     def _settle(self, item: Item) -> None:
-        """Close every meeting of an item that waits for nobody any more."""
+        """Close every meeting of an item that no longer waits for anyone."""
         for meeting in list(item.meetings.values()):
             if meeting.name.startswith(_ONCE):
                 self._elect(item, meeting)
@@ -254,7 +255,7 @@ class Coordinator:
 
     @staticmethod
     def _takes_part(item: Item, meeting: _Meeting) -> list[str]:
-        """Members that have arrived at a meeting or are still to come; all come to ``leave``."""
+        """Returns members that have arrived at a meeting or are still to come; all come to ``leave``."""
         if meeting.name == "leave":
             return item.members
         gone = set(item.left)
@@ -264,14 +265,14 @@ class Coordinator:
         return [agent for agent in item.members if agent not in gone]
 
     def _awaited(self, item: Item, meeting: _Meeting) -> list[str]:
-        """Members that are still to come; where the first one does the work alone, only that one matters."""
+        """Returns members that are still to come; if the first one does the work alone, only that one matters."""
         members = self._takes_part(item, meeting)
         if meeting.name.startswith(_ONCE) and not meeting.name.startswith(_LAST):
             members = members[:1]
         return [agent for agent in members if agent not in meeting.arrived]
 
     def _elect(self, item: Item, meeting: _Meeting) -> None:
-        """Let the first member that is still there run what must be done once."""
+        """Let the first remaining member run what must be done once."""
         members = self._takes_part(item, meeting)
         if meeting.runner in members or self._awaited(item, meeting):
             return
@@ -304,8 +305,8 @@ class Coordinator:
         if not stop and self._maxfail and self._failed_items >= self._maxfail:
             stop = f"stopping after {self._failed_items} failures"
         for index, agent in enumerate(item.members):
-            place = {"index": index, "count": len(item.members), "stop": stop}
-            self._reply(agent, {"value": place}, meeting.asked.get(agent))
+            entered = Entered(index, len(item.members), stop)
+            self._reply(agent, {"value": entered.plain()}, meeting.asked.get(agent))
         if stop:
             self._items.pop(item.nodeid, None)
 
@@ -314,9 +315,9 @@ class Coordinator:
         failures = {agent: text for agent, text in meeting.arrived.items() if text}
         self._failed_items += bool(failures or item.missing)
         logger = self._loggers[item.nodeid] = next(iter(item.members), "")
-        value = {"failures": failures, "missing": item.missing, "agents": item.entered}
         for agent in item.members:
-            self._reply(agent, {"value": {**value, "log": agent == logger}}, meeting.asked.get(agent))
+            left = Left(failures, item.missing, tuple(item.entered), log=agent == logger)
+            self._reply(agent, {"value": left.plain()}, meeting.asked.get(agent))
 
     # -- stragglers -----------------------------------------------------------------------------
 
@@ -345,20 +346,20 @@ class Coordinator:
                 self._kill(agent, reason)
 
     def _begin_anew(self, now_s: float) -> None:
-        """Forget how long agents have been silent, since nobody was listening."""
+        """Forget how long agents have been silent, since the coordinator was not listening."""
         self._life_s = dict.fromkeys(self._life_s, now_s)
         self._asked_s.clear()
         for meeting in (meeting for item in self._items.values() for meeting in item.meetings.values()):
             meeting.since_s = now_s
 
     def _free_sender(self) -> None:
-        """End an agent that has stopped reading, if everybody waits because a message does not fit into its pipe."""
+        """End an agent that has stopped reading, if all agents wait because a message does not fit into its pipe."""
         sending = self._sending
         if sending is not None and time.monotonic() - sending[1] > self._patience_s:
             self._kill(sending[0], f"has read nothing for {self._patience_s:g} s and was ended")
 
     def _silent(self, now_s: float) -> list[str]:
-        """Agents whose process has not answered for half of the patience, after it was silent for the other half."""
+        """Returns agents silent for half of the patience whose process then did not answer for the other half."""
         late, half_s = list[str](), self._patience_s / 2
         if self._ask is None:
             return late
@@ -377,26 +378,27 @@ class Coordinator:
         self._answered_s[agent] = time.monotonic()
 
     def _stragglers(self, item: Item) -> list[str]:
-        """Members that others wait for, that wait for nobody themselves, and that have been silent for too long."""
+        """Returns members that others wait for, that do not wait themselves, and that have been silent for too long."""
         now_s, late = time.monotonic(), []
         waiting = {agent for each in item.meetings.values() for agent in each.arrived if agent != each.runner}
         for meeting in item.meetings.values():
             for agent in [meeting.runner] if meeting.runner else self._awaited(item, meeting):
-                life_s = max(self._life_s.get(agent, 0), meeting.since_s, item.facts.get("busy_until_s", 0))
+                life_s = max(self._life_s.get(agent, 0), meeting.since_s, item.busy_until_s)
                 silent = now_s - life_s > self._patience_s and agent not in waiting
                 if silent and self._current(agent) is item and not self._apart(agent):
                     late.append(agent)
         return late
 
     def _current(self, agent: str) -> Item | None:
-        """The first item that an agent is not done with."""
+        """Returns the first item that an agent has not finished."""
         return next((item for item in self._items.values() if agent in item.members and agent not in item.left), None)
 
 
 def _answer(call: Callable[..., Any], *args: Any) -> Reply:
-    """What a handler answers, with its error as data: an agent raises it again."""
+    """Returns a handler's answer, or its error as data, which the agent raises again."""
     try:
-        return {"value": call(*args)}
+        value = call(*args)
+        return {"value": value.plain() if isinstance(value, Message) else value}
     except CloudbenchError as error:
         return {"error": str(error)}
     except Exception as error:  # a bug here must reach the test's report, not hang the fleet
@@ -404,6 +406,6 @@ def _answer(call: Callable[..., Any], *args: Any) -> Reply:
 
 
 def _natural(agent: str) -> tuple[int, str]:
-    """gw2 before gw10."""
+    """Sort key that puts gw2 before gw10."""
     digits = "".join(character for character in agent if character.isdigit())
     return (int(digits) if digits else -1, agent)

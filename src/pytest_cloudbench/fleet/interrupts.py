@@ -1,11 +1,12 @@
-"""Ctrl-C and SIGTERM while a fleet works: the first ends the run cleanly, later ones do not disturb that.
+"""Ctrl-C, SIGTERM and a closed terminal while a fleet works: the first ends the run cleanly, later ones do no harm.
 
-What may live here: the handler of both signals, in the controller and in workers. Installed in sessions that have
-a fleet, and only where the stock handlers are.
+What may live here: the handler of these signals, in the controller and in workers. Installed in sessions that have
+a fleet, and only in place of the stock handlers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -29,7 +30,7 @@ class Interrupts:
 
     Args:
         say: writes a line; it is called in a signal handler.
-        abandon: called before the process ends at once; None where further signals are ignored (in workers).
+        abandon: called before the process ends at once; None if further signals are ignored (in workers).
     """
 
     def __init__(
@@ -38,17 +39,25 @@ class Interrupts:
         self._say, self._abandon = say, abandon
         self._count, self._is_done = 0, False
         self._former: dict[int, Any] = {}
+        self._terminals: set[int] = set()
 
     def install(self) -> None:
-        """Handle both signals from now on, except where another handler is set or the signal is ignored.
+        """Handle the signals from now on, except where another handler is set or one is ignored, as by ``nohup``.
 
         A worker that gets SIGTERM alone is lost as by any other signal, and the others go on.
         """
         if self._is_done or threading.current_thread() is not threading.main_thread():
             return
         self._is_done = True
-        for number, stock in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-            if signal.getsignal(number) == stock and (self._abandon is not None or number == signal.SIGINT):
+        self._terminals = {os.fstat(each).st_rdev for each in (1, 2) if os.isatty(each)}
+        if self._terminals:
+            with contextlib.suppress(OSError):
+                self._terminals.add(os.stat("/dev/tty").st_rdev)  # the other name of it
+        stock: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        if hangup := getattr(signal, "SIGHUP", None):  # Windows has none
+            stock[hangup] = signal.SIG_DFL
+        for number, handler in stock.items():
+            if signal.getsignal(number) == handler and (self._abandon is not None or number != signal.SIGTERM):
                 self._former[number] = signal.signal(number, self._handle)
 
     def restore(self) -> None:
@@ -59,6 +68,8 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
+        if number not in {signal.SIGINT, signal.SIGTERM}:
+            self._leave_terminal()
         if self._count == 1:
             raise KeyboardInterrupt(signal.Signals(number).name)
         if self._abandon is None:
@@ -69,3 +80,12 @@ class Interrupts:
         self._say("cloudbench: ended at once; the agents' logs stay, `cloudbench recover` merges them")
         self._abandon()
         os._exit(_ENDED_AT_ONCE)
+
+    def _leave_terminal(self) -> None:
+        """Discard output to a closed terminal: each write to it would raise an error and end pytest."""
+        for descriptor in range(256) if self._terminals else ():  # pytest's capture has copies of its own
+            with contextlib.suppress(OSError):
+                if os.fstat(descriptor).st_rdev in self._terminals and not os.isatty(descriptor):
+                    nowhere = os.open(os.devnull, os.O_RDWR)
+                    os.dup2(nowhere, descriptor)
+                    os.close(nowhere)

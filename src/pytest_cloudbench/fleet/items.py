@@ -16,9 +16,9 @@ _BENCHMARK = "pytest_benchmark.plugin"
 
 
 def comes_to(node: Any, plugin: str) -> set[str]:
-    """Names of the fixtures in a plugin's module that a test uses, itself or by another fixture.
+    """Returns names of the fixtures in a plugin's module that a test uses, directly or through another fixture.
 
-    A fixture that overrides one of the same name uses that one only where it asks for it.
+    A fixture that overrides one of the same name uses that one only if it requests it.
     """
     info = getattr(node, "_fixtureinfo", None)
     if info is None:
@@ -46,7 +46,7 @@ def uses_stock_benchmark(item: pytest.Item) -> bool:
 
 
 def is_parametrized(metafunc: pytest.Metafunc, name: str) -> bool:
-    """Whether someone else parametrizes a fixture: a hook that ran earlier, or a mark, which is applied later."""
+    """Returns whether others parametrize a fixture: a hook that ran earlier, or a mark, which is applied later."""
     if any(name in call.params for call in metafunc._calls):
         return True
     marks = metafunc.definition.iter_markers("parametrize")

@@ -1,22 +1,22 @@
 """How one item runs on all agents and becomes one report.
 
-What may live here: pytest's item protocol for fleet items. Agents run quietly, the leader alone logs; the
-failures of the others, and agents that were lost, are merged into its report.
+What may live here: pytest's item protocol for fleet items, and for those that the leader runs alone. Agents run
+quietly, the leader alone logs; the failures of the others, and agents that were lost, are merged into its report.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from _pytest.runner import runtestprotocol
+from _pytest.runner import pytest_runtest_teardown, runtestprotocol
 
 from pytest_cloudbench.fleet.agent import Agent
+from pytest_cloudbench.fleet.wire import Left, StockEntry
 from pytest_cloudbench.model import FleetError
 
-__all__ = ["plain_report", "run_everywhere", "run_solo"]
+__all__ = ["run_benchmark", "run_everywhere", "run_on_leader"]
 
 _PLACE = re.compile(r"\S+:\d+: ")
 _NOT_AGAIN = "(not rerun: --reruns and flaky marks do not apply to measurements)"
@@ -31,18 +31,36 @@ def run_everywhere(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent
     _leave(item, _run(item, nextitem, agent), agent)
 
 
-def run_solo(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:
-    """Run an item that uses the stock ``benchmark`` fixture on the first agent, while the others idle."""
+def run_on_leader(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:
+    """Run a fleet item on the first agent, while the others wait."""
+    if not _stopped(item, agent):
+        with agent.sign_of_life():
+            reports = _led(item, nextitem, agent)
+        _leave(item, reports, agent)
+
+
+def run_benchmark(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:
+    """Run an item that uses the stock ``benchmark`` fixture on the first agent, while the others wait."""
     from pytest_cloudbench.results import benchmarks
 
-    if _stopped(item, agent):
-        return
-    reports: list[pytest.TestReport] = []
-    if agent.index == 0:
+    if not _stopped(item, agent):
         with agent.sign_of_life(), benchmarks.enabled_here(item.config):
-            reports = _run(item, nextitem, agent)
-        agent.ask("entries", benchmarks.take_entries(item.config))
-    _leave(item, reports, agent)
+            reports = _led(item, nextitem, agent)
+        if agent.index == 0:
+            agent.ask("entries", [StockEntry(**each).plain() for each in benchmarks.take_entries(item.config)])
+        _leave(item, reports, agent)
+
+
+def _led(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> list[pytest.TestReport]:
+    """Returns reports of an item that the leader runs. Others only tear down what their next item does not share."""
+    if agent.index == 0:
+        return _run(item, nextitem, agent)
+    ended = pytest.CallInfo.from_call(
+        lambda: pytest_runtest_teardown(item, nextitem),
+        "teardown",
+        reraise=(pytest.exit.Exception, KeyboardInterrupt),
+    )
+    return [pytest.TestReport.from_item_and_call(item, ended)] if ended.excinfo is not None else []
 
 
 def _run(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> list[pytest.TestReport]:
@@ -54,11 +72,11 @@ def _run(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> list[
 
 
 def _leave(item: pytest.Item, reports: list[pytest.TestReport], agent: Agent) -> None:
-    verdict = agent.leave(next((report.longreprtext for report in reports if report.failed), ""))
-    if verdict is None:
+    left = agent.leave(next((report.longreprtext for report in reports if report.failed), ""))
+    if left is None:
         item.session.shouldstop = "the controller is gone"
     else:
-        _log(item, reports, verdict, agent)
+        _log(item, reports, left, agent)
 
 
 def _stopped(item: pytest.Item, agent: Agent) -> bool:
@@ -71,13 +89,13 @@ def _stopped(item: pytest.Item, agent: Agent) -> bool:
     return bool(stop)
 
 
-def _log(item: pytest.Item, reports: list[pytest.TestReport], verdict: Mapping[str, Any], agent: Agent) -> None:
+def _log(item: pytest.Item, reports: list[pytest.TestReport], left: Left, agent: Agent) -> None:
     """The leader reports the item; everyone else stays silent."""
-    if not verdict["log"]:
+    if not left.log:
         return
-    if not reports:  # a solo item whose agent was lost: this agent did not run it
+    if not reports:  # the leader was lost: this agent did not run the item
         reports = [_report(item)]
-    _merge(reports, verdict, agent.name, _NOT_AGAIN if _is_to_be_rerun(item) else "")
+    _merge(reports, left, agent.name, _NOT_AGAIN if _is_to_be_rerun(item) else "")
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
@@ -98,11 +116,11 @@ def _is_to_be_rerun(item: pytest.Item) -> bool:
     return is_marked or any(asked) or hasattr(getattr(item, "function", None), "_flaky_max_runs")
 
 
-def _merge(reports: list[pytest.TestReport], verdict: Mapping[str, Any], agent: str, at_the_end: str) -> None:
+def _merge(reports: list[pytest.TestReport], left: Left, agent: str, at_the_end: str) -> None:
     """Add other agents' failures to the leader's report, and a final line to a failed one."""
     failed = next((report for report in reports if report.failed), None)
-    own, count = failed.longreprtext if failed else "", len(verdict["agents"])
-    others = {name: text for name, text in sorted(verdict["failures"].items()) if name != agent}
+    own, count = failed.longreprtext if failed else "", len(left.agents)
+    others = {name: text for name, text in sorted(left.failures.items()) if name != agent}
     same = sum(1 for text in others.values() if _gist(text) == _gist(own))
     different: dict[str, list[str]] = {}
     for name, text in others.items():
@@ -111,7 +129,7 @@ def _merge(reports: list[pytest.TestReport], verdict: Mapping[str, Any], agent: 
     lines = (
         [f"(the same on {same + 1} of {count} agents)" if same else f"(on agent {agent})"] if own and count > 1 else []
     )
-    lines += [f"agent {name} {reason}" for name, reason in verdict["missing"].items()]
+    lines += [f"agent {name} {reason}" for name, reason in left.missing.items()]
     lines += [f"on agent {', '.join(names)}: {others[names[0]]}" for names in different.values()]
     lines += [at_the_end] if at_the_end and (lines or failed) else []
     if not lines:
@@ -125,19 +143,6 @@ def _merge(reports: list[pytest.TestReport], verdict: Mapping[str, Any], agent: 
 
 
 def _gist(text: str) -> str:
-    """What is the same when agents fail for the same reason: a traceback also shows addresses and the agent itself."""
+    """Returns what is equal if agents fail for the same reason; tracebacks also show addresses and the agent."""
     said = [line for line in text.splitlines() if line.startswith("E ") or _PLACE.match(line)]
     return _ADDRESS.sub("", "\n".join(said) or text)
-
-
-def plain_report(report: pytest.TestReport, error: BaseException) -> None:
-    """Errors made for people are shown in their own words, without a traceback."""
-    from pytest_cloudbench.fleet.verdicts import ExpectationBroken, ExpectationUnknown
-    from pytest_cloudbench.model import CloudbenchError
-
-    if isinstance(error, ExpectationUnknown):
-        path, line, _ = report.location
-        report.outcome = "skipped"
-        report.longrepr = (path, (line or 0) + 1, f"inconclusive: {error}")
-    elif isinstance(error, (CloudbenchError, ExpectationBroken)):
-        report.longrepr = "\n".join([str(error), *getattr(error, "__notes__", ())])

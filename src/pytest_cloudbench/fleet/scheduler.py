@@ -61,7 +61,7 @@ class FleetScheduling(EachScheduling):
 
     @property
     def tests_finished(self) -> bool:
-        """Whether every item has been sent, and no node has more than its last one to do."""
+        """Returns whether every item has been sent, and no node has more than its last one to do."""
         if not self.collection_is_completed or self._shared:
             return False
         sent = all(cursor >= len(self._for_all) for cursor in [self._handed, *self._cursor.values()])
@@ -108,17 +108,17 @@ class FleetScheduling(EachScheduling):
         return None if crashed is None else self._collection[crashed]
 
     def unreported(self) -> list[str]:
-        """Items that no report has arrived for."""
+        """Returns items that no report has arrived for."""
         return [nodeid for nodeid in self._collection if nodeid not in self._reported.nodeids]
 
     def _is_ours_to_report(self, nodeid: str) -> bool:
-        """Whether a lost node was the last one that could have reported the item it was at."""
+        """Returns whether a lost node was the last one that could have reported its current item."""
         if nodeid in self._reported.nodeids:
             return False
         return nodeid not in self.fleet_items or self._coordinator().orphaned(nodeid)
 
     def _take_back(self, indices: Sequence[int]) -> None:
-        """Items that a lost node had not begun go to the remaining nodes or to its replacement."""
+        """Give items that a lost node had not begun to the remaining nodes or to its replacement."""
         for index in reversed(indices):
             if self._collection[index] not in self.fleet_items:
                 self._shared.appendleft(index)
@@ -126,7 +126,7 @@ class FleetScheduling(EachScheduling):
                 self._for_all.insert(self._handed, index)
 
     def _somebody_has(self, index: int) -> bool:
-        """Whether a node that is left has an item before it: as the next ones, or handed out to a faster one."""
+        """Returns whether a remaining node still has to run an item: queued there, or so far only at faster nodes."""
         return any(index in pending for pending in self.node2pending.values()) or any(
             index in self._for_all[cursor : self._handed] for cursor in self._cursor.values()
         )
@@ -134,7 +134,7 @@ class FleetScheduling(EachScheduling):
     # -- what the coordinator asks -----------------------------------------------------------------
 
     def apart(self, agent: str) -> bool:
-        """Whether an agent is at an item that it alone runs."""
+        """Returns whether an agent is at an item that only it runs."""
         for node, pending in list(self.node2pending.items()):
             if node.gateway.id == agent and pending:
                 return self._collection[pending[0]] not in self.fleet_items
@@ -160,7 +160,7 @@ class FleetScheduling(EachScheduling):
                 node.send_runtest_some(batch)
 
     def _next_for_all(self, node: WorkerController) -> int:
-        """The next item that all run. Whoever has not come so far yet takes part in it: it waits for them."""
+        """Returns the next item that all nodes run. Nodes that have not reached it take part: it waits for them."""
         position = self._cursor[node]
         index = self._for_all[position]
         for other, cursor in self._cursor.items():

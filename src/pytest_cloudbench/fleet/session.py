@@ -1,7 +1,7 @@
 """The controller's part of a pytest session; without xdist it is the one agent as well.
 
 What may live here: what the plugin's hooks delegate to in the controller. A session with xdist opens it
-whether or not it has a fleet item, so everything that only a fleet needs is in ``serving`` and made on demand.
+whether or not it has a fleet item, so everything that only a fleet needs is made on demand.
 """
 
 from __future__ import annotations
@@ -11,58 +11,89 @@ import datetime
 import os
 import threading
 from collections.abc import Callable
-from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from pytest_cloudbench.fleet.agent import host_id
-from pytest_cloudbench.fleet.facts import RunFacts
 from pytest_cloudbench.fleet.interrupts import Interrupts
-from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.options import long_name, taken_names
+from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.results.owner import owner_text
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.agent import Agent
-    from pytest_cloudbench.fleet.serving import Serving
+    from pytest_cloudbench.fleet.coordinator import Coordinator
 
-__all__ = ["ControllerSession"]
+__all__ = ["ControllerSession", "FleetService"]
 
 _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 
+class FleetService(Protocol):
+    """What answers agents, and reports at the end of a session; the fleet itself only transports messages."""
+
+    coordinator: Coordinator
+
+    @property
+    def agent(self) -> Agent:
+        """The one agent of a run without xdist."""
+
+    def header(self) -> list[str]:
+        """Lines for pytest's header."""
+
+    def check_baseline(self) -> None:
+        """Check before anything starts that gates have something to compare with. Raises UsageError."""
+
+    def summarize(self, reporter: Any) -> None:
+        """Write what was found, at the end."""
+
+    def finish(self, session: pytest.Session) -> None:
+        """Keep the results of unfinished work."""
+
+    def close(self) -> None:
+        """End everything that was started."""
+
+
 class ControllerSession:
-    """Connects workers, and serves their agents from the moment one of them has something to say."""
+    """Connects workers, and serves their agents from the first message on.
+
+    Args:
+        config: pytest's configuration in the controller.
+        channel_key, facts_key: where a worker finds its channel and the run's facts.
+        make_service: called once there are agents to serve. Raises UsageError for bad input.
+    """
 
     is_worker = False
     fleet_run = False
 
-    def __init__(self, config: pytest.Config, channel_key: str, facts_key: str) -> None:
+    def __init__(
+        self, config: pytest.Config, channel_key: str, facts_key: str,
+        make_service: Callable[[ControllerSession], FleetService],
+    ) -> None:  # fmt: skip
         self.config, self._channel_key, self._facts_key = config, channel_key, facts_key
-        _check(config)
+        self._make_service = make_service
         self.facts = _run_facts(config)
         self._lock = threading.Lock()
-        self._serving: Serving | None = None
+        self._serving: FleetService | None = None
         self._channels: dict[str, Any] = {}
         self._gateways: dict[str, Any] = {}
         self._scheduler: Any = None
         self._fleet_items: set[str] = set()
         self._interrupts = Interrupts(self._say_at_once, self._abandon)
         self._collections: dict[Any, list[str]] = {}
-        option = config.option
-        if option.cloudbench_provider or option.cloudbench_fail or option.cloudbench_expectations:
-            self.serve()  # bad input is reported now
 
-    def serve(self) -> Serving:
-        """What serves the agents, made at the first call. Raises UsageError for bad input."""
+    @property
+    def serves(self) -> bool:
+        """Returns whether there were agents to serve."""
+        return self._serving is not None
+
+    def serve(self) -> FleetService:
+        """Returns what serves the agents, created at the first call. Raises UsageError for bad input."""
         self._interrupts.install()  # in the main thread only: a receiver's call may come first
         with self._lock:
             if self._serving is None:
-                from pytest_cloudbench.fleet.serving import Serving
-
-                self._serving = Serving(self.config, self.facts, self)
+                self._serving = self._make_service(self)
                 for name, channel in self._channels.items():
                     self._serving.coordinator.join(name, channel.send)
             return self._serving
@@ -101,9 +132,9 @@ class ControllerSession:
             serving.coordinator.leave_fleet(name, "was lost")
 
     def take_over(self, node: Any, nodeids: list[str]) -> None:
-        """A worker has collected its items: where some are for the whole fleet, from now on ours says who runs what.
+        """A worker has collected its items: if some are for the whole fleet, our scheduler takes over from now on.
 
-        Its agent has told so before. A session without such items keeps the scheduler that xdist, or another plugin,
+        Its agent announced that before. A session without such items keeps the scheduler that xdist, or another plugin,
         has made.
         """
         xdist: Any = self.config.pluginmanager.getplugin("dsession")
@@ -119,7 +150,7 @@ class ControllerSession:
         self._collections[node] = nodeids
 
     def apart(self, agent: str) -> bool:
-        """Whether an agent is at an item that it alone runs."""
+        """Returns whether an agent is at an item that only it runs."""
         return False if self._scheduler is None else bool(self._scheduler.apart(agent))
 
     def collected(self, nodeids: list[str]) -> None:
@@ -127,17 +158,21 @@ class ControllerSession:
         self._fleet_items.update(nodeids)
 
     def ask(self, agent: str, answered: Callable[[], None]) -> None:
-        """Ask whether an agent's process runs; execnet answers in a thread of its own, whatever the agent does."""
+        """Ask whether an agent's process runs; execnet answers in a separate thread, whatever the agent does."""
+        gateway = self._gateways.get(agent)
+        if gateway is None:  # without workers, the agent is this process
+            answered()
+            return
 
         def wait() -> None:
             with contextlib.suppress(OSError, EOFError):  # it is gone
-                self._gateways[agent].remote_status()
+                gateway.remote_status()
                 answered()
 
         threading.Thread(target=wait, name=f"ask-{agent}", daemon=True).start()
 
     def kill(self, agent: str) -> None:
-        """End an agent's process at once. It is our child (over ssh: what connects us), so no other can be meant."""
+        """End an agent's process at once. It is our child (over ssh: the connection is), so no other can be hit."""
         self._gateways[agent]._io.kill()
 
     def check_baseline(self) -> None:
@@ -148,25 +183,16 @@ class ControllerSession:
     # -- report -----------------------------------------------------------------------------------
 
     def header(self) -> list[str]:
-        """Lines for pytest's header, where it is known by then that the plugin is used."""
-        if self._serving is None:
-            return []
-        providers = ", ".join(self.config.option.cloudbench_provider or ["the default provider"])
-        return [f"cloudbench: {providers}, run {self.facts.run_id}, seed {self.facts.seed}"]
+        """Returns lines for pytest's header, if it is already known that the plugin is used."""
+        return [] if self._serving is None else self._serving.header()
 
     def summarize(self, reporter: Any) -> None:
         """The table of all experiments, at the end."""
         if self._serving is not None:
             self._serving.summarize(reporter)
-            taken = sorted(taken_names(self.config._parser))
-            if taken:
-                reporter.write_line(
-                    f"cloudbench: another plugin or a conftest.py owns {', '.join(taken)}; "
-                    f"use {', '.join(map(long_name, taken))}"
-                )
 
     def finish(self, session: pytest.Session) -> None:
-        """Report tests that no worker was left for, keep what unfinished experiments measured, and save the entries."""
+        """Report tests that had no worker left, keep what unfinished experiments measured, and save the entries."""
         self._report_not_run(session)
         if self._serving is not None:
             self._serving.finish(session)
@@ -199,30 +225,6 @@ class ControllerSession:
         """End the workers at once; the emulators end with this process."""
         for gateway in list(self._gateways.values()):
             gateway._io.kill()
-
-
-_NUMBERS: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
-    ("--time-scale", "a number above 0", lambda value: value > 0),
-    ("--cloudbench-patience", "seconds above 0", lambda value: value > 0),
-    ("--cloudbench-max-lateness", "0 or more seconds", lambda value: value >= 0),
-    ("--max-ops", "0 or more", lambda value: value >= 0),
-    ("--max-bytes", "0 or more", lambda value: value >= 0),
-    ("--capacity-loss", "a share from 0 to 1", lambda value: 0 <= value <= 1),
-    ("--capacity-p99", "seconds above 0", lambda value: value > 0),
-    ("--capacity-seconds", "seconds above 0", lambda value: value > 0),
-    ("--capacity-ops", "1 or more", lambda value: value >= 1),
-    ("--idle-seconds", "seconds above 0", lambda value: value > 0),
-)
-"""Numeric options: the expected range of each, and its check."""
-
-
-def _check(config: pytest.Config) -> None:
-    """Raises UsageError for numbers that mean nothing."""
-    for name, expected, is_right in _NUMBERS:
-        word = name.removeprefix("--").removeprefix("cloudbench-").replace("-", "_")
-        value = getattr(config.option, f"cloudbench_{word}", None)
-        if value is not None and not (isfinite(value) and is_right(value)):
-            raise UsageError(f"{name} {value:g}: expected {expected}")
 
 
 def _run_facts(config: pytest.Config) -> RunFacts:

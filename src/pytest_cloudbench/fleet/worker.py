@@ -7,63 +7,63 @@ of session. Imported by fifty agents: keep it light.
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_cloudbench import __version__
 from pytest_cloudbench.fleet.agent import Agent
-from pytest_cloudbench.fleet.facts import RunFacts
 from pytest_cloudbench.fleet.interrupts import Interrupts
-from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.model import FleetError, UsageError
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.session import ControllerSession
+    from pytest_cloudbench.fleet.session import ControllerSession, FleetService
 
-__all__ = ["WorkerSession", "experiment_of", "open_session"]
+__all__ = ["WorkerSession", "open_session"]
 
 _CHANNEL = "cloudbench_channel"
 _FACTS = "cloudbench_facts"
 
 
-def open_session(config: pytest.Config) -> ControllerSession | WorkerSession:
-    """This process's session. Raises pytest.UsageError (one line, exit status 4) for bad input."""
+def open_session(
+    config: pytest.Config, make_service: Callable[[ControllerSession], FleetService], *, at_once: bool
+) -> ControllerSession | WorkerSession:
+    """This process's session. Raises pytest.UsageError (one line, exit status 4) for bad input.
+
+    Args:
+        config: pytest's configuration in this process.
+        make_service: called in the controller, once there are agents to serve.
+        at_once: call it now, so that bad input is reported before anything starts.
+    """
     workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
     if workerinput is not None:
         return WorkerSession(workerinput[_CHANNEL], workerinput[_FACTS], workerinput["workerid"])
     from pytest_cloudbench.fleet.session import ControllerSession
 
     try:
-        return ControllerSession(config, _CHANNEL, _FACTS)
+        session = ControllerSession(config, _CHANNEL, _FACTS, make_service)
+        if at_once:
+            session.serve()
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
-
-
-def experiment_of(item: pytest.Item, agent: Agent, provider: Any, facts: RunFacts) -> Any:
-    """The experiment of one test item."""
-    from pytest_cloudbench.fleet.experiment import Experiment
-    from pytest_cloudbench.fleet.verdicts import unmet_gates
-
-    callspec = getattr(item, "callspec", None)
-    params = {key: _plain(value) for key, value in callspec.params.items()} if callspec else {}
-    params.pop("provider", None)
-    test = getattr(item, "originalname", item.name)
-    return Experiment(
-        agent, provider, facts, test, item.nodeid, item.name, params, unmet_gates(item), item.user_properties
-    )
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)
+    return session
 
 
 class WorkerSession:
-    """One agent among many: an xdist worker."""
+    """One agent among many: an xdist worker. Raises FleetError if the controller has another version."""
 
     is_worker = True
 
-    def __init__(self, channel: Any, facts: Mapping[str, Any], name: str) -> None:
-        self.facts = RunFacts(**facts)
+    def __init__(self, channel: Any, run: Mapping[str, Any], name: str) -> None:
+        theirs = run.get("version")
+        if theirs != __version__:  # another version measures differently, even where its messages are the same
+            raise FleetError(
+                f"{name} has pytest-cloudbench {__version__}, and the controller {theirs or 'an older one'}: "
+                "install the same version on all hosts"
+            )
+        self.facts = RunFacts.from_plain(run)
         self.agent = Agent.over(channel, name, self.facts.host)
         Interrupts().install()  # Ctrl-C reaches the whole group, and again while this process ends
         self.fleet_run = False  # set when fleet items were collected; a fixture alone may open a session, too

@@ -1,4 +1,4 @@
-"""Links: two network namespaces with a network between them that is as slow and lossy as asked for.
+"""Links: two network namespaces joined by a network with the requested delay, loss and rate.
 
 What may live here: what users of a link call. Importable on every system; a link itself needs Linux.
 
@@ -71,17 +71,17 @@ _HOW = (
 
 
 class LinkUnavailable(UsageError):
-    """This machine cannot make a link now; the message says what would let it."""
+    """This machine cannot make a link now; the message says how to enable it."""
 
 
 class LinkError(CloudbenchError):
-    """A link ended while it was needed, or a command inside it failed."""
+    """A link ended while in use, or a command inside it failed."""
 
 
 def sweep() -> list[Leftover]:
-    """End what links of killed runs left behind; what was found and ended.
+    """End what links of killed runs left behind; returns what was found and ended.
 
-    Every link does this first. Processes of owners that still run are left alone, and so are other users'.
+    Every link does this first. Processes whose owner still runs, and other users' processes, are left alone.
     """
     if sys.platform != "linux":
         return []
@@ -170,7 +170,7 @@ class Link:
         self.close()
 
     def _start(self, rights: str) -> str:
-        """Start the holder; why that did not work, or nothing."""
+        """Start the holder; returns why that failed, or an empty text."""
         if rights == "root" and os.geteuid() != 0:
             return "this is not root"
         if rights == "sudo" and not _sudo_works():
@@ -220,7 +220,7 @@ class Link:
         return ADDRESSES[side][ipv6]
 
     def enter(self, side: Side, *, as_root: bool = False) -> list[str]:
-        """The words to put before a command so that it runs on that side.
+        """The command prefix that runs a command on that side.
 
         Args:
             side: where.
@@ -239,7 +239,7 @@ class Link:
         ]
 
     def popen(self, side: Side, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """``subprocess.Popen`` on that side; ends with the link at the latest."""
+        """``subprocess.Popen`` on that side; the process ends with the link at the latest."""
         return subprocess.Popen([*self.enter(side), *argv], **options)
 
     def run(self, side: Side, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
@@ -257,7 +257,7 @@ class Link:
         at_s: float | None = None,
         duration_s: float | None = None,
     ) -> None:
-        """Prepare one interruption, which takes the place of one that has not happened yet.
+        """Arm one interruption; it replaces one that has not happened yet.
 
         Args:
             how: ``reset``: both ends get a TCP reset; ``drop``: nothing of the connection passes any more, and nobody

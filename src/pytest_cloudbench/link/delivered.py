@@ -73,7 +73,7 @@ class Way:
             raise UsageError(f"link: {'; '.join(wrong)}")
 
     def settings(self) -> dict[str, Any]:
-        """As plain data, with the size of the queue that is used."""
+        """As plain data, with the queue size in use."""
         queue_bytes = self.queue_bytes
         if queue_bytes is None:
             queue_bytes = max(_QUEUE_MIN_BYTES, int((self.rate_bit_per_s or 0) / 8 * _QUEUE_S))
@@ -82,7 +82,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredWay:
-    """What one direction delivered to the probes. None: not known, because nothing came or it was not measured."""
+    """What one direction delivered to the probes. None: not known, because nothing arrived or it was not measured."""
 
     delay_ms: float | None
     """Median, one way."""
@@ -104,11 +104,11 @@ class DeliveredWay:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What a link delivered, and in ``off`` each figure that differs from what was asked by more than the tolerance.
+    """What a link delivered; ``off`` names each figure outside its tolerance.
 
     Tolerances: delay and round trip 10 % + 1 ms, jitter 30 % + 1 ms, loss 3.3 standard deviations of the number of
     probes, rate 10 % (not judged where loss is asked for: what is lost does not arrive). Packets that the
-    forwarder was too late to take are always named.
+    forwarder was too late to read are always named.
     """
 
     rtt_ms: float | None
@@ -139,7 +139,7 @@ def _idle_delay_ms(way: Way) -> float:
 
 
 def stream_bytes(way: Way, stream_s: float) -> int | None:
-    """How much a stream may send at most, so that a slow link is soon empty again; None for as much as it can."""
+    """The most a stream may send, so that a slow link drains quickly; None for no bound."""
     return max(_STREAM_LEAST_BYTES, int(way.rate_bit_per_s / 8 * stream_s)) if way.rate_bit_per_s else None
 
 

@@ -109,7 +109,7 @@ def _send_train(
     for number in range(count):
         ahead_s = start_s + number * spacing_s - time.monotonic()
         if ahead_s > _LEAST_SLEEP_S:
-            select.select((), (), (), ahead_s)
+            time.sleep(ahead_s)
         udp.sendto(_FILL[:size_bytes], target)
 
 

@@ -1,4 +1,4 @@
-"""The forwarder: moves packets between two file descriptors and does to them what a bad network does.
+"""The forwarder: moves packets between two file descriptors and delays, drops and paces them as a bad network does.
 
 What may live here: the two directions, their queues and clocks, and interruptions. Runs in the holder's process, on
 one thread; every packet costs a few microseconds, so the loops are written out. Nothing here knows how the
@@ -17,7 +17,7 @@ from typing import Any
 
 from pytest_cloudbench.link.packets import ACK, RST, SYN, Segment, cut, is_unicast, reset, segment
 
-__all__ = ["Counts", "Direction", "Flow", "Interrupter", "Interruption"]
+__all__ = ["Counts", "Direction", "Interrupter", "Interruption", "TrackedConnection"]
 
 _READ_BYTES = 2048  # our devices have an MTU of 1500 and no offloads
 _BATCH = 64
@@ -38,13 +38,13 @@ class Counts:
     interrupted: int = 0
     """An interruption took them."""
     refused: int = 0
-    """The receiving device did not take them."""
+    """The receiving device refused them."""
     missed: int = 0
-    """They came while the forwarder was too late to take them, before ``taken``: a link that was not as asked."""
+    """The forwarder was too late to read them, so they are not in ``taken``: the link was not as asked."""
 
 
 class Direction:
-    """One direction: what ``source`` delivers comes out of ``sink`` late, thinned and slowed.
+    """One direction: packets from ``source`` leave at ``sink`` delayed, with losses, at a limited rate.
 
     Order is kept: jitter never lets a packet overtake another.
     """
@@ -64,7 +64,7 @@ class Direction:
         self._is_plain = not (self.delay_s or self.jitter_s or self.loss or self.bytes_per_s)
 
     def take(self) -> None:
-        """Read what has come, at most a batch."""
+        """Read what has arrived, at most one batch."""
         if self._is_plain and self.judge is None and not self._queue:
             self._pass_on()
             return
@@ -89,7 +89,7 @@ class Direction:
             self.push(data, now_s)
 
     def _pass_on(self) -> None:
-        """The short way, when nothing is to be done to packets."""
+        """The fast path, when packets pass unchanged."""
         source, sink, header_bytes, read, write = self.source, self.sink, self.header_bytes, os.read, os.write
         taken = 0
         try:
@@ -128,7 +128,7 @@ class Direction:
         self._queue.append((due_s, data))
 
     def release(self) -> float | None:
-        """Write what is due; monotonic seconds at which the next one is, None when nothing waits."""
+        """Write what is due; returns the monotonic time in seconds of the next packet, None when none waits."""
         queue = self._queue
         if not queue:
             return None
@@ -161,7 +161,7 @@ class Interruption:
 
 
 @dataclass(slots=True)
-class Flow:
+class TrackedConnection:
     """One connection as the forwarder has seen it since the first interruption was armed."""
 
     source: bytes
@@ -188,7 +188,7 @@ class Interrupter:
         self.up, self.down, self._link_headers = up, down, link_headers
         self.done: list[Interruption] = []
         self.armed: Interruption | None = None
-        self._flows: dict[bytes, Flow] = {}
+        self._connections: dict[bytes, TrackedConnection] = {}
         self._hole_until_s = 0.0
         self._verdict_on_old = ""
 
@@ -198,7 +198,7 @@ class Interrupter:
         self.up.judge = self.down.judge = self.judge
 
     def due_s(self) -> float | None:
-        """Monotonic seconds at which something is to be done, None when nothing is."""
+        """The monotonic time in seconds of the next action, None when there is none."""
         armed = self.armed
         return None if armed is None or armed.at_s is None else armed.armed_ns / 1e9 + armed.at_s
 
@@ -206,30 +206,30 @@ class Interrupter:
         """Let an interruption happen whose time has come."""
         due_s = self.due_s()
         if due_s is not None and time.monotonic() >= due_s:
-            self._happen(list(self._flows.values()), time.monotonic())
+            self._happen(list(self._connections.values()), time.monotonic())
 
     def records(self) -> list[dict[str, Any]]:
-        """All that were armed, as plain data; ``happened_ns`` is 0 for one that is still to come."""
+        """All that were armed, as plain data; ``happened_ns`` is 0 for one still pending."""
         return [asdict(one) for one in [*self.done, *([self.armed] if self.armed else [])]]
 
     def judge(self, direction: Direction, data: bytes, now_s: float) -> bytes | None:
-        """The packet, or what may pass of it; None when nothing may."""
+        """The packet, or the part of it that passes; None when nothing passes."""
         if now_s < self._hole_until_s:
             return None
         found = segment(data, direction.header_bytes)
         if found is None:
             return data
-        flow = self._flow(direction, found)
-        if flow.verdict == "drop":
+        connection = self._connection(direction, found)
+        if connection.verdict == "drop":
             return None
-        if flow.verdict == "reset":
+        if connection.verdict == "reset":
             self._refuse(direction, found, now_s)
             return None
         if direction is self.down:
             return data
-        return self._count(flow, found, data, now_s)
+        return self._count(connection, found, data, now_s)
 
-    def _flow(self, direction: Direction, found: Segment) -> Flow:
+    def _connection(self, direction: Direction, found: Segment) -> TrackedConnection:
         is_up = direction is self.up
         near = (
             found
@@ -239,24 +239,24 @@ class Interrupter:
             )
         )
         key = near.source + near.source_port + near.target + near.target_port
-        flow = self._flows.get(key)
+        connection = self._connections.get(key)
         is_first = found.flags & (SYN | ACK) == SYN
-        if flow is None or (is_up and is_first):  # the same ports again are another connection
-            flow = Flow(near.source, near.target, near.source_port, near.target_port)
-            flow.verdict = "" if is_first else self._verdict_on_old
-            self._flows[key] = flow
-        if is_up and flow.returned is None and found.flags & ACK:
-            flow.returned = found.ack
+        if connection is None or (is_up and is_first):  # the same ports again are another connection
+            connection = TrackedConnection(near.source, near.target, near.source_port, near.target_port)
+            connection.verdict = "" if is_first else self._verdict_on_old
+            self._connections[key] = connection
+        if is_up and connection.returned is None and found.flags & ACK:
+            connection.returned = found.ack
         elif not is_up:
-            if flow.sent is None and found.flags & ACK:
-                flow.sent = found.ack
-            if flow.returned is None or (found.end - flow.returned) % _WRAP < _HALF:
-                flow.returned = found.end
-        return flow
+            if connection.sent is None and found.flags & ACK:
+                connection.sent = found.ack
+            if connection.returned is None or (found.end - connection.returned) % _WRAP < _HALF:
+                connection.returned = found.end
+        return connection
 
-    def _count(self, flow: Flow, found: Segment, data: bytes, now_s: float) -> bytes | None:
+    def _count(self, connection: TrackedConnection, found: Segment, data: bytes, now_s: float) -> bytes | None:
         """Count what is new in a client's packet, and let the interruption happen in the middle of it."""
-        before = found.seq if flow.sent is None else flow.sent
+        before = found.seq if connection.sent is None else connection.sent
         new_bytes = (found.end - before) % _WRAP
         if new_bytes >= _HALF:  # behind what has been seen: sent again
             return data
@@ -266,19 +266,19 @@ class Interrupter:
         if armed is not None and armed.at_byte is not None and armed.passed_bytes + new_payload >= armed.at_byte:
             left = armed.at_byte - armed.passed_bytes
             keep_bytes = found.payload_bytes - new_payload + left
-            flow.sent = (found.seq + keep_bytes) % _WRAP
+            connection.sent = (found.seq + keep_bytes) % _WRAP
             armed.passed_bytes = armed.at_byte
             header_bytes = self.up.header_bytes
             if keep_bytes > 0:
                 self.up.push(cut(data, header_bytes, found, keep_bytes), now_s)
-            self._happen([flow], now_s)
+            self._happen([connection], now_s)
             return None
-        flow.sent = found.end
+        connection.sent = found.end
         if armed is not None:
             armed.passed_bytes += new_payload
         return data
 
-    def _happen(self, flows: list[Flow], now_s: float) -> None:
+    def _happen(self, connections: list[TrackedConnection], now_s: float) -> None:
         armed = self.armed
         assert armed is not None
         self.armed = None
@@ -289,22 +289,22 @@ class Interrupter:
             return
         if armed.at_byte is None:
             self._verdict_on_old = armed.how  # connections that were idle while it was armed were not seen
-        for flow in flows:
-            if flow.verdict:
+        for connection in connections:
+            if connection.verdict:
                 continue
-            flow.verdict = armed.how
+            connection.verdict = armed.how
             armed.flows += 1
             if armed.how == "reset":
-                self._reset_both(flow, now_s)
+                self._reset_both(connection, now_s)
 
-    def _reset_both(self, flow: Flow, now_s: float) -> None:
+    def _reset_both(self, connection: TrackedConnection, now_s: float) -> None:
         """Resets to both ends, behind what is on its way."""
-        ports, back = flow.source_port + flow.target_port, flow.target_port + flow.source_port
-        sent, returned, header = flow.sent, flow.returned, self._link_headers[len(flow.source)]
+        ports, back = connection.source_port + connection.target_port, connection.target_port + connection.source_port
+        sent, returned, header = connection.sent, connection.returned, self._link_headers[len(connection.source)]
         if sent is not None:
-            self.up.push(reset(header, flow.source, flow.target, ports, sent, returned or 0), now_s)
+            self.up.push(reset(header, connection.source, connection.target, ports, sent, returned or 0), now_s)
         if returned is not None:
-            self.down.push(reset(header, flow.target, flow.source, back, returned, sent or 0), now_s)
+            self.down.push(reset(header, connection.target, connection.source, back, returned, sent or 0), now_s)
 
     def _refuse(self, direction: Direction, found: Segment, now_s: float) -> None:
         """Answer a packet of a reset connection with a reset: its ``ack`` is what the sender expects next.

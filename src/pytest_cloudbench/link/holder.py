@@ -1,8 +1,8 @@
 """The holder: the one process of a link that has rights. It owns namespaces and devices, forwards, and cleans up.
 
 What may live here: its life. Namespaces and devices have no other owner than this process and the processes inside, so
-the kernel removes them when those are gone. It ends, and ends what runs inside, when its owner closes the pipe, stops
-being there (also by SIGKILL) or asks for it. Talks JSON, one object per line: settings as the argument, then requests
+the kernel removes them when those are gone. It ends, and ends what runs inside, when its owner closes the pipe, dies
+(also by SIGKILL) or asks for it. Talks JSON, one object per line: settings as the argument, then requests
 on stdin and answers on stdout.
 """
 
@@ -26,11 +26,11 @@ from pytest_cloudbench.link.leftovers import Mark, end_all, inside
 
 __all__ = ["main"]
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 
 class _NoDevicesError(OSError):
-    """There are namespaces, but nothing to connect them with."""
+    """Namespaces work, but nothing here can connect them."""
 
 
 class _Ends:
@@ -136,11 +136,11 @@ class _Holder:
         )
 
     def serve(self) -> None:
-        """Forward and answer until the owner is gone."""
+        """Forward packets and answer requests until the owner is gone."""
         directions = list(self.directions.values())
         sources = {direction.source: direction for direction in directions}
         watched = [0, *sources]
-        look_s = time.monotonic() + _LOOK_S
+        look_s = time.monotonic() + _POLL_S
         while True:
             due_s = look_s
             for direction in directions:
@@ -158,12 +158,12 @@ class _Holder:
                 elif not self.read_requests():
                     return
             if time.monotonic() >= look_s:
-                look_s = time.monotonic() + _LOOK_S
+                look_s = time.monotonic() + _POLL_S
                 if not self.owner.is_alive():
                     return
 
     def read_requests(self) -> bool:
-        """Answer what was asked; False when there will be no more."""
+        """Answer pending requests; False at the end of input."""
         data = os.read(0, 65536)
         self.requests += data
         while b"\n" in self.requests:

@@ -1,4 +1,4 @@
-"""What links leave when they are killed: finding it and ending it.
+"""Processes that killed links leave behind: finding and ending them.
 
 What may live here: marks, and looking through processes. A mark names run, user, the owner and its start, and the
 namespace in which its pid means something; the holder and every command inside a link carry it in their environment.
@@ -38,7 +38,7 @@ def _start_ticks(pid: int) -> int:
 
 
 def _pid_namespace() -> int:
-    """The number of this process's pid namespace; 0 where /proc shows another one, so that its numbers mean others."""
+    """The number of this process's pid namespace; 0 where /proc shows another one, with other pids."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino if os.readlink("/proc/self") == str(os.getpid()) else 0
     except OSError:
@@ -80,7 +80,7 @@ class Mark:
         return f"{self.run}:{self.user}:{self.pid_namespace}:{self.pid}:{self.start_ticks}"
 
     def is_alive(self) -> bool:
-        """Whether the owner still runs: the same process, not another one with its number."""
+        """Whether the owner still runs: the same process, not a later one with the same pid."""
         return _start_ticks(self.pid) == self.start_ticks
 
     def is_left(self, user: int) -> bool:
@@ -176,7 +176,7 @@ def _mark(pid: int) -> Mark | None:
 
 
 def end_all(pids: Iterable[int]) -> list[int]:
-    """End processes by SIGKILL and wait until they are gone; those that are."""
+    """Kill processes and wait until they are gone; returns those that are."""
     descriptors: dict[int, int] = {}
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

@@ -11,11 +11,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, replace
-from functools import lru_cache
-from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from pytest_cloudbench.model import KIB, MIB, Content, UsageError, chunks
+from pytest_cloudbench.model import KIB, Content, UsageError, chunks
+from pytest_cloudbench.payload.base import Generator, IdenticalPayload, RandomContent, RandomPayload
 
 if TYPE_CHECKING:
     from pytest_cloudbench.payload.edits import Edit
@@ -32,92 +31,6 @@ __all__ = [
     "fresh",
     "generator",
 ]
-
-_AES_ABOVE_BYTES = 64 * KIB
-_AES_BLOCK_BYTES = 16
-_AES_READ_BYTES = 4 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class RandomContent:
-    """Incompressible bytes, a pure function of ``key`` and size; any part can be read without the parts before it.
-
-    The size is part of it because a file that begins like another one is deduplicated. Above 64 KiB the bytes are the
-    key stream of AES-128 in counter mode; below, importing a cipher would cost more than it saves.
-    """
-
-    key: str
-    size_bytes: int
-
-    def read(self, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes from ``offset``."""
-        length = min(length, self.size_bytes - offset)
-        if length <= 0:
-            return b""
-        if self.size_bytes > _AES_ABOVE_BYTES:
-            return self._key_stream(offset, length)
-        return Random(f"{self.key}/{self.size_bytes}/0").randbytes(self.size_bytes)[offset : offset + length]
-
-    def _key_stream(self, offset: int, length: int) -> bytes:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-        key = hashlib.sha256(f"{self.key}/{self.size_bytes}".encode()).digest()[:_AES_BLOCK_BYTES]
-        counter, skip = divmod(offset, _AES_BLOCK_BYTES)
-        stream = Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(_AES_BLOCK_BYTES, "big"))).encryptor()
-        zeros = _zeros()
-        stream.update(zeros[:skip])
-        if length <= len(zeros):
-            return stream.update(zeros[:length])
-        return b"".join(stream.update(zeros[: length - at]) for at in range(0, length, len(zeros)))
-
-
-@lru_cache(maxsize=1)
-def _zeros() -> memoryview:
-    """What becomes the key stream. Made once: zeroing memory takes four times as long as encrypting it."""
-    return memoryview(bytes(_AES_READ_BYTES))
-
-
-class Generator(Protocol):
-    """Makes the content of file number ``seq`` of one sensor.
-
-    It may have a ``suffix``, such as ``.jpg``, that the names of its files should end with.
-    """
-
-    @property
-    def size_bytes(self) -> int:
-        """Of each file; the mean where sizes differ."""
-        ...
-
-    def content(self, sensor: int, seq: int) -> Content:
-        """The same bytes for the same arguments."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class RandomPayload:
-    """Files that cannot be compressed and never repeat, so that no server-side deduplication fakes a result.
-
-    Source: thesis 3.4.3, RandomFileGenerator.
-    """
-
-    seed: str
-    size_bytes: int
-
-    def content(self, sensor: int, seq: int) -> Content:
-        """Bytes that depend on the run's seed, the sensor and the sequence number."""
-        return RandomContent(f"{self.seed}/{sensor}/{seq}", self.size_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class IdenticalPayload:
-    """Files that all hold the same bytes. Source: thesis 3.4.3, IdenticalFileGenerator."""
-
-    seed: str
-    size_bytes: int
-
-    def content(self, sensor: int, seq: int) -> Content:
-        """The same bytes for every file of the run."""
-        return RandomContent(f"{self.seed}/identical", self.size_bytes)
 
 
 def generator(
@@ -139,9 +52,9 @@ def generator(
 
 
 def fresh(payload: Generator, run: int) -> Generator:
-    """The same generator with other bytes, for the ``run``-th use of it: or deduplication would fake that one.
+    """The same generator with different bytes for its ``run``-th use; otherwise deduplication would fake the result.
 
-    What is meant to repeat (identical files), and a generator that is not ours, stays as it is.
+    Generators that repeat on purpose (identical files), and generators that are not ours, stay as they are.
     """
     seed = getattr(payload, "seed", None)
     ours = type(payload).__module__.startswith(__name__) and is_dataclass(payload)
@@ -155,7 +68,7 @@ def fresh(payload: Generator, run: int) -> Generator:
 class Payloads:
     """The generators of one run, as the ``payloads`` fixture gives them; ``seed`` is unique to the run.
 
-    Every method takes what its generator takes in a configuration file. docs/payloads.md says what each is for.
+    Every method takes the same parameters as its generator in a configuration file. docs/payloads.md describes each.
     """
 
     seed: str
@@ -211,13 +124,13 @@ class Payloads:
         return generator("mixed", {"distribution": distribution, "content": content, **params}, self.seed)
 
     def edit(self, name: str, number: int = 0, **params: Any) -> Edit:
-        """A change to an existing file; ``number`` tells apart those of one test."""
+        """A change to an existing file; ``number`` distinguishes the edits of one test."""
         from pytest_cloudbench.payload import registry
 
         return registry.make_edit(name, params, f"{self.seed}/edit/{number}")
 
     def updates(self, name: str, number: int = 0, **params: Any) -> Iterator[tuple[float, Edit]]:
-        """A stream of edits of one file, each with the second at which it is due."""
+        """A stream of edits to one file, each with its due time in seconds."""
         from pytest_cloudbench.payload import registry
 
         return registry.make_updates(name, params, f"{self.seed}/updates/{number}")
@@ -244,11 +157,21 @@ def _sha256_of_blocks(content: Content) -> bytes:
     return hashlib.sha256(b"".join(hashlib.sha256(piece).digest() for piece in chunks(content))).digest()
 
 
+def _quickxor(content: Content) -> bytes:
+    from pytest_cloudbench.payload.quickxor import QuickXor
+
+    hash_ = QuickXor()
+    for chunk in chunks(content):
+        hash_.update(chunk)
+    return hash_.digest()
+
+
 DIGESTS: dict[str, Callable[[Content], bytes]] = {
     "sha256": _streamed("sha256"),
     "sha1": _streamed("sha1"),
     "md5": _streamed("md5"),
     "sha256-4mib-blocks": _sha256_of_blocks,
+    "quickxorhash": _quickxor,
 }
 """Digest algorithms that providers list, by the name a driver's ``Capabilities.digest`` uses."""
 

@@ -1,6 +1,6 @@
-"""What files can hold besides random bytes, each readable at any place.
+"""File contents other than random bytes, each readable at any offset.
 
-What may live here: ``Content`` classes. A read makes no more than it is asked for, plus a block at either end, so files
+What may live here: ``Content`` classes. A read generates only the requested range plus a block at either end, so files
 of any size stream through constant memory.
 """
 
@@ -40,7 +40,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """``pattern`` again and again, cut off at the end."""
+    """``pattern`` repeated, cut off at the end."""
 
     pattern: bytes
     size_bytes: int
@@ -63,7 +63,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Parts of contents, one after the other. Parts of ``Pieces`` are taken apart, so that edits do not nest."""
+    """Concatenated parts of contents. Nested ``Pieces`` are flattened, so that edits do not nest."""
 
     pieces: tuple[Piece, ...]
     _ends: Sequence[int] = field(repr=False, compare=False)
@@ -224,7 +224,7 @@ class Text:
 
 @lru_cache(maxsize=1)
 def words_by_length() -> dict[int, list[str]]:
-    """The dictionary's words by how long they are."""
+    """The dictionary's words by length."""
     from pytest_cloudbench.payload.words import WORDS
 
     found: dict[int, list[str]] = {}

@@ -1,7 +1,7 @@
 """Changes to an existing file, and streams of them: content in, content out.
 
 What may live here: edits as values, and iterators of (second at which it is due, edit). Nothing is changed in place:
-the content before an edit stays readable, so a test can compare the two.
+the content before an edit stays readable, so a test can compare both.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from random import Random
 from typing import Protocol
 
 from pytest_cloudbench.model import KIB, MIB, Content, UsageError
-from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.payload.base import RandomContent
 from pytest_cloudbench.payload.contents import Piece, Pieces
 
 __all__ = ["Edit", "Insert", "Overwrite", "Truncate", "appends", "http_download", "two_users"]
 
 
 class Edit(Protocol):
-    """A change to a file by ``author`` (0, 1...: who of those that share it)."""
+    """A change to a file by ``author`` (0, 1...: one of the users who share it)."""
 
     @property
     def author(self) -> int: ...
@@ -37,7 +37,7 @@ class Edit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """``new`` before what stands at ``where``: front (prepend), middle, random, back (append)."""
+    """``new`` inserted at ``where``: front (prepend), middle, random, back (append)."""
 
     new: Content
     where: str = "back"
@@ -60,7 +60,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """``new`` in place of as many bytes at ``where``: front, middle, random, back."""
+    """``new`` written over as many bytes at ``where``: front, middle, random, back."""
 
     new: Content
     where: str = "random"
@@ -84,7 +84,7 @@ class Overwrite:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Only the first ``keep_bytes`` stay."""
+    """Keep only the first ``keep_bytes``."""
 
     keep_bytes: int
     author: int = 0

@@ -8,7 +8,7 @@ from random import Random
 from typing import ClassVar
 
 from pytest_cloudbench.model import KIB, Content
-from pytest_cloudbench.payload import Generator, RandomContent
+from pytest_cloudbench.payload.base import Generator, RandomContent
 from pytest_cloudbench.payload.contents import Compressible, Duplicated, Literal, Piece, Pieces, Repeated, Spread, Text
 from pytest_cloudbench.payload.sizes import Sizes
 
@@ -92,20 +92,20 @@ class SegmentedPayload:
 
 @dataclass(frozen=True, slots=True)
 class TextPayload:
-    """Files of English words: what a client that compresses can shrink. Source: paper 001, 4.5."""
+    """Files of English words, which a compressing client can shrink. Source: paper 001, 4.5."""
 
     suffix: ClassVar[str] = ".txt"
     seed: str
     size_bytes: int
 
     def content(self, sensor: int, seq: int) -> Content:
-        """Words drawn from the dictionary that ships with the package."""
+        """Words drawn from the dictionary shipped with the package."""
         return Text(f"{self.seed}/{sensor}/{seq}", self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class CompressiblePayload:
-    """Files of which compression removes the share ``ratio``, as fio's ``buffer_compress_percentage``."""
+    """Files that compression shrinks by the share ``ratio``, as fio's ``buffer_compress_percentage``."""
 
     seed: str
     size_bytes: int
@@ -140,7 +140,7 @@ class DuplicatedPayload:
 
 @dataclass(frozen=True, slots=True)
 class JpegPayload:
-    """Valid JPEG images with random pixels, as paper 002 used: a format that is compressed already."""
+    """Valid JPEG images with random pixels, as in paper 002: a format that is already compressed."""
 
     suffix: ClassVar[str] = ".jpg"
     seed: str
@@ -155,7 +155,7 @@ class JpegPayload:
 
 @dataclass(frozen=True, slots=True)
 class FakeJpegPayload:
-    """Files with a JPEG's name and header that hold words: does a client look before it compresses?
+    """Files with a JPEG's name and header but text inside: does a client inspect content before it compresses?
 
     Source: paper 001, 4.5.
     """
@@ -165,7 +165,7 @@ class FakeJpegPayload:
     size_bytes: int
 
     def content(self, sensor: int, seq: int) -> Content:
-        """A header, then text; what does not fit is cut off."""
+        """A header, then text, truncated to size."""
         from pytest_cloudbench.payload.jpeg import head
 
         start = Literal(head(1024, 768)[: self.size_bytes])

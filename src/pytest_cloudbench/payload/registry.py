@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pytest_cloudbench.model import KIB, MIB, Content, UsageError
-from pytest_cloudbench.payload import Generator, IdenticalPayload, RandomContent, RandomPayload, edits, generators, jpeg
+from pytest_cloudbench.payload import edits, generators, jpeg
+from pytest_cloudbench.payload.base import Generator, IdenticalPayload, RandomContent, RandomPayload
 from pytest_cloudbench.payload.contents import Text
 from pytest_cloudbench.payload.sizes import EmpiricalSizes, FixedSize, LognormalSizes, Sizes, UniformSizes
 

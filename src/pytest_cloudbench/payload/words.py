@@ -1,6 +1,6 @@
 """The dictionary of the ``text`` generator: 3,271 common English words, in alphabetical order.
 
-Stored seeds mean the same bytes years later, so a word that is added or taken away is a visible change.
+Stored seeds must give the same bytes years later, so adding or removing a word is a visible change.
 """
 
 from __future__ import annotations

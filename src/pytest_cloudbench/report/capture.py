@@ -1,6 +1,6 @@
 """What ``cloudbench analyze`` prints for people: a verdict, totals and a table of flows.
 
-What may live here: the analysis' JSON into lines of text. What is not known is a dash, never a zero.
+What may live here: turning the analysis' JSON into lines of text. Unknown values are a dash, never a zero.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["MOST_FLOWS", "show", "size", "write_json"]
 
 MOST_FLOWS = 40
-"""So many are shown: those with the most wire bytes."""
+"""The number of flows shown: those with the most wire bytes."""
 _COLOURS = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}
 
 
 def size(count: float | None) -> str:
-    """Bytes for people: four digits at most, decimal units."""
+    """Returns a readable size: at most four digits, decimal units."""
     if count is None:
         return "-"
     for unit in ("B", "kB", "MB", "GB"):
@@ -43,9 +43,11 @@ def _seconds(value: float | None) -> str:
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.3f} s"
 
 
-def write_json(facts: Mapping[str, Any], notes: Sequence[str], flows: Iterable[Mapping[str, Any]], to: IO[str]) -> None:
-    """Write an analysis as one JSON document, each flow when its turn comes: all together may not fit the memory."""
-    to.write(json.dumps({**facts, "notes": notes}, indent=1)[:-2])
+def write_json(
+    summary: Mapping[str, Any], notes: Sequence[str], flows: Iterable[Mapping[str, Any]], to: IO[str]
+) -> None:
+    """Write an analysis as one JSON document, flow by flow, since all flows may not fit into memory."""
+    to.write(json.dumps({**summary, "notes": notes}, indent=1)[:-2])
     to.write(',\n "flows": [')
     for number, flow in enumerate(flows):
         to.write(f"{',' if number else ''}\n  {json.dumps(flow)}")
@@ -53,22 +55,24 @@ def write_json(facts: Mapping[str, Any], notes: Sequence[str], flows: Iterable[M
 
 
 def show(
-    facts: Mapping[str, Any], notes: Sequence[str], flows: Sequence[Mapping[str, Any]], console: Console | None = None
+    summary: Mapping[str, Any], notes: Sequence[str], flows: Sequence[Mapping[str, Any]], console: Console | None = None
 ) -> None:
     """Print an analysis: its ``summary``, and some of its ``flows``."""
     from rich.console import Console
     from rich.markup import escape
 
     class Pipe(Console):
-        """One that leaves it to the caller what happens when the reader has gone, and not ends the program."""
+        """A console that lets the caller handle a closed pipe instead of ending the program."""
 
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
     console = console or Pipe(highlight=False)
-    validity = facts["validity"]
-    duration = _seconds(facts["duration_s"])
-    console.print(f"[bold]{escape(facts['file'])}[/]  {facts['format']}, {facts['packets']:,} packets in {duration}")
+    validity = summary["validity"]
+    duration = _seconds(summary["duration_s"])
+    console.print(
+        f"[bold]{escape(summary['file'])}[/]  {summary['format']}, {summary['packets']:,} packets in {duration}"
+    )
     colour = _COLOURS[validity["verdict"]]
     console.print(f"[{colour}]{validity['verdict']}[/]" + (":" if validity["reasons"] else ""), end="")
     console.print(escape(" " + "; ".join(validity["reasons"])) if validity["reasons"] else "")
@@ -76,20 +80,20 @@ def show(
         console.print(f"[yellow]overhead unknown[/]: {escape(reason)}")
     for note in notes:
         console.print(f"[yellow]note[/]: {escape(note)}")
-    if facts["canary"] is not None:
-        found = len(facts["canary"]["found"])
-        console.print(f"canary sent in plain text: [bold]{facts['canary']['verdict']}[/] ({found} streams)")
+    if summary["canary"] is not None:
+        found = len(summary["canary"]["found"])
+        console.print(f"canary sent in plain text: [bold]{summary['canary']['verdict']}[/] ({found} streams)")
     console.print()
-    count = sum(each["flows"] for each in facts["roles"].values())
+    count = sum(each["flows"] for each in summary["roles"].values())
     if flows:
         clients = sorted({flow["client"] for flow in flows})
         who = clients[0] if len(clients) == 1 else f"each flow's client ({len(clients)} addresses)"
         console.print(f"up is what {who} sent")
-        console.print(_totals(facts, count))
-        console.print(_flows(flows, facts["first_s"]))
+        console.print(_totals(summary, count))
+        console.print(_flows(flows, summary["first_s"]))
     if count > len(flows):
         console.print(f"{count - len(flows):,} smaller flows are not shown; --json has them all")
-    for line in _rest(facts):
+    for line in _rest(summary):
         console.print(escape(line))
 
 
@@ -108,21 +112,21 @@ def _table(*columns: str, left: Sequence[str]) -> Table:
 _COUNTS = ("payload_up_bytes", "payload_down_bytes", "unique_up_bytes", "wire_up_bytes", "wire_down_bytes")
 
 
-def _totals(facts: Mapping[str, Any], flows: int) -> Table:
+def _totals(summary: Mapping[str, Any], flows: int) -> Table:
     table = _table(
         "role", "flows", "packets", "up", "down", "unique", "wire up", "wire down", "SYNs", "resent",
         left=("role",),
     )  # fmt: skip
-    for name, sums in sorted(facts["roles"].items(), key=lambda each: -each[1]["wire_up_bytes"]):
+    for name, sums in sorted(summary["roles"].items(), key=lambda each: -each[1]["wire_up_bytes"]):
         table.add_row(
             name, f"{sums['flows']:,}", f"{sums['packets']:,}", *(size(sums[key]) for key in _COUNTS),
             f"{sums['syns']:,}", f"{sums['retransmissions']:,}",
         )  # fmt: skip
-    if len(facts["roles"]) > 1:
+    if len(summary["roles"]) > 1:
         table.add_section()
         table.add_row(
-            "all", f"{flows:,}", f"{facts['flow_packets']:,}", *(size(facts[key]) for key in _COUNTS),
-            f"{facts['syns']:,}", f"{facts['retransmissions']:,}", style="bold",
+            "all", f"{flows:,}", f"{summary['flow_packets']:,}", *(size(summary[key]) for key in _COUNTS),
+            f"{summary['syns']:,}", f"{summary['retransmissions']:,}", style="bold",
         )  # fmt: skip
     return table
 
@@ -143,28 +147,28 @@ def _flows(flows: Sequence[Mapping[str, Any]], begin: float) -> Table:
     return table
 
 
-def _rest(facts: Mapping[str, Any]) -> list[str]:
+def _rest(summary: Mapping[str, Any]) -> list[str]:
     """The lines below the tables."""
     lines = []
     for label, value in (
-        ("start-up", _seconds(facts["start_up_s"])), ("completion", _seconds(facts["completion_s"])),
-        ("headers", size(facts["header_bytes"])), ("TUE", _ratio(facts["tue"])),
-        ("overhead", _ratio(facts["overhead"])),
+        ("start-up", _seconds(summary["start_up_s"])), ("completion", _seconds(summary["completion_s"])),
+        ("headers", size(summary["header_bytes"])), ("TUE", _ratio(summary["tue"])),
+        ("overhead", _ratio(summary["overhead"])),
     ):  # fmt: skip
         if value != "-":
             lines.append(f"{label}: {value}")
-    aside = {name: count for name, count in facts["not_in_flows"].items() if count and name != "wire_bytes"}
+    aside = {name: count for name, count in summary["not_in_flows"].items() if count and name != "wire_bytes"}
     if aside:
         parts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in aside.items())
         lines.append(f"packets in no flow: {parts}")
-    if facts["sentinels"]:
+    if summary["sentinels"]:
         lines.append(
-            f"{facts['sentinels']:,} sentinels of this program, which mark the capture's ends, are not counted"
+            f"{summary['sentinels']:,} sentinels of this program, which mark the capture's ends, are not counted"
         )
-    if facts["foreign_flows"]:
-        lines.append(f"{facts['foreign_flows']:,} flows of others are not counted")
-    if facts["cut_packets"]:
-        lines.append(f"{facts['cut_packets']:,} packets were cut by the snap length; sizes are those of the wire")
+    if summary["foreign_flows"]:
+        lines.append(f"{summary['foreign_flows']:,} flows of others are not counted")
+    if summary["cut_packets"]:
+        lines.append(f"{summary['cut_packets']:,} packets were cut by the snap length; sizes are those of the wire")
     return lines
 
 

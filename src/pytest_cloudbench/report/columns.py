@@ -1,6 +1,6 @@
-"""Rows of cells as lines that fit a terminal, and nothing of them lost.
+"""Rows of cells as lines that fit a terminal, without losing content.
 
-What may live here: how wide columns are, folding of cells, and tables that are continued below. What is in a cell is
+What may live here: how wide columns are, folding of cells, and tables that are continued below. The content of cells is
 ``table``'s.
 """
 
@@ -13,17 +13,17 @@ __all__ = ["fitted"]
 
 _GAP = "  "
 _WHOLE = 12
-"""Cells up to so many characters, such as ``12.5 ms``, are not folded at their spaces."""
+"""Cells up to this many characters, such as ``12.5 ms``, are not folded at their spaces."""
 _LONGEST_WORD = 24
-"""Longer ones, such as paths, are cut where nothing else helps."""
+"""Longer words, such as paths, are cut if nothing else helps."""
 
 _Row = Sequence[str]
 
 
 def fitted(rows: Sequence[_Row], width: int) -> list[str]:
-    """Lines of at most ``width`` characters for a row of titles and those below it.
+    """Returns lines of at most ``width`` characters for a row of titles and the rows below it.
 
-    Wide columns are folded; where that does not do, further columns follow in a second table below, which begins with
+    Wide columns are folded; if that is not enough, further columns follow in a second table below, which begins with
     the first column again.
     """
     tables: list[list[int]] = []
@@ -43,13 +43,13 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _least(cell: str) -> int:
-    """How narrow a cell can be folded."""
+    """Returns the smallest width that a cell can be folded to."""
     words = [cell] if len(cell) <= _WHOLE else cell.split()
     return min(_LONGEST_WORD, max(map(len, words), default=0))
 
 
 def _drawn(rows: Sequence[_Row], width: int) -> list[str]:
-    """One table: titles, a rule, and the rows, each as many lines as its highest cell."""
+    """Draw one table: titles, a rule, and the rows, each with as many lines as its tallest cell."""
     columns = list(zip(*rows, strict=True))
     natural = [max(map(len, column)) for column in columns]
     widths = [max(map(_least, column)) for column in columns]

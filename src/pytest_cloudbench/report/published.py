@@ -1,6 +1,6 @@
 """Published tables as text, each value in its own unit, and a run's values beside them.
 
-What may live here: tables into lines. What is not known is a dash, never a zero; a ratio to zero is none.
+What may live here: turning tables into lines. Unknown values are a dash, never a zero; there is no ratio to zero.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _measured(each: Measured, row: Row) -> str:
 
 
 def _difference(each: Measured, row: Row) -> str:
-    """In points of a share, in words of a verdict, else as a ratio where there is one."""
+    """Returns a share's difference in points, a verdict's in words, and otherwise the ratio if there is one."""
     if each.value is None:
         return "-"
     if row.unit == "%":

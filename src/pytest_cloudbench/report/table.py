@@ -1,6 +1,6 @@
 """The table at the end of a run, in the manner of the thesis's Table 4.2.
 
-What may live here: findings into lines of text. Throttling stands apart from failure, and what is not
+What may live here: turning findings into lines of text. Throttling is separate from failure, and what is not
 known is a dash, never a zero.
 """
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
-from pytest_cloudbench.expect import METRICS
+from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.columns import fitted
 
-__all__ = ["markup", "render"]
+__all__ = ["column", "markup", "render"]
 
 
 class _Finding(Protocol):
@@ -54,6 +54,23 @@ def _milliseconds(value: Any) -> str:
     return "-" if value is None else f"{value * 1e3:,.0f}" if value >= 0.1 else f"{value * 1e3:.1f}"
 
 
+def _megabytes(value: Any) -> str:
+    return "-" if value is None else f"{value / 1e6:,.2f}"
+
+
+_OF_UNIT: Mapping[str, Callable[[Any], str]] = {"s": _milliseconds, "fraction": _percent, "bytes/s": _megabytes}
+
+
+def _measured(key: str) -> _Column:
+    """Returns the column of a metric of one run, with the title and unit of its row in ``METRICS``."""
+    return METRICS[key].column, key, _OF_UNIT.get(METRICS[key].unit, _plain)
+
+
+def column(key: str) -> _Column:
+    """Returns title, key and format of a metric or fact, as every table shows it."""
+    return _measured(key) if key in METRICS and METRICS[key].column else _named(key)
+
+
 _NONE = ["no expectation"]
 
 _OF_UPLOADS = ("files", "lost", "loss_rate", "published_loss_rate", "silently_lost", "threads")
@@ -65,22 +82,20 @@ _COLUMNS: tuple[_Column, ...] = (
     ("sensors", "sensors", _count),
     ("interval s", "interval_s", lambda value: "-" if value is None else f"{value:g}"),
     ("lost", "lost", _count),
-    ("loss rate", "loss_rate", _percent),
+    _measured("loss_rate"),
     ("published", "published_loss_rate", _percent),
     ("throttled", "throttled", _count),
     ("failed", "failed", _count),
     ("corrupt", "corrupt", _count),
     ("silent", "silently_lost", _count),
-    ("p50 ms", "response_p50", _milliseconds),
-    ("p99 ms", "response_p99", _milliseconds),
-    ("late p99", "lateness_p99", _milliseconds),
+    *(_measured(name) for name, metric in METRICS.items() if metric.column and name != "loss_rate"),
 )
 
 
 def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list[str]:
     """Lines for a terminal of ``width`` columns: one table for each provider and test.
 
-    With a verbosity of -1 (``-q``) only doubts and what is not met stand below the tables, with -2 they stand alone.
+    With a verbosity of -1 (``-q``) only doubts and what is not met appear below the tables, with -2 only they appear.
     """
     lines: list[str] = []
     groups: dict[tuple[str, ...], list[_Finding]] = {}
@@ -89,7 +104,7 @@ def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list
         key = (finding.provider, test, finding.info.get("operation", ""), *finding.columns)
         groups.setdefault(key, []).append(finding)
     for (provider, test, *_), members in groups.items():
-        told = _remarks(members, is_short=verbosity < 0)
+        told = _remarks(members, width, is_short=verbosity < 0)
         if verbosity > -2 or told:
             title = _title(provider, test, members[0].info)
             lines += ["", *textwrap.wrap(title, width, subsequent_indent="  ", break_on_hyphens=False)]
@@ -107,7 +122,7 @@ _TONES = (
 
 
 def markup(line: str) -> Mapping[str, bool]:
-    """How a line of ``render`` is shown where there are colours: what fails is red, in doubt yellow, met green."""
+    """Returns the markup for a line of ``render`` in colour: what fails is red, in doubt yellow, met green."""
     return next((tone for pattern, tone in _TONES if pattern.match(line)), {})
 
 
@@ -118,7 +133,8 @@ def _title(provider: str, test: str, info: Mapping[str, Any]) -> str:
     parts += [f"{info['loop']} loop"] if info["loop"] else []
     parts += [operation] if operation != "put" else []
     if info["emulated"]:
-        parts.append("emulated: measures the client and the loopback")
+        how = "partly emulated" if info["emulated"] == "some" else "emulated"
+        parts.append(f"{how}: measures the client and the loopback")
     if info["time_scale"] != 1.0:
         parts.append(f"time scale {info['time_scale']:g}: times are not comparable")
     return ", ".join(parts)
@@ -128,19 +144,19 @@ def _table(members: Sequence[_Finding], width: int) -> list[str]:
     columns = _columns(members)
     rows = [[title for title, _, _ in columns]]
     for finding in members:
-        facts = {
+        known = {
             **finding.params, **finding.info, "published_loss_rate": finding.info["published"].get("loss_rate"),
         }  # fmt: skip
-        rows.append([show(facts.get(key)) for _, key, show in columns])
+        rows.append([show(known.get(key)) for _, key, show in columns])
     rows, left_out = _fitting(rows, width)
     return [
         *fitted(rows, width),
-        *([f"  left out, 0 or not known in all rows: {', '.join(left_out)}"] if left_out else []),
+        *([f"  columns omitted, 0 or unknown in all rows: {', '.join(left_out)}"] if left_out else []),
     ]
 
 
 def _columns(members: Sequence[_Finding]) -> list[_Column]:
-    """What a table shows: the columns that a conclusion names, or all that a row has a key for and that matter here."""
+    """Returns a table's columns: those that a conclusion names, or all relevant ones that a row has a key for."""
     if members[0].columns:
         params = [key for key in members[0].params if key not in members[0].columns]
         return [(key.replace("_", " "), key, _plain) for key in params] + [_named(key) for key in members[0].columns]
@@ -157,7 +173,7 @@ def _columns(members: Sequence[_Finding]) -> list[_Column]:
 
 
 def _varied(members: Sequence[_Finding], shown: Set[str]) -> list[_Column]:
-    """Parameters that tell the rows apart and have no column yet."""
+    """Returns parameters that distinguish the rows and have no column yet."""
     params = [key for key in members[0].params if key not in shown]
     return [
         (key.replace("_", " "), key, _plain)
@@ -167,7 +183,7 @@ def _varied(members: Sequence[_Finding], shown: Set[str]) -> list[_Column]:
 
 
 def _named(key: str) -> _Column:
-    """A column of a conclusion, shown in the unit of its metric."""
+    """Returns a column of a conclusion, shown in the unit of its metric."""
     unit = METRICS[key].unit if key in METRICS else ""
     title = key.replace("_", " ").removesuffix(" per s") + (" /s" if key.endswith("_per_s") else "")
     if unit == "s" or (not unit and key.endswith("_s") and not key.endswith("_per_s")):
@@ -175,17 +191,17 @@ def _named(key: str) -> _Column:
     if unit == "fraction" or (not unit and key.endswith(_RATIO_ENDS)):
         return title, key, _if_number(_percent)
     if unit == "bytes/s":
-        return f"{title} MB/s", key, _if_number(lambda value: f"{value / 1e6:,.2f}")
+        return f"{title} MB/s", key, _if_number(_megabytes)
     return title, key, _plain
 
 
 def _if_number(show: Callable[[Any], str]) -> Callable[[Any], str]:
-    """A fact of a suite may have any name, and be a text."""
+    """Format numbers only: a suite's fact may have any name, and may be a text."""
     return lambda value: show(value) if isinstance(value, (int, float)) else _plain(value)
 
 
 def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], list[str]]:
-    """On a narrow terminal, leave out columns in which there is nothing but zeros; which ones."""
+    """On a narrow terminal, omit columns that hold only zeros. Returns the rows and the omitted titles."""
     left_out: list[str] = []
     for title in ("silent", "corrupt", "failed", "published"):
         needed = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
@@ -197,9 +213,17 @@ def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], list[s
     return rows, left_out
 
 
-def _remarks(members: Sequence[_Finding], *, is_short: bool) -> list[str]:
-    """Everything that must be read beside the numbers, each once; or only what makes them doubtful or broken."""
-    remarks: dict[str, None] = {}
+def _said(info: Mapping[str, Any]) -> Iterator[str]:
+    """Yields for each kind of error how often it occurred, and what the provider said first."""
+    for kind, told in info.get("error_details", {}).items():
+        count, first = told["count"], told["said"][0]
+        of = "" if first["count"] == count else f", {first['count']:,} of them"
+        yield f"{kind} {count:,} x{of}: {first['detail']}"
+
+
+def _remarks(members: Sequence[_Finding], width: int, *, is_short: bool) -> list[str]:
+    """Returns all remarks to read beside the numbers, each once; or only those on doubts and broken claims."""
+    remarks, said = dict[str, None](), dict[str, None]()
     met = 0
     for finding in members:
         info, label = finding.info, finding.nodeid.partition("[")[2].replace("]#", " ").removesuffix("]")
@@ -210,15 +234,17 @@ def _remarks(members: Sequence[_Finding], *, is_short: bool) -> list[str]:
         met += len(info["expectations"]) - len(told) if info["expectations"] != _NONE else 0
         remarks |= dict.fromkeys(f"! {label}: {doubt}" for doubt in info["doubts"])
         remarks |= dict.fromkeys(f"note: {note}" for note in info["notes"] if not is_short)
+        said |= dict.fromkeys(f"{label}: {line}" for line in _said(info))
         remarks |= dict.fromkeys(f"  {label}: {line}" for line in told)
         if "source" in info["published"] and not is_short:
             remarks[f"  published: {info['published']['source']}"] = None
     if is_short:
         return list(remarks)
+    words = [line for text in said for line in textwrap.wrap(f"  {text}", width, subsequent_indent="    ")]
     if met:
         remarks[f"  {met} expectation{'s' * (met > 1)} met"] = None
     if any(finding.info["expectations"] == _NONE for finding in members):
         remarks["  no expectation for the others" if met else "  no expectation"] = None
     if any(finding.info.get("digest_checked") is False for finding in members):
         remarks["note: sizes were compared, not content: this provider lists no digest"] = None
-    return list(remarks)
+    return [*words, *remarks]

@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.baseline import Stored
+from pytest_cloudbench.judge.baseline import Stored
 from pytest_cloudbench.model import ResultsError, UsageError
 
 __all__ = [
@@ -40,11 +40,11 @@ __all__ = [
 ]
 
 _NUMBERED = "[0-9][0-9][0-9][0-9]_"
-"""Files of runs, as pytest-benchmark names them; others in its folder, such as published tables, are none."""
+"""Files of runs, as pytest-benchmark names them; other files in its folder, such as published tables, are not runs."""
 
 _LARGEST_BYTES = 256 * 1024 * 1024
 _READ_BYTES = 32 * 1024 * 1024
-"""How much of stored runs is read, the latest first: three seconds, and memory that a controller has."""
+"""How much of the stored runs is read, latest first: what takes three seconds and fits a controller's memory."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Runs:
     """Runs that were stored.
 
     Attributes:
-        named: what the user has named, or nothing.
+        named: the run that the user named, or nothing.
         files: each file's name, and its entries' ``extra_info`` by their full names; the latest last.
         unreadable: names of files that could not be read.
     """
@@ -67,17 +67,17 @@ class Runs:
 
 
 def _session(config: pytest.Config) -> Any:
-    """pytest-benchmark's session object, or None where its plugin is switched off."""
+    """Returns pytest-benchmark's session object, or None if its plugin is switched off."""
     return getattr(config, "_benchmarksession", None)
 
 
 def is_loaded(config: pytest.Config) -> bool:
-    """Whether pytest-benchmark is there: without it nothing is stored."""
+    """Returns whether pytest-benchmark is loaded: without it nothing is stored."""
     return _session(config) is not None
 
 
 def storage(config: pytest.Config) -> Path | None:
-    """The folder where pytest-benchmark keeps its files, where it is a folder."""
+    """Returns the folder where pytest-benchmark keeps its files, if its storage is a folder."""
     session = _session(config)
     return getattr(session.storage, "path", None) if session else None
 
@@ -105,7 +105,7 @@ def write_entry(
     path: Path, *, name: str, fullname: str, params: Mapping[str, Any], extra_info: dict[str, Any],
     data_s: Sequence[float],
 ) -> None:  # fmt: skip
-    """Write a file of pytest-benchmark's with one entry, outside any session. Raises OSError."""
+    """Write a pytest-benchmark file with one entry, outside any session. Raises OSError."""
     import pytest_benchmark
 
     entry = _made(name, fullname, params, extra_info, data_s).as_dict(include_data=False)
@@ -125,7 +125,7 @@ def _made(
     name: str, fullname: str, params: Mapping[str, Any], extra_info: dict[str, Any], data_s: Sequence[float],
     group: str | None = None, iterations: int = 1, options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:  # fmt: skip
-    """An entry as pytest-benchmark's session holds them."""
+    """Returns an entry in the form that pytest-benchmark's session holds."""
     fixture = SimpleNamespace(
         name=name, fullname=fullname, group=group, param=name.partition("[")[2].removesuffix("]") or None,
         params=dict(params) or None, extra_info=extra_info, cprofile_stats=None, has_error=False,
@@ -138,7 +138,7 @@ def _made(
 
 @cache
 def _entry_class() -> type[Any]:
-    """pytest-benchmark's entry, whose rounds are an array: 8 bytes each instead of 32, and a list only in JSON."""
+    """Returns an entry class whose rounds are an array: 8 bytes each instead of 32, and a list only in JSON."""
     from pytest_benchmark.stats import Metadata
 
     class Entry(Metadata):
@@ -153,12 +153,12 @@ def _entry_class() -> type[Any]:
 
 
 def _quantiles(data: array[float]) -> dict[str, Any]:
-    """What pytest-benchmark would find in sorted lists that stay (100 bytes per round), by the same formulas."""
+    """Compute, by the same formulas, what pytest-benchmark would compute from sorted lists (100 bytes per round)."""
     ordered = array("d", sorted(data))
     rounds, n = len(ordered), len(ordered) // 4
 
     def middle(first: int, last: int) -> float:
-        """The median of a part of what is ordered."""
+        """Returns the median of a slice of the sorted data."""
         half, odd = divmod(last - first, 2)
         return ordered[first + half] if odd else (ordered[first + half - 1] + ordered[first + half]) / 2
 
@@ -178,8 +178,8 @@ def _quantiles(data: array[float]) -> dict[str, Any]:
 def save(config: pytest.Config, default_name: str | None) -> bool:
     """Save now what pytest-benchmark was asked to save, so that a full disk is one line and not a crash.
 
-    ``default_name`` is the name to save under where the user asked for none; with None nothing is saved then.
-    Returns whether entries are in the storage now.
+    ``default_name`` is the name to save under if the user gave none; if it is None, nothing is saved then.
+    Returns whether entries are now in the storage.
 
     Raises ResultsError.
     """
@@ -203,10 +203,10 @@ def save(config: pytest.Config, default_name: str | None) -> bool:
 
 
 def stored_runs(config: pytest.Config) -> Runs:
-    """The runs that gates compare with: those that ``--benchmark-compare`` names, else all that are stored.
+    """Returns the runs that gates compare with: those that ``--benchmark-compare`` names, otherwise all stored ones.
 
-    Of those that nobody has named, only the latest are read, up to a bound. Files that cannot be read are left out, and
-    counted. Raises UsageError where one is named, or none is found.
+    If none is named, only the latest are read, up to a bound. Files that cannot be read are omitted and
+    counted. Raises UsageError if one of them is named, or none is found.
     """
     session = _session(config)
     if session is None:
@@ -239,7 +239,7 @@ def stored_runs(config: pytest.Config) -> Runs:
 
 
 def _document(path: Path) -> Any:
-    """A stored run, whatever somebody has put in its place. Raises ResultsError."""
+    """Read a stored run; the file may hold anything. Raises ResultsError."""
     try:
         found = path.stat()
         if not S_ISREG(found.st_mode):

@@ -1,4 +1,4 @@
-"""What a run may leave on a provider: written down before it is made, crossed out when it is seen to be gone.
+"""What a run may leave on a provider: noted before it is made, crossed out once it is known to be gone.
 
 What may live here: one append-only file in the user's state folder, and the folders of runs that it names. A run has
 one folder at the top of a provider, ``/cloudbench-RUN``. In it, before anything else, is a marker with the run's name:
@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -19,12 +19,12 @@ from typing import IO
 
 from pytest_cloudbench import opening
 from pytest_cloudbench.drivers.base import Driver
-from pytest_cloudbench.model import CloudError, ErrorKind, ResultsError
+from pytest_cloudbench.model import CloudError, Entry, ErrorKind, ResultsError
 from pytest_cloudbench.payload.contents import Literal
 
 __all__ = [
-    "MARKER", "Left", "claim", "forget", "journal_path", "marker_beside", "note", "pending", "release", "remove",
-    "run_of",
+    "MARKER", "LeftFolder", "claim", "cleaning", "forget", "journal_path", "marker_beside", "note", "pending",
+    "release", "remove", "run_of",
 ]  # fmt: skip
 
 MARKER = "cloudbench-run"
@@ -36,10 +36,10 @@ _FOLDER = re.compile(r"/cloudbench-([A-Za-z0-9][A-Za-z0-9._-]{0,99})")
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A run's folder that may still be there, and where: a provider's spec that means the same from any folder.
+class LeftFolder:
+    """A run's folder that may still exist, and its provider's spec, which is valid from any working folder.
 
-    ``owner`` is the process whose run it is, as ``results.owner`` describes it; empty where that is not known.
+    ``owner`` is the process whose run it is, as ``results.owner`` describes it; empty if that is not known.
     """
 
     provider: str
@@ -48,7 +48,7 @@ class Left:
 
 
 def journal_path() -> Path:
-    """The journal's file; ``CLOUDBENCH_JOURNAL`` names another one."""
+    """Returns the journal's file; ``CLOUDBENCH_JOURNAL`` names another one."""
     chosen = os.environ.get("CLOUDBENCH_JOURNAL")
     if chosen:
         return Path(chosen)
@@ -63,12 +63,12 @@ def note(provider: str, folder: str, owner: str = "") -> None:
 
 
 def forget(provider: str, folder: str) -> None:
-    """Cross out a folder that is gone; with the last one the file becomes empty."""
+    """Cross out a folder that is gone; the file becomes empty after the last one."""
     _append({"provider": provider, "folder": folder, "removed": True})
 
 
-def pending() -> tuple[list[Left], list[str]]:
-    """What has not been removed, oldest first; and what is wrong with the file, a sentence for each line."""
+def pending() -> tuple[list[LeftFolder], list[str]]:
+    """Returns what has not been removed, oldest first, and what is wrong with the file, a sentence for each line."""
     try:
         with opening.regular_file(journal_path(), _MOST_BYTES) as file:
             return _read(file)
@@ -78,14 +78,29 @@ def pending() -> tuple[list[Left], list[str]]:
         return [], [f"{journal_path()}: {error.strerror}"]
 
 
+@contextlib.contextmanager
+def cleaning(wait: Callable[[], None]) -> Iterator[None]:
+    """Be the only process on this machine that removes what the journal names; ``wait`` is called if another one does.
+
+    Read what is ``pending`` after that. If there is no journal, or no lock, there is no waiting.
+    """
+    path = journal_path()
+    with contextlib.ExitStack() as stack:
+        if path.exists():
+            with contextlib.suppress(OSError):  # a folder that cannot be written
+                file = stack.enter_context(opening.regular_log(path.with_name(f"{path.name}.lock"), _MOST_BYTES))
+                stack.enter_context(_locked(file, wait))
+        yield
+
+
 def run_of(folder: str) -> str:
-    """The run that a folder is named after; empty where it has not a run's name."""
+    """Returns the run that a folder is named after; empty if it does not have a run's name."""
     found = _FOLDER.fullmatch(folder)
     return found[1] if found else ""
 
 
 def marker_beside(folder: str) -> str:
-    """The name of a marker beside a run's folder, where all that is in the folder is what a sync client mirrors.
+    """Returns the name of a marker beside a run's folder, for a folder whose whole content a sync client mirrors.
 
     Most clients ignore such a name.
     """
@@ -98,7 +113,9 @@ def marker_beside(folder: str) -> str:
 def claim(driver: Driver, provider: str, folder: str, owner: str) -> None:
     """Make a run's folder, with its marker; it is in the journal first. Raises CloudError and ResultsError."""
     note(provider, folder, owner)
-    driver.put(f"{folder}/{MARKER}", Literal(run_of(folder).encode()))
+    marker, run = f"{folder}/{MARKER}", run_of(folder)
+    if driver.capabilities.overwrites or not _holds(driver, marker, run):  # each test of a run claims its folder
+        driver.put(marker, Literal(run.encode()))
 
 
 def release(driver: Driver, provider: str, folder: str) -> None:
@@ -111,8 +128,8 @@ def release(driver: Driver, provider: str, folder: str) -> None:
         forget(provider, folder)
 
 
-def remove(driver: Driver, left: Left) -> str:
-    """Remove what a run has left with all it holds, and cross it out when it is gone. Raises CloudError.
+def remove(driver: Driver, left: LeftFolder) -> str:
+    """Remove a folder that a run left, with all it holds, and cross it out when it is gone. Raises CloudError.
 
     Returns why it was left alone, or an empty text.
     """
@@ -125,19 +142,26 @@ def remove(driver: Driver, left: Left) -> str:
         if not is_beside and not _holds(driver, inside, run):
             return f"has no marker of run {run}: left alone, since it may not be a run's; look at it yourself"
         with _missing_is_fine():
+            paths = {"/".join(entry.path.split("/")[:3]) for entry in driver.list(left.folder)} - {inside}
             # The marker goes last: what is interrupted here can be gone on with.
-            for path in {"/".join(entry.path.split("/")[:3]) for entry in driver.list(left.folder)} - {inside}:
-                driver.delete(path)
-            driver.delete(left.folder)
+            for path in [*paths, left.folder]:
+                with _missing_is_fine():  # another machine cleans, too
+                    driver.delete(path)
         if not _is_gone(driver, left.folder):
             return "is still there"
     if is_beside:
-        driver.delete(beside)
+        with _missing_is_fine():
+            driver.delete(beside)
     forget(left.provider, left.folder)
     return ""
 
 
 def _is_gone(driver: Driver, folder: str) -> bool:
+    if not driver.capabilities.folders:  # a folder is what its files' keys begin with
+        left: list[Entry] = []
+        with _missing_is_fine():
+            left += islice(driver.list(folder), 1)
+        return not left
     try:
         driver.stat(folder)
     except CloudError as error:
@@ -148,7 +172,7 @@ def _is_gone(driver: Driver, folder: str) -> bool:
 
 
 def _holds(driver: Driver, path: str, run: str) -> bool:
-    """Whether the marker is there, and of this run."""
+    """Returns whether the marker exists and belongs to this run."""
     content = b""
     try:
         for piece in driver.get(path):
@@ -173,15 +197,15 @@ def _missing_is_fine() -> Iterator[None]:
 # --- the file -----------------------------------------------------------------------------------------
 
 
-def _read(file: IO[bytes]) -> tuple[list[Left], list[str]]:
-    left: dict[Left, None] = {}
+def _read(file: IO[bytes]) -> tuple[list[LeftFolder], list[str]]:
+    left: dict[LeftFolder, None] = {}
     problems = []
     for number, line in enumerate(file.read(_MOST_BYTES).split(b"\n"), 1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
-            found = Left(entry["provider"], entry["folder"], entry.get("owner", ""))
+            found = LeftFolder(entry["provider"], entry["folder"], entry.get("owner", ""))
             removed = entry.get("removed", False)
             if {type(found.provider), type(found.folder), type(found.owner)} != {str}:
                 raise TypeError("provider, folder and owner are texts")
@@ -214,13 +238,21 @@ def _append(entry: dict[str, object]) -> None:
 
 
 @contextlib.contextmanager
-def _locked(file: IO[bytes]) -> Iterator[None]:
-    """Agents and runs write one after another: none may empty the file while another one adds to it."""
+def _locked(file: IO[bytes], wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Lock the file for this process; ``wait`` is called before it has to wait.
+
+    Agents and runs write one at a time: none may empty the journal while another one adds to it.
+    """
     try:
         import fcntl
     except ImportError:  # Windows: a line is written at once
         yield
         return
-    with contextlib.suppress(OSError):  # a file system without locks
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        wait()
         fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:  # a file system without locks
+        pass
     yield

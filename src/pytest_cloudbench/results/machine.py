@@ -1,6 +1,6 @@
 """Which machine measured: what tells apart machines whose times must not be compared.
 
-What may live here: one line from what the system says of itself. A host's name is no part of it: in CI each run has
+What may live here: one line from what the system says about itself. It excludes the host's name: in CI each run has
 another.
 """
 
@@ -32,7 +32,7 @@ def _model() -> str:
 
 
 def cpu_ticks() -> tuple[int, int] | None:
-    """Busy and all clock ticks of all CPUs of this machine since it started; None where the system does not say."""
+    """Returns busy and all clock ticks of this machine's CPUs since it started; None if the system does not say."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             ticks = [int(word) for word in file.readline().split()[1:9]]

@@ -2,10 +2,12 @@
 
 What may live here: the log's writer and reader, and the Parquet schema. A killed agent
 loses at most what happened after its last flush (a quarter of a second). A full disk moves the log to
-another place instead of losing a record, and a log whose file is taken away is written again.
+another place instead of losing a record, and a log whose file is removed or replaced is written again.
 
-Log schema 1: one JSON line (``schema``, ``agent``, ``experiment``), then records as ``records.pack`` makes them.
-Parquet schema 1: the fields of ``Op``, enumerations as text, digest as hexadecimal text.
+Log schema 2: one JSON line (``schema``, ``agent``, ``experiment``), then records as ``records.pack`` makes them, and
+the texts of their details. Schema 1 had no details and no requests.
+Parquet schema 2: the fields of ``Op``, enumerations as text, digest as hexadecimal text. Schema 1 had neither
+``detail`` nor ``requests``. Both are read.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import tempfile
 import threading
 from collections import deque
@@ -21,9 +24,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from pytest_cloudbench import redact
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.records import (
     BLOCK_RECORDS,
+    FORMER_BYTES,
     KINDS,
     OUTCOMES,
     RECORD_BYTES,
@@ -31,20 +36,31 @@ from pytest_cloudbench.records import (
     OpTable,
     codes,
     pack,
+    pack_text,
+    parted,
     response_s,
     values,
+    widened,
 )
 from pytest_cloudbench.results import parquet
 
 __all__ = ["LOG_SCHEMA", "PARQUET_SCHEMA", "OpLog", "read_log", "read_parquet", "write_parquet"]
 
-LOG_SCHEMA = 1
-PARQUET_SCHEMA = 1
+LOG_SCHEMA = 2
+PARQUET_SCHEMA = 2
 
 _FLUSH_S = 0.25
 _COPY_BYTES = 1024 * 1024
 _HEAD_BYTES = 1 << 20
-"""The first line is never longer."""
+"""The maximum length of the first line."""
+_MOST_DETAILS = 250
+"""So many different details are kept in one log; a provider that numbers its errors must not fill the disk."""
+_OTHER_DETAIL = f"(not kept: the agent had {_MOST_DETAILS} different ones before)"
+_DETAIL_CHARACTERS = 200
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Of a Python object, which libraries show in their messages: no two would be equal."""
+_LONGEST_DETAIL = 8192
+"""The maximum number of characters examined in a longer text."""
 _TEXTS: Mapping[str, Sequence[Any]] = {"verb": VERBS, "outcome": OUTCOMES, "kind": KINDS}
 _FIELDS = Op.__slots__
 
@@ -54,14 +70,14 @@ class OpLog:
 
     Args:
         path: the file; its folder is created.
-        header: facts for the first line.
+        header: content of the first line.
         progress: called about four times a second with the number of records, of those throttled, of others that did
             not succeed, and response times in seconds: those of a sample of the operations that succeeded since the
             last call.
-        moved: called with the new place when the log has to go on elsewhere.
+        moved: called with the new path when the log has to continue elsewhere.
 
     Attributes:
-        samples: how many response times ``progress`` gets at most.
+        samples: the most response times that ``progress`` gets.
     """
 
     samples = 64
@@ -75,6 +91,7 @@ class OpLog:
         self.count = self.throttled = self.failed = 0
         self._progress, self._on_move = progress, moved
         self._pending: deque[bytes] = deque()
+        self._details, self._texts, self._details_lock = dict[str, int](), [""], threading.Lock()
         self._closing = threading.Event()
         self._unwritten = bytearray(json.dumps({"schema": LOG_SCHEMA, **header}).encode() + b"\n")
         self._failure: ResultsError | None = None
@@ -107,7 +124,7 @@ class OpLog:
             self._file.close()
 
     def stop(self) -> None:
-        """All records are written, and no more will come; the file stays open until the context is left.
+        """All records are written, and no more will follow; the file stays open until the context ends.
 
         Raises ResultsError when they cannot be written.
         """
@@ -117,8 +134,11 @@ class OpLog:
             self._flush()
 
     def record(self, op: Op) -> None:
-        """Keep one finished operation. Raises ResultsError when records cannot be written any more."""
-        self._pending.append(pack(op))
+        """Keep one finished operation. Raises ResultsError if records can no longer be written.
+
+        Its detail is kept as one short line without secrets and control characters.
+        """
+        self._pending.append(pack(op, self._number(op.detail) if op.detail else 0))
         self.count += 1  # a progress figure: a race between threads costs a count here, never a record
         if op.outcome is Outcome.THROTTLED:
             self.throttled += 1
@@ -126,6 +146,22 @@ class OpLog:
             self.failed += 1
         if self._failure is not None:
             raise self._failure
+
+    def _number(self, detail: str) -> int:
+        """Returns the number of a detail's text, which is written before the first record that uses it."""
+        detail = _ADDRESS.sub("", detail[:_LONGEST_DETAIL])
+        with self._details_lock:
+            number = self._details.get(detail)
+            if number is None:
+                is_full = len(self._details) >= _MOST_DETAILS
+                text = _OTHER_DETAIL if is_full else _one_line(redact.clean(detail))
+                if text not in self._texts:
+                    self._texts.append(text)
+                    self._pending.extend(pack_text(len(self._texts) - 1, text))
+                number = self._texts.index(text)
+                if not is_full:
+                    self._details[detail] = number
+        return number
 
     def _flush_until_closed(self) -> None:
         while not self._closing.wait(_FLUSH_S):
@@ -139,7 +175,7 @@ class OpLog:
                 self._progress(self.count, self.throttled, self.failed, recent_s)
 
     def _recent_s(self) -> list[float]:
-        """Response times of what waits to be written, evenly sampled: a look costs the same at any rate."""
+        """Returns response times of records waiting to be written, evenly sampled: the cost is the same at any rate."""
         count = len(self._pending)  # only this thread takes any away
         records = (self._pending[at] for at in range(0, count, -(-count // self.samples) or 1))
         return [taken_s for record in records if (taken_s := response_s(record)) is not None]
@@ -157,7 +193,7 @@ class OpLog:
             self._write_again()
 
     def _is_taken_away(self) -> bool:
-        """Whether the file is not where it was opened: removed, or moved away, or another one is in its place."""
+        """Returns whether the file is no longer where it was opened: removed, moved away, or replaced by another."""
         try:
             return not os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
         except (FileNotFoundError, NotADirectoryError):
@@ -166,7 +202,7 @@ class OpLog:
             return False
 
     def _write_again(self) -> None:
-        """Write all records so far to a new file at the same place, or elsewhere. The one that is open has them."""
+        """Write all records so far, which the open file still has, to a new file at the same place or elsewhere."""
         reason = "was removed, moved or replaced in mid-run"
         try:
             file = self._open(self.path, "xb")
@@ -182,7 +218,7 @@ class OpLog:
         self._go_on(file, self.path, f"{self.path}: {reason}; all records were written there again")
 
     def _move(self, reason: str) -> None:
-        """Go on in the system's temporary folder with all records so far. Raises ResultsError if that is full too."""
+        """Continue in the system's temporary folder with all records so far. Raises ResultsError if it is full too."""
         former = self.path
         if self._moved:
             raise ResultsError(f"{former}: {reason}; free some space and run again")
@@ -204,7 +240,7 @@ class OpLog:
         self._on_move(target)
 
     def pieces(self) -> Iterator[bytes]:
-        """All that is written, some of it at a time: for where this file cannot be read."""
+        """Yields everything written, piece by piece, for a host that cannot read this file."""
         with self.path.open("rb") as file:
             while piece := file.read(_COPY_BYTES):
                 yield piece
@@ -223,30 +259,67 @@ class OpLog:
             self.notes.append(note)
 
 
-class _Log:
-    """The records of a log, read from the file block by block; those that it holds now."""
+def _one_line(text: str) -> str:
+    """Returns a text for people: short, on one line, and without terminal control characters."""
+    line = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in " ".join(text.split())
+    )
+    return line if len(line) <= _DETAIL_CHARACTERS else f"{line[: _DETAIL_CHARACTERS - 3]}..."
 
-    def __init__(self, path: Path, start_byte: int, count: int) -> None:
-        self._path, self._start_byte, self._count = path, start_byte, count
+
+def _ops_of(block: bytearray) -> bytearray:
+    return parted(block)[0]
+
+
+class _Log:
+    """The records that a log holds now, read from the file block by block.
+
+    Raises ResultsError for records that no version wrote.
+    """
+
+    def __init__(self, path: Path, schema: int, start_byte: int, size_bytes: int) -> None:
+        self._path, self._start_byte = path, start_byte
+        self._record_bytes = FORMER_BYTES if schema == 1 else RECORD_BYTES
+        self._all = (size_bytes - start_byte) // self._record_bytes
+        self._count, texts, most = 0, dict[int, bytes](), 0
+        for block in self._raw():
+            ops, pieces = parted(block)
+            for number, piece in pieces:
+                texts[number] = texts.get(number, b"") + piece
+            if any(max(codes(ops, name), default=0) >= len(meanings) for name, meanings in _TEXTS.items()):
+                raise ResultsError(f"{path}: holds records that no version has written")
+            most = max([most, *values(ops, "detail")])
+            self._count += len(ops) // RECORD_BYTES
+        if most > len(texts) or set(texts) != set(range(1, len(texts) + 1)):
+            raise ResultsError(f"{path}: holds records that no version has written")
+        found = (texts[number].decode(errors="replace") for number in range(1, len(texts) + 1))
+        self.details = ("", *map(_one_line, found))
 
     def __len__(self) -> int:
         return self._count
 
     def blocks(self) -> Iterator[bytearray]:
+        # No loop here, and no name for a block in ``_raw``: that would keep one while the next is read.
+        return filter(None, map(_ops_of, self._raw()))
+
+    def _raw(self) -> Iterator[bytearray]:
+        """All records, including those of texts."""
+        size_bytes, made = self._record_bytes, widened if self._record_bytes == FORMER_BYTES else bytearray
         try:
             with self._path.open("rb") as file:
                 file.seek(self._start_byte)
-                for first in range(0, self._count, BLOCK_RECORDS):
-                    yield bytearray(file.read(min(BLOCK_RECORDS, self._count - first) * RECORD_BYTES))
+                for first in range(0, self._all, BLOCK_RECORDS):
+                    length = min(BLOCK_RECORDS, self._all - first) * size_bytes
+                    yield made(file.read(length))
         except OSError as error:
             raise ResultsError(f"{self._path}: cannot be read: {error.strerror}") from error
 
 
 def read_log(path: Path) -> OpTable:
-    """Read a log, also one whose writer was killed: a torn last record is left out.
+    """Read a log, even if its writer was killed: a torn last record is omitted.
 
-    The records stay in the file, and are read from it whenever the table is. Raises ResultsError, now or then, when
-    it cannot be read, and now when it is not an operation log of a known schema.
+    The records stay in the file, and are read whenever the table is read. Raises ResultsError, now or then, if
+    the file cannot be read, and now if it is not an operation log of a known schema.
     """
     try:
         with path.open("rb") as file:
@@ -260,18 +333,14 @@ def read_log(path: Path) -> OpTable:
         schema = json.loads(head)["schema"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ResultsError(f"{path}: is not an operation log") from error
-    if schema != LOG_SCHEMA:
-        raise ResultsError(f"{path}: has log schema {schema}; this version reads {LOG_SCHEMA}")
-    table = OpTable(_Log(path, len(head), (size_bytes - len(head)) // RECORD_BYTES))
-    for block in table.blocks():
-        if any(max(codes(block, name)) >= len(meanings) for name, meanings in _TEXTS.items()):
-            raise ResultsError(f"{path}: holds records that no version has written")
-    return table
+    if schema not in (1, LOG_SCHEMA):
+        raise ResultsError(f"{path}: has log schema {schema}; this version reads 1 to {LOG_SCHEMA}")
+    return OpTable(_Log(path, schema, len(head), size_bytes))
 
 
-def write_parquet(table: OpTable, path: Path, facts: Mapping[str, str]) -> None:
-    """Write all records of one experiment; ``facts`` become the file's metadata. Raises ResultsError."""
-    metadata = {"cloudbench_schema": str(PARQUET_SCHEMA), **facts}
+def write_parquet(table: OpTable, path: Path, metadata: Mapping[str, str]) -> None:
+    """Write all records of one experiment, and the file's metadata. Raises ResultsError."""
+    metadata = {"cloudbench_schema": str(PARQUET_SCHEMA), **metadata}
     partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -285,15 +354,15 @@ def write_parquet(table: OpTable, path: Path, facts: Mapping[str, str]) -> None:
 
 
 def _groups(table: OpTable) -> Iterator[list[list[Any]]]:
-    """The fields of so many records at a time as make a group of rows; logs of fifty agents have shorter blocks."""
+    """Yields the fields of one row group of records at a time, since logs of fifty agents have shorter blocks."""
     waiting = bytearray()
     for block in table.blocks():
         waiting += block
         if len(waiting) >= BLOCK_RECORDS * RECORD_BYTES:
-            yield [values(waiting, name) for name in _FIELDS]
+            yield [table.values(waiting, name) for name in _FIELDS]
             waiting = bytearray()
     if waiting:
-        yield [values(waiting, name) for name in _FIELDS]
+        yield [table.values(waiting, name) for name in _FIELDS]
 
 
 def _column(name: str) -> parquet.Column:
@@ -301,6 +370,10 @@ def _column(name: str) -> parquet.Column:
         return parquet.Column(name, parquet.DOUBLE, is_optional=True)
     if name == "digest":
         return parquet.Column(name, parquet.TEXT, text_of=bytes.hex)
+    if name == "detail":
+        return parquet.Column(name, parquet.TEXT)
+    if name == "requests":
+        return parquet.Column(name, parquet.INT64, is_optional=True)
     if name in _TEXTS:
         return parquet.Column(name, parquet.TEXT, is_optional=name == "kind", text_of=_text_of)
     return parquet.Column(name, parquet.INT64)
@@ -319,8 +392,13 @@ def read_parquet(path: Path) -> OpTable:
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read: {error.strerror or error}") from error
     schema = metadata.get("cloudbench_schema", "none")
-    if schema != str(PARQUET_SCHEMA):
-        raise ResultsError(f"{path}: has records schema {schema}; this version reads {PARQUET_SCHEMA}")
+    if schema not in ("1", str(PARQUET_SCHEMA)):
+        raise ResultsError(f"{path}: has records schema {schema}; this version reads 1 to {PARQUET_SCHEMA}")
+    if schema == "1":
+        count = len(columns.get("verb", ()))
+        columns |= {"detail": [""] * count, "requests": [None] * count}
+    if lacking := [name for name in _FIELDS if name not in columns]:
+        raise ResultsError(f"{path}: has no column {lacking[0]!r}; expected records of an experiment")
     columns["verb"] = [Verb(value) for value in columns["verb"]]
     columns["outcome"] = [Outcome(value) for value in columns["outcome"]]
     columns["kind"] = [None if value is None else ErrorKind(value) for value in columns["kind"]]
@@ -329,7 +407,7 @@ def read_parquet(path: Path) -> OpTable:
 
 
 def _read_foreign(path: Path, why: Exception) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """Read a file that another program has written, or an early version of this one, where pyarrow is installed."""
+    """Read a file that another program, or an early version of this one, wrote; this needs pyarrow."""
     try:
         import pyarrow
         from pyarrow import parquet as arrow

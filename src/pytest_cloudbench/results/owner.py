@@ -1,4 +1,4 @@
-"""Whose files are these, and does that process still live? Told by host, boot, namespace, pid and start, never by age.
+"""Whose files these are, and whether that process still lives: by host, boot, namespace, pid and start, never by age.
 
 What may live here: the description of a process, and looking for it. Imported by fifty agents: keep it light.
 """
@@ -16,7 +16,7 @@ __all__ = ["lives", "owner_text"]
 
 @cache
 def owner_text() -> str:
-    """This process, so that another one can tell later whether it still lives: host, boot, namespace, pid, start."""
+    """Describe this process, so that another one can tell whether it still lives: host, boot, namespace, pid, start."""
     return json.dumps([platform.node(), _boot(), _pid_namespace(), os.getpid(), _start_ticks(os.getpid())])
 
 
@@ -35,7 +35,7 @@ def _pid_namespace() -> str:
 
 
 def _start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 where there is none, or the system does not say."""
+    """Returns when a process started, in clock ticks since boot; 0 if there is none, or the system does not say."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return 0 if fields[0] in "ZX" else int(fields[19])
@@ -44,7 +44,7 @@ def _start_ticks(pid: int) -> int:
 
 
 def lives(owner: str) -> bool | None:
-    """Whether a process lives that ``owner_text`` has described; None where that cannot be told from here."""
+    """Returns whether the process that ``owner_text`` described still lives; None if that cannot be told from here."""
     try:
         node, boot, namespace, pid, start_ticks = json.loads(owner)
     except (ValueError, TypeError, RecursionError):

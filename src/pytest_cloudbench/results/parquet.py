@@ -31,7 +31,7 @@ _CODES = {INT64: "q", DOUBLE: "d"}
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. A value may be None, where it ``is_optional``.
+    """One column. A value may be None if the column ``is_optional``.
 
     ``text_of`` turns values of a TEXT column into texts, such as the members of an enumeration.
     """
@@ -43,7 +43,7 @@ class Column:
 
 
 class NotReadable(ValueError):
-    """This is no Parquet file, or one with features that are never written here."""
+    """The file is not a Parquet file, or uses features that this module never writes."""
 
 
 # --- writing ---
@@ -65,9 +65,9 @@ def write(
             packed = packer.compress(page) + packer.flush()
             levels = {1: count, 2: _PLAIN, 3: _RLE, 4: _RLE}
             head = _struct({1: _DATA_PAGE, 2: len(page), 3: len(packed), 5: levels})
-            facts = {1: column.type, 2: [_PLAIN, _RLE], 3: [column.name], 4: _GZIP, 5: _Long(count),
+            fields = {1: column.type, 2: [_PLAIN, _RLE], 3: [column.name], 4: _GZIP, 5: _Long(count),
                      6: _Long(len(head) + len(page)), 7: _Long(len(head) + len(packed)), 9: _Long(place)}  # fmt: skip
-            chunks.append({2: _Long(place), 3: facts})
+            chunks.append({2: _Long(place), 3: fields})
             place += file.write(head) + file.write(packed)
             size += len(head) + len(page)
         groups.append({1: chunks, 2: _Long(size), 3: _Long(count)})
@@ -81,7 +81,7 @@ def write(
 
 
 def _page(column: Column, values: Sequence[Any]) -> bytes:
-    """The values of some rows, after the bits that say which of them are there."""
+    """Encode the values of some rows, after the bits that say which of them are present."""
     levels = b""
     if column.is_optional:
         there = "".join("0" if value is None else "1" for value in reversed(values))
@@ -107,7 +107,7 @@ def _page(column: Column, values: Sequence[Any]) -> bytes:
 
 
 class _Long(int):
-    """An integer that the format declares with 64 bits; others have 32."""
+    """An integer that the format declares as 64 bits wide; others have 32."""
 
 
 def _varint(value: int) -> bytes:
@@ -151,7 +151,7 @@ def _struct(fields: Mapping[int, Any]) -> bytes:
 
 
 def read(data: bytes) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """Columns and metadata of a file that ``write`` wrote; any other is NotReadable."""
+    """Read columns and metadata of a file that ``write`` wrote; any other raises NotReadable."""
     try:
         if data[:4] != _MAGIC or data[-4:] != _MAGIC:
             raise NotReadable("is no Parquet file")
@@ -170,13 +170,13 @@ def read(data: bytes) -> tuple[dict[str, list[Any]], dict[str, str]]:
         raise NotReadable(f"is damaged, or has a feature that is not known here ({error})") from error
 
 
-def _chunk(data: bytes, facts: Mapping[int, Any], element: Mapping[int, Any]) -> list[Any]:
-    head, start = _parse(data, facts[9])
-    page_facts = head[5]
-    if facts[4] != _GZIP or page_facts[2] != _PLAIN or page_facts[1] != facts[5]:
+def _chunk(data: bytes, fields: Mapping[int, Any], element: Mapping[int, Any]) -> list[Any]:
+    head, start = _parse(data, fields[9])
+    page_fields = head[5]
+    if fields[4] != _GZIP or page_fields[2] != _PLAIN or page_fields[1] != fields[5]:
         raise NotReadable("has another packing or encoding than records have")
     page = memoryview(zlib.decompress(data[start : start + head[3]], _WINDOW_BITS))
-    count, there = page_facts[1], None
+    count, there = page_fields[1], None
     if element[3] == _OPTIONAL:
         (size,) = _LENGTH.unpack(page[:4])
         levels, page = page[4 : 4 + size], page[4 + size :]
@@ -215,7 +215,7 @@ def _number(data: bytes, place: int) -> tuple[int, int]:
 
 
 def _parse(data: bytes, place: int, kind: int = 12) -> tuple[Any, int]:
-    """One value of Thrift's compact protocol, and the place after it."""
+    """Parse one value of Thrift's compact protocol. Returns it and the position after it."""
     if kind in (5, 6):
         value, place = _number(data, place)
         return value >> 1 ^ -(value & 1), place

@@ -1,7 +1,7 @@
-"""The papers' tables that ship with the package, and what a stored run has that they have, too.
+"""The papers' tables that ship with the package, and the values of a stored run that correspond to them.
 
 What may live here: reading ``published/*.json`` (made by tools/make_published.py) and pytest-benchmark's files of runs,
-and telling which entry repeats which row. How it is shown is ``report/published``.
+and telling which entry repeats which row. ``report/published`` shows them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Entry = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run has measured of a row, in the table's unit. None: not known."""
+    """What a run measured for a row, in the table's unit. None: not known."""
 
     provider: str
     value: float | None
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A published table. ``of`` says what its values are."""
+    """A published table. ``of`` says what its values mean."""
 
     name: str
     of: str
@@ -62,12 +62,12 @@ def _folder() -> Path:
 
 
 def names() -> list[str]:
-    """The tables there are."""
+    """Returns the names of all tables."""
     return sorted(path.stem for path in _folder().glob("*.json"))
 
 
 def load(name: str) -> Table:
-    """A table by its name. Raises UsageError, with the names there are."""
+    """Returns a table by its name. Raises UsageError that lists the known names."""
     if name not in names():
         raise UsageError(f"published {name}: there is no such table; there are: {', '.join(names())}")
     entries = json.loads((_folder() / f"{name}.json").read_text(encoding="utf-8"))["benchmarks"]
@@ -97,7 +97,7 @@ def read_run(path: Path) -> list[_Entry]:
 
 
 def beside(table: Table, run: Sequence[_Entry]) -> int:
-    """Put what a run has measured beside the rows that it repeats. Returns how many values these are."""
+    """Put what a run measured beside the rows that it repeats. Returns how many values were added."""
     count = 0
     for row in table.rows:
         about = row.entry["extra_info"]
@@ -115,7 +115,7 @@ def beside(table: Table, run: Sequence[_Entry]) -> int:
 
 
 def _is_same_row(mine: _Entry, theirs: _Entry) -> bool:
-    """Whether two entries are of the same test function, in a checkout or in a wheel, with the same parameters."""
+    """Returns whether two entries have the same test function, in a checkout or a wheel, and the same parameters."""
     (my_file, _, my_test), (file, _, test) = (str(each["fullname"]).partition("::") for each in (mine, theirs))
     if PurePosixPath(my_file).parts[-2:] != PurePosixPath(file).parts[-2:]:
         return False

@@ -1,7 +1,7 @@
-"""What a killed run has left: agents' logs that nobody merged, and how they become records and an entry after all.
+"""What a killed run left: agents' logs that were never merged, and how they still become records and an entry.
 
 What may live here: the note beside a run's logs, finding them, and the merge.
-Nothing found on disk is trusted: notes and logs may be torn, of another program, or made to harm.
+Nothing found on disk is trusted: notes and logs may be torn, from another program, or malicious.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_cloudbench import stats
+from pytest_cloudbench.judge.metrics import summarize
 from pytest_cloudbench.model import Outcome, ResultsError
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results import benchmarks, oplog
@@ -25,13 +25,13 @@ __all__ = ["Unmerged", "find_left", "recover", "write_note"]
 
 _NOTE = "run.json"
 _MOST_BYTES = 1 << 20
-"""No note and no first line of a log is longer."""
+"""The maximum length of a note or of a log's first line."""
 _KEYS = {"fullname": str, "name": str, "run": str, "run_id": str, "owner": str, "params": dict, "info": dict}
 _WHY = "interrupted: the controller was killed"
 
 
 def write_note(folder: Path, note: Mapping[str, Any], logs: Mapping[str, Path]) -> None:
-    """Write down beside a run's logs what its entry says, and which logs are elsewhere. Raises OSError."""
+    """Write beside a run's logs what its entry says, and which logs are elsewhere. Raises OSError."""
     partial = folder / f"{_NOTE}.partial"
     elsewhere = {agent: str(path) for agent, path in logs.items()}
     partial.write_text(json.dumps({**note, "owner": owner_text(), "logs": elsewhere}), encoding="utf-8")
@@ -40,13 +40,13 @@ def write_note(folder: Path, note: Mapping[str, Any], logs: Mapping[str, Path]) 
 
 @dataclass(slots=True)
 class Unmerged:
-    """The logs of one run that nobody has merged.
+    """The logs of one run that were never merged.
 
     Attributes:
         folder: where they are.
         note: what ``write_note`` wrote, or what the logs themselves say.
         logs: regular files of that run, by agent.
-        lives: whether a process lives that may still write or merge them; None where that cannot be told.
+        lives: whether a process lives that may still write or merge them; None if that cannot be told.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ class Unmerged:
 
 
 def find_left(results: Path) -> Iterator[Unmerged]:
-    """All runs below a results folder with logs that nobody has merged. What cannot be read is passed over."""
+    """Returns all runs below a results folder with unmerged logs. Skips what cannot be read."""
     for place, folders, names in os.walk(results):
         folders.sort()
         if any(name.endswith(".oplog") for name in names) and (left := _left_in(Path(place))) is not None:
@@ -101,7 +101,7 @@ def _head(path: Path) -> dict[str, Any]:
 
 
 def _object(path: Path, *, whole: bool) -> dict[str, Any]:
-    """The JSON object that is a file or its first line; an empty one where there is none."""
+    """Returns the JSON object that a file or its first line holds; an empty one if there is none."""
     if not _is_regular(path):  # a FIFO would wait for ever
         return {}
     try:
@@ -115,9 +115,9 @@ def _object(path: Path, *, whole: bool) -> dict[str, Any]:
 def recover(left: Unmerged) -> tuple[int, Path] | None:
     """Merge the logs of a run into a Parquet file and an entry beside it, and remove them.
 
-    A second call, also at the same time in another process, or after one that was killed, changes nothing.
-    Returns how many records there were, and the Parquet file; None where another one has recovered them. Raises
-    ResultsError, with everything left as it was.
+    A second call changes nothing, even at the same time in another process, or after one that was killed.
+    Returns how many records there were, and the Parquet file; None if another process has recovered them. Raises
+    ResultsError, and then leaves everything as it was.
     """
     target = left.folder.with_name(f"{left.folder.name}.parquet")
     with _alone(left.folder):
@@ -129,8 +129,8 @@ def recover(left: Unmerged) -> tuple[int, Path] | None:
             if not (target.exists() and len(oplog.read_parquet(target)) == len(table)):
                 if target.exists():  # of other records: both stay
                     target = target.with_name(f"{left.folder.name}-recovered.parquet")
-                facts = {"nodeid": left.note["fullname"], "run_id": left.note["run_id"]}
-                oplog.write_parquet(table, target, facts)
+                metadata = {"nodeid": left.note["fullname"], "run_id": left.note["run_id"]}
+                oplog.write_parquet(table, target, metadata)
             _write_entry(left, table, target)
             count = len(table)
         except (OSError, ArithmeticError, ValueError, TypeError, RecursionError) as error:
@@ -145,8 +145,8 @@ def recover(left: Unmerged) -> tuple[int, Path] | None:
 
 
 def _write_entry(left: Unmerged, table: OpTable, records: Path) -> None:
-    """An entry that says what happened, and that no gate takes for a baseline."""
-    summary, note = stats.summarize(table, None), left.note
+    """Write an entry that says what happened, and that no gate uses as a baseline."""
+    summary, note = summarize(table, None), left.note
     planned = note["info"].get("planned_ops")
     missing = [f"{planned - len(table)} of {planned} operations were not tried"] if isinstance(planned, int) else []
     info = {
@@ -154,7 +154,7 @@ def _write_entry(left: Unmerged, table: OpTable, records: Path) -> None:
         **summary.metrics,
         "ops": summary.ops,
         **{name.value: summary.outcomes.get(name, 0) for name in Outcome if name is not Outcome.LOST},
-        "errors": {kind.value: count for kind, count in summary.kinds.items()},
+        **summary.errors(),
         "ops_file": str(Path(records.parent.name) / records.name),
         "outcome": "interrupted",
         "doubts": [_WHY, *missing],
@@ -170,7 +170,7 @@ def _write_entry(left: Unmerged, table: OpTable, records: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Only one process at a time does this, and one that is killed lets the next one in."""
+    """Let in one process at a time; a killed one releases the lock."""
     try:
         import fcntl
     except ImportError:  # Windows removes no file that another process has open

@@ -1,7 +1,7 @@
-"""The state of a long series on disk: after a stop of any kind, all rounds but the one that ran are there.
+"""The state of a long series on disk: a stop of any kind loses at most the round that was running.
 
 What may live here: one file of JSON lines per series, written on the controller. A file is made under a temporary
-name; a line is one write, then fsync, so that a torn one can only be the last. One process has a file open.
+name; a line is one write, then fsync, so that only the last can be torn. Only one process has a file open.
 
 Schemas: 1: a header (``schema``, ``key``, ``setup``, ``plan``), then lines with ``session`` (a process took it up),
 ``round`` (numbered from 0, with ``ended_s``) or ``end`` (its entry was made). Times are seconds of the Unix epoch.
@@ -30,11 +30,11 @@ class SeriesFile:
     """An open series.
 
     Attributes:
-        path: of the file.
+        path: the file.
         header: its first line.
-        rounds: how many are done.
+        rounds: how many rounds are done.
         observed_s: how long sessions before this one ran until the end of their last round.
-        is_finished: whether its entry was made.
+        is_finished: whether its entry has been made.
         was_torn: whether a torn last line was cut off.
     """
 
@@ -55,7 +55,7 @@ class SeriesFile:
             raise
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Write a line so that it survives a loss of power. Raises ResultsError."""
+        """Write a line so that it survives a power loss. Raises ResultsError."""
         try:
             self._file.seek(0, os.SEEK_END)
             self._file.write(_encoded(line))
@@ -66,7 +66,7 @@ class SeriesFile:
         self.rounds += "round" in line
 
     def page(self, offset: int, most: int) -> tuple[list[_Line], int]:
-        """At most ``most`` lines behind the header from a byte offset (0: the first), and where the next ones begin."""
+        """At most ``most`` lines after the header from a byte offset (0: the first), and where the next ones begin."""
         self._file.seek(offset)
         if not offset:
             self._file.readline()
@@ -76,7 +76,7 @@ class SeriesFile:
         return lines, self._file.tell() if len(lines) == most else 0
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file."""
         self._file.close()
 
     def _lock(self) -> None:
@@ -87,10 +87,10 @@ class SeriesFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ResultsError(f"{self.path}: another run is at this series now") from error
+            raise ResultsError(f"{self.path}: another run is using this series now") from error
 
     def _check(self) -> None:
-        """Read all lines, count, and cut off a torn last one."""
+        """Read and count all lines, and cut off a torn last one."""
         began_s = last_s = 0.0
         while True:
             at = self._file.tell()
@@ -136,7 +136,7 @@ def create(path: Path, header: Mapping[str, Any]) -> SeriesFile:
 
 
 def resume(path: Path, key: Mapping[str, Any], setup: Mapping[str, Any]) -> SeriesFile:
-    """Go on with a series. Raises ResultsError where it is of another test, provider or set-up, or cannot be read."""
+    """Resume a series. Raises ResultsError if it has another test, provider or set-up, or cannot be read."""
     found = SeriesFile(path)
     for name, wanted in (("key", key), ("setup", setup)):
         there = found.header.get(name)
@@ -148,7 +148,7 @@ def resume(path: Path, key: Mapping[str, Any], setup: Mapping[str, Any]) -> Seri
 
 
 def latest(folder: Path, key: Mapping[str, Any]) -> Path | None:
-    """The unfinished series of a key that was written to last. Raises ResultsError for one of another schema."""
+    """Returns the most recently written unfinished series of a key. Raises ResultsError for one of another schema."""
     paths = sorted(folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in paths:
         with path.open("rb") as file:
@@ -159,7 +159,7 @@ def latest(folder: Path, key: Mapping[str, Any]) -> Path | None:
 
 
 def _tail(file: IO[bytes]) -> Iterator[bytes]:
-    """The last lines: an end is short."""
+    """Yields the last lines; the line that ends a series is short."""
     start = max(file.tell(), file.seek(0, os.SEEK_END) - 200)
     file.seek(start)
     yield from file
@@ -185,7 +185,7 @@ def _encoded(line: Mapping[str, Any]) -> bytes:
 
 
 def _decoded(raw: bytes) -> _Line | None:
-    """A line, or None for a torn one."""
+    """Returns a decoded line, or None for a torn one."""
     if not raw.endswith(b"\n"):
         return None
     try:
@@ -196,7 +196,7 @@ def _decoded(raw: bytes) -> _Line | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new name survive a loss of power, where a system can do that."""
+    """Make a new name survive a power loss, if the system can do that."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

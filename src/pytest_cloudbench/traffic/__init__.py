@@ -1,12 +1,13 @@
-"""Captured traffic into flows and numbers: pure functions of a capture file's bytes.
+"""Turns captured traffic into flows and numbers: pure functions of a capture file's bytes.
 
 What may live here: the order in which the modules see a capture (``records``: the file; ``packets``, ``headers``,
-``tunnels``: headers; ``flows``, ``sequence``, ``resent``, ``answers``: connections; ``handshake``, ``streams``:
-payload; ``roles``, ``owners``, ``metrics``: meaning; ``analysis``: all together). No file is opened here. Bulk numbers
-never come from another program; docs/traffic.md says why.
+``tunnels``: headers; ``flows``, ``counts``, ``sequence``, ``resent``, ``answers``: connections; ``handshake``,
+``streams``: payload; ``facts``, ``roles``, ``owners``, ``metrics``: meaning; ``lines``, ``analysis``: everything
+together). No file is opened here. Bulk numbers never come from another program; docs/traffic.md says why.
 """
 
-from pytest_cloudbench.traffic.analysis import Analysis, FlowFacts, Validity, analyze
+from pytest_cloudbench.traffic.analysis import Analysis, Validity, analyze
+from pytest_cloudbench.traffic.facts import FlowFacts
 from pytest_cloudbench.traffic.flows import Flow, FlowTable, Side
 from pytest_cloudbench.traffic.owners import Sorted, Whose
 from pytest_cloudbench.traffic.roles import Rule, parse_rules

@@ -1,22 +1,23 @@
-"""Who waited for whom, for many flows at once: round trips and turns.
+"""Round trips and turns of many flows at once: which side waited for the other.
 
-What may live here: what ``sequence`` says of packets, summed up for each flow. Flow after flow would cost more in calls
-than in work: most captures have many short ones.
+What may live here: what ``sequence`` says of packets, summarized for each flow. Most captures have many short flows, so
+one at a time would cost more in calls than in work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.traffic import sequence
-from pytest_cloudbench.traffic.flows import Flow, FlowTable, in_one
+from pytest_cloudbench.traffic.counts import in_one
+from pytest_cloudbench.traffic.flows import Flow, FlowTable
+from pytest_cloudbench.traffic.packets import ACK
 
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Ints
 
-__all__ = ["Answers", "RoundTrips", "answers", "round_trips"]
+__all__ = ["RoundTrips", "answers", "round_trips"]
 
 _TOGETHER_ROWS, _PART_ROWS = 1 << 15, 1 << 17
 """Packets of several flows, and of a long one, that are looked at together."""
@@ -27,92 +28,107 @@ RoundTrips = dict[str, float]
 """``count``, and ``min``, ``median`` and ``max`` in seconds, seen from where the capture was made."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """Of one flow.
+def answers(table: FlowTable, numbers: Sequence[int]) -> dict[str, list[Any]]:
+    """Returns columns for the flows with these numbers, in the same order.
 
-    Attributes:
-        up, down: round trips of what the client and the server sent; None where none could be seen.
-        turns: how often the client spoke and the server then answered, in payload.
+    ``rtt_up_s`` and ``rtt_down_s``: round trips of what the client and the server sent; None if none could be seen.
+    ``turns``: how often the client spoke and the server then answered, in payload.
     """
+    import numpy as np
 
-    up: RoundTrips | None
-    down: RoundTrips | None
-    turns: int
-
-
-def answers(table: FlowTable, flows: Sequence[Flow]) -> Iterator[Answers]:
-    """Of each of these flows, in their order."""
-    for part in _parts(table, flows):
-        rows, group = _rows(table, part)
-        packets = table.packets
-        payload, up = packets.payload[rows], table.up[rows]
-        turns = _turns(payload, up, group, len(part))
+    found: dict[str, list[Any]] = {"rtt_up_s": [], "rtt_down_s": [], "turns": []}
+    packets = table.packets
+    for part in _parts(table, numbers):
         if len(part) == 1:
-            yield Answers(round_trips(table, part[0], up=True), round_trips(table, part[0], up=False), turns[0])
+            number = part[0]
+            found["rtt_up_s"].append(_long_round_trips(table, number, up=True))
+            found["rtt_down_s"].append(_long_round_trips(table, number, up=False))
+            rows = in_one(table.rows(number))
+            has = packets.payload[rows] > 0
+            found["turns"] += _turns(table.up[rows], has, np.zeros(len(has), np.int64), 1)
             continue
-        columns = (packets.time_ns[rows], up, packets.seq[rows], packets.ack[rows], packets.flags[rows], payload)
-        ways = [_summary(*sequence.round_trips_ns(group, *columns, of=up), len(part)) for up in (True, False)]
-        yield from map(Answers, *ways, turns)
+        sizes = [table.starts[number + 1] - table.starts[number] for number in part]
+        group = np.repeat(np.arange(len(part)), sizes)
+        if part[-1] - part[0] == len(part) - 1:  # they ascend
+            picked = table.in_order.part(table.starts[part[0]], table.starts[part[-1] + 1])
+        else:
+            picked = table.in_order.of(np.concatenate([table.rows(number) for number in part]))
+        _answer(found, group, len(part), *picked)
+    return found
+
+
+def _answer(
+    found: dict[str, list[Any]], group: Ints, count: int, time_ns: Ints, seq: Any, ack: Any, payload: Any, wire: Any,
+    flags: Any, up: Any,
+) -> None:  # fmt: skip
+    """Add the results of these flows."""
+    has, acks = payload > 0, (flags & ACK) > 0
+    found["turns"] += _turns(up, has, group, count)
+    for name, mine in (("rtt_up_s", up), ("rtt_down_s", ~up)):
+        sent, heard = (mine & has).nonzero()[0], (~mine & acks).nonzero()[0]
+        times = sequence.round_trips_ns(
+            sequence.Sent(group[sent], time_ns[sent], seq[sent], payload[sent]),
+            sequence.Heard(group[heard], time_ns[heard], ack[heard]),
+        )
+        found[name] += _summary(*times, count)
 
 
 def round_trips(table: FlowTable, flow: Flow, *, up: bool) -> RoundTrips | None:
     """Of what one side of a flow sent."""
+    return _long_round_trips(table, flow.number, up=up)
+
+
+def _long_round_trips(table: FlowTable, number: int, *, up: bool) -> RoundTrips | None:
     import numpy as np
 
-    packets, rows = table.packets, table.rows(flow)
+    packets, rows = table.packets, table.rows(number)
     parts = []
     for begin in range(0, len(rows), _PART_ROWS):  # a long flow takes too much memory at once
         first = max(0, begin - _AROUND_ROWS)
-        part = in_one(rows[first : begin + _PART_ROWS + _AROUND_ROWS])
-        only = slice(begin - first, begin - first + _PART_ROWS)
+        part = rows[first : begin + _PART_ROWS + _AROUND_ROWS]
+        mine = table.up[in_one(part)] == up
+        sent = (mine & (packets.payload[in_one(part)] > 0)).nonzero()[0]
+        heard = (~mine & ((packets.flags[in_one(part)] & ACK) > 0)).nonzero()[0]
         _, times = sequence.round_trips_ns(
-            np.zeros(len(packets.time_ns[part]), np.int64), packets.time_ns[part], table.up[part], packets.seq[part],
-            packets.ack[part], packets.flags[part], packets.payload[part], of=up, only=only,
-        )  # fmt: skip
+            sequence.Sent(
+                np.zeros(len(sent), np.int64),
+                packets.time_ns[part[sent]],
+                packets.seq[part[sent]],
+                packets.payload[part[sent]],
+            ),
+            sequence.Heard(np.zeros(len(heard), np.int64), packets.time_ns[part[heard]], packets.ack[part[heard]]),
+            only=(sent >= begin - first) & (sent < begin - first + _PART_ROWS),
+        )
         parts.append(times)
     times = np.concatenate([np.zeros(0, np.int64), *parts])
     return _summary(np.zeros(len(times), np.int64), times, 1)[0]
 
 
-def _parts(table: FlowTable, flows: Sequence[Flow]) -> Iterator[Sequence[Flow]]:
-    """Some flows after the others, with not too many packets together."""
+def _parts(table: FlowTable, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Splits flows into consecutive groups that do not have too many packets together."""
     begin = rows = 0
-    for place, flow in enumerate(flows):
-        own = table.starts[flow.number + 1] - table.starts[flow.number]
+    for place, number in enumerate(numbers):
+        own = table.starts[number + 1] - table.starts[number]
         if rows and rows + own > _TOGETHER_ROWS:
-            yield flows[begin:place]
+            yield numbers[begin:place]
             begin, rows = place, 0
         rows += own
-    if begin < len(flows):
-        yield flows[begin:]
+    if begin < len(numbers):
+        yield numbers[begin:]
 
 
-def _rows(table: FlowTable, flows: Sequence[Flow]) -> tuple[Any, Ints]:
-    """The rows of several flows, flow after flow, and the place in ``flows`` of each."""
+def _turns(up: Any, has: Any, group: Ints, count: int) -> list[int]:
     import numpy as np
 
-    numbers = [flow.number for flow in flows]
-    sizes = [table.starts[number + 1] - table.starts[number] for number in numbers]
-    group = np.repeat(np.arange(len(numbers)), sizes)
-    if numbers == list(range(numbers[0], numbers[0] + len(numbers))):
-        rows = table.order[table.starts[numbers[0]] : table.starts[numbers[-1] + 1]]
-    else:
-        rows = np.concatenate([table.rows(flow) for flow in flows])
-    return rows.astype(np.int64), group  # else each column would convert them
-
-
-def _turns(payload: Any, up: Any, group: Ints, count: int) -> list[int]:
-    import numpy as np
-
-    has = np.flatnonzero(payload)
-    speaker, group = up[has], group[has]
-    turn = speaker[:-1] & ~speaker[1:] & (group[:-1] == group[1:])
-    return list(np.bincount(group[:-1][turn], minlength=count).tolist())
+    rows = has.nonzero()[0]
+    speaker, group = up[rows], group[rows]
+    turn = (speaker[:-1] > speaker[1:]).nonzero()[0]
+    own = group[turn]
+    return list(np.bincount(own[own == group[turn + 1]], minlength=count).tolist())
 
 
 def _summary(group: Ints, times_ns: Ints, count: int) -> list[RoundTrips | None]:
-    """Sums up the times, which are not negative, of each group; groups ascend."""
+    """Summarizes the times of each group. Times are not negative; groups are in ascending order."""
     import numpy as np
 
     apart = int(times_ns.max(initial=0)) + 1

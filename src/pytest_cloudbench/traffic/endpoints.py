@@ -1,32 +1,48 @@
-"""Who talks to whom, as numbers: addresses, pairs of addresses, pairs of endpoints.
+"""Numbers for addresses, pairs of addresses and pairs of endpoints.
 
-What may live here: giving each distinct one a number, over all batches of a capture, and back.
+What may live here: giving each distinct one a number, across all batches of a capture, and mapping numbers back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from pytest_cloudbench.traffic.records import Ints
 
-__all__ = ["TCP", "UDP", "Address", "Names", "Pair", "Recent"]
+__all__ = ["TCP", "UDP", "Address", "Names", "Pairs", "Recent"]
 
 TCP, UDP = 6, 17
 
 Address = IPv4Address | IPv6Address
 
 
-class Pair(NamedTuple):
-    """Two endpoints and their protocol. ``low`` has the smaller address, or the same and the smaller port."""
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Pairs of endpoints and their protocol, as columns.
 
-    protocol: int
-    low: Address
-    low_port: int
-    high: Address
-    high_port: int
+    ``low`` has the smaller address, or, if both are the same, the smaller port. Addresses are indices into
+    ``addresses``, which has each one once.
+    """
+
+    is_tcp: NDArray[np.bool_]
+    low: Ints
+    low_port: Ints
+    high: Ints
+    high_port: Ints
+    addresses: Sequence[Address]
+
+    def some(self, chosen: Ints) -> Pairs:
+        """These of them."""
+        ends = (self.low, self.low_port, self.high, self.high_port)
+        low, low_port, high, high_port = (column[chosen] for column in ends)
+        return Pairs(self.is_tcp[chosen], low, low_port, high, high_port, self.addresses)
 
 
 class _Numbers:
@@ -37,26 +53,25 @@ class _Numbers:
     def __init__(self) -> None:
         import numpy as np
 
-        self.keys: list[int] = []
         self._known: dict[int, int] = {}
         # The key that was last seen in each slot: most packets are found here, without a look at the dictionary.
         self._slot_key = np.zeros(1 << self._BITS, np.uint64)
-        self._slot_number = np.full(1 << self._BITS, -1, np.int64)
+        self._slot_number = np.zeros(1 << self._BITS, np.int64)  # and one more: 0 is none
 
-    def _one(self, key: int) -> int:
-        number = self._known.get(key)
-        if number is None:
-            number = self._known[key] = len(self.keys)
-            self.keys.append(key)
-        return number
+    @property
+    def keys(self) -> Any:
+        """All of them, in the order of their numbers."""
+        import numpy as np
+
+        return np.fromiter(self._known, np.uint64, len(self._known))
 
     def number(self, keys: Any) -> Ints:
         import numpy as np
 
         if len(keys) and (keys[0] == keys[-1]) and (keys == keys[0]).all():  # one flow, or one network
-            return np.full(len(keys), self._one(int(keys[0])))
+            return np.full(len(keys), self._known.setdefault(int(keys[0]), len(self._known)))
         slot = ((keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - self._BITS)).astype(np.int64)
-        numbers = self._slot_number[slot]
+        numbers = self._slot_number[slot] - 1
         missed = (self._slot_key[slot] != keys) | (numbers < 0)
         if missed.any():
             rows = np.flatnonzero(missed)
@@ -64,17 +79,18 @@ class _Numbers:
             runs = np.concatenate(([0], np.flatnonzero(wanted[1:] != wanted[:-1]) + 1))  # packets come in runs
             values, first = np.unique(wanted[runs], return_index=True)
             found, order = np.empty(len(values), np.int64), np.argsort(first)
-            found[order] = [self._one(value) for value in values[order].tolist()]
+            known = self._known
+            found[order] = [known.setdefault(value, len(known)) for value in values[order].tolist()]
             numbers[rows] = found[np.searchsorted(values, wanted)]
-            self._slot_key[slot[rows]], self._slot_number[slot[rows]] = keys[rows], numbers[rows]
+            self._slot_key[slot[rows]], self._slot_number[slot[rows]] = keys[rows], numbers[rows] + 1
         return np.asarray(numbers)
 
 
 class Recent:
-    """Numbers of the keys that were seen last, of several words each: a look into a table, no search. Exact.
+    """Numbers of recently seen keys of several words each, by a table lookup instead of a search. Exact.
 
-    A key has two places in the table of places, which says where in the dense columns of known keys it stands. The
-    second one is taken where another key has the first. When the columns are full, all are forgotten.
+    A key has two possible slots in a table that holds its index in the dense columns of known keys. The second slot is
+    used if another key has the first. When the columns are full, all keys are forgotten.
     """
 
     _BITS, _MOST = 17, 1 << 16
@@ -92,7 +108,7 @@ class Recent:
 
         Args:
             words: 64-bit columns, which together are the keys.
-            look_up: gives the numbers of some rows, whose keys are not known here.
+            look_up: returns the numbers of rows whose keys are not known here.
         """
         import numpy as np
 
@@ -124,7 +140,7 @@ class Recent:
         return found
 
     def _add(self, place: Ints, words: Sequence[Any], rows: Ints, look_up: Callable[[Any], Any]) -> Any:
-        """Numbers of new keys, each of which may stand in many rows."""
+        """Numbers of new keys, each of which may occur in many rows."""
         import numpy as np
 
         count = len(rows)
@@ -170,7 +186,9 @@ class Names:
         return self._six.number(key.astype(np.uint64)).astype(np.uint64)
 
     def between(self, source: Any, target: Any, version: int) -> tuple[Ints, Any]:
-        """A number for each pair of addresses, and 1, 0 or -1: the lower one sent, they are the same, the higher."""
+        """A number for each pair of addresses, and 1, 0 or -1: the lower one sent, both are the same, the higher one
+        sent.
+        """
         import numpy as np
 
         order = np.less(source, target).astype(np.int8) - np.greater(source, target).astype(np.int8)
@@ -181,11 +199,11 @@ class Names:
         """(a number for each pair of endpoints, whether the high one sent).
 
         Args:
-            between: which addresses, as ``between`` says.
-            order: the same.
-            source: port of who sent.
-            target: port of who was meant.
-            tcp: 1 where it is TCP, else 0.
+            between: the pair of addresses, as returned by ``between``.
+            order: the direction, as returned by ``between``.
+            source: port of the sender.
+            target: port of the receiver.
+            tcp: 1 for TCP, otherwise 0.
         """
         import numpy as np
 
@@ -194,25 +212,30 @@ class Names:
         key = (between << 33) | (tcp << 32) | (low << 16) | high
         return self._endpoints.number(key.astype(np.uint64)), from_high
 
-    def pairs(self) -> list[Pair]:
-        """Back from numbers to what they stand for."""
-        found = []
-        known: dict[tuple[int, int], Address] = {}
-        for key in self._endpoints.keys:
-            number, is_tcp, ports = key >> 33, key >> 32 & 1, key & 0xFFFFFFFF
-            is_six = number & 1
-            both = self._both[6 if is_six else 4].keys[number >> 1]
-            ends = []
-            for part in (both >> 32, both & 0xFFFFFFFF):
-                address = known.get((is_six, part))
-                if address is None:
-                    address = known[is_six, part] = self._address(part, is_six)
-                ends.append(address)
-            found.append(Pair(TCP if is_tcp else UDP, ends[0], ports >> 16, ends[1], ports & 0xFFFF))
-        return found
+    def pairs(self) -> Pairs:
+        """What the numbers stand for."""
+        import numpy as np
 
-    def _address(self, value: int, is_six: int) -> Address:
-        if not is_six:
-            return IPv4Address(value)
-        key = self._six.keys[value]
-        return IPv6Address(self._upper.keys[key >> 32] << 64 | self._lower.keys[key & 0xFFFFFFFF])
+        keys = self._endpoints.keys
+        both, is_six = keys >> np.uint64(34), (keys >> np.uint64(33) & np.uint64(1)).astype(bool)
+        ends = np.zeros((2, len(keys)), np.int64)
+        addresses: list[Address] = []
+        for version in (4, 6):
+            mine = is_six == (version == 6)
+            between = self._both[version].keys[both[mine].astype(np.int64)]
+            halves = np.concatenate((between >> np.uint64(32), between & np.uint64(0xFFFFFFFF)))
+            known, place = np.unique(halves, return_inverse=True)
+            ends[:, mine] = place.reshape(2, -1) + len(addresses)
+            addresses += map(IPv4Address, known.tolist()) if version == 4 else self._addresses6(known)
+        is_tcp = (keys >> np.uint64(32) & np.uint64(1)).astype(bool)
+        ports = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        return Pairs(is_tcp, ends[0], ports >> 16, ends[1], ports & 0xFFFF, addresses)
+
+    def _addresses6(self, numbers: Any) -> Iterator[Address]:
+        import numpy as np
+
+        halves = self._six.keys[numbers.astype(np.int64)]
+        upper = self._upper.keys[(halves >> np.uint64(32)).astype(np.int64)]
+        lower = self._lower.keys[(halves & np.uint64(0xFFFFFFFF)).astype(np.int64)]
+        for high, low in zip(upper.tolist(), lower.tolist(), strict=True):
+            yield IPv6Address(high << 64 | low)

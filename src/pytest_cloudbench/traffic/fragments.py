@@ -1,7 +1,7 @@
-"""Pieces of fragmented IP packets, put together.
+"""Reassembles fragmented IP packets.
 
-What may live here: which pieces belong to one packet, when it is whole, and where its bytes are. They stay in the file,
-so of a whole packet only the TCP header, and the piece in which the payload begins, can be looked into.
+What may live here: which fragments belong to one packet, when it is complete, and where its bytes are. The bytes stay
+in the file, so of a complete packet only the TCP header, and the fragment in which the payload begins, can be read.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Buffer
 
-__all__ = ["Fragments", "Piece", "Whole"]
+__all__ = ["Fragment", "Fragments", "Whole"]
 
 _MOST_PIECES = 1 << 16
 """Pieces that wait for others; the packet that waits longest is given up first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Fragment:
     """One fragment.
 
     Attributes:
         begin: where in the packet's payload it belongs.
-        size: how much it is, on the wire.
-        is_last: whether no other follows.
-        place, end: where its bytes begin and end in the file.
+        size: its bytes on the wire.
+        is_last: whether no other fragment follows it in the packet.
+        place, end: where its bytes start and end in the file.
         wire_bytes: of its frame.
         protocol: of what is inside.
     """
@@ -45,25 +45,26 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A packet of which every byte has come.
+    """A packet of which every byte has arrived.
 
     Attributes:
-        pieces: by where they begin; of the same place the one that came first. Where they overlap, the former counts.
+        pieces: in the order of their begin; of several with the same begin, the one that arrived first. If two overlap,
+            the one that begins first counts.
         size: of its payload.
         wire_bytes: of all frames.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Fragment, ...]
     size: int
     wire_bytes: int
 
     @property
-    def first(self) -> Piece:
+    def first(self) -> Fragment:
         """The piece with its beginning."""
         return next(piece for piece in self.pieces if piece.size)
 
     def _spans(self) -> Iterator[tuple[int, int, int]]:
-        """(where in the payload, where in the file, and where there it ends) of the bytes of each piece that count."""
+        """(start in the payload, start in the file, end in the file) of the bytes that count of each fragment."""
         at = 0
         for piece in self.pieces:
             if piece.begin + piece.size > at:
@@ -71,7 +72,7 @@ class Whole:
                 at = piece.begin + piece.size
 
     def head(self, buffer: Buffer, size: int) -> bytes | None:
-        """So many bytes of the beginning; None where they were not all kept."""
+        """This many bytes from the beginning; None if not all of them were kept."""
         found = bytearray()
         for at, place, end in self._spans():
             if at != len(found) or len(found) >= size:
@@ -80,7 +81,7 @@ class Whole:
         return bytes(found) if len(found) == size else None
 
     def locate(self, at: int) -> tuple[int, int]:
-        """Where a byte of the payload is in the file, and where what was kept of its piece ends."""
+        """Where a byte of the payload is in the file, and where the kept bytes of its fragment end."""
         place, end = self.first.end, self.first.end
         for begin, start, stop in self._spans():
             if begin <= at:
@@ -90,12 +91,12 @@ class Whole:
 
 @dataclass(slots=True)
 class _Waiting:
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[Fragment] = field(default_factory=list)
     runs: list[tuple[int, int]] = field(default_factory=list)
     """What has come: (begin, end) in order; none touches another."""
     total: int | None = None
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: Fragment) -> None:
         self.pieces.append(piece)
         begin, end = piece.begin, piece.begin + piece.size
         if piece.is_last and self.total is None:
@@ -114,14 +115,14 @@ class _Waiting:
 
 
 class Fragments:
-    """Takes pieces, and gives each packet when its last one has come. Pieces may overlap, or come again."""
+    """Takes fragments, and returns each packet when its last one has arrived. They may overlap or be repeated."""
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, _Waiting] = {}
         self._count = 0
 
-    def add(self, packet: bytes, piece: Piece) -> Whole | None:
-        """The next piece of a packet, which has the same key for all of its pieces."""
+    def add(self, packet: bytes, piece: Fragment) -> Whole | None:
+        """Add a fragment of a packet. All fragments of a packet have the same key."""
         waiting = self._waiting.setdefault(packet, _Waiting())
         waiting.take(piece)
         self._count += 1

@@ -1,7 +1,7 @@
 """What the first bytes of a flow say: TLS hellos, QUIC headers, DNS messages.
 
-What may live here: parsers of bytes that others wrote. Every length is checked, no input raises, and what is cut off is
-unknown (None), never a guess.
+What may live here: parsers of untrusted bytes. Every length is checked, no input raises, and what is truncated is
+unknown (None), never guessed.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class DnsMessage:
 
 
 class _Short(Exception):
-    """The bytes end too early. Never leaves this module."""
+    """The bytes end too early. Never raised outside this module."""
 
 
 class _Bytes:
-    """Bytes taken from the front."""
+    """Reads bytes from the front."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.place = data, 0
@@ -67,7 +67,7 @@ class _Bytes:
         return int.from_bytes(self.take(width), "big")
 
     def part(self, width: int) -> _Bytes:
-        """What a length of ``width`` bytes stands before."""
+        """The bytes that follow a length of ``width`` bytes."""
         return _Bytes(self.take(self.number(width)))
 
     @property
@@ -76,13 +76,13 @@ class _Bytes:
 
 
 def _text(data: bytes) -> str:
-    """A name. What cannot be printed is replaced: a terminal would obey it."""
+    """A name as text. Unprintable characters are replaced, since a terminal would interpret them."""
     text = data.decode("ascii", "replace")
     return text if text.isprintable() else "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def _message(stream: bytes, kind: int) -> _Bytes | None:
-    """The first handshake message of a TLS stream, out of as many records as it needs, if it is of this kind."""
+    """The first handshake message of a TLS stream, from as many records as it spans, if it is of this kind."""
     records, message = _Bytes(stream), b""
     while True:
         head = records.take(5)
@@ -106,7 +106,7 @@ def _extensions(body: _Bytes) -> dict[int, _Bytes]:
 
 
 def client_hello(stream: bytes) -> ClientHello | None:
-    """The hello at the beginning of what a client sent; None when there is none, or not all of it."""
+    """The hello at the start of what a client sent; None if it is missing or incomplete."""
     try:
         body = _message(stream, _CLIENT_HELLO)
         if body is None:
@@ -135,9 +135,9 @@ def client_hello(stream: bytes) -> ClientHello | None:
 
 
 def server_version(stream: bytes) -> str | None:
-    """The TLS version a server chose; None when its hello is not there, or not all of it.
+    """The TLS version that a server chose; None if its hello is missing or incomplete.
 
-    A cut hello may hide ``supported_versions`` and would then look like TLS 1.2: it is unknown.
+    A truncated hello may lack ``supported_versions`` and would then look like TLS 1.2, so its version is unknown.
     """
     try:
         body = _message(stream, _SERVER_HELLO)
@@ -170,7 +170,7 @@ def quic_version(datagram: bytes) -> str | None:
 
 
 def dns_message(datagram: bytes) -> DnsMessage | None:
-    """A DNS message over UDP with one question; None when it is none, or not all of it."""
+    """A DNS message over UDP with one question; None if it is something else or incomplete."""
     try:
         body = _Bytes(datagram)
         body.take(2)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_cloudbench.traffic import tunnels, wrappings
 from pytest_cloudbench.traffic.endpoints import TCP, UDP, Names
-from pytest_cloudbench.traffic.fragments import Fragments, Piece, Whole
+from pytest_cloudbench.traffic.fragments import Fragment, Fragments, Whole
 from pytest_cloudbench.traffic.tunnels import BRIDGED, DONE, ERSPAN2, ERSPAN3, IPV4, IPV6
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ class Aside:
 
 
 class Headers:
-    """The headers of one batch, from the outside in. What cannot go further is counted in ``aside``."""
+    """The headers of one batch, from the outside in. Packets that cannot be decoded further are counted in
+    ``aside``.
+    """
 
     def __init__(self, buffer: Buffer, batch: Batch, aside: Aside, names: Names, fragments: Fragments) -> None:
         import numpy as np
@@ -146,7 +148,7 @@ class Headers:
             self._hide(rows[numbers == number], name(number))
 
     def _no_ip(self, rows: Ints) -> None:
-        """Of these the kind is known, and is not IP."""
+        """Count rows aside whose kind is known and is not IP."""
         import numpy as np
 
         kinds = self.kind[rows]
@@ -155,7 +157,7 @@ class Headers:
         self._hide_each(rows[~control], kinds[~control], wrappings.ethertype)
 
     def _fitting(self, rows: Ints, size: int) -> Ints:
-        """Those of the rows of which so many bytes at their place were kept; the others are counted aside."""
+        """The rows of which this many bytes at their place were kept; the others are counted aside."""
         fits = self.place[rows] + size <= self.end[rows]
         if fits.all():
             return rows
@@ -243,7 +245,7 @@ class Headers:
         self.place[rows] += 6
 
     def _ppp(self, rows: Ints, at: Ints) -> None:
-        """Address and control may be left out, and the first byte of the protocol too (RFC 1661)."""
+        """Address and control may be omitted, and the first byte of the protocol too (RFC 1661)."""
         import numpy as np
 
         start = self._bytes(at, 4).astype(np.int64)
@@ -281,7 +283,7 @@ class Headers:
         self.place[rows] += 14
 
     def _version(self, rows: Ints, at: Ints) -> None:
-        """Nothing but the version tells what it is."""
+        """Only the version tells what it is."""
         import numpy as np
 
         version = self._bytes(at, 1)[:, 0] >> 4
@@ -410,7 +412,7 @@ class Headers:
     def _join(
         self, rows: Ints, piece: Any, keys: Any, begin: Ints, last: Any, inner: Ints, room: Ints, protocol: Any
     ) -> Any:
-        """Hand these pieces on. Says which rows completed a packet, and puts that packet in their place."""
+        """Add these fragments. Returns which rows completed a packet, and puts that packet in their place."""
         import numpy as np
 
         done = np.zeros(len(rows), bool)
@@ -422,7 +424,7 @@ class Headers:
             end = min(int(self.end[row]), at + size)
             whole = self.fragments.add(
                 keys[place].tobytes(),
-                Piece(
+                Fragment(
                     int(begin[place]), size, bool(last[place]), at, end, int(self.wire[row]), int(protocol[place])
                 ),
             )  # fmt: skip
@@ -471,7 +473,7 @@ class Headers:
         return found
 
     def _tunnels(self, rows: Ints, inner: Ints, protocol: Ints, room: Ints) -> Any:
-        """Go on inside of tunnels, and count aside what is no flow. Says which rows were a tunnel."""
+        """Continue inside tunnels, and count aside what is no flow. Returns which rows were a tunnel."""
         import numpy as np
 
         ahead, kind = np.zeros(len(rows), np.int64), np.full(len(rows), DONE)

@@ -1,4 +1,4 @@
-"""Flows and packets into the quantities of the papers: start-up, completion, overhead, idle traffic, bursts, chunks.
+"""The papers' quantities, from flows and packets: start-up, completion, overhead, idle traffic, bursts, chunks.
 
 What may live here: pure functions, one for each quantity, with its definition and source. None means "not known". Times
 are nanoseconds since 1970, as in the capture.
@@ -11,21 +11,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.traffic import sequence
-from pytest_cloudbench.traffic.flows import Flow, FlowTable, in_one
+from pytest_cloudbench.traffic.counts import in_one
+from pytest_cloudbench.traffic.flows import Flow, FlowTable
 from pytest_cloudbench.traffic.packets import ACK
 
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Ints
 
 __all__ = [
-    "Burst", "Interval", "Pause", "Pieces", "bursts", "chunks", "completion_s", "idle_traffic", "overhead", "pauses",
-    "pieces", "rounds", "start_up_s", "syn_times_ns", "tue", "turns",
+    "Burst", "Interval", "Pause", "SentPieces", "bursts", "chunks", "completion_s", "idle_traffic", "overhead",
+    "pauses", "pieces", "rounds", "start_up_s", "syn_times_ns", "tue", "turns",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Packets with payload that follow each other closely."""
+    """A series of packets with payload that follow each other closely."""
 
     first_ns: int
     last_ns: int
@@ -64,7 +65,7 @@ def _chosen(table: FlowTable, flows: Sequence[Flow]) -> Any:
 
 
 def _payload(table: FlowTable, flows: Sequence[Flow], *, up: bool | None) -> Any:
-    """Those of them with payload, in the order of time. ``up``: of one direction only."""
+    """Those rows that have payload, in the order of time. ``up``: of one direction only."""
     import numpy as np
 
     rows = _chosen(table, flows)
@@ -107,8 +108,8 @@ def tue(flows: Sequence[Flow], changed_bytes: int, idle_bytes: int = 0) -> float
 
     Args:
         flows: control and storage.
-        changed_bytes: what the user changed; None comes back when that is nothing.
-        idle_bytes: what would have been sent in the same time without any change; taken off.
+        changed_bytes: what the user changed. If it is 0, the result is None.
+        idle_bytes: what would have been sent in the same time without any change; subtracted.
     """
     if changed_bytes <= 0:
         return None
@@ -116,7 +117,7 @@ def tue(flows: Sequence[Flow], changed_bytes: int, idle_bytes: int = 0) -> float
 
 
 def overhead(flows: Sequence[Flow], benchmark_bytes: int) -> float | None:
-    """Storage and control traffic over the benchmark's size, less the size itself (paper 001, section 5.3: "47 %")."""
+    """Storage and control traffic over the benchmark's size, minus 1 (paper 001, section 5.3: "47 %")."""
     ratio = tue(flows, benchmark_bytes)
     return None if ratio is None else ratio - 1
 
@@ -139,7 +140,7 @@ def idle_traffic(
 
 
 def bursts(table: FlowTable, flows: Sequence[Flow], gap_s: float, *, up: bool = True) -> list[Burst]:
-    """Packets with payload of one direction, parted where nothing came for longer than ``gap_s``.
+    """Packets with payload of one direction, split at gaps longer than ``gap_s``.
 
     Paper 001, section 4.2: a client that waits for an answer to each file shows as many bursts as files.
     """
@@ -200,7 +201,7 @@ def rounds(table: FlowTable, flow: Flow) -> list[tuple[int, int]]:
 
 
 def syn_times_ns(table: FlowTable, flows: Sequence[Flow]) -> list[int]:
-    """When connections were asked for (paper 001, figure 3)."""
+    """When the client tried to open connections (paper 001, figure 3)."""
     rows = _chosen(table, flows)
     opening = (table.packets.flags[rows] & 18) == 2
     return sorted(table.packets.time_ns[rows[opening]].tolist())
@@ -212,13 +213,13 @@ def chunks(table: FlowTable, flow: Flow) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class SentPieces:
     """What one flow sent between boundaries. Places are in bytes that the client sent.
 
     Attributes:
         ends: where each piece ends.
         resumed_ns: after each end but the last: from the server's last payload until the client went on.
-        answered_at: where each packet with payload of the server came.
+        answered_at: the place at which each of the server's packets with payload came.
         answer_bytes: their payload.
     """
 
@@ -236,9 +237,9 @@ class Pieces:
     def asides(self, margin_bytes: int) -> tuple[int, int]:
         """Packets with payload, and their bytes, that the server sent in the middle of a piece.
 
-        In the middle: the client had sent ``margin_bytes`` of it, and as many were still to come. So answers to what
-        came before and to the whole do not count; those to parts that are not waited for do, as do windows of HTTP/2
-        and SSH.
+        In the middle: the client had sent ``margin_bytes`` of it, and as many were still to come. So answers to earlier
+        pieces and to the whole piece do not count. Answers to parts for which the client does not wait do count, as do
+        window updates of HTTP/2 and SSH.
         """
         import numpy as np
 
@@ -251,10 +252,10 @@ class Pieces:
         return int(is_amid.sum()), int(self.answer_bytes[is_amid].sum())
 
     def resumptions_s(self, least_bytes: int) -> list[float]:
-        """Seconds from the server's last packet with payload until the client went on, after each piece so large.
+        """Seconds from the server's last packet with payload until the client continued, after each piece this large.
 
-        A client that waits for an answer goes on a steady time after it. One that pauses by a clock does not, whatever
-        a server says meanwhile.
+        A client that waits for an answer continues after a steady time. One that pauses by a clock does not, whatever
+        the server sends meanwhile.
         """
         import numpy as np
 
@@ -262,13 +263,13 @@ class Pieces:
         return [float(each) for each in self.resumed_ns[is_large] / 1e9]
 
 
-def pieces(table: FlowTable, flow: Flow) -> Pieces:
+def pieces(table: FlowTable, flow: Flow) -> SentPieces:
     """What the client sent between boundaries.
 
     A boundary: all that the client sent is acknowledged, **and** the server has sent payload, before the client sends
     on. Gaps in time alone find 17 of 24 chunk sizes, this rule all of them within 1 %. A known trap: HTTP/2 with its
-    default window of 64 KiB and a short round trip looks like chunks of about 65.5 kB. UDP has no acknowledgements to
-    see: there the answer is empty.
+    default window of 64 KiB and a short round trip looks like chunks of about 65.5 kB. UDP has no visible
+    acknowledgements, so the result is empty.
     """
     import numpy as np
 
@@ -277,7 +278,7 @@ def pieces(table: FlowTable, flow: Flow) -> Pieces:
     up, has = table.up[own], packets.payload[own] > 0
     sent = np.flatnonzero(up & has).astype(np.int32)
     if not flow.is_tcp or not len(sent):
-        return Pieces(*[np.zeros(0, np.int64)] * 4)
+        return SentPieces(*[np.zeros(0, np.int64)] * 4)
     answers = np.flatnonzero(~up & has).astype(np.int32)
     acks = np.flatnonzero(~up & ((packets.flags[own] & ACK) > 0)).astype(np.int32)
     reach = _distance(packets.seq[rows[sent]]) + packets.payload[rows[sent]]
@@ -292,7 +293,7 @@ def pieces(table: FlowTable, flow: Flow) -> Pieces:
     resumed_ns = times_ns[sent[last + 1]] - times_ns[answers[replied[last + 1] - 1]]
     answered_at = np.concatenate(([0], reach))[np.searchsorted(sent, answers)]
     answer_bytes = packets.payload[rows[answers]].astype(np.int64)
-    return Pieces(np.append(reach[last], reach[-1]), resumed_ns, answered_at, answer_bytes)
+    return SentPieces(np.append(reach[last], reach[-1]), resumed_ns, answered_at, answer_bytes)
 
 
 def _distance(seq: Any) -> Ints:

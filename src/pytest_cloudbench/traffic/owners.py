@@ -1,7 +1,7 @@
-"""Whose flows they are, on an interface that many programs use: the client's, another program's, or nobody can tell.
+"""Which flows are the client's on an interface that many programs use: its own, another program's, or unknown.
 
-What may live here: sorting flows by their servers' names and addresses. Nothing is guessed: what has no name is kept
-apart and counted, so that it can be said beside a number.
+What may live here: sorting flows by their servers' names and addresses. Nothing is guessed: flows without a name are
+kept apart and counted, so that a note can state how much they carried.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_cloudbench.traffic.flows import Flow
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.traffic.analysis import FlowFacts
+    from pytest_cloudbench.traffic.facts import FlowFacts
     from pytest_cloudbench.traffic.packets import Address
 
 __all__ = ["Sorted", "Whose", "nameless_doubt"]
@@ -29,15 +29,15 @@ _Connection = tuple[int, "Address", int, "Address", int]
 
 @dataclass(slots=True)
 class Sorted:
-    """Flows of one capture, by whose they are. Multicast and name resolution are nobody's, and in none of these.
+    """Flows of one capture by owner. Multicast and name resolution belong to nobody, and are in none of these.
 
     Attributes:
         own: the client's.
-        by: number of a flow of the client to how that is known: ``server address``, ``SNI``, ``earlier capture``,
-            ``DNS`` or ``other connections to its server``.
-        nameless: may be the client's: no name is known, or their server has names of the client's and others.
+        by: maps the number of a flow of the client to how that is known: ``server address``, ``SNI``, ``earlier
+            capture``, ``DNS`` or ``other connections to its server``.
+        nameless: may be the client's: no name is known, or their server has names both of the client and of others.
         others: other programs'.
-        names: number of one of these to what its server is called.
+        names: maps the number of a flow to its server's name.
     """
 
     own: list[Flow] = field(default_factory=list)
@@ -49,11 +49,12 @@ class Sorted:
 
 @dataclass(slots=True)
 class Whose:
-    """Which flows are a client's. What a capture shows of names is remembered for the next one of the same session.
+    """Decides which flows are a client's. Names seen in a capture are remembered for later captures of the same
+    session.
 
     Attributes:
         names: patterns (``*.example.com``) of its servers' names.
-        servers: networks of all its servers. They decide where no name is seen, so no flow is nameless then.
+        servers: networks of all its servers. If given, they decide when no name is seen, so no flow is nameless.
     """
 
     names: tuple[str, ...] = ()
@@ -63,7 +64,7 @@ class Whose:
     _resolved: dict[Address, set[str]] = field(default_factory=dict, repr=False)
 
     def has_name(self, name: str) -> bool:
-        """Whether a name fits one of the patterns; a pattern ``*.example.com`` does not fit ``example.com``."""
+        """Returns whether a name matches a pattern; ``*.example.com`` does not match ``example.com``."""
         return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in self.names)
 
     def sort(self, facts: Sequence[FlowFacts]) -> Sorted:
@@ -76,13 +77,20 @@ class Whose:
             if flow.server.is_multicast or flow.server_port in _DNS_PORTS or _is_broadcast(flow):
                 continue
             is_own, how = self._judge(each)
+            found.names[flow.number] = self._called(each)
             if is_own:
                 found.own.append(flow)
                 found.by[flow.number] = how
             else:
                 (found.nameless if is_own is None else found.others).append(flow)
-                found.names[flow.number] = each.names[0]
         return found
+
+    def _called(self, facts: FlowFacts) -> str:
+        """Its server's name, even if only an earlier capture or other connections to the same server show it."""
+        flow = facts.flow
+        known = facts.sni or self._connections.get(_connection(flow))
+        seen = sorted(self._servers.get((flow.server, flow.server_port), ()))
+        return known or (seen[0] if len(seen) == 1 else facts.names[0])
 
     def _learn(self, facts: FlowFacts) -> None:
         flow = facts.flow
@@ -109,11 +117,11 @@ class Whose:
 
 
 def nameless_doubt(nameless_bytes: int, of_bytes: float) -> list[str]:
-    """Why a number may be wrong beside which so many wire bytes had no name; nothing when they are few.
+    """Why a number may be wrong, given this many wire bytes without a name; empty if they are few.
 
     Args:
         nameless_bytes: of flows that may be the client's.
-        of_bytes: what the number is made from, or what would change it.
+        of_bytes: the bytes that the number is computed from, or that would change it.
     """
     if nameless_bytes <= _NAMELESS_SHARE * of_bytes:
         return []
@@ -122,7 +130,7 @@ def nameless_doubt(nameless_bytes: int, of_bytes: float) -> list[str]:
 
 
 def _agreed(answers: Iterable[bool]) -> bool | None:
-    """The answer that all give; None when they differ, or there are none."""
+    """The answer that all share; None if they differ, or if there are none."""
     seen = set(answers)
     return seen.pop() if len(seen) == 1 else None
 

@@ -1,7 +1,7 @@
-"""Records into the packets of flows, as columns.
+"""Turns records into the packets of flows, as columns.
 
 What may live here: the columns, and adding batch after batch to them. ``plain`` and ``headers`` understand each batch,
-``fragments`` and ``endpoints`` are what goes on from one to the next.
+``fragments`` and ``endpoints`` are what carries over from one to the next.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.traffic.endpoints import TCP, UDP, Address, Names, Pair
+from pytest_cloudbench.traffic.endpoints import TCP, UDP, Address, Names, Pairs
 from pytest_cloudbench.traffic.fragments import Fragments
 from pytest_cloudbench.traffic.headers import KINDS, Aside, Headers
 from pytest_cloudbench.traffic.plain import Plain
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_cloudbench.traffic.records import Batch, Buffer, Ints
 
-__all__ = ["ACK", "FIN", "RST", "SYN", "TCP", "UDP", "Address", "Aside", "Collector", "Packets", "Pair"]
+__all__ = ["ACK", "FIN", "RST", "SYN", "TCP", "UDP", "Address", "Aside", "Collector", "Packets", "Pairs"]
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 
@@ -82,7 +82,7 @@ class _Column:
             self._free, values = self._free - len(part), values[len(part) :]
 
     def whole(self) -> Any:
-        """All of it. The column is empty afterwards."""
+        """The whole column, which is empty afterwards."""
         import numpy as np
 
         blocks, self._blocks = self._blocks, []
@@ -174,6 +174,6 @@ class Collector:
             joined[each.name] = self._columns.pop(each.name).whole()
         return Packets(**joined)
 
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> Pairs:
         """The pairs of endpoints that ``Packets.pair`` points to."""
-        return self._names.pairs() if self._names else []
+        return (self._names or Names()).pairs()

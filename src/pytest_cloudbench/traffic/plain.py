@@ -1,7 +1,7 @@
-"""Plain packets, which nearly all packets of most captures are: Ethernet, IP with nothing between it and TCP.
+"""Plain packets, as are nearly all packets of most captures: Ethernet, then IP, with nothing between IP and TCP.
 
-What may live here: a short way for these. ``headers`` is the reference, and gets every packet about which there is any
-doubt: other wrappings, fragments, options, lengths that do not fit, headers that were cut.
+What may live here: a fast path for these. ``headers`` is the reference, and gets every packet that may be different:
+other wrappings, fragments, options, inconsistent lengths, truncated headers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ETHERNET, _LINK_BYTES, _TCP_BYTES = 1, 14, 20
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where things are in the headers of IP and TCP, and what tells that they are plain.
+    """Positions in the headers of IP and TCP, and what identifies plain ones.
 
     Attributes:
         version: of IP.
@@ -162,7 +162,7 @@ class Plain:
 
 
 def _those(condition: Any) -> Any:
-    """The rows for which it holds; a slice where these are all, since nothing need be copied then."""
+    """The rows for which the condition holds. If it holds for all, a slice, so that nothing is copied."""
     return slice(None) if condition.all() else condition.nonzero()[0]
 
 

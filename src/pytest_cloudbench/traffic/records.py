@@ -1,4 +1,4 @@
-"""Capture files into records: where each packet lies in the file, when it was seen and how long it was.
+"""Finds the records in capture files: where each packet lies in the file, when it was seen and how long it was.
 
 What may live here: the formats pcap and pcapng. What is inside a packet is ``packets``' business. Pure: bytes are
 handed in, and may be a memory-mapped file. Finding the records is the one step that must go from each to the next, so
@@ -102,10 +102,10 @@ class Batch:
 
 @dataclass(slots=True)
 class Reader:
-    """Iterates over a capture file's records once; the other attributes are complete when that has ended.
+    """Iterates once over a capture file's records. The other attributes are complete when the iteration has ended.
 
-    Raises UsageError when the bytes are no capture file. Garbage behind a good start ends the iteration: what is
-    readable is kept, and ``reason`` says what was wrong.
+    Raises UsageError if the bytes are not a capture file. Garbage after a good start ends the iteration: what is
+    readable is kept, and ``reason`` says what is wrong.
 
     Attributes:
         buffer: the whole file.
@@ -117,7 +117,7 @@ class Reader:
         reason: why the file is not complete, or None.
         records: how many there were.
         untimed: how many had no time stamp (simple packet blocks).
-        longer: how many kept more bytes than they say the packet had.
+        longer: how many have more bytes than the stated length of the packet.
         packet_drops: sum of the drop counts that packets carry.
         programs: of each section, the program that says it wrote it, and the number of its first interface.
     """
@@ -137,9 +137,9 @@ class Reader:
 
     @property
     def lacks_statistics(self) -> bool:
-        """Whether dumpcap wrote a section and not the statistics with which it ends one: then it was killed.
+        """Whether dumpcap wrote a section without the statistics with which it ends one, because it was killed.
 
-        Ring buffers lack them too, and what editcap and tshark made of a capture under dumpcap's name.
+        Ring buffers lack them too, and so do files that editcap and tshark derived under dumpcap's name.
         """
         ends = [first for _, first in self.programs[1:]] + [len(self.interfaces)]
         for (program, first), end in zip(self.programs, ends, strict=False):  # pcap has no sections
@@ -423,21 +423,23 @@ def _walk(
     if len(begins) == 1:
         return _walk_one(words, start, stop, length_at, extra)
     limits, here = np.array([*begins[1:], stop], np.int64), np.array(begins, np.int64)
-    lengths = words[length_at:]
+    lengths, octets = words[length_at:], np.frombuffer(words.base, np.uint8)[length_at:]
     last, steps = len(lengths) - 1, [here]
     while (here < limits).any():
         for _ in range(_STEPS):  # a walk that goes on behind its limit does no harm
-            ahead = lengths[np.minimum(here, last)]
+            here_or_last = np.minimum(here, last)
+            octets.take(here_or_last)  # the waits for memory overlap here, and would not among unaligned words
+            ahead = lengths[here_or_last]
             if extra < 12:
                 ahead = np.where(ahead < 12, 0xFFFFFFFF, ahead)  # no progress: not a record
             here = np.minimum(here + ahead + extra, _NOWHERE)
             steps.append(here)
-    table = np.ascontiguousarray(np.array(steps).T)
+    table = np.stack(steps, axis=1)
     own = table < limits[:, None]
     counts = own.sum(1)
     ends = table[np.arange(len(begins)), counts]
     if (ends[:-1] == limits[:-1]).all():
-        return table.ravel().take(own.ravel().nonzero()[0]), int(ends[-1])
+        return table[own], int(ends[-1])
     pieces, expected = [], start
     for row, limit in enumerate(limits.tolist()):
         if expected == begins[row]:
@@ -451,7 +453,7 @@ def _walk(
 
 
 def _piece_bytes(words: Any, start: int, stop: int, length_at: int, extra: int) -> int:
-    """How far apart pieces begin: a step of all costs about twice as much as the look for the beginning of one."""
+    """The distance between pieces: one step of all pieces costs about twice as much as finding the start of one."""
     place, seen = start, 0
     while seen < _SAMPLED and place + length_at < len(words) and place < stop:
         place, seen = place + int(words[place + length_at]) + extra, seen + 1

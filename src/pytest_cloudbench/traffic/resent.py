@@ -1,7 +1,7 @@
 """Retransmissions, by the rules of tshark 4.0 (``tcp.analysis.*``; docs/traffic.md has them in words).
 
-What may live here: these rules. They depend on what came before, packet by packet. But as long as a connection goes on
-in order, its state can be read off whole columns; so only the packets around something unusual are stepped through.
+What may live here: these rules. They depend on state that changes with each packet. But while a connection proceeds in
+order, its state follows from whole columns, so only the packets around something unusual are stepped through.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def judge(blocks: Iterable[Segments], *, stepwise: bool = False) -> NDArray[np.u
 
     Args:
         blocks: the connection, in one or more parts: a long one need not be in memory at once.
-        stepwise: take no short cut; the answer is the same.
+        stepwise: take no shortcut; the result is the same.
     """
     import numpy as np
 
@@ -121,7 +121,7 @@ class _Machine:
 
     @property
     def is_calm(self) -> bool:
-        """Whether the course of ordinary packets tells how its state goes on."""
+        """Whether the course of ordinary packets determines its next states."""
         return all(
             side.to_be_acked == side.next_seq and not side.is_keep_alive and side.duplicate_acks >= 0
             for side in self.sides
@@ -194,7 +194,7 @@ class _Machine:
 
 
 class _Course:
-    """How a connection goes while nothing unusual happens: the machine's state before each packet, from columns.
+    """The course of a connection while nothing unusual happens: the machine's state before each packet, from columns.
 
     For each side there is a column of states: first the one that the machine is in now, then the one after each of
     its packets.
@@ -309,11 +309,13 @@ class _Course:
         return (*(int(state[name][place]) for name in names), False)
 
     def agrees(self, machine: _Machine, row: int) -> bool:
-        """Whether the machine is where the course is before a packet, so that it may be taken further by it."""
+        """Returns whether the machine's state equals the course's before a packet, so that the course can advance
+        it.
+        """
         return all(machine.sides[which].state() == self._state(row, which) for which in (0, 1))
 
     def restore(self, machine: _Machine, row: int) -> None:
-        """Take the machine to before a packet."""
+        """Set the machine to the state before a packet."""
         for which, side in enumerate(machine.sides):
             (
                 side.next_seq, side.next_seq_ns, side.last_ack, side.last_ack_ns, side.duplicate_acks, side.window,

@@ -1,4 +1,4 @@
-"""What flows are for: control, storage, DNS. The rules are data, for each client, and a caller may bring others.
+"""What flows are for: control, storage, DNS. The rules are data, for each client, and a caller may supply others.
 
 What may live here: reading rules, and the role of a flow under them.
 """
@@ -28,7 +28,7 @@ _CONDITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A role, and what a flow must be like to have it. What is None does not matter.
+    """A role and the conditions for a flow to have it. A condition that is None does not matter.
 
     Attributes:
         role: one of ``ROLES``.
@@ -53,39 +53,46 @@ class Rule:
         """Whether a server that is called so meets the condition on names."""
         return self.names is None or any(fnmatchcase(name, pattern) for name in names for pattern in self.names)
 
-    def fits(self, flow: Flow, *, is_quic: bool) -> bool:
-        """Whether a flow meets every other condition."""
-        total = flow.up.payload_bytes + flow.down.payload_bytes
-        way = "up" if flow.up.payload_bytes >= flow.down.payload_bytes else "down"
-        kinds = {"tcp"} if flow.is_tcp else {"udp", "quic"} if is_quic else {"udp"}
+    def kind_fits(self, transport: str, port: int) -> bool:
+        """Whether a flow of ``tcp``, ``udp`` or ``quic`` to this port meets the conditions on both."""
+        kinds = {"quic": ("udp", "quic")}.get(transport, (transport,))
+        return (self.ports is None or port in self.ports) and (self.transport is None or self.transport in kinds)
+
+    def volume_fits(self, up_bytes: int, down_bytes: int) -> bool:
+        """Whether a flow with so much payload meets the conditions on volume."""
+        total, way = up_bytes + down_bytes, "up" if up_bytes >= down_bytes else "down"
         return (
-            (self.ports is None or flow.server_port in self.ports)
-            and (self.min_payload_bytes is None or total >= self.min_payload_bytes)
+            (self.min_payload_bytes is None or total >= self.min_payload_bytes)
             and (self.max_payload_bytes is None or total <= self.max_payload_bytes)
             and (self.direction is None or way == self.direction)
-            and (self.transport is None or self.transport in kinds)
         )
 
 
 class Roles:
-    """Gives flows their roles, by rules in the order in which they are tried."""
+    """Assigns roles to flows, by rules in the order in which they are tried."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = rules
-        self._for: dict[tuple[str, ...], list[Rule]] = {}  # those whose names fit: many flows have the same server
+        self._for: dict[tuple[tuple[str, ...], str, int], list[Rule]] = {}  # many flows have the same server
 
     def of(self, flow: Flow, names: tuple[str, ...], *, is_quic: bool = False) -> str:
-        """The role of the first rule that fits; ``other`` when none does.
+        """The role of the first rule that fits; ``other`` if none does.
 
         Args:
             flow: with its counts.
             names: what the server is called: by SNI, by DNS, or its address.
             is_quic: whether the flow is QUIC.
         """
-        rules = self._for.get(names)
+        transport = "tcp" if flow.is_tcp else "quic" if is_quic else "udp"
+        return self.find(names, transport, flow.server_port, flow.up.payload_bytes, flow.down.payload_bytes)
+
+    def find(self, names: tuple[str, ...], transport: str, port: int, up_bytes: int, down_bytes: int) -> str:
+        """The same of a flow of ``tcp``, ``udp`` or ``quic`` to a port, with so much payload each way."""
+        rules = self._for.get((names, transport, port))
         if rules is None:
-            rules = self._for[names] = [rule for rule in self._rules if rule.names_fit(names)]
-        return next((rule.role for rule in rules if rule.fits(flow, is_quic=is_quic)), "other")
+            rules = [rule for rule in self._rules if rule.names_fit(names) and rule.kind_fits(transport, port)]
+            self._for[names, transport, port] = rules
+        return next((rule.role for rule in rules if rule.volume_fits(up_bytes, down_bytes)), "other")
 
 
 def parse_rules(text: str, source: str = "rules", client: str | None = None) -> tuple[Rule, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.traffic.packets import ACK, SYN
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 __all__ = [
+    "Heard",
     "Mask",
     "Reach",
+    "Sent",
     "acknowledged",
     "begins",
     "behind",
@@ -31,7 +33,7 @@ __all__ = [
     "unwrap",
 ]
 
-_FAR = 1 << 42
+_NEAR = 1 << 30
 _LARGEST = 1 << 62
 
 
@@ -44,30 +46,36 @@ def unwrap(seq: Any, first: Mask) -> Ints:
     """
     import numpy as np
 
+    begins = first.nonzero()[0]
+    counts = np.diff(begins, append=len(seq))
+    ahead = (seq - (seq[0] if len(begins) == 1 else np.repeat(seq[begins], counts))).view(np.int32)
+    if ahead.min(initial=0) > -_NEAR and ahead.max(initial=0) < _NEAR:  # no step can have gone around
+        return np.asarray(ahead.astype(np.int64))
     steps = np.empty(len(seq), np.int64)
-    steps[:1] = 0
     steps[1:] = (seq[1:] - seq[:-1]).view(np.int32)
-    steps[first] = 0
+    steps[begins] = 0
     total = np.cumsum(steps)
-    begins = np.flatnonzero(first)
-    if len(begins) == 1:
-        return total
-    return np.asarray(total - np.repeat(total[begins], np.diff(np.append(begins, len(seq)))))
+    return np.asarray(total - np.repeat(total[begins], counts))
+
+
+def _in_line(group: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """The same ranges on one line of numbers for all groups: each group lies behind all of the one before."""
+    apart = int(end.max(initial=0)) - int(start.min(initial=0)) + 1
+    return group * apart + start, group * apart + end
 
 
 def covered(group: Ints, first: Mask, start: Ints, size: Ints) -> tuple[Ints, Ints]:
     """(bytes in the union of the ranges, bytes in holes between them) of each group, in the order of groups.
 
     Args:
-        group: a number for each range, ascending.
+        group: a number from 0 for each range, ascending.
         first: where a group begins.
         start: where each range begins.
         size: how long it is; one of size 0 does not count.
     """
     import numpy as np
 
-    base = group * _FAR + start
-    end = base + size
+    base, end = _in_line(group, start, start + size)
     reach = np.maximum.accumulate(end)
     begins = np.flatnonzero(first)
     before = np.empty_like(reach)
@@ -136,7 +144,9 @@ class Reach:
         self._end = int(reach[-1])
 
     def _fill(self, begin: int, end: int) -> None:
-        """What was missing from ``begin`` to ``end`` has come. The holes are in order, and none touches another."""
+        """The missing bytes from ``begin`` to ``end`` have arrived. The holes are in order, and none touches
+        another.
+        """
         if self._begin is not None and begin < self._begin:
             self._holes.insert(0, (begin, self._begin))
             self._begin = begin
@@ -172,7 +182,7 @@ def behind(group: Ints, start: Ints, next_seq: Ints, payload: Ints, data: Mask) 
     Together with ``acknowledged`` these are all that ``resent.judge`` could mark, and some more.
 
     Args:
-        group: number of the connection of each packet, ascending.
+        group: number from 0 of the connection of each packet, ascending.
         start: its sequence number, unwrapped.
         next_seq: the one that follows, SYN and FIN counted.
         payload: its bytes.
@@ -180,36 +190,33 @@ def behind(group: Ints, start: Ints, next_seq: Ints, payload: Ints, data: Mask) 
     """
     import numpy as np
 
-    base = group * _FAR
-    reach = np.maximum.accumulate(base + next_seq)
+    start, next_seq = _in_line(group, start, next_seq)
+    reach = np.maximum.accumulate(next_seq)
     found = np.zeros(len(group), bool)
-    apart = base[1:] + start[1:] - reach[:-1]
+    apart = start[1:] - reach[:-1]
     before = apart < 0
     if before.any():
         found[1:] = (data[1:] & before) | ((apart == -1) & (payload[1:] <= 1))
     return found
 
 
-def acknowledged(group: Ints, side: Mask, seq: Any, ack: Any, payload: Any) -> Mask:
-    """Packets whose payload the other side's latest packet acknowledges already.
+def acknowledged(group: Ints, latest: Ints, seq: Any, ack: Any, payload: Any) -> Ints:
+    """Rows of packets whose payload the other side's latest packet acknowledges already.
 
     Args:
-        group: number of the connection of each packet, ascending.
-        side: which end sent it.
-        seq: its sequence number.
+        group: number of the connection of each packet.
+        latest: the row of the last packet that the other side sent before; -1, or a row of another group, for none.
+        seq: sequence number of each packet.
         ack: its acknowledgement number.
         payload: its bytes.
     """
-    import numpy as np
-
-    turns = np.append(0, np.flatnonzero(side[1:] != side[:-1]) + 1)  # where the other side begins to speak
-    latest = np.repeat(turns - 1, np.diff(turns, append=len(side)))  # the last packet before; or one of another flow
     acked = ack[latest]
-    covers: Mask = (acked - (seq + payload.astype(np.uint32))).view(np.int32) >= 0
+    covers = (acked - (seq + payload)).view("i4") >= 0
     covers &= (payload > 0) & (acked != 0)
-    found = np.flatnonzero(covers)
-    covers[found] = (latest[found] >= 0) & (group[latest[found]] == group[found])
-    return covers
+    found: Ints = covers.nonzero()[0]
+    before = latest[found]
+    same: Mask = (before >= 0) & (group[before] == group[found])
+    return found.compress(same)
 
 
 def begins(group: Ints) -> Mask:
@@ -230,7 +237,7 @@ def handshakes_ns(group: Ints, time_ns: Ints, flags: Any, most: int = 64) -> tup
         group: number of the connection of each packet, ascending.
         time_ns: when each packet was seen.
         flags: its TCP flags.
-        most: so many packets of a connection are looked at.
+        most: how many packets of a connection are looked at.
     """
     import numpy as np
 
@@ -251,82 +258,96 @@ def handshakes_ns(group: Ints, time_ns: Ints, flags: Any, most: int = 64) -> tup
     return owner[chosen], time_ns[answers[chosen]] - time_ns[latest[chosen]]
 
 
-def round_trips_ns(
-    group: Ints, time_ns: Ints, side: Mask, seq: Any, ack: Any, flags: Any, payload: Any, *, of: bool,
-    only: slice = slice(None),
-) -> tuple[Ints, Ints]:  # fmt: skip
+class Sent(NamedTuple):
+    """Segments with payload of one side, as columns. ``group``: number of the connection of each, ascending."""
+
+    group: Ints
+    time_ns: Ints
+    seq: Any
+    payload: Any
+
+
+class Heard(NamedTuple):
+    """Acknowledgements of the other side, as columns. ``group``: number of the connection of each, ascending."""
+
+    group: Ints
+    time_ns: Ints
+    ack: Any
+
+
+def round_trips_ns(sent: Sent, heard: Heard, *, only: Mask | None = None) -> tuple[Ints, Ints]:
     """(group, how long after each segment of one side the other side acknowledged exactly its end).
 
-    Segments of which any byte was sent more than once are left out (Karn's algorithm, RFC 6298 section 3): their
+    Segments of which any byte was sent more than once are omitted (Karn's algorithm, RFC 6298 section 3): their
     acknowledgement may answer either. At the capture point: seen from the sender it is the whole round trip.
 
     Args:
-        group: number of the connection of each packet, ascending.
-        time_ns: when each packet was seen.
-        side: which end sent it.
-        seq: its sequence number.
-        ack: its acknowledgement number.
-        flags: its TCP flags.
-        payload: its bytes.
-        of: the side whose segments are timed.
-        only: time the segments among these packets; the others only say what was sent twice, or acknowledged.
+        sent: the segments with payload of one side.
+        heard: the acknowledgements of the other.
+        only: which segments to time; the others only say what was sent twice.
     """
     import numpy as np
 
-    mine = side if of else ~side
-    sent = np.flatnonzero(mine & (payload > 0))
-    acks = np.flatnonzero(~mine & ((flags & ACK) > 0))
-    if not len(sent) or not len(acks):
+    sender, hearer = sent.group, heard.group
+    if not len(sender) or not len(hearer):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    sender, first = group[sent], begins(group[sent])
-    start = unwrap(seq[sent], first)
-    end = start + payload[sent]
+    first, fresh = begins(sender), begins(hearer)
+    start = unwrap(sent.seq, first)
+    end = start + sent.payload
     # How far was acknowledged, counted from the sequence number that its connection's first segment has.
-    hearer, opened = group[acks], np.flatnonzero(first)
-    fresh = begins(hearer)
-    answers = np.flatnonzero(fresh)
+    opened, answers = first.nonzero()[0], fresh.nonzero()[0]
     anchor = np.minimum(np.searchsorted(sender[opened], hearer[answers]), len(opened) - 1)
-    ahead = (ack[acks[answers]] - seq[sent[opened[anchor]]]).view(np.int32)
-    heard = unwrap(ack[acks], fresh) + np.repeat(ahead, np.diff(answers, append=len(acks)))
+    ahead = (heard.ack[answers] - sent.seq[opened[anchor]]).view(np.int32)
+    acked = unwrap(heard.ack, fresh)
+    acked += np.repeat(ahead, np.diff(answers, append=len(hearer)))
     # One line of numbers for all connections: each lies behind all of the one before.
-    least = min(int(start.min()), int(heard.min()))
-    apart = max(int(end.max()), int(heard.max())) - least + 1
-    if int(group[-1]) * apart >= _LARGEST:
-        return _one_by_one(group, time_ns, side, seq, ack, flags, payload, of=of)
-    start += sender * apart - least
-    end += sender * apart - least
-    heard += hearer * apart - least
-    np.maximum.accumulate(heard, out=heard)
-    reach = np.maximum.accumulate(end)
-    again = np.zeros(len(sent), bool)
-    np.less(start[1:], reach[:-1], out=again[1:])
-    if again.any():
-        order = np.argsort(start, kind="stable")
-        start, touched = start[order], np.maximum.accumulate(end[order])
-        overlaps = np.zeros(len(sent), bool)
-        overlaps[1:] = start[1:] < touched[:-1]
-        overlaps[:-1] |= end[order][:-1] > start[1:]
-        again[order] |= overlaps
-    if only != slice(None):
-        timed = np.ones(len(seq), bool)
-        timed[only] = False
-        again |= timed[sent]
-    clean = np.flatnonzero(~again)
-    place = np.searchsorted(heard, end[clean])
-    place[place == len(heard)] = 0  # an acknowledgement that cannot be its own
-    exact = heard[place] == end[clean]
-    clean, place = clean[exact], place[exact]
-    times = time_ns[acks[place]] - time_ns[sent[clean]]
-    kept = times >= 0
-    return sender[clean[kept]], times[kept]
+    least = min(int(start.min()), int(acked.min()))
+    apart = max(int(end.max()), int(acked.max())) - least + 1
+    if max(int(sender[-1]), int(hearer[-1])) * apart >= _LARGEST:
+        return _one_by_one(sent, heard)
+    own = sender * apart - least
+    start += own
+    end += own
+    acked += hearer * apart - least
+    np.maximum.accumulate(acked, out=acked)
+    timed = np.ones(len(sender), bool) if only is None else only
+    if (start[1:] < end[:-1]).any():  # else each segment begins where the one before ends, or behind
+        timed &= ~_repeated(start, end)
+    rows: Any = slice(None) if timed.all() else timed.nonzero()[0]
+    sender, end = sender[rows], end[rows]
+    place = np.searchsorted(acked, end)
+    place[place == len(acked)] = 0  # an acknowledgement that cannot be its own
+    times = heard.time_ns[place] - sent.time_ns[rows]
+    good = (acked[place] == end) & (times >= 0)
+    return sender[good], times[good]
 
 
-def _one_by_one(group: Ints, *columns: Any, of: bool) -> tuple[Ints, Ints]:
+def _repeated(start: Ints, end: Ints) -> Mask:
+    """Ranges that lie, in part, before the end of an earlier one, and those that share a part with another one."""
+    import numpy as np
+
+    found = np.zeros(len(start), bool)
+    found[1:] = start[1:] < np.maximum.accumulate(end)[:-1]
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    overlaps = np.zeros(len(start), bool)
+    overlaps[1:] = start[1:] < np.maximum.accumulate(end)[:-1]
+    overlaps[:-1] |= end[:-1] > start[1:]
+    found[order] |= overlaps
+    return found
+
+
+def _one_by_one(sent: Sent, heard: Heard) -> tuple[Ints, Ints]:
     """The same, where garbage for sequence numbers leaves no room for all connections on one line."""
     import numpy as np
 
-    found = []
-    for rows in np.split(np.arange(len(group)), np.flatnonzero(begins(group))[1:]):
-        _, times = round_trips_ns(np.zeros(len(rows), np.int64), *(each[rows] for each in columns), of=of)
-        found.append((np.full(len(times), group[rows[0]]), times))
-    return np.concatenate([owner for owner, _ in found]), np.concatenate([times for _, times in found])
+    owners, times = list[Ints](), list[Ints]()
+    for number in np.intersect1d(sent.group, heard.group).tolist():
+        own, their = sent.group == number, heard.group == number
+        one, other = Sent(*(column[own] for column in sent)), Heard(*(column[their] for column in heard))
+        one.group[:] = other.group[:] = 0
+        _, found = round_trips_ns(one, other)
+        owners.append(np.full(len(found), number))
+        times.append(found)
+    none = np.zeros(0, np.int64)
+    return np.concatenate([none, *owners]), np.concatenate([none, *times])

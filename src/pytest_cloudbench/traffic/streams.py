@@ -1,4 +1,4 @@
-"""Payload put together again: the beginning of a stream, and a text anywhere in it.
+"""Reassembles payload: the beginning of a stream, and the search for a text anywhere in it.
 
 What may live here: bytes of payload by flow and direction, in the order of sequence numbers. Bytes are looked at
 here and nowhere else.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import MIB
 from pytest_cloudbench.traffic import sequence
-from pytest_cloudbench.traffic.flows import Flow, FlowTable
+from pytest_cloudbench.traffic.flows import FlowTable
 
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Buffer, Ints
@@ -41,11 +41,11 @@ class Found:
     offset_bytes: int
 
 
-def _rows(table: FlowTable, flow: Flow, *, up: bool, most: int | None = None) -> Any:
+def _rows(table: FlowTable, number: int, *, up: bool, most: int | None = None) -> Any:
     """Rows of one direction with payload: of a flow's first packets only, where ``most`` is given."""
     import numpy as np
 
-    rows = table.rows(flow)
+    rows = table.rows(number)
     for size in (most * 4, len(rows)) if most else (len(rows),):
         head = rows[:size]
         mine = head[(table.up[head] == up) & (table.packets.payload[head] > 0)]
@@ -59,10 +59,9 @@ def tellers(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) ->
     import numpy as np
 
     packets, found = table.packets, set[int]()
-    is_tcp = np.zeros(len(table.starts) - 1, bool)
+    is_tcp = table.who.is_tcp
     wanted = np.zeros(len(is_tcp), bool)
-    wanted[[flow.number for flow in table.flows]] = True
-    is_tcp[[flow.number for flow in table.flows if flow.is_tcp]] = True
+    wanted[table.numbers] = True
     starts = np.asarray(table.starts)
     sizes = np.minimum(np.diff(starts), _HEAD_ROWS)
     for begin in range(0, len(sizes), _HEADS_AT_ONCE):
@@ -128,12 +127,12 @@ def _bytes_at(buffer: Buffer, places: Any, release: Callable[[int], None]) -> An
     return found
 
 
-def beginning(table: FlowTable, buffer: Buffer, flow: Flow, *, up: bool, limit: int = 16384) -> bytes:
-    """The first bytes of a direction, up to the first that is missing, at most ``limit``.
+def beginning(table: FlowTable, buffer: Buffer, number: int, *, up: bool, limit: int = 16384) -> bytes:
+    """The first bytes of a direction of a flow, up to the first that is missing, at most ``limit``.
 
-    Only from a flow whose beginning was captured is it the beginning.
+    It is the true beginning only if the start of the flow was captured.
     """
-    rows = _rows(table, flow, up=up, most=_FEW)
+    rows = _rows(table, number, up=up, most=_FEW)
     if not len(rows):
         return b""
     found = bytearray()
@@ -146,9 +145,9 @@ def beginning(table: FlowTable, buffer: Buffer, flow: Flow, *, up: bool, limit: 
     return bytes(found[:limit])
 
 
-def datagrams(table: FlowTable, buffer: Buffer, flow: Flow, *, up: bool, most: int | None = None) -> Iterator[bytes]:
+def datagrams(table: FlowTable, buffer: Buffer, number: int, *, up: bool, most: int | None = None) -> Iterator[bytes]:
     """The payload of each UDP packet of one direction, as far as it was kept."""
-    for row in _rows(table, flow, up=up, most=most).tolist():
+    for row in _rows(table, number, up=up, most=most).tolist():
         offset = int(table.packets.offset[row])
         yield bytes(buffer[offset : offset + int(table.packets.kept[row])])
 
@@ -171,12 +170,12 @@ def _in_order(table: FlowTable, buffer: Buffer, rows: Any) -> Iterator[tuple[int
             yield at, bytes(buffer[offset : offset + size])
 
 
-def pieces(table: FlowTable, buffer: Buffer, flow: Flow, *, up: bool) -> Iterator[tuple[int, bytes]]:
+def pieces(table: FlowTable, buffer: Buffer, number: int, *, up: bool) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of a TCP direction's unbroken stretches in order, each byte once, in pieces of about a MiB.
 
     Where a piece does not begin at the end of the one before, bytes are missing.
     """
-    rows = _rows(table, flow, up=up)
+    rows = _rows(table, number, up=up)
     if not len(rows):
         return
     begin, end, joined = 0, 0, list[bytes]()
@@ -198,30 +197,30 @@ def find(
 ) -> list[Found]:
     """Each flow and direction in which a text occurs unencrypted, with its first place there.
 
-    TCP streams are put together first, since the text may lie across packets. Ask ``Analysis`` whether nothing was
-    cut or lost: in what is not in the file nothing is found.
+    TCP streams are reassembled first, since the text may span packets. What is not in the file cannot be searched:
+    ``Analysis`` says whether anything was truncated or lost.
     """
     if not text:
         return []
     found, touched = [], 0
-    for flow in table.flows:
-        touched += flow.up.packets + flow.down.packets
+    for number in table.numbers.tolist():
+        touched += table.starts[number + 1] - table.starts[number]
         if touched > TOUCHED_PACKETS:
             release(len(buffer))
             touched = 0
         for up in (True, False):
-            place = _first(table, buffer, flow, text, release, up=up)
+            place = _first(table, buffer, number, text, release, up=up)
             if place is not None:
-                found.append(Found(flow.number, up, place))
+                found.append(Found(number, up, place))
     return found
 
 
 def _first(
-    table: FlowTable, buffer: Buffer, flow: Flow, text: bytes, release: Callable[[int], None], *, up: bool
+    table: FlowTable, buffer: Buffer, number: int, text: bytes, release: Callable[[int], None], *, up: bool
 ) -> int | None:
-    if not flow.is_tcp:
+    if not table.who.is_tcp[number]:
         seen = 0
-        for datagram in datagrams(table, buffer, flow, up=up):
+        for datagram in datagrams(table, buffer, number, up=up):
             if (place := datagram.find(text)) >= 0:
                 return place
             seen += len(datagram)
@@ -230,7 +229,7 @@ def _first(
                 seen = 0
         return None
     tail, end, seen = b"", 0, 0
-    for begin, data in pieces(table, buffer, flow, up=up):
+    for begin, data in pieces(table, buffer, number, up=up):
         tail = tail if begin == end else b""
         place = (tail + data).find(text)
         if place >= 0:

@@ -1,6 +1,6 @@
 """Tunnels within IP and UDP: what is inside of each packet, and how far away.
 
-What may live here: headers of tunnels, as columns. What is recognised and cannot be looked into has a name.
+What may live here: headers of tunnels, as columns. A tunnel that is recognised but cannot be decoded has a name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The client half of the reference client: watches its folder and brings what changes to the server.
+"""The client half of the reference client: watches its folder and uploads changes to the server.
 
 What may live here: when the folder is looked at, when batches are sent and when the server is asked for news.
 """
@@ -39,7 +39,7 @@ class Client:
         self._next_poll_s: float | None = None
 
     def run(self) -> None:
-        """Sync and poll for ever. Raises OSError or WireError when something goes wrong."""
+        """Sync and poll forever. Raises OSError or WireError when something goes wrong."""
         there = json.loads(self._connection.ask("GET", "/list"))
         self._uploader.known = {path: Known(None, sha256) for path, sha256 in there.items()}
         self._end_of_question()
@@ -57,14 +57,14 @@ class Client:
             self._poll_if_due()
 
     def _wait_s(self, look_again: bool) -> float | None:
-        """How long to wait for a change; None: for ever."""
+        """How long to wait for a change; None: forever."""
         waits_s = [_PATIENCE_S] if look_again else []
         if self._next_poll_s is not None:
             waits_s.append(self._next_poll_s - time.monotonic())
         return min(waits_s, default=None)
 
     def _sync(self) -> bool:
-        """Send what has changed; whether the folder must be looked at again without a sign."""
+        """Send what has changed; returns whether the folder must be scanned again without an event."""
         self._busy.touch()
         files, known = self._watch.files(), self._uploader.known
         changed = [(path, mark) for path, mark in files.items() if path not in known or known[path].mark != mark]

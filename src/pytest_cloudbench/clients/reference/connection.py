@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import IO, Any, NamedTuple
 
 from pytest_cloudbench.clients.reference.protocol import PIECE_BYTES, Part, WireError, head, read_answer
+from pytest_cloudbench.clock import due_ns, sleep_until_ns
 
 __all__ = ["Connection", "Request"]
 
@@ -77,7 +77,7 @@ class Connection:
                 self.close()
                 if not left:
                     raise
-                threading.Event().wait(_PAUSE_S)
+                sleep_until_ns(due_ns(_PAUSE_S))
         raise AssertionError("the last attempt returns or raises")
 
     def _exchange(self, requests: Sequence[Request]) -> list[bytes]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple
 
-__all__ = ["Segment", "Signature", "join", "make_signature", "match"]
+__all__ = ["DeltaSegment", "Signature", "join", "make_signature", "match"]
 
 _WORD_BYTES = 8
 _STRONG_BYTES = 16
@@ -27,7 +27,7 @@ _Read = Callable[[int, int], bytes]
 """(offset, length) to bytes of the new file; fewer only where it ends."""
 
 
-class Segment(NamedTuple):
+class DeltaSegment(NamedTuple):
     """The next bytes of a new file, and where they are taken from.
 
     ``kind``: ``data`` (sent; ``where`` is the offset in the new file), ``base`` (``where``: the offset in the older
@@ -98,7 +98,7 @@ def make_signature(file: IO[bytes], block_bytes: int, sha256: str) -> Signature:
     return Signature(size_bytes, block_bytes, bytes.fromhex(sha256), blocks)
 
 
-def match(method: str, read: _Read, start: int, stop: int, end: int, signature: Signature) -> Iterator[Segment]:
+def match(method: str, read: _Read, start: int, stop: int, end: int, signature: Signature) -> Iterator[DeltaSegment]:
     """The new file's bytes from ``start`` to ``stop`` as segments of kind ``data`` and ``base``.
 
     Args:
@@ -117,9 +117,9 @@ def match(method: str, read: _Read, start: int, stop: int, end: int, signature: 
         yield from _rolling(read, start, stop, end, signature)
 
 
-def join(segments: Iterator[Segment]) -> list[Segment]:
+def join(segments: Iterator[DeltaSegment]) -> list[DeltaSegment]:
     """The same bytes in as few segments as possible; empty ones are left out."""
-    joined: list[Segment] = []
+    joined: list[DeltaSegment] = []
     for segment in segments:
         last = joined[-1] if joined else None
         if (
@@ -139,7 +139,7 @@ def _strong(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_STRONG_BYTES).digest()
 
 
-def _fixed(read: _Read, start: int, stop: int, signature: Signature) -> Iterator[Segment]:
+def _fixed(read: _Read, start: int, stop: int, signature: Signature) -> Iterator[DeltaSegment]:
     at = start
     while at < stop:
         index, inside = divmod(at, signature.block_bytes)
@@ -147,11 +147,11 @@ def _fixed(read: _Read, start: int, stop: int, signature: Signature) -> Iterator
         same = False
         if not inside and index < len(signature.strong) and until <= signature.size_bytes:
             same = _strong(read(at, until - at)) == signature.strong[index]
-        yield Segment("base" if same else "data", at, until - at)
+        yield DeltaSegment("base" if same else "data", at, until - at)
         at = until
 
 
-def _rolling(read: _Read, start: int, stop: int, end: int, signature: Signature) -> Iterator[Segment]:
+def _rolling(read: _Read, start: int, stop: int, end: int, signature: Signature) -> Iterator[DeltaSegment]:
     size = signature.block_bytes
     at, likely = start, 0
     while signature.begins and stop - at >= size:
@@ -159,21 +159,21 @@ def _rolling(read: _Read, start: int, stop: int, end: int, signature: Signature)
         done = 0
         while (found := _next_match(window, done, signature, likely)) is not None:
             offset, index = found
-            yield Segment("data", at + done, offset - done)
-            yield Segment("base", index * size, size)
+            yield DeltaSegment("data", at + done, offset - done)
+            yield DeltaSegment("base", index * size, size)
             done, likely = offset + size, index + 1
         # No block begins in what is left, but one may where the window's last places were too short for it.
         searched = max(done, len(window) - size + 1)
-        yield Segment("data", at + done, searched - done)
+        yield DeltaSegment("data", at + done, searched - done)
         if len(window) < size:
             break  # the file became shorter meanwhile
         at += searched
     tail = signature.tail_bytes
     if stop == end and tail and stop - at >= tail and signature.is_tail(read(stop - tail, tail)):
-        yield Segment("data", at, stop - tail - at)
-        yield Segment("base", signature.size_bytes - tail, tail)
+        yield DeltaSegment("data", at, stop - tail - at)
+        yield DeltaSegment("base", signature.size_bytes - tail, tail)
     else:
-        yield Segment("data", at, stop - at)
+        yield DeltaSegment("data", at, stop - at)
 
 
 def _next_match(window: bytes, first: int, signature: Signature, likely: int) -> tuple[int, int] | None:

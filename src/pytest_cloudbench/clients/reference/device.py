@@ -1,6 +1,6 @@
-"""The second device of the reference client: asks the server for news, and makes its own folder the same.
+"""The second device of the reference client: polls the server for news, and mirrors it.
 
-What may live here: when the server is asked, and how files arrive and leave. What changes in this folder is not seen.
+What may live here: when the server is polled, and how files arrive and disappear. Local changes go unnoticed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import shutil
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from pytest_cloudbench.clients.reference.connection import Connection
 from pytest_cloudbench.clients.reference.process import READY, say, until_it_fails
 from pytest_cloudbench.clients.reference.protocol import PIECE_BYTES, Part
 from pytest_cloudbench.clients.reference.settings import Settings
+from pytest_cloudbench.clock import due_ns, sleep_until_ns
 
 __all__ = ["Device", "main"]
 
@@ -40,12 +40,12 @@ class Device:
         """Ask for ever, ``pull_s`` after what was new is here. Raises OSError or WireError."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        pause = threading.Event()
-        while not self._pull():
-            pause.wait(self._settings.pull_s)
-        say(READY)
-        while not pause.wait(self._settings.pull_s):
-            self._pull()
+        is_ready = False
+        while True:
+            if self._pull() and not is_ready:
+                is_ready = True
+                say(READY)
+            sleep_until_ns(due_ns(self._settings.pull_s))
 
     def _pull(self) -> bool:
         """Bring what is new; whether all of it is here. What is not is part of the next news."""
@@ -63,7 +63,7 @@ class Device:
         return not lacking
 
     def _bring(self, path: str, sha256: str) -> bool:
-        """Put a file in its place at once; False where what came is not what was announced."""
+        """Move a complete file into place; False if its content is not what was announced."""
         digest, at_bytes = hashlib.sha256(), 0
         with self._arriving.open("wb") as file:
             while True:
@@ -84,7 +84,7 @@ class Device:
         return True
 
     def _delete(self, path: str) -> None:
-        """Take a file away, with the folders that have nothing in them then."""
+        """Remove a file, and folders that become empty."""
         target = self._folder / path
         target.unlink()
         del self._has[path]

@@ -15,8 +15,8 @@ request               body                                   answer
 ``POST /have``        SHA-256 digests, 32 bytes each         a byte for each: 1 where the server has the content
 ``POST /signatures``  JSON: paths                            one ``delta.Signature`` after another
 ``POST /chunk``       content, maybe deflated                JSON: null; ``session``, ``at``, ``encoding`` in the URL
-``POST /files``       for each file an ``Entry``, then the   JSON: for each file null, or why it was not taken
-                      content that it announces
+``POST /files``       an ``UploadEntry`` for each file, and  JSON: for each file null, or why it was not taken
+                      the content that it announces
 ====================  =====================================  ====================================================
 """
 
@@ -29,9 +29,9 @@ from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from typing import IO
 
-from pytest_cloudbench.clients.reference.delta import Segment
+from pytest_cloudbench.clients.reference.delta import DeltaSegment
 
-__all__ = ["PIECE_BYTES", "Entry", "Limited", "Part", "WireError", "answer", "head", "read_answer", "read_head"]
+__all__ = ["PIECE_BYTES", "Limited", "Part", "UploadEntry", "WireError", "answer", "head", "read_answer", "read_head"]
 
 PIECE_BYTES = 1 << 18
 """Content is read and written in pieces of this size, whatever the size of a file."""
@@ -92,7 +92,7 @@ class Limited:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class UploadEntry:
     """One file of a ``/files`` request, or that it was deleted.
 
     Attributes:
@@ -110,7 +110,7 @@ class Entry:
     path: str
     sha256: str = ""
     size_bytes: int = 0
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[DeltaSegment] = field(default_factory=list)
     base: str = ""
     session: str = ""
     at_bytes: int = 0
@@ -123,12 +123,12 @@ class Entry:
         return _LENGTH.pack(len(text)) + text.encode("ascii")
 
     @classmethod
-    def read(cls, body: Limited) -> Entry:
+    def read(cls, body: Limited) -> UploadEntry:
         """The next entry. Raises WireError."""
         try:
             (length,) = _LENGTH.unpack(body.read(_LENGTH.size))
             values = json.loads(body.read(length))
-            segments = [Segment(*row) for row in values.pop("segments", ())]
+            segments = [DeltaSegment(*row) for row in values.pop("segments", ())]
             return cls(**values, segments=segments)
         except (ValueError, TypeError, struct.error) as error:
             raise WireError(f"an entry cannot be understood: {error}") from error

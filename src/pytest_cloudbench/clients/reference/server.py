@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import parse_qsl
 
-from pytest_cloudbench.clients.reference.protocol import Entry, Limited, WireError, answer, read_head
+from pytest_cloudbench.clients.reference.protocol import Limited, UploadEntry, WireError, answer, read_head
 from pytest_cloudbench.clients.reference.settings import Settings
 from pytest_cloudbench.clients.reference.store import ConflictError, Store
 
@@ -202,7 +202,7 @@ class Server:
         if what == "POST /files":
             said = []
             while body.left_bytes:
-                said.append(self._store.take(Entry.read(body), body))
+                said.append(self._store.take(UploadEntry.read(body), body))
             return json.dumps(said).encode()
         raise _Refused(HTTPStatus.NOT_FOUND, f"there is no {what}")
 

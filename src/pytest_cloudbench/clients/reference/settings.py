@@ -1,4 +1,4 @@
-"""What the reference client is told to do, and what is therefore true of it.
+"""What the reference client is configured to do, and what is therefore true of it.
 
 What may live here: the options, their values, and the answers that detectors are checked against. Nothing is
 measured: the answers follow from the options alone.
@@ -42,14 +42,14 @@ class Settings:
     Attributes:
         chunking: content goes in pieces of ``chunk_bytes``, each acknowledged before the next one begins.
         bundling: files of one batch in one request, or one request each without waiting for answers; or ``no``.
-        deduplication: what the server has is not sent again: whole files, or blocks of ``chunk_bytes``; or ``no``.
+        deduplication: content that the server has is not sent: whole files, or blocks of ``chunk_bytes``; or ``no``.
         delta: only what differs from the server's version of the same file is sent, in blocks of ``delta_bytes`` at
             their old places (``fixed``) or anywhere (``rolling``); or ``no``.
         compression: what is sent is deflated: never, always, unless the content is known as compressed
             (``smart``), or unless the name says so (``by-name``).
         chunk_bytes: bytes of content per chunk, and per block of deduplication.
         delta_bytes: bytes of content per block of delta.
-        deduplicate_deleted: whether content that no file has any more counts as known to the server.
+        deduplicate_deleted: whether content that no file contains any more counts as known to the server.
         polling_s: seconds between two questions whether the server has news; 0: it never asks.
         pull_s: seconds that a second device waits between two questions for news; 0: there is no second device.
         connections: ``one`` that stays, or one ``per-file``.

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from pytest_cloudbench.clients.reference.content import Digester, Digests
-from pytest_cloudbench.clients.reference.delta import Segment, make_signature
-from pytest_cloudbench.clients.reference.protocol import PIECE_BYTES, Entry, Limited
+from pytest_cloudbench.clients.reference.delta import DeltaSegment, make_signature
+from pytest_cloudbench.clients.reference.protocol import PIECE_BYTES, Limited, UploadEntry
 from pytest_cloudbench.clients.reference.settings import Settings
 
 __all__ = ["ConflictError", "Store"]
@@ -117,7 +117,7 @@ class Store:
             for piece in _decoded(body, body.left_bytes, encoding):
                 file.write(piece)
 
-    def take(self, entry: Entry, body: Limited) -> str | None:
+    def take(self, entry: UploadEntry, body: Limited) -> str | None:
         """Read the content that follows the entry and do what it says; None, or why that cannot be."""
         left_after_bytes = body.left_bytes - entry.wire_bytes
         try:
@@ -130,7 +130,7 @@ class Store:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _take(self, entry: Entry, body: Limited) -> None:
+    def _take(self, entry: UploadEntry, body: Limited) -> None:
         target = self._target(entry.path)
         if not entry.sha256:
             with self._lock:
@@ -159,7 +159,7 @@ class Store:
             os.replace(made, target)
             self._enter(entry.path, target, digests)
 
-    def _assembled(self, entry: Entry, sent: Path, live: _Version | None) -> Path:
+    def _assembled(self, entry: UploadEntry, sent: Path, live: _Version | None) -> Path:
         """A new file, put together from what was sent and what is here."""
         if entry.base and (live is None or live.digests.sha256 != entry.base):
             raise ConflictError("the older version is another one here")
@@ -178,7 +178,7 @@ class Store:
         sent.unlink()
         return made
 
-    def _copy_block(self, segment: Segment, out: IO[bytes]) -> None:
+    def _copy_block(self, segment: DeltaSegment, out: IO[bytes]) -> None:
         places = self._known.get(bytes.fromhex(str(segment.where)))
         if not places:
             raise ConflictError("a block is not known here")
@@ -259,7 +259,7 @@ class Store:
         return folder / f"{os.getpid()}-{threading.get_ident()}-{self._count}"
 
 
-def _is_plain(entry: Entry) -> bool:
+def _is_plain(entry: UploadEntry) -> bool:
     """Whether the new content is just what was sent."""
     return all(segment.kind == "data" for segment in entry.segments)
 

@@ -1,6 +1,6 @@
 """How the reference client sends changed files: deduplication, delta, compression, chunks and bundles, in this order.
 
-What may live here: what is asked and sent for a batch of changes. The folder is watched elsewhere.
+What may live here: requests for a batch of changes. The folder is watched elsewhere.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import IO
 
 from pytest_cloudbench.clients.reference.connection import Connection, Request
 from pytest_cloudbench.clients.reference.content import Digester, Digests, is_worth_deflating
-from pytest_cloudbench.clients.reference.delta import Segment, Signature, join, match
-from pytest_cloudbench.clients.reference.protocol import PIECE_BYTES, Entry, Part, WireError
+from pytest_cloudbench.clients.reference.delta import DeltaSegment, Signature, join, match
+from pytest_cloudbench.clients.reference.protocol import PIECE_BYTES, Part, UploadEntry, WireError
 from pytest_cloudbench.clients.reference.settings import Settings
-from pytest_cloudbench.clients.reference.watch import GONE, Mark, mark_of
+from pytest_cloudbench.clients.reference.watch import GONE, FileMark, mark_of
 
 __all__ = ["Known", "Uploader"]
 
@@ -31,7 +31,7 @@ _IN_MEMORY_BYTES = 1 << 22
 class Known:
     """What the server has of a file, and the mark that the file had then; None where that must be seen again."""
 
-    mark: Mark | None
+    mark: FileMark | None
     sha256: str
 
 
@@ -45,10 +45,10 @@ class _File:
 
     path: str
     absolute: str
-    mark: Mark
-    reliable_mark: Mark | None
+    mark: FileMark
+    reliable_mark: FileMark | None
     digests: Digests
-    segments: list[Segment]
+    segments: list[DeltaSegment]
     base: str = ""
     is_deflated: bool = False
 
@@ -87,8 +87,8 @@ class Uploader:
         self.known: dict[str, Known] = {}
         self.is_incomplete = False
 
-    def sync(self, changed: Sequence[tuple[str, Mark]], deleted: Sequence[str]) -> None:
-        """Send changes, then deletions. Raises OSError or WireError; nothing is tried again here."""
+    def sync(self, changed: Sequence[tuple[str, FileMark]], deleted: Sequence[str]) -> None:
+        """Send changes, then deletions. Raises OSError or WireError; nothing is retried here."""
         self.is_incomplete = False
         if self._settings.bundling != "no":
             self._send(changed, deleted)
@@ -104,7 +104,7 @@ class Uploader:
         if self._settings.connections == "per-file":
             self._connection.close()
 
-    def _send(self, changed: Sequence[tuple[str, Mark]], deleted: Sequence[str]) -> None:
+    def _send(self, changed: Sequence[tuple[str, FileMark]], deleted: Sequence[str]) -> None:
         files = [file for path, mark in changed if (file := self._read(path, mark)) is not None]
         self._deduplicate(files)
         self._take_deltas(files)
@@ -133,7 +133,7 @@ class Uploader:
 
     # --- what a file is put together from ---------------------------------------------------------
 
-    def _read(self, path: str, mark: Mark) -> _File | None:
+    def _read(self, path: str, mark: FileMark) -> _File | None:
         """The file with its digests; None where nothing is to be sent (now)."""
         absolute = os.path.join(self._root, path)
         digester = Digester(self._settings.block_bytes)
@@ -156,7 +156,7 @@ class Uploader:
             self.known[path] = Known(reliable, digests.sha256)
             return None
         is_deflated = is_worth_deflating(self._settings.compression, path, first)
-        segments = join(iter([Segment("data", 0, digests.size_bytes)]))
+        segments = join(iter([DeltaSegment("data", 0, digests.size_bytes)]))
         return _File(path, absolute, mark, reliable, digests, segments, is_deflated=is_deflated)
 
     def _deduplicate(self, files: Sequence[_File]) -> None:
@@ -173,11 +173,11 @@ class Uploader:
             segments, at = [], 0
             for digest, length in file.digests.blocks:
                 if digest in there:
-                    segments.append(Segment("block", digest.hex(), length))
+                    segments.append(DeltaSegment("block", digest.hex(), length))
                 elif digest in own:
-                    segments.append(Segment("own", own[digest], length))
+                    segments.append(DeltaSegment("own", own[digest], length))
                 else:
-                    segments.append(Segment("data", at, length))
+                    segments.append(DeltaSegment("data", at, length))
                     own[digest] = at
                 at += length
             file.segments = join(iter(segments))
@@ -203,14 +203,14 @@ class Uploader:
             except GONE:
                 continue  # it is sent as zeros, and refused
 
-    def _delta(self, file: _File, signature: Signature) -> list[Segment]:
+    def _delta(self, file: _File, signature: Signature) -> list[DeltaSegment]:
         with open(file.absolute, "rb") as data:
 
             def read(offset: int, length: int) -> bytes:
                 data.seek(offset)
                 return data.read(length)
 
-            def all_segments() -> Iterator[Segment]:
+            def all_segments() -> Iterator[DeltaSegment]:
                 for segment in file.segments:
                     if segment.kind == "data":
                         start = int(segment.where)
@@ -249,7 +249,7 @@ class _Batch:
                 left -= self._settings.chunk_bytes
         self._make_room(left)
         content = self._content(file, at, at + left)
-        entry = Entry(
+        entry = UploadEntry(
             path=file.path,
             sha256=file.digests.sha256,
             size_bytes=file.digests.size_bytes,
@@ -264,7 +264,7 @@ class _Batch:
 
     def add_deleted(self, path: str) -> None:
         """Put the deletion of a file into a request."""
-        self._put(Entry(path), Part.of(b""), 0)
+        self._put(UploadEntry(path), Part.of(b""), 0)
 
     def end(self) -> dict[str, str]:
         """Send what is left; path to reason of all that the server refused."""
@@ -288,7 +288,7 @@ class _Batch:
         if is_limited and self._open_bytes and self._open_bytes + content_bytes > self._settings.chunk_bytes:
             self.send()
 
-    def _put(self, entry: Entry, content: Part, content_bytes: int) -> None:
+    def _put(self, entry: UploadEntry, content: Part, content_bytes: int) -> None:
         if not self._requests or self._settings.bundling != "request":
             self._requests.append(([], []))
         paths, parts = self._requests[-1]
@@ -336,7 +336,7 @@ def _stretch(file: IO[bytes] | None, offset: int, length_bytes: int) -> Iterator
         length_bytes -= wanted
 
 
-def _mark(path: str) -> Mark | None:
+def _mark(path: str) -> FileMark | None:
     try:
         return mark_of(os.stat(path, follow_symlinks=False))
     except OSError:

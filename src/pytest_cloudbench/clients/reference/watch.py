@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["GONE", "Mark", "Watch", "mark_of"]
+__all__ = ["GONE", "FileMark", "Watch", "mark_of"]
 
 GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """Errors of a path that is not any more what it was when it was listed."""
@@ -28,7 +28,7 @@ _RESTLESS = 10
 _STEP_NS = 50_000_000
 
 
-class Mark(NamedTuple):
+class FileMark(NamedTuple):
     """What changes when a file does."""
 
     inode: int
@@ -41,9 +41,9 @@ class Mark(NamedTuple):
         return time.time_ns() - self.changed_ns > _STEP_NS
 
 
-def mark_of(status: os.stat_result) -> Mark:
+def mark_of(status: os.stat_result) -> FileMark:
     """The mark of a file."""
-    return Mark(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return FileMark(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 class Watch:
@@ -58,7 +58,7 @@ class Watch:
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
 
-    def files(self) -> dict[str, Mark]:
+    def files(self) -> dict[str, FileMark]:
         """Relative path to mark of all regular files. From now on what changes in any folder is noticed."""
         return dict(self._walk(self._root, ""))
 
@@ -79,7 +79,7 @@ class Watch:
         while time.monotonic() < latest_s and self.wait(rest_s):
             pass
 
-    def _walk(self, folder: str, prefix: str) -> Iterator[tuple[str, Mark]]:
+    def _walk(self, folder: str, prefix: str) -> Iterator[tuple[str, FileMark]]:
         # Watched first and listed then, so that nothing can come in between unseen.
         if self._libc.inotify_add_watch(self._fd, os.fsencode(folder), _EVENTS | _IN_ONLYDIR) < 0:
             number = ctypes.get_errno()

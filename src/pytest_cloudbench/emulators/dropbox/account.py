@@ -1,22 +1,21 @@
 """The account, its space, and the tokens.
 
-What may live here: ``users/``, ``check/``, ``auth/`` and the two OAuth functions. Any plausible refresh token
-or code is good, because a test has to bring one; those that begin with ``invalid`` or were revoked are not.
+What may live here: ``users/``, ``check/``, ``auth/``, and what Dropbox says on the routes of ``emulators.oauth``.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qs, urlencode
 
 from pytest_cloudbench.emulators.dropbox.answers import ApiError, answer_json, answer_text
-from pytest_cloudbench.emulators.dropbox.args import array, string, struct
+from pytest_cloudbench.emulators.dropbox.args import array, string, struct, union
 from pytest_cloudbench.emulators.dropbox.state import Function, State
+from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.oauth import Dialect, Grant
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["ACCOUNT_ID", "FUNCTIONS", "TEAM", "TEAM_MEMBER_ID", "authorize", "is_app", "token"]
+__all__ = ["ACCOUNT_ID", "DIALECT", "FUNCTIONS", "TEAM", "TEAM_MEMBER_ID"]
 
 ACCOUNT_ID = "dbid:AAemulatedAccountOfPytestCloudbench"
 TEAM = {"id": "dbtid:AAemulatedTeamOfPytestCloudbench000", "name": "Emulated Team"}
@@ -25,6 +24,11 @@ _UNLIMITED_BYTES = 2**50
 _SCOPE = "account_info.read files.content.read files.content.write files.metadata.read sharing.read sharing.write"
 _get_account = struct(account_id=string(minimum=40, maximum=40))
 _get_accounts = struct(account_ids=array(string(minimum=40, maximum=40), minimum=1, maximum=300))
+_get_features = struct(
+    features=array(
+        union(paper_as_files=None, file_locking=None, team_shared_dropbox=None, distinct_member_home=None, other=None)
+    )
+)
 _echo = struct(query=(string(maximum=500), ""))
 
 
@@ -90,9 +94,31 @@ def _run_get_current_account(state: State, arg: dict[str, Any], call: Call) -> d
 
 
 def _run_get_space_usage(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    allocated = state.tree.quota_bytes or _UNLIMITED_BYTES
+    allocated = state.tree.store.quota_bytes or _UNLIMITED_BYTES
     allocation: dict[str, Any] = {".tag": "individual", "allocated": allocated}
-    return {"used": state.tree.used_bytes, "allocation": allocation}
+    if state.account.type == "business":
+        allocation = {
+            ".tag": "team",
+            "used": state.tree.store.used_bytes,
+            "allocated": allocated,
+            "user_within_team_space_allocated": 0,
+            "user_within_team_space_limit_type": {".tag": "off"},
+            "user_within_team_space_used_cached": 0,
+        }
+    return {"used": state.tree.store.used_bytes, "allocation": allocation}
+
+
+def _run_get_features(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    if not arg["features"]:
+        raise ApiError("empty_features_list")
+    kinds = {
+        "paper_as_files": {".tag": "enabled", "enabled": True},
+        "file_locking": {".tag": "enabled", "enabled": state.account.type == "business"},
+        "team_shared_dropbox": {".tag": "enabled", "enabled": False},
+        "distinct_member_home": {".tag": "enabled", "enabled": False},
+    }
+    tags = [tag for tag, _ in arg["features"]]
+    return {"values": [{".tag": tag, **({tag: kinds[tag]} if tag in kinds else {})} for tag in tags]}
 
 
 def _run_echo(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
@@ -100,63 +126,40 @@ def _run_echo(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
 
 
 def _run_revoke(state: State, arg: dict[str, Any], call: Call) -> None:
-    header = next(value for name, value in call.headers if name == b"authorization")
-    state.tokens.pop(header, None)
+    header = call.headers.get(b"authorization", b"").decode("latin-1") or fields(call.query)["authorization"]
+    state.oauth.revoke(header.partition(" ")[2])
 
 
-def _issue(state: State, now_s: float) -> str:
-    access_token = state.tree.token("sl.emulated-", 64)
-    state.tokens[f"Bearer {access_token}".encode()] = now_s + state.account.token_lifetime_s
-    return access_token
-
-
-def token(state: State, call: Call) -> Answer:
-    """``oauth2/token``: an access token for a refresh token or a code."""
-    form = {name: values[-1] for name, values in parse_qs(call.body.decode("utf-8", "replace")).items()}
-    grant = form.get("grant_type", "")
-    proof = form.get({"refresh_token": "refresh_token", "authorization_code": "code"}.get(grant, ""), "")
-    if grant not in ("refresh_token", "authorization_code"):
-        return _oauth_error("unsupported_grant_type", f"grant_type {grant!r} is not supported")
-    if not form.get("client_id") and not any(name == b"authorization" for name, _ in call.headers):
-        return _oauth_error("invalid_client_id: Invalid client_id", "no client_id")
-    if not proof or proof.startswith("invalid") or proof in state.dead_grants:
-        return _oauth_error("invalid_grant", f"{'code' if grant != 'refresh_token' else grant} is invalid or revoked")
+def _granted(grant: Grant) -> Answer:
     answer: dict[str, Any] = {
-        "access_token": _issue(state, call.now_s),
+        "access_token": grant.access_token,
         "token_type": "bearer",
-        "expires_in": int(state.account.token_lifetime_s),
+        "expires_in": grant.expires_s,
         "account_id": ACCOUNT_ID,
     }
-    if grant == "authorization_code":
-        state.dead_grants.add(proof)
-        answer |= {"refresh_token": state.tree.token("", 64), "scope": _SCOPE, "uid": "1234567"}
+    if grant.refresh_token:
+        answer |= {"refresh_token": grant.refresh_token, "scope": _SCOPE, "uid": "1234567"}
     return answer_json(answer)
 
 
-def _oauth_error(error: str, description: str) -> Answer:
-    answer = answer_json({"error_description": description, "error": error})
+def _refused(error: str, form: Mapping[str, str]) -> Answer:
+    kind = form.get("grant_type", "")
+    proof = "refresh_token" if kind == "refresh_token" else "code"
+    words = {
+        "unsupported_grant_type": ("unsupported_grant_type", f"grant_type {kind!r} is not supported"),
+        "invalid_client": ("invalid_client_id: Invalid client_id", "no client_id"),
+        "invalid_grant": ("invalid_grant", f"{proof} is invalid or revoked"),
+    }
+    name, description = words.get(error, (error, f"{error.replace('_', ' ')}"))
+    answer = answer_json({"error_description": description, "error": name})
     answer.status = 400
     return answer
 
 
-def authorize(state: State, call: Call) -> Answer:
-    """``oauth2/authorize``: agree at once and send the browser back with a code, or show it."""
-    query = {name: values[-1] for name, values in parse_qs(call.query.decode("ascii", "replace")).items()}
-    code = state.tree.token("", 43)
-    if "redirect_uri" not in query:
-        return answer_text(200, code)
-    back = {"code": code, **({"state": query["state"]} if "state" in query else {})}
-    place = f"{query['redirect_uri']}?{urlencode(back)}"
-    return Answer(302, [(b"location", place.encode("ascii", "replace"))], b"")
-
-
-def is_app(header: bytes) -> bool:
-    """Whether an ``Authorization`` header names an app with its secret."""
-    scheme, _, pair = header.partition(b" ")
-    try:
-        return scheme.lower() == b"basic" and b":" in base64.b64decode(pair, validate=True)
-    except ValueError:
-        return False
+DIALECT = Dialect(
+    granted=_granted, refused=_refused, shown=lambda code: answer_text(200, code), access=("sl.emulated-", 64)
+)
+"""How Dropbox speaks OAuth."""
 
 
 FUNCTIONS: Mapping[str, Function] = {
@@ -164,6 +167,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "users/get_account_batch": Function(Kind.META, "rpc", _get_accounts, _run_get_accounts),
     "users/get_current_account": Function(Kind.META, "rpc", None, _run_get_current_account),
     "users/get_space_usage": Function(Kind.META, "rpc", None, _run_get_space_usage),
+    "users/features/get_values": Function(Kind.META, "rpc", _get_features, _run_get_features),
     "check/user": Function(Kind.META, "rpc", _echo, _run_echo),
     "check/app": Function(Kind.META, "rpc", _echo, _run_echo, auth="app"),
     "auth/token/revoke": Function(Kind.FREE, "rpc", None, _run_revoke),

@@ -1,6 +1,6 @@
-"""How the API says things: metadata, errors and the envelopes of answers.
+"""The form of the API's answers: metadata, errors and envelopes.
 
-What may live here: values of the tree turned into JSON objects and HTTP answers. No state, no routes.
+What may live here: converting values of the tree to JSON objects and HTTP answers. No state, no routes.
 
 An error is a chain of tags: ``ApiError("path", "not_found")`` is
 ``{"error_summary": "path/not_found/..", "error": {".tag": "path", "path": {".tag": "not_found"}}}``.
@@ -14,7 +14,8 @@ from functools import lru_cache
 from time import gmtime, strftime
 from typing import Any
 
-from pytest_cloudbench.emulators.nodes import File, Folder, Node, TreeError, Version
+from pytest_cloudbench.emulators.nodes import Folder, StoreError, Version
+from pytest_cloudbench.emulators.paths import PathEntry
 from pytest_cloudbench.emulators.skin import Answer
 
 __all__ = [
@@ -36,7 +37,7 @@ __all__ = [
 
 _JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache")]
 _TEXT_HEADERS = [(b"content-type", b"text/plain; charset=utf-8")]
-_encode = json.JSONEncoder(separators=(", ", ": ")).encode
+_encode = json.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
 
 
 class ApiError(Exception):
@@ -52,7 +53,7 @@ class ApiError(Exception):
 
 
 class BadRequest(Exception):
-    """Status 400: a request that the API cannot read; the text follows its usual sentence."""
+    """Status 400: a request that the API cannot parse; the text follows the API's usual sentence."""
 
 
 def tagged(*tags: str, inside: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def answer_json(value: Any) -> Answer:
 
 
 def answer_text(status: int, text: str) -> Answer:
-    """A plain sentence, as the API answers what it cannot read."""
+    """A plain sentence, as the API answers requests that it cannot parse."""
     return Answer(status, _TEXT_HEADERS, text.encode())
 
 
@@ -94,13 +95,13 @@ def timestamp(at_s: float) -> str:
     return _second(int(at_s))
 
 
-def file_metadata(file: File, version: Version) -> dict[str, Any]:
-    """A file without ``.tag``, as the functions that only answer files give it."""
+def file_metadata(path: str, node_id: str, version: Version) -> dict[str, Any]:
+    """A file without ``.tag``, as in functions that return only files."""
     return {
-        "name": file.name,
-        "path_lower": file.lower,
-        "path_display": file.display,
-        "id": file.id,
+        "name": path.rpartition("/")[2],
+        "path_lower": path.lower(),
+        "path_display": path,
+        "id": node_id,
         "client_modified": _second(int(version.client_s)),
         "server_modified": _second(int(version.server_s)),
         "rev": version.rev,
@@ -110,40 +111,44 @@ def file_metadata(file: File, version: Version) -> dict[str, Any]:
     }
 
 
-def folder_metadata(folder: Node) -> dict[str, Any]:
+def folder_metadata(entry: PathEntry) -> dict[str, Any]:
     """A folder without ``.tag``."""
-    return {"name": folder.name, "path_lower": folder.lower, "path_display": folder.display, "id": folder.id}
+    return {**_place(entry.path), "id": entry.node.id}
 
 
-def metadata(node: Node, version: Version | None) -> dict[str, Any]:
-    """A file, folder or deleted entry (no version, or a deleted folder) with ``.tag``."""
-    if isinstance(node, File) and version is not None:
-        return {".tag": "file", **file_metadata(node, version)}
-    if isinstance(node, Folder) and node.deleted_s is None:
-        return {".tag": "folder", **folder_metadata(node)}
-    return {".tag": "deleted", "name": node.name, "path_lower": node.lower, "path_display": node.display}
+def metadata(entry: PathEntry) -> dict[str, Any]:
+    """A file, folder or deleted entry with ``.tag``."""
+    if entry.version is not None:
+        return {".tag": "file", **file_metadata(entry.path, entry.node.id, entry.version)}
+    if isinstance(entry.node, Folder) and not entry.is_gone:
+        return {".tag": "folder", **folder_metadata(entry)}
+    return {".tag": "deleted", **_place(entry.path)}
+
+
+def _place(path: str) -> dict[str, Any]:
+    return {"name": path.rpartition("/")[2], "path_lower": path.lower(), "path_display": path}
 
 
 _LOOKUP = frozenset({"malformed_path", "not_found", "not_file", "not_folder"})
 
 
-def lookup_error(error: TreeError, tag: str = "path") -> ApiError:
+def lookup_error(error: StoreError, tag: str = "path") -> ApiError:
     """A read that the tree refused."""
     return ApiError(tag, error.reason if error.reason in _LOOKUP else "not_found")
 
 
-def write_tags(error: TreeError) -> tuple[str, ...]:
+def write_tags(error: StoreError) -> tuple[str, ...]:
     """A write that the tree refused, as tags of WriteError."""
     reason = "malformed_path" if error.reason in _LOOKUP else error.reason
     return tuple(reason.split("/"))
 
 
-def relocation_error(error: TreeError) -> ApiError:
+def relocation_error(error: StoreError) -> ApiError:
     """A copy or move that the tree refused."""
     if error.reason == "into_itself":
         return ApiError("duplicated_or_nested_paths")
     if error.reason == "insufficient_space":
         return ApiError("insufficient_quota")
     if error.reason.startswith("to/"):
-        return ApiError("to", *write_tags(TreeError(error.reason[3:])))
+        return ApiError("to", *write_tags(StoreError(error.reason[3:])))
     return lookup_error(error, "from_lookup")

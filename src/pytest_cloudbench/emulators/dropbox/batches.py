@@ -1,18 +1,22 @@
 """The batch functions of ``files/`` and the checks of their jobs.
 
-What may live here: lists of single actions. Every job is finished when its id is given out; its check
-answers the result for as long as the emulator lives.
+What may live here: lists of single actions. A job is done entry by entry, as slowly as the profile says. Until it is
+complete, its check answers ``in_progress``; afterwards, it answers the result for as long as the emulator runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pytest_cloudbench.emulators.dropbox.answers import ApiError
 from pytest_cloudbench.emulators.dropbox.args import array, boolean, create_path, string, struct, write_path
+from pytest_cloudbench.emulators.dropbox.blocks import BlockBlob
 from pytest_cloudbench.emulators.dropbox.files import delete, delete_arg, make_folder, relocate
 from pytest_cloudbench.emulators.dropbox.state import Function, State
+from pytest_cloudbench.emulators.dropbox.uploads import commit, finish_arg
+from pytest_cloudbench.emulators.jobs import Step
 from pytest_cloudbench.emulators.skin import Call, Kind
 
 __all__ = ["FUNCTIONS"]
@@ -28,56 +32,76 @@ _relocations = struct(
     allow_shared_folder=(boolean, False),
     allow_ownership_transfer=(boolean, False),
 )
+_finishes = struct(entries=array(finish_arg, maximum=1000))
 _poll = struct(async_job_id=string(minimum=1))
 
 
-def _create_folders(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    entries: list[dict[str, Any]] = []
-    for path in arg["paths"]:
+def _each(state: State, act: Callable[[State, Any, float], dict[str, Any]], entries: Sequence[Any]) -> list[Step]:
+    """Returns one step for each entry; an error becomes the entry's result."""
+
+    def step(entry: Any, now_s: float) -> dict[str, Any]:
         try:
-            made = make_folder(state, path, arg["autorename"], call.now_s)
-            entries.append({".tag": "success", "metadata": made})
+            return {".tag": "success", **act(state, entry, now_s)}
         except ApiError as error:
-            entries.append({".tag": "failure", "failure": error.error})
-    result = {"entries": entries}
-    if arg["force_async"]:
-        return state.start_job("create_folder_batch", result)
-    return {".tag": "complete", **result}
+            return {".tag": "failure", "failure": error.error}
+
+    return [partial(step, entry) for entry in entries]
+
+
+def _create_folders(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    def create(state: State, path: str, now_s: float) -> dict[str, Any]:
+        return {"metadata": make_folder(state, path, arg["autorename"], now_s)}
+
+    steps, most = _each(state, create, arg["paths"]), state.job_times.sync_entries
+    if arg["force_async"] or (most and len(steps) > most):
+        return state.start_job("create_folder_batch", steps, call.now_s)
+    return {".tag": "complete", "entries": [step(call.now_s) for step in steps]}
 
 
 def _delete_all(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    entries: list[dict[str, Any]] = []
-    for entry in arg["entries"]:
-        try:
-            entries.append({".tag": "success", "metadata": delete(state, entry, call)})
-        except ApiError as error:
-            entries.append({".tag": "failure", "failure": error.error})
-    return state.start_job("delete_batch", {"entries": entries})
+    def run(state: State, entry: dict[str, Any], now_s: float) -> dict[str, Any]:
+        return {"metadata": delete(state, entry, now_s)}
+
+    return state.start_job("delete_batch", _each(state, run, arg["entries"]), call.now_s)
 
 
 def _relocate_all(verb: str) -> _Run:
     def run(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-        entries: list[dict[str, Any]] = []
-        for pair in arg["entries"]:
+        def step(pair: dict[str, Any], now_s: float) -> dict[str, Any]:
+            source, target = pair["from_path"], pair["to_path"]
             try:
-                made = relocate(
-                    state, verb, pair["from_path"], pair["to_path"], call.now_s, autorename=arg["autorename"]
-                )
-                entries.append({".tag": "success", "success": made})
+                made = relocate(state, verb, source, target, now_s, autorename=arg["autorename"])
             except ApiError as error:
                 failure = {".tag": "relocation_error", "relocation_error": error.error}
-                entries.append({".tag": "failure", "failure": failure})
-        return state.start_job(f"{verb}_batch", {"entries": entries})
+                return {".tag": "failure", "failure": failure}
+            return {".tag": "success", "success": made}
+
+        return state.start_job(f"{verb}_batch", [partial(step, pair) for pair in arg["entries"]], call.now_s)
 
     return run
 
 
+def _finish_steps(state: State, arg: dict[str, Any], call: Call) -> list[Step]:
+    def finish(state: State, entry: dict[str, Any], now_s: float) -> dict[str, Any]:
+        return commit(state, entry, BlockBlob.of(b""), now_s, call.damage)
+
+    return _each(state, finish, arg["entries"])
+
+
+def _finish_all(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    return state.start_job("finish_batch", _finish_steps(state, arg, call), call.now_s)
+
+
+def _finish_all_v2(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    return {"entries": [step(call.now_s) for step in _finish_steps(state, arg, call)]}
+
+
 def _check(kind: str) -> _Run:
     def run(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-        job = state.jobs.get(arg["async_job_id"])
-        if job is None or job.kind != kind:
+        job = state.jobs.find(arg["async_job_id"], kind)
+        if job is None:
             raise ApiError("invalid_async_job_id")
-        return {".tag": "complete", **job.result}
+        return {".tag": "complete", "entries": job.results} if job.is_complete else {".tag": "in_progress"}
 
     return run
 
@@ -91,4 +115,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "files/copy_batch/check_v2": Function(Kind.META, "rpc", _poll, _check("copy_batch")),
     "files/move_batch_v2": Function(Kind.WRITE, "rpc", _relocations, _relocate_all("move")),
     "files/move_batch/check_v2": Function(Kind.META, "rpc", _poll, _check("move_batch")),
+    "files/upload_session/finish_batch": Function(Kind.WRITE, "rpc", _finishes, _finish_all),
+    "files/upload_session/finish_batch_v2": Function(Kind.WRITE, "rpc", _finishes, _finish_all_v2),
+    "files/upload_session/finish_batch/check": Function(Kind.META, "rpc", _poll, _check("finish_batch")),
 }

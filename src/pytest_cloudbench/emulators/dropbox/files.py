@@ -1,7 +1,7 @@
 """Metadata, folders, delete, copy and move, downloads, revisions and restore.
 
 What may live here: the functions of ``files/`` that concern one entry. Listings are in ``listing``, batches in
-``batches``, content on its way in is in ``uploads``.
+``batches``, uploads in ``uploads``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from pytest_cloudbench.emulators.dropbox.args import (
     write_path,
 )
 from pytest_cloudbench.emulators.dropbox.state import Function, State
-from pytest_cloudbench.emulators.nodes import File, Node, TreeError
+from pytest_cloudbench.emulators.http import byte_range
+from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
 __all__ = ["FUNCTIONS", "delete", "delete_arg", "make_folder", "relocate"]
@@ -76,16 +77,16 @@ _REFERENCE_LIFE_S = 30 * 365 * 86_400.0
 
 def _run_get_metadata(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     try:
-        return metadata(*state.tree.get(arg["path"], call.now_s, include_deleted=arg["include_deleted"]))
-    except TreeError as error:
+        return metadata(state.tree.get(arg["path"], call.now_s, include_deleted=arg["include_deleted"]))
+    except StoreError as error:
         raise lookup_error(error) from error
 
 
 def make_folder(state: State, path: str, autorename: bool, now_s: float) -> dict[str, Any]:
-    """Create a folder; its metadata without ``.tag``. Raises ApiError."""
+    """Create a folder; returns its metadata without ``.tag``. Raises ApiError."""
     try:
         return folder_metadata(state.tree.mkdir(path, now_s, autorename=autorename))
-    except TreeError as error:
+    except StoreError as error:
         raise ApiError("path", *write_tags(error)) from error
 
 
@@ -97,34 +98,39 @@ def _run_create_folder_v2(state: State, arg: dict[str, Any], call: Call) -> dict
     return {"metadata": _run_create_folder(state, arg, call)}
 
 
-def delete(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    """Delete an entry; its last metadata with ``.tag``. Raises ApiError."""
+def delete(state: State, arg: dict[str, Any], now_s: float) -> dict[str, Any]:
+    """Delete an entry; returns its last metadata with ``.tag``. Raises ApiError."""
     try:
-        node, version = state.tree.delete(arg["path"], call.now_s, parent_rev=arg["parent_rev"] or "")
-    except TreeError as error:
+        return metadata(state.tree.delete(arg["path"], now_s, parent_rev=arg["parent_rev"] or ""))
+    except StoreError as error:
         if error.reason.startswith("conflict"):
             raise ApiError("path_write", *write_tags(error)) from error
         raise lookup_error(error, "path_lookup") from error
-    if isinstance(node, File):
-        return metadata(node, version)
-    return {".tag": "folder", **folder_metadata(node)}
+
+
+def _run_delete(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    return delete(state, arg, call.now_s)
 
 
 def _run_delete_v2(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    return {"metadata": delete(state, arg, call)}
+    return {"metadata": delete(state, arg, call.now_s)}
 
 
-def _described(node: Node) -> dict[str, Any]:
-    """What a write has just made, visible to reads or not."""
-    return metadata(node, node.versions[-1] if isinstance(node, File) else None)
+def _run_permanently_delete(state: State, arg: dict[str, Any], call: Call) -> None:
+    try:
+        state.tree.purge(arg["path"], call.now_s, parent_rev=arg["parent_rev"] or "")
+    except StoreError as error:
+        if error.reason.startswith("conflict"):
+            raise ApiError("path_write", *write_tags(error)) from error
+        raise lookup_error(error, "path_lookup") from error
 
 
 def relocate(state: State, verb: str, source: str, target: str, now_s: float, *, autorename: bool) -> dict[str, Any]:
-    """Copy or move; the result's metadata with ``.tag``. Raises ApiError."""
+    """Copy or move; returns the result's metadata with ``.tag``. Raises ApiError."""
     act = state.tree.copy if verb == "copy" else state.tree.move
     try:
-        return _described(act(source, target, now_s, autorename=autorename))
-    except TreeError as error:
+        return metadata(act(source, target, now_s, autorename=autorename))
+    except StoreError as error:
         raise relocation_error(error) from error
 
 
@@ -147,19 +153,18 @@ def _run_move_v2(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any
 def _run_download(state: State, arg: dict[str, Any], call: Call) -> Answer:
     path = f"rev:{arg['rev']}" if arg["rev"] else arg["path"]
     try:
-        file, version = state.tree.file(path, call.now_s)
-    except TreeError as error:
+        entry, version = state.tree.file(path, call.now_s)
+    except StoreError as error:
         raise lookup_error(error) from error
     content, size = version.blob.data, version.blob.size_bytes
     headers = [
         (b"content-type", b"application/octet-stream"),
-        (b"dropbox-api-result", json.dumps(file_metadata(file, version)).encode()),
+        (b"dropbox-api-result", json.dumps(file_metadata(entry.path, entry.node.id, version)).encode()),
         (b"etag", b'W/"%s"' % version.rev.encode()),
         (b"accept-ranges", b"bytes"),
         (b"original-content-length", b"%d" % size),
     ]
-    asked = next((value for name, value in call.headers if name == b"range"), None)
-    bounds = _range(asked, size) if asked is not None else None
+    bounds = byte_range(call.headers.get(b"range", b""), size)
     if bounds is None:
         return Answer(200, headers, content)
     start, end = bounds
@@ -169,23 +174,10 @@ def _run_download(state: State, arg: dict[str, Any], call: Call) -> Answer:
     return Answer(206, headers, memoryview(content)[start:end])
 
 
-def _range(header: bytes, size: int) -> tuple[int, int] | None:
-    """Start and end of one byte range; None where the header is not one, which HTTP says to ignore."""
-    unit, _, spec = header.partition(b"=")
-    first, dash, last = spec.strip().partition(b"-")
-    if unit.strip() != b"bytes" or not dash or b"," in spec:
-        return None
-    if not (first or last) or not all(part.isdigit() for part in (first, last) if part):
-        return None
-    if not first:
-        return max(0, size - int(last)), size
-    return int(first), min(size, int(last) + 1) if last else size
-
-
 def _run_list_revisions(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     try:
-        file, versions = state.tree.revisions(arg["path"], call.now_s)
-    except TreeError as error:
+        path, node_id, versions, deleted_s = state.tree.revisions(arg["path"], call.now_s)
+    except StoreError as error:
         raise lookup_error(error) from error
     if arg["before_rev"] is not None:
         places = [place for place, version in enumerate(versions) if version.rev == arg["before_rev"]]
@@ -193,19 +185,21 @@ def _run_list_revisions(state: State, arg: dict[str, Any], call: Call) -> dict[s
             raise ApiError("invalid_before_rev")
         versions = versions[places[0] + 1 :]
     result: dict[str, Any] = {
-        "is_deleted": file.deleted_s is not None,
-        "entries": [file_metadata(file, version) for version in versions[: arg["limit"]]],
+        "is_deleted": deleted_s is not None,
+        "entries": [file_metadata(path, node_id, version) for version in versions[: arg["limit"]]],
         "has_more": len(versions) > arg["limit"],
     }
-    if file.deleted_s is not None:
-        result["server_deleted"] = timestamp(file.deleted_s)
+    if deleted_s is not None:
+        result["server_deleted"] = timestamp(deleted_s)
     return result
 
 
 def _run_restore(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     try:
-        return file_metadata(*state.tree.restore(arg["path"], arg["rev"], call.now_s))
-    except TreeError as error:
+        path, node, version, _ = state.tree.restore(arg["path"], arg["rev"], call.now_s)
+        assert version is not None
+        return file_metadata(path, node.id, version)
+    except StoreError as error:
         if error.reason == "invalid_revision":
             raise ApiError("invalid_revision") from error
         if error.reason in ("insufficient_space", "disallowed_name") or "/" in error.reason:
@@ -215,13 +209,13 @@ def _run_restore(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any
 
 def _run_get_reference(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     try:
-        node, version = state.tree.get(arg["path"], call.now_s)
-    except TreeError as error:
+        entry = state.tree.get(arg["path"], call.now_s)
+    except StoreError as error:
         raise lookup_error(error) from error
     reference = state.tree.token("", _REFERENCE_LENGTH)
-    state.copy_references[reference] = node.id
+    state.copy_references[reference] = entry.node.id
     expires = timestamp(call.now_s + _REFERENCE_LIFE_S)
-    return {"metadata": metadata(node, version), "copy_reference": reference, "expires": expires}
+    return {"metadata": metadata(entry), "copy_reference": reference, "expires": expires}
 
 
 def _run_save_reference(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
@@ -230,16 +224,16 @@ def _run_save_reference(state: State, arg: dict[str, Any], call: Call) -> dict[s
         raise ApiError("invalid_copy_reference")
     try:
         state.tree.check_target(arg["path"])
-    except TreeError as error:
+    except StoreError as error:
         raise ApiError("path", *write_tags(error)) from error
     node_id = state.copy_references.get(reference)
     try:
         if node_id is None:
-            raise TreeError("not_found")
-        return {"metadata": _described(state.tree.copy(node_id, arg["path"], call.now_s))}
-    except TreeError as error:
+            raise StoreError("not_found")
+        return {"metadata": metadata(state.tree.copy(node_id, arg["path"], call.now_s))}
+    except StoreError as error:
         if error.reason.startswith("to/") or error.reason == "insufficient_space":
-            tags = write_tags(TreeError(error.reason.removeprefix("to/")))
+            tags = write_tags(StoreError(error.reason.removeprefix("to/")))
             raise ApiError("path", *tags) from error
         raise ApiError("not_found") from error
 
@@ -248,8 +242,9 @@ FUNCTIONS: Mapping[str, Function] = {
     "files/get_metadata": Function(Kind.META, "rpc", _get_metadata, _run_get_metadata),
     "files/create_folder": Function(Kind.WRITE, "rpc", _create_folder, _run_create_folder),
     "files/create_folder_v2": Function(Kind.WRITE, "rpc", _create_folder, _run_create_folder_v2),
-    "files/delete": Function(Kind.WRITE, "rpc", delete_arg, delete),
+    "files/delete": Function(Kind.WRITE, "rpc", delete_arg, _run_delete),
     "files/delete_v2": Function(Kind.WRITE, "rpc", delete_arg, _run_delete_v2),
+    "files/permanently_delete": Function(Kind.WRITE, "rpc", delete_arg, _run_permanently_delete),
     "files/copy": Function(Kind.WRITE, "rpc", _relocation, _run_copy),
     "files/copy_v2": Function(Kind.WRITE, "rpc", _relocation, _run_copy_v2),
     "files/move": Function(Kind.WRITE, "rpc", _relocation, _run_move),

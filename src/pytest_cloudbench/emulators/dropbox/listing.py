@@ -1,7 +1,7 @@
 """list_folder, its cursors and the long poll.
 
-What may live here: listings and what has changed since. A cursor is no state of the server: it names the
-folder, the place in the tree's log of changes, and, while a listing goes on, the last path it has given.
+What may live here: listings and what has changed since. The server keeps no state for a cursor: it names the folder,
+the position in the tree's log of changes, and, until a listing is complete, the last path returned.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 from pytest_cloudbench.emulators.dropbox.answers import ApiError, BadRequest, lookup_error, metadata
@@ -25,7 +26,7 @@ from pytest_cloudbench.emulators.dropbox.args import (
     union,
 )
 from pytest_cloudbench.emulators.dropbox.state import Function, State
-from pytest_cloudbench.emulators.nodes import File, Folder, Node, TreeError
+from pytest_cloudbench.emulators.nodes import Folder, StoreError
 from pytest_cloudbench.emulators.skin import Call, Kind
 
 __all__ = ["FUNCTIONS"]
@@ -50,7 +51,7 @@ _longpoll = struct(cursor=string(minimum=1), timeout=(integer(30, 480), 30))
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """Where a client stands. ``after`` is the last path given while the listing goes on, else None."""
+    """A client's position. ``after`` is the last path returned until the listing is complete, then None."""
 
     folder: str
     recursive: bool
@@ -60,7 +61,7 @@ class _Cursor:
     after: str | None
 
     def text(self) -> str:
-        """The cursor as the client carries it."""
+        """Returns the cursor as text for the client."""
         return urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
 
 
@@ -89,65 +90,58 @@ def _typed(value: Any, key: str, kind: type | tuple[type, ...]) -> Any:
 
 
 def _start(state: State, arg: dict[str, Any], now_s: float) -> tuple[Folder, _Cursor]:
+    path = arg["path"]
+    if path.startswith("//"):  # rclone asks so for what is below the root, and the service answers
+        path = f"/{path.lstrip('/')}"
     try:
-        folder = state.tree.folder(arg["path"], now_s)
-    except TreeError as error:
+        folder = state.tree.folder(path, now_s)
+    except StoreError as error:
         raise lookup_error(error) from error
-    mark = state.tree.log_end(now_s)
+    mark = state.tree.paths.log.end(now_s)
     limit = arg["limit"] or _DEFAULT_LIMIT
     return folder, _Cursor(folder.id, arg["recursive"], arg["include_deleted"], limit, mark, "")
 
 
 def _page(state: State, folder: Folder, cursor: _Cursor, now_s: float) -> dict[str, Any]:
-    """The next entries of a listing that goes on."""
-    pairs = state.tree.entries(folder, now_s, recursive=cursor.recursive, include_deleted=cursor.deleted)
-    if cursor.recursive and folder.lower:
-        pairs.insert(0, (folder, None))
+    """Returns the next entries of an incomplete listing."""
     after = cursor.after or ""
-    if after:
-        pairs = [pair for pair in pairs if pair[0].lower > after]
-    page, has_more = pairs[: cursor.limit], len(pairs) > cursor.limit
-    following = replace(cursor, after=page[-1][0].lower if has_more else None)
-    entries = [metadata(node, version) for node, version in page]
-    return {"entries": entries, "cursor": following.text(), "has_more": has_more}
+    entries = state.tree.paths.entries(folder, now_s, recursive=cursor.recursive, gone_too=cursor.deleted, after=after)
+    if cursor.recursive and folder.parent is not None and not after:
+        entries = chain([state.tree.newest(folder)], entries)
+    page = list(islice(entries, cursor.limit))
+    has_more = next(entries, None) is not None
+    following = replace(cursor, after=page[-1].path.lower() if has_more else None)
+    return {"entries": [metadata(entry) for entry in page], "cursor": following.text(), "has_more": has_more}
 
 
 def _changes(state: State, folder: Folder, cursor: _Cursor, now_s: float) -> dict[str, Any]:
-    """The entries that changed since the cursor, each once, in the order of their last change."""
-    tree = state.tree
-    visible = tree.log_end(now_s)
+    """Returns the entries that changed since the cursor, each once, in the order of their last change."""
+    log = state.tree.paths.log
+    visible = log.end(now_s)
+    inside = f"{state.tree.paths.path(folder).lower()}/"
     paths: dict[str, None] = {}
     place = cursor.place
     while place < visible and len(paths) < cursor.limit:
-        path = tree.log[place]
+        path = log.keys[place]
         place += 1
-        if _concerns(folder, path, cursor.recursive):
+        if path.startswith(inside) and (cursor.recursive or "/" not in path[len(inside) :]):
             paths.pop(path, None)
             paths[path] = None
     entries = [entry for path in paths for entry in _now(state, path, now_s)]
     return {"entries": entries, "cursor": replace(cursor, place=place).text(), "has_more": place < visible}
 
 
-def _concerns(folder: Folder, path: str, recursive: bool) -> bool:
-    rest = path[len(folder.lower) :]
-    if not path.startswith(folder.lower) or rest[:1] != "/":
-        return False
-    return recursive or "/" not in rest[1:]
-
-
 def _now(state: State, path: str, now_s: float) -> list[dict[str, Any]]:
-    """What a path is now, for a client that has to follow: nothing if it is not to be seen yet."""
-    live, deleted = state.tree.at(path)
-    if isinstance(live, File):
-        version = live.seen(now_s)
-        return [metadata(live, version)] if version else []
-    node: Node | None = live or deleted
-    return [metadata(node, None)] if node else []
+    """Returns what is at a path now, for a client that follows changes; nothing if it is not visible yet."""
+    try:
+        return [metadata(state.tree.get(path, now_s, include_deleted=True))]
+    except StoreError:
+        return []
 
 
 def _folder(state: State, cursor: _Cursor) -> Folder:
-    node = state.tree.by_id(cursor.folder)
-    if cursor.place > len(state.tree.log) or node is None:
+    node = state.tree.store.by_id(cursor.folder)
+    if cursor.place > len(state.tree.paths.log.keys) or node is None:
         raise ApiError("reset")
     if not isinstance(node, Folder) or node.deleted_s is not None:
         raise ApiError("path", "not_found")
@@ -172,12 +166,12 @@ def _run_get_latest_cursor(state: State, arg: dict[str, Any], call: Call) -> dic
 
 
 async def _run_longpoll(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    """Answer as soon as something changed below the folder, or when the time is over."""
+    """Answer as soon as something has changed below the folder, or at the timeout."""
     cursor = _read_cursor(arg["cursor"])
-    tree, clock = state.tree, state.clock
+    log, clock = state.tree.paths.log, state.clock
     end_s = call.now_s + arg["timeout"]
     woken = asyncio.Event()
-    tree.on_change.append(woken.set)
+    log.listeners.append(woken.set)
     try:
         while True:
             try:
@@ -185,18 +179,19 @@ async def _run_longpoll(state: State, arg: dict[str, Any], call: Call) -> dict[s
             except ApiError:
                 raise ApiError("reset") from None
             now_s = clock.now_s()
+            state.jobs.advance(now_s)
             if cursor.after is not None or _changes(state, folder, cursor, now_s)["entries"]:
                 return {"changes": True}
             if now_s >= end_s:
                 return {"changes": False}
-            next_s = min(end_s, tree.next_change_s())
+            next_s = min(end_s, log.next_change_s(), state.jobs.next_s())
             woken.clear()
             try:
                 await asyncio.wait_for(woken.wait(), clock.real_s(max(0.0, next_s - now_s)))
             except TimeoutError:
                 continue
     finally:
-        tree.on_change.remove(woken.set)
+        log.listeners.remove(woken.set)
 
 
 FUNCTIONS: Mapping[str, Function] = {

@@ -1,13 +1,14 @@
 """Shared links.
 
-What may live here: the functions of ``sharing/`` that concern links. An expiry is kept and shown but not
-enforced: a link whose time is over is still found.
+What may live here: the functions of ``sharing/`` that concern links. An expiry is stored and shown but not enforced: an
+expired link is still found.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -23,8 +24,8 @@ from pytest_cloudbench.emulators.dropbox.args import (
     union,
 )
 from pytest_cloudbench.emulators.dropbox.args import timestamp as timestamp_arg
-from pytest_cloudbench.emulators.dropbox.state import Function, Link, State
-from pytest_cloudbench.emulators.nodes import File, Folder, Node, TreeError
+from pytest_cloudbench.emulators.dropbox.state import Function, SharedLink, State
+from pytest_cloudbench.emulators.nodes import File, Node, StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
 __all__ = ["FUNCTIONS"]
@@ -65,7 +66,7 @@ _PREVIEWS: Mapping[str, str] = {
 _LIST_PAGE = 100
 
 
-def _permissions(state: State, link: Link) -> dict[str, Any]:
+def _permissions(state: State, link: SharedLink) -> dict[str, Any]:
     business = state.account.type == "business"
     visibility = {".tag": link.visibility}
     return {
@@ -79,15 +80,30 @@ def _permissions(state: State, link: Link) -> dict[str, Any]:
         ],
         "can_set_expiry": state.account.type != "basic",
         "can_remove_expiry": link.expires_s is not None,
-        "allow_download": True,
+        "can_set_password": state.account.type != "basic",
+        "can_remove_password": link.password is not None,
+        "can_use_extended_sharing_controls": state.account.type != "basic",
+        "allow_download": link.allows_download,
         "can_allow_download": True,
         "can_disallow_download": business,
         "allow_comments": True,
         "team_restricts_comments": False,
         "link_access_level": {".tag": "viewer"},
+        "audience_options": [
+            _audience_option("public", True),
+            _audience_option("team", business),
+            _audience_option("no_one", True),
+        ],
         "effective_audience": {".tag": {"team_only": "team"}.get(link.visibility, "public")},
         "require_password": link.password is not None,
     }
+
+
+def _audience_option(name: str, allowed: bool) -> dict[str, Any]:
+    option: dict[str, Any] = {"audience": {".tag": name}, "allowed": allowed}
+    if not allowed:
+        option["disallowed_reason"] = {".tag": "user_account_type"}
+    return option
 
 
 def _policy(name: str, allowed: bool) -> dict[str, Any]:
@@ -97,21 +113,22 @@ def _policy(name: str, allowed: bool) -> dict[str, Any]:
     return policy
 
 
-def _describe(state: State, link: Link, node: Node) -> dict[str, Any]:
+def _describe(state: State, link: SharedLink, node: Node) -> dict[str, Any]:
+    path, _, version, _ = state.tree.newest(node)
     result: dict[str, Any] = {
         ".tag": "file" if isinstance(node, File) else "folder",
         "url": link.url,
         "id": node.id,
         "name": node.name,
-        "path_lower": node.lower,
+        "path_lower": path.lower(),
+        "created_timestamp": timestamp(link.created_s),
         "link_permissions": _permissions(state, link),
     }
     if link.expires_s is not None:
         result["expires"] = timestamp(link.expires_s)
     if state.account.type == "business":
         result["team_member_info"] = {"team_info": TEAM, "display_name": "Emulated User", "member_id": TEAM_MEMBER_ID}
-    if isinstance(node, File):
-        version = node.versions[-1]
+    if version is not None:
         result |= {
             "client_modified": timestamp(version.client_s),
             "server_modified": timestamp(version.server_s),
@@ -122,13 +139,13 @@ def _describe(state: State, link: Link, node: Node) -> dict[str, Any]:
     return result
 
 
-def _living(state: State, link: Link) -> Node | None:
-    node = state.tree.by_id(link.node_id)
+def _living(state: State, link: SharedLink) -> Node | None:
+    node = state.tree.store.by_id(link.node_id)
     return node if node is not None and node.deleted_s is None else None
 
 
 def _visibility(settings: dict[str, Any]) -> str:
-    """public, team_only or password, from the old and the new way to ask for it. Raises ApiError."""
+    """Returns public, team_only or password, from the old and the new setting. Raises ApiError."""
     asked = (settings["requested_visibility"] or ("", None))[0]
     audience = (settings["audience"] or ("", None))[0]
     protected = asked == "password" or audience == "password" or bool(settings["require_password"])
@@ -150,8 +167,8 @@ def _checked(state: State, settings: dict[str, Any]) -> str:
 
 def _run_create(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     try:
-        node, _ = state.tree.get(arg["path"], call.now_s)
-    except TreeError as error:
+        node = state.tree.get(arg["path"], call.now_s).node
+    except StoreError as error:
         raise lookup_error(error) from error
     settings = arg["settings"] or _settings({})
     visibility = _checked(state, settings)
@@ -164,29 +181,36 @@ def _run_create(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]
     form = "fi" if isinstance(node, File) else "fo"
     place, key = state.tree.token("", 21).lower(), state.tree.token("", 25).lower()
     url = f"https://www.dropbox.com/scl/{form}/{place}/{quote(node.name)}?rlkey={key}&dl=0"
-    link = Link(url, node.id, visibility, settings["link_password"], settings["expires"])
+    link = SharedLink(
+        url, node.id, visibility, settings["link_password"], settings["expires"], call.now_s,
+        settings["allow_download"] is not False,
+    )  # fmt: skip
     state.links[_key(url)] = link
     return _describe(state, link, node)
 
 
 def _run_create_v1(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     try:
-        node, _ = state.tree.get(arg["path"], call.now_s)
-    except TreeError as error:
+        node = state.tree.get(arg["path"], call.now_s).node
+    except StoreError as error:
         raise lookup_error(error) from error
     link = next((link for link in state.links.values() if link.node_id == node.id), None)
     url = link.url if link else _run_create(state, {"path": arg["path"], "settings": None}, call)["url"]
-    return {"url": url, "path": node.lower, "visibility": {".tag": link.visibility if link else "public"}}
+    return {
+        "url": url,
+        "path": state.tree.paths.path(node).lower(),
+        "visibility": {".tag": link.visibility if link else "public"},
+    }
 
 
 def _run_list(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     pairs = [(link, node) for link in state.links.values() if (node := _living(state, link)) is not None]
     if arg["path"] is not None:
         try:
-            wanted, _ = state.tree.get(arg["path"], call.now_s)
-        except TreeError as error:
+            wanted = state.tree.get(arg["path"], call.now_s).node
+        except StoreError as error:
             raise lookup_error(error) from error
-        pairs = [pair for pair in pairs if _leads_to(pair[1], wanted, bool(arg["direct_only"]))]
+        pairs = [pair for pair in pairs if _leads_to(state, pair[1], wanted, bool(arg["direct_only"]))]
     start = 0
     if arg["cursor"]:
         if not (arg["cursor"].isascii() and arg["cursor"].isdigit()):
@@ -200,14 +224,14 @@ def _run_list(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     return result
 
 
-def _leads_to(shown: Node, wanted: Node, direct_only: bool) -> bool:
+def _leads_to(state: State, shown: Node, wanted: Node, direct_only: bool) -> bool:
     if shown is wanted:
         return True
-    return not direct_only and isinstance(shown, Folder) and wanted.lower.startswith(f"{shown.lower}/")
+    return not direct_only and wanted.parent is not None and state.tree.store.holds(shown, wanted.parent)
 
 
 def _key(url: str) -> str:
-    """What tells links apart: host and path without the query, which ``dl=0`` and ``dl=1`` change."""
+    """Returns what identifies a link: host and path without the query, which ``dl=0`` and ``dl=1`` change."""
     parts = urlsplit(url)
     return f"{(parts.hostname or '').removeprefix('www.')}{parts.path}"
 
@@ -221,7 +245,7 @@ def _is_link(url: str) -> bool:
         return False
 
 
-def _find(state: State, url: str, password: str | None) -> tuple[Link, Node]:
+def _find(state: State, url: str, password: str | None) -> tuple[SharedLink, Node]:
     link = state.links.get(_key(url)) if _is_link(url) else None
     node = _living(state, link) if link else None
     if link is None or node is None:
@@ -231,14 +255,14 @@ def _find(state: State, url: str, password: str | None) -> tuple[Link, Node]:
     return link, node
 
 
-def _inside(state: State, arg: dict[str, Any], call: Call) -> tuple[Link, Node]:
-    """The link, and the node it shows or the one at ``path`` below that."""
+def _inside(state: State, arg: dict[str, Any], call: Call) -> tuple[SharedLink, Node]:
+    """Returns the link, and the node that it shows or the one at ``path`` below that."""
     link, node = _find(state, arg["url"], arg["link_password"])
     if arg["path"] is None or arg["path"] == "/":
         return link, node
     try:
-        return link, state.tree.get(node.display + arg["path"], call.now_s)[0]
-    except TreeError:
+        return link, state.tree.get(state.tree.paths.path(node) + arg["path"], call.now_s).node
+    except StoreError:
         raise ApiError("shared_link_not_found") from None
 
 
@@ -269,7 +293,11 @@ def _run_modify(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]
     settings = arg["settings"]
     visibility = _checked(state, settings)
     expires_s = None if arg["remove_expiration"] else settings["expires"] or link.expires_s
-    changed = Link(link.url, link.node_id, visibility, settings["link_password"], expires_s)
+    allowed = settings["allow_download"]
+    changed = replace(
+        link, visibility=visibility, password=settings["link_password"], expires_s=expires_s,
+        allows_download=link.allows_download if allowed is None else allowed,
+    )  # fmt: skip
     state.links[_key(link.url)] = changed
     return _describe(state, changed, node)
 

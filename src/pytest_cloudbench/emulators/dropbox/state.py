@@ -6,16 +6,20 @@ the routing table. No HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from asyncio import Future
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_cloudbench.emulators.core import Tree
 from pytest_cloudbench.emulators.dropbox.args import Check
-from pytest_cloudbench.emulators.profile import Account
+from pytest_cloudbench.emulators.dropbox.blocks import BlockBlob
+from pytest_cloudbench.emulators.dropbox.tree import Tree
+from pytest_cloudbench.emulators.jobs import Jobs, Step
+from pytest_cloudbench.emulators.oauth import OAuth
+from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind
 
-__all__ = ["Function", "Job", "Link", "Session", "State"]
+__all__ = ["Function", "Session", "SharedFolder", "SharedLink", "State", "TemporaryLink"]
 
 
 @dataclass(slots=True)
@@ -24,12 +28,12 @@ class Session:
 
     concurrent: bool
     closed: bool = False
-    parts: dict[int, Any] = field(default_factory=dict)
+    parts: dict[int, BlockBlob] = field(default_factory=dict)
     size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SharedLink:
     """A shared link. ``node_id`` is what it shows, ``visibility`` public, team_only or password."""
 
     url: str
@@ -37,14 +41,29 @@ class Link:
     visibility: str
     password: str | None
     expires_s: float | None
+    created_s: float
+    allows_download: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A finished asynchronous job: which function started it, and its result."""
+class SharedFolder:
+    """A shared folder: which one, since when, the token of its preview, and what was chosen for it."""
 
-    kind: str
-    result: dict[str, Any]
+    node_id: str
+    since_s: float
+    token: str
+    inheritance: str
+    policies: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class TemporaryLink:
+    """A link that needs no token: to the content of ``node_id``, or to what ``commit`` is to become."""
+
+    ends_s: float
+    node_id: str = ""
+    commit: dict[str, Any] | None = None
+    is_used: bool = False
 
 
 @dataclass(slots=True)
@@ -54,19 +73,22 @@ class State:
     tree: Tree
     clock: Clock
     account: Account
-    access_token: str
-    tokens: dict[bytes, float] = field(default_factory=dict)
-    """``Authorization`` header to the second on the emulator's clock at which it expires."""
-    dead_grants: set[str] = field(default_factory=set)
+    job_times: JobTimes
+    oauth: OAuth
     sessions: dict[str, Session] = field(default_factory=dict)
-    links: dict[str, Link] = field(default_factory=dict)
-    jobs: dict[str, Job] = field(default_factory=dict)
+    links: dict[str, SharedLink] = field(default_factory=dict)
+    jobs: Jobs = field(default_factory=Jobs)
     copy_references: dict[str, str] = field(default_factory=dict)
+    shared_folders: dict[str, SharedFolder] = field(default_factory=dict)
+    temporary: dict[str, TemporaryLink] = field(default_factory=dict)
+    saves: dict[str, Future[dict[str, Any]]] = field(default_factory=dict)
 
-    def start_job(self, kind: str, result: dict[str, Any]) -> dict[str, Any]:
-        """Keep the result for the function's check, and answer the job's id."""
+    def start_job(self, kind: str, steps: Sequence[Step], now_s: float) -> dict[str, Any]:
+        """Accept a job, and return its id; long polls check again when its entries are due."""
         job_id = self.tree.token("dbjid:", 86)
-        self.jobs[job_id] = Job(kind, result)
+        times = self.job_times
+        self.jobs.start(job_id, kind, steps, now_s, start_s=times.start_s, entry_s=times.entry_s)
+        self.tree.paths.log.wake()
         return {".tag": "async_job_id", "async_job_id": job_id}
 
 
@@ -78,7 +100,7 @@ class Function:
         kind: see ``skin.Kind``.
         style: ``rpc`` (argument in the body), ``upload`` (in a header, content in the body) or ``download``
             (in a header, the function makes the whole answer).
-        arg: check of the argument; None where there is none.
+        arg: check of the argument; None if there is none.
         run: the function itself; its result is the answer's JSON, or a whole Answer.
         auth: ``user``, ``app`` or ``none``.
     """

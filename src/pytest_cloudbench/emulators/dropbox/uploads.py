@@ -1,7 +1,7 @@
 """files/upload and the upload sessions.
 
-What may live here: taking content in. Sessions keep their parts by offset, so that concurrent ones (4 MiB
-pieces in any order) and sequential ones end the same way.
+What may live here: receiving content. Sessions keep their parts by offset, so that concurrent sessions (4 MiB pieces in
+any order) and sequential ones finish the same way.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_cloudbench.emulators.blob import BLOCK_BYTES, Blob
 from pytest_cloudbench.emulators.dropbox.answers import ApiError, file_metadata, write_tags
 from pytest_cloudbench.emulators.dropbox.args import (
     array,
@@ -23,11 +22,12 @@ from pytest_cloudbench.emulators.dropbox.args import (
     union,
     write_path,
 )
+from pytest_cloudbench.emulators.dropbox.blocks import BLOCK_BYTES, BlockBlob
 from pytest_cloudbench.emulators.dropbox.state import Function, Session, State
-from pytest_cloudbench.emulators.nodes import TreeError
+from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Call, Kind
 
-__all__ = ["FUNCTIONS"]
+__all__ = ["FUNCTIONS", "commit", "commit_arg", "finish_arg", "store"]
 
 _MAX_REQUEST_BYTES = 150 * 1024 * 1024
 _UINT64 = 2**64 - 1
@@ -49,33 +49,33 @@ _cursor = struct(session_id=string(), offset=integer(0, _UINT64))
 _session_type = optional(union(sequential=None, concurrent=None))
 _start = struct(close=(boolean, False), session_type=(_session_type, None), content_hash=(_hash, None))
 _append = struct(cursor=_cursor, close=(boolean, False), content_hash=(_hash, None))
-_finish = struct(cursor=_cursor, commit=struct(**_commit_fields), content_hash=(_hash, None))
-_finish_batch = struct(entries=array(_finish, maximum=1000))
+commit_arg = struct(**_commit_fields)
+finish_arg = struct(cursor=_cursor, commit=commit_arg, content_hash=(_hash, None))
 _start_batch = struct(session_type=(_session_type, None), num_sessions=integer(1, 1000))
-_poll = struct(async_job_id=string(minimum=1))
 
 
-def _store(state: State, commit: dict[str, Any], blob: Blob, call: Call) -> dict[str, Any]:
-    """Commit content under a path. Raises TreeError."""
-    if call.damage is not None:
-        blob = blob.flipped(call.damage)
-    mode, update_rev = commit["mode"]
-    file, version = state.tree.put(
-        commit["path"],
+def store(state: State, info: dict[str, Any], blob: BlockBlob, now_s: float, damage: int | None) -> dict[str, Any]:
+    """Commit content under a path. Raises StoreError."""
+    if damage is not None:
+        blob = blob.flipped(damage)
+    mode, update_rev = info["mode"]
+    path, node, version, _ = state.tree.put(
+        info["path"],
         blob,
-        call.now_s,
+        now_s,
         mode=mode,
         update_rev=update_rev or "",
-        autorename=commit["autorename"],
-        strict=commit["strict_conflict"],
-        client_s=commit["client_modified"],
+        autorename=info["autorename"],
+        strict=info["strict_conflict"],
+        client_s=info["client_modified"],
     )
-    return file_metadata(file, version)
+    assert version is not None
+    return file_metadata(path, node.id, version)
 
 
-def _content(call: Call, arg: dict[str, Any]) -> Blob:
-    """The request's content, if it is what its hash says."""
-    blob = call.blob or Blob.of(b"")
+def _content(call: Call, arg: dict[str, Any]) -> BlockBlob:
+    """Returns the request's content, if it matches its hash."""
+    blob: BlockBlob = call.body
     if arg.get("content_hash") not in (None, blob.hash_hex):
         raise ApiError("content_hash_mismatch")
     if blob.size_bytes > _MAX_REQUEST_BYTES:
@@ -86,8 +86,8 @@ def _content(call: Call, arg: dict[str, Any]) -> Blob:
 def _run_upload(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     blob = _content(call, arg)
     try:
-        return _store(state, arg, blob, call)
-    except TreeError as error:
+        return store(state, arg, blob, call.now_s, call.damage)
+    except StoreError as error:
         tags = write_tags(error)
         session_id = _new_session(state, Session(False, True, {0: blob}, blob.size_bytes))
         failure = ApiError("path", *tags)
@@ -118,7 +118,7 @@ def _run_start_batch(state: State, arg: dict[str, Any], call: Call) -> dict[str,
     return {"session_ids": [_new_session(state, Session(concurrent)) for _ in range(arg["num_sessions"])]}
 
 
-def _add(session: Session, offset: int, blob: Blob) -> None:
+def _add(session: Session, offset: int, blob: BlockBlob) -> None:
     """Append to a session. Raises ApiError with the tags that append and lookup share."""
     if session.closed:
         raise ApiError("closed")
@@ -147,18 +147,18 @@ def _run_append(state: State, arg: dict[str, Any], call: Call) -> None:
     _run_append_v2(state, {"cursor": arg, "close": False}, call)
 
 
-def _joined(session: Session) -> Blob:
-    """All content of a session. Raises ApiError when a concurrent one has a gap."""
+def _joined(session: Session) -> BlockBlob:
+    """Returns all content of a session. Raises ApiError if a concurrent session has a gap."""
     offset = 0
     for start in sorted(session.parts):
         if start != offset:
             raise ApiError("concurrent_session_missing_data")
         offset += session.parts[start].size_bytes
-    return Blob.join(session.parts[start] for start in sorted(session.parts))
+    return BlockBlob.join(session.parts[start] for start in sorted(session.parts))
 
 
-def _commit(state: State, arg: dict[str, Any], call: Call, last: Blob) -> dict[str, Any]:
-    """Finish one session. Raises ApiError with the tags of UploadSessionFinishError."""
+def commit(state: State, arg: dict[str, Any], last: BlockBlob, now_s: float, damage: int | None) -> dict[str, Any]:
+    """Finish one session; returns the file's metadata. Raises ApiError with the tags of UploadSessionFinishError."""
     session_id, offset = arg["cursor"]["session_id"], arg["cursor"]["offset"]
     session = state.sessions.get(session_id)
     if session is None:
@@ -175,36 +175,15 @@ def _commit(state: State, arg: dict[str, Any], call: Call, last: Blob) -> dict[s
         except ApiError as error:
             raise ApiError("lookup_failed", error.summary) from error
     try:
-        result = _store(state, arg["commit"], _joined(session), call)
-    except TreeError as error:
+        result = store(state, arg["commit"], _joined(session), now_s, damage)
+    except StoreError as error:
         raise ApiError("path", *write_tags(error)) from error
     del state.sessions[session_id]
     return result
 
 
 def _run_finish(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    return _commit(state, arg, call, _content(call, arg))
-
-
-def _batch(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    entries: list[dict[str, Any]] = []
-    for entry in arg["entries"]:
-        try:
-            entries.append({".tag": "success", **_commit(state, entry, call, Blob.of(b""))})
-        except ApiError as error:
-            entries.append({".tag": "failure", "failure": error.error})
-    return {"entries": entries}
-
-
-def _run_finish_batch(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    return state.start_job("finish_batch", _batch(state, arg, call))
-
-
-def _run_check(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    job = state.jobs.get(arg["async_job_id"])
-    if job is None or job.kind != "finish_batch":
-        raise ApiError("invalid_async_job_id")
-    return {".tag": "complete", **job.result}
+    return commit(state, arg, _content(call, arg), call.now_s, call.damage)
 
 
 FUNCTIONS: Mapping[str, Function] = {
@@ -213,8 +192,5 @@ FUNCTIONS: Mapping[str, Function] = {
     "files/upload_session/start_batch": Function(Kind.META, "rpc", _start_batch, _run_start_batch),
     "files/upload_session/append": Function(Kind.READ, "upload", _cursor, _run_append),
     "files/upload_session/append_v2": Function(Kind.READ, "upload", _append, _run_append_v2),
-    "files/upload_session/finish": Function(Kind.WRITE, "upload", _finish, _run_finish),
-    "files/upload_session/finish_batch": Function(Kind.WRITE, "rpc", _finish_batch, _run_finish_batch),
-    "files/upload_session/finish_batch_v2": Function(Kind.WRITE, "rpc", _finish_batch, _batch),
-    "files/upload_session/finish_batch/check": Function(Kind.META, "rpc", _poll, _run_check),
+    "files/upload_session/finish": Function(Kind.WRITE, "upload", finish_arg, _run_finish),
 }

@@ -1,0 +1,72 @@
+"""What the Box driver remembers of paths: ids of folders, and of files that it has stored.
+
+What may live here: the memory, safe for threads. It asks nobody; a driver says what is true and what is not any more.
+Paths are one whatever their case, as names are at Box.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from threading import Lock
+
+__all__ = ["ROOT", "Memory"]
+
+ROOT = "0"
+"""The id of the folder above all."""
+
+_KNOWN_FILES = 10_000
+
+
+class Memory:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._folders: dict[str, str] = {}
+        self._stored: OrderedDict[str, tuple[str, str]] = OrderedDict()
+
+    def known(self, path: str) -> tuple[str, str, Sequence[str]]:
+        """Returns the longest known folder on the way to a path (empty: the root), its id, and the names after it."""
+        names = [name for name in path.split("/") if name]
+        for count in range(len(names), 0, -1):
+            at = "/" + "/".join(names[:count])
+            folder_id = self._folders.get(at.lower())
+            if folder_id is not None:
+                return at, folder_id, names[count:]
+        return "", ROOT, names
+
+    def folder(self, path: str, folder_id: str) -> str:
+        """Remember a folder's id, and return it."""
+        with self._lock:
+            self._folders[path.lower()] = folder_id
+        return folder_id
+
+    def forget_way(self, path: str) -> bool:
+        """Forget the folders on the way to a path, and the path's own; returns whether there were any."""
+        key = path.lower()
+        with self._lock:
+            gone = [each for each in self._folders if f"{key}/".startswith(f"{each}/")]
+            for each in gone:
+                del self._folders[each]
+        return bool(gone)
+
+    def forget_below(self, path: str) -> None:
+        """Forget all that was at a path, or below it."""
+        key = path.lower()
+        with self._lock:
+            for known in (self._folders, self._stored):
+                for each in [each for each in known if f"{each}/".startswith(f"{key}/")]:
+                    del known[each]
+
+    def stored(self, path: str, file_id: str, etag: str) -> None:
+        """Remember a file that was stored just now."""
+        with self._lock:
+            self._stored[path.lower()] = file_id, etag
+            if len(self._stored) > _KNOWN_FILES:
+                self._stored.popitem(last=False)
+
+    def taken(self, path: str) -> tuple[str, str] | None:
+        """Returns id and etag of a file that was stored at a path, and forgets them."""
+        with self._lock:
+            return self._stored.pop(path.lower(), None)

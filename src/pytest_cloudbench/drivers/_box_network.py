@@ -1,0 +1,236 @@
+"""Between the Box SDK and the network: its session, its redirects, its tokens, and the files that it reads.
+
+What may live here: what the driver gives the SDK, and what it sees of each request. No verbs and no paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http.cookiejar import DefaultCookiePolicy
+from importlib import import_module
+from io import BufferedIOBase, BytesIO
+from threading import local
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from pytest_cloudbench.drivers.base import seconds_of
+from pytest_cloudbench.drivers.sdk_import import import_parts
+from pytest_cloudbench.drivers.web import Bearer
+from pytest_cloudbench.model import MIB, Content, Endpoint
+
+__all__ = ["Last", "authentication", "forget_details", "load_sdk", "new_network", "patience", "stream_of"]
+
+# The SDK's package imports all of its 500 modules; these are the ones that the driver uses.
+_LAZY = ("box", "managers", "parameters", "schemas")
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "box.ccg_auth": ("BoxCCGAuth", "CCGConfig"),
+    "box.developer_token_auth": ("BoxDeveloperTokenAuth",),
+    "box.errors": ("BoxAPIError", "BoxSDKError"),
+    "internal.null_value": ("null",),
+    "managers.chunked_uploads": ("ChunkedUploadsManager",),
+    "managers.downloads": ("DownloadsManager",),
+    "managers.files": (
+        "CopyFileParent", "FilesManager", "UpdateFileByIdParent", "UpdateFileByIdSharedLink",
+    ),
+    "managers.folders": (
+        "CopyFolderParent", "CreateFolderParent", "FoldersManager", "UpdateFolderByIdParent",
+        "UpdateFolderByIdSharedLink",
+    ),
+    "managers.shared_links_files": ("SharedLinksFilesManager",),
+    "managers.uploads": (
+        "PreflightFileUploadCheckParent", "UploadFileAttributes", "UploadFileAttributesParentField",
+        "UploadFileVersionAttributes", "UploadsManager",
+    ),
+    "managers.users": ("UsersManager",),
+    "networking.base_urls": ("BaseUrls",),
+    "networking.box_network_client": ("BoxNetworkClient",),
+    "networking.network": ("NetworkSession",),
+    "networking.retries": ("BoxRetryStrategy",),
+    "networking.timeout_config": ("TimeoutConfig",),
+}  # fmt: skip
+
+# One pool of connections for all threads: more threads than this would lose kept-alive connections.
+_POOL_CONNECTIONS = 256
+# Smaller files are read at once, larger ones while they are sent.
+_AT_ONCE_BYTES = 1 * MIB
+# How often a commit is sent, and the longest wait that a service may ask for.
+_COMMITS, _LONGEST_WAIT_S = 20, 100
+_HOSTS = (".box.com", ".boxcloud.com")
+
+
+class Last(local):
+    """The thread's last response, which the SDK hides, and its number of requests."""
+
+    response: Any = None
+    requests = 0
+
+    def counted(self, send: Any) -> Any:
+        """An adapter's ``send``, through which every request goes, including redirects and token requests."""
+
+        def counted_send(*args: Any, **options: Any) -> Any:
+            self.requests += 1
+            return send(*args, **options)
+
+        return counted_send
+
+    def note(self, response: Any, *_args: Any, **_kwargs: Any) -> None:
+        """A response hook of requests."""
+        self.response = response
+
+    def status(self) -> int | None:
+        """The last HTTP status; None if there was no answer."""
+        return getattr(self.response, "status_code", None)
+
+    def retry_after_s(self) -> float | None:
+        """The header's seconds. The header may also be a date, which is ignored because a driver has no clock."""
+        return None if self.response is None else seconds_of(self.response.headers.get("retry-after"))
+
+
+def _session(endpoint: Endpoint | None) -> Any:
+    """A session whose adapter never retries (``max_retries=0``) and has room for many threads."""
+    requests: Any = import_module("requests")
+    session = requests.Session()
+    size = {"pool_connections": _POOL_CONNECTIONS, "pool_maxsize": _POOL_CONNECTIONS, "max_retries": 0}
+    session.mount("https://", requests.adapters.HTTPAdapter(**size))
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+    if endpoint is not None:
+        # REQUESTS_CA_BUNDLE would override the authority, and a proxy must not carry loopback traffic.
+        # Towards the real service both apply, as they do for an application.
+        session.trust_env = False
+        session.verify = endpoint.ca_file or True
+    return session
+
+
+class _Redirects:
+    """Where a response may lead: a download to a host of the service, over TLS, and nothing else anywhere."""
+
+    def __init__(self, hosts: tuple[str, ...]) -> None:
+        self._hosts = hosts
+
+    def __call__(self, response: Any) -> str | None:
+        """Returns the target of a redirect that may be followed."""
+        target = response.headers.get("location")
+        path = urlsplit(response.request.url).path
+        if not response.is_redirect or response.request.method != "GET" or not path.endswith("/content"):
+            return None
+        place = urlsplit(target)
+        is_own = place.netloc in self._hosts or ((place.hostname or "").endswith(_HOSTS) and self._hosts == _HOSTS)
+        return str(target) if place.scheme == "https" and is_own else None
+
+
+def load_sdk() -> Any:
+    """Returns the names of the SDK that the driver uses."""
+    return import_parts("box_sdk_gen", _LAZY, _PARTS)
+
+
+def new_network(sdk: Any, endpoint: Endpoint | None, timeout_s: float) -> tuple[Any, Any]:
+    """Returns a session, and the SDK's view of the network on it, without repeats."""
+    session = _session(endpoint)
+    urls: dict[str, str] = {}
+    hosts: tuple[str, ...] = _HOSTS
+    if endpoint is not None:
+        urls = {"base_url": endpoint.urls["api"], "upload_url": f"{endpoint.urls['upload']}/api"}
+        hosts = tuple({urlsplit(url).netloc for url in endpoint.urls.values()})
+    session.get_redirect_target = _Redirects(hosts)
+    timeouts = dict.fromkeys(("connection_timeout_ms", "read_timeout_ms"), round(timeout_s * 1000))
+    network = sdk.NetworkSession(
+        network_client=sdk.BoxNetworkClient(session),
+        base_urls=sdk.BaseUrls(**urls),
+        retry_strategy=sdk.BoxRetryStrategy(max_attempts=1, max_retries_on_exception=0),
+        timeout_config=sdk.TimeoutConfig(**timeouts),
+    )
+    return session, network
+
+
+def authentication(sdk: Any, network: Any, secrets: Mapping[str, str]) -> Any:
+    """Returns the SDK's authentication: a fixed token, or one that is renewed before it ends."""
+    if "access_token" in secrets:
+        return sdk.BoxDeveloperTokenAuth(token=secrets["access_token"])
+    config = sdk.CCGConfig(
+        client_id=secrets["client_id"], client_secret=secrets["client_secret"],
+        enterprise_id=secrets.get("enterprise_id"), user_id=secrets.get("user_id"),
+    )  # fmt: skip
+    granted = sdk.BoxCCGAuth(config=config)
+
+    class Grant:
+        """Asks for the next token, where ``Bearer`` expects a client."""
+
+        def send_json(self, *_args: object, **_options: object) -> Mapping[str, object]:
+            token = granted.refresh_token(network_session=network)
+            return {"access_token": token.access_token, "expires_in": token.expires_in}
+
+    bearer = Bearer(cast("Any", Grant()), {"refresh_token": ""}, "", bytes)
+
+    class Renewed(sdk.BoxCCGAuth):  # type: ignore[misc]  # the SDK has no types here
+        """The SDK asks it for the header of each request."""
+
+        def retrieve_authorization_header(self, *, network_session: Any = None) -> str:
+            return bearer.header()
+
+    return Renewed(config=config)
+
+
+def forget_details(error: Any) -> None:
+    """Take request and response out of an SDK's error, besides the item that is in the way.
+
+    The SDK prints them broken into lines, where no filter finds a token that the service repeats.
+    """
+    request, response = getattr(error, "request_info", None), getattr(error, "response_info", None)
+    if request is None or response is None:
+        return
+    request.headers, request.query_params, request.body = {}, {}, None
+    found = response.context_info if isinstance(response.context_info, dict) else {}
+    is_taken = response.code == "item_name_in_use"
+    response.context_info = {"conflicts": found.get("conflicts")} if is_taken else {}
+    response.headers, response.body, response.raw_body = {}, None, None
+    response.request_id = response.help_url = None
+
+
+def patience(sdk: Any) -> Any:
+    """Returns the SDK's rule for a commit: wait while the service says so, and repeat nothing else."""
+
+    class Patience(sdk.BoxRetryStrategy):  # type: ignore[misc]  # the SDK has no types here
+        """Sends a commit again that was answered by 202 and a time to wait."""
+
+        def should_retry(self, fetch_options: Any, fetch_response: Any, attempt_number: int) -> bool:
+            wait = fetch_response.headers.get("Retry-After", "") if fetch_response.status == 202 else ""
+            return wait.isascii() and wait.isdigit() and int(wait) <= _LONGEST_WAIT_S and attempt_number < _COMMITS
+
+    return Patience(max_attempts=_COMMITS, max_retries_on_exception=0)
+
+
+def stream_of(content: Content) -> BufferedIOBase:
+    """Returns the content as the SDK wants it: a file that it reads while it sends."""
+    if content.size_bytes <= _AT_ONCE_BYTES:
+        return BytesIO(content.read(0, content.size_bytes))
+    return _Reader(content)
+
+
+class _Reader(BufferedIOBase):
+    """Content as a file."""
+
+    def __init__(self, content: Content) -> None:
+        self._content, self._at = content, 0
+
+    def __len__(self) -> int:
+        return self._content.size_bytes
+
+    def seekable(self) -> bool:
+        """It is, to its begin and to any place."""
+        return True
+
+    def tell(self) -> int:
+        """Returns the place."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        self._at = offset + (0, self._at, self._content.size_bytes)[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Returns the next bytes."""
+        left = self._content.size_bytes - self._at
+        data = self._content.read(self._at, left if size is None or size < 0 else min(size, left)) if left > 0 else b""
+        self._at += len(data)
+        return data

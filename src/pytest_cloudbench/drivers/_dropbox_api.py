@@ -1,0 +1,102 @@
+"""What both Dropbox drivers know of the service: capabilities, credentials and the table of its errors.
+
+What may live here: values and functions of values. Which library sends the requests is the drivers' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin
+from pytest_cloudbench.model import MIB, Capabilities, Conflict, ErrorKind, NameRules, Verb
+
+__all__ = [
+    "CAPABILITIES", "CLOCK_URL", "CREDENTIAL_SETS", "OAUTH", "SESSION_PIECE_BYTES", "TAG_KINDS", "kind_of_status",
+    "kind_of_tags",
+]  # fmt: skip
+
+CAPABILITIES = Capabilities(
+    digest="sha256-4mib-blocks",
+    verbs=frozenset(Verb),
+    revisions=True,
+    ranges=True,
+    conflicts=frozenset(Conflict),
+    copies_folders=True,
+    moves_folders=True,
+    server_side_copy=True,
+    space=True,
+    names=NameRules(case_sensitive=False, max_chars=255, refused="\\"),
+    max_request_bytes=150 * MIB,
+    # A put above max_request_bytes, and a list of many entries, sends more of them.
+    requests=dict.fromkeys(Verb, 1),
+)
+"""Without ``via``, which is the drivers' own."""
+
+CREDENTIAL_SETS = (
+    CredentialSet(("access_token",)),
+    CredentialSet(("refresh_token", "app_key"), ("app_secret",), public=("app_key",)),
+)
+CLOCK_URL = "https://api.dropboxapi.com/2/check/user"
+OAUTH = OAuthLogin(
+    "https://www.dropbox.com/oauth2/authorize",
+    "https://api.dropboxapi.com/oauth2/token",
+    "https://www.dropbox.com/developers/apps",
+    shows_code=True,
+    extra={"token_access_type": "offline"},
+    client_id="app_key",
+    client_secret="app_secret",
+)
+
+SESSION_PIECE_BYTES = 16 * MIB
+"""Upload sessions: the provider wants multiples of 4 MiB, and memory wants few of them."""
+
+# A refusal (409, some 403 and 404) is a path of tags, such as path/conflict/file: the last known one counts.
+TAG_KINDS: Mapping[str, ErrorKind] = {
+    "too_many_write_operations": ErrorKind.THROTTLED,
+    "too_many_requests": ErrorKind.THROTTLED,
+    "insufficient_space": ErrorKind.QUOTA,
+    "insufficient_quota": ErrorKind.QUOTA,
+    "access_denied": ErrorKind.AUTH,
+    "email_not_verified": ErrorKind.AUTH,
+    "no_permission": ErrorKind.AUTH,
+    "no_write_permission": ErrorKind.AUTH,
+    "shared_link_access_denied": ErrorKind.AUTH,
+    "not_found": ErrorKind.NOT_FOUND,
+    "shared_link_not_found": ErrorKind.NOT_FOUND,
+    "conflict": ErrorKind.CONFLICT,
+    "incorrect_offset": ErrorKind.CONFLICT,
+    "not_file": ErrorKind.CONFLICT,
+    "not_folder": ErrorKind.CONFLICT,
+    "shared_link_already_exists": ErrorKind.CONFLICT,
+    "content_hash_mismatch": ErrorKind.CORRUPT,
+    "internal_error": ErrorKind.SERVER,
+    "other": ErrorKind.SERVER,
+    "reset": ErrorKind.SERVER,
+}
+
+_STATUS_KINDS: Mapping[int, ErrorKind] = {
+    400: ErrorKind.INVALID,
+    401: ErrorKind.AUTH,
+    403: ErrorKind.AUTH,
+    404: ErrorKind.NOT_FOUND,
+    409: ErrorKind.CONFLICT,
+    416: ErrorKind.INVALID,
+    422: ErrorKind.INVALID,
+    429: ErrorKind.THROTTLED,
+}
+
+# A malformed token is answered by 400 and these words, not by 401.
+_TOKEN_WORDS = ("access token", "authorization")
+
+
+def kind_of_status(status: int, text: str) -> ErrorKind:
+    """Returns what an answer that is no refusal by tags means. A 2xx is one that cannot be read: the server's doing."""
+    if status == 400 and any(word in text.lower() for word in _TOKEN_WORDS):
+        return ErrorKind.AUTH
+    return _STATUS_KINDS.get(status, ErrorKind.INVALID if 400 <= status < 500 else ErrorKind.SERVER)
+
+
+def kind_of_tags(tags: list[str]) -> ErrorKind:
+    """Returns what a refusal's path of tags means."""
+    known = [TAG_KINDS[tag] for tag in tags if tag in TAG_KINDS]
+    return known[-1] if known else ErrorKind.INVALID

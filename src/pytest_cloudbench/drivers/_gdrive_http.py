@@ -1,0 +1,262 @@
+"""What carries the requests of the Google Drive driver: httplib2, one client per thread, and who counts them.
+
+What may live here: connections, tokens, redirects and retries that do not happen, and reading a body piece by piece.
+``httplib2`` is the library's own transport; each of its clients is for one thread.
+
+What httplib2 does on its own, and how this module handles it:
+
+- It sends a request a second time if the connection breaks before an answer, even an upload: off, one call is one
+request. A kept-alive connection is reused only after a look at whether the server has closed it.
+- It follows redirects, also with the token: off, a redirect is an error. No request goes to a host but the API's.
+- It reads a whole answer before it returns: downloads are read from its connection instead.
+"""
+
+from __future__ import annotations
+
+import select
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock, local
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_cloudbench import redact
+
+TIMEOUT_S = 100.0
+_READ_PIECE_BYTES = 64 * 1024
+# http.client waits for a whole piece: a small first one marks the first byte.
+_FIRST_READ_BYTES = 1024
+
+
+class Refused(Exception):
+    """An answer that is no success, of a request that the library did not build: a download, or a new token."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
+        super().__init__(f"status {status}")
+        self.status, self.headers, self.content = status, headers, content
+
+
+class Misled(Exception):
+    """An answer that asked for a request to another host."""
+
+
+class Transport:
+    """The clients of all threads.
+
+    Args:
+        ca_file: the CA of a service that stands in for the provider; empty for the real one, which is reached with the
+            proxies and CAs of the environment, as by an application.
+        hosts: the hosts, with ports if they have any, to which requests may go.
+        token: what makes and renews access tokens.
+        timeout_s: for each single step: connecting, sending a piece, waiting for the next bytes of an answer.
+    """
+
+    def __init__(self, ca_file: str, hosts: frozenset[str], token: Token, timeout_s: float) -> None:
+        import httplib2
+
+        self._http: Any = _http_class()
+        self._library: Any = httplib2
+        self._ca_file, self.hosts, self.token = ca_file, hosts, token
+        self.timeout_s = timeout_s
+        self._own = _Own()
+        self._all: list[Any] = []
+        self._lock = Lock()
+
+    def requests(self) -> int:
+        """Returns how many requests the calling thread has sent."""
+        return self._own.requests
+
+    def count(self) -> None:
+        """A request is being sent."""
+        self._own.requests += 1
+
+    @property
+    def http(self) -> Any:
+        """The calling thread's client, whose requests carry a token."""
+        if self._own.http is None:
+            proxies = None if self._ca_file else self._library.proxy_info_from_environment
+            self._own.http = self._http(self, self.timeout_s, self._ca_file or None, proxies)
+            with self._lock:
+                self._all.append(self._own.http)
+        return self._own.http
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            for http in self._all:
+                http.close()
+
+    @contextmanager
+    def stream(self, uri: str, headers: Mapping[str, str], accept: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Send a GET, and yield the status and the body's pieces. Raises Refused for statuses but 200 and ``accept``.
+
+        The connection is not the thread's until the body is read: another request opens one of its own.
+        """
+        http = self.http
+        conn = http.borrow(uri)
+        is_whole = False
+        try:
+            response = self.sent(conn, "GET", http.local_part(uri), None, http.authorized(uri, headers))
+            if response.status not in (200, accept):
+                raise Refused(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+            yield response.status, _pieces(response)
+            is_whole = response.isclosed()
+        finally:
+            if is_whole:
+                http.give_back(uri, conn)
+            else:
+                conn.close()
+
+    def sent(self, conn: Any, method: str, uri: str, body: Any, headers: Mapping[str, str]) -> Any:
+        """Send one request once; returns its answer with the body unread."""
+        if conn.sock is not None and _is_readable(conn.sock):
+            conn.close()  # the server has
+        try:
+            if conn.sock is None:
+                conn.connect()
+            self.count()
+            conn.request(method, uri, body, headers)
+            return conn.getresponse()
+        except BaseException:
+            conn.close()
+            raise
+
+
+class _Own(local):
+    """What belongs to one thread."""
+
+    requests = 0
+    http: Any = None
+
+
+def _pieces(response: Any) -> Iterator[bytes]:
+    piece = response.read(_FIRST_READ_BYTES)
+    while piece:
+        yield piece
+        piece = response.read(_READ_PIECE_BYTES)
+    if response.length:  # http.client says nothing of a body that ends early if it is read in pieces
+        raise ConnectionError(f"{response.length} bytes of the answer are missing")
+
+
+def _is_readable(sock: Any) -> bool:
+    """Returns whether an idle connection has something to read: the server's goodbye."""
+    if not hasattr(select, "poll"):
+        return bool(select.select([sock], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _http_class() -> type[Any]:
+    """Returns httplib2's client with the habits of this module; made late, because the import is not everyone's."""
+    import httplib2
+
+    class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 has no types
+        """One thread's client."""
+
+        def __init__(self, transport: Transport, timeout_s: float, ca_file: str | None, proxies: Any) -> None:
+            super().__init__(timeout=timeout_s, ca_certs=ca_file, proxy_info=proxies)
+            self.transport, self.follow_redirects = transport, False
+
+        def authorized(self, uri: str, headers: Mapping[str, str]) -> dict[str, str]:
+            """Returns the headers with the token, and with a new one if it has ended."""
+            if urlsplit(uri).netloc not in self.transport.hosts:
+                raise Misled(f"the answer leads to another host: {urlsplit(uri).netloc}")
+            return {**headers, "authorization": self.transport.token.header(self.bare)}
+
+        def request(self, uri: str, method: str = "GET", body: Any = None, headers: Any = None, **more: Any) -> Any:
+            """Send one request with the token."""
+            return super().request(uri, method, body=body, headers=self.authorized(uri, headers or {}), **more)
+
+        def bare(self, uri: str, method: str, body: Any, headers: Mapping[str, str]) -> Any:
+            """Send one request without a token."""
+            return super().request(uri, method, body=body, headers=dict(headers))
+
+        def _conn_request(self, conn: Any, uri: str, method: str, body: Any, headers: Any) -> Any:
+            """httplib2's place for one exchange, which would send twice."""
+            response = self.transport.sent(conn, method, uri, body, headers)
+            try:
+                content = response.read()
+            except BaseException:
+                conn.close()
+                raise
+            found = httplib2.Response(response)
+            coding = found.get("content-encoding", "")
+            if coding in ("gzip", "deflate"):
+                try:
+                    content = zlib.decompress(content, zlib.MAX_WBITS | 32) if content else content
+                except zlib.error as error:
+                    raise ValueError(f"no {coding}: {error}") from error
+                found["content-length"] = str(len(content))
+            return found, content
+
+        def borrow(self, uri: str) -> Any:
+            """Returns a connection that nobody else uses until it is given back."""
+            parts = urlsplit(uri)
+            known = self.connections.pop(f"{parts.scheme}:{parts.netloc}", None)
+            if known is not None:
+                return known
+            kind = httplib2.SCHEME_TO_CONNECTION[parts.scheme]
+            more = {"ca_certs": self.ca_certs} if parts.scheme == "https" else {}
+            return kind(parts.netloc, timeout=self.timeout, proxy_info=self.proxy_info, **more)
+
+        def give_back(self, uri: str, conn: Any) -> None:
+            """Keep a connection whose answer was read to its end."""
+            parts = urlsplit(uri)
+            if self.connections.setdefault(f"{parts.scheme}:{parts.netloc}", conn) is not conn:
+                conn.close()
+
+        @staticmethod
+        def local_part(uri: str) -> str:
+            """Returns path and query of an address."""
+            parts = urlsplit(uri)
+            return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+    return Http
+
+
+Send = Callable[[str, str, Any, Mapping[str, str]], Any]
+
+
+class Token:
+    """A fixed access token, or google-auth's credentials, renewed once for all threads before they end.
+
+    google-auth repeats a refused renewal, and looks up where the account is in a thread of its own: neither happens,
+    because an answer that is no success ends the renewal, and only the renewal itself is asked of it.
+    """
+
+    def __init__(self, access_token: str = "", credentials: Any = None) -> None:
+        self._fixed, self._credentials, self._lock = access_token, credentials, Lock()
+
+    def header(self, send: Send) -> str:
+        """Returns the value of ``Authorization``."""
+        found = self._credentials
+        if found is None:
+            return f"Bearer {self._fixed}"
+        if not found.valid:
+            with self._lock:
+                if not found.valid:  # another thread may have done it
+                    found.refresh(_Renewal(send))
+                    redact.learn([found.token])
+        return f"Bearer {found.token}"
+
+
+class _Renewal:
+    """google-auth's interface to what sends requests."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def __call__(self, url: str, method: str = "GET", body: Any = None, headers: Any = None, **_more: Any) -> _Renewed:
+        response, content = self._send(url, method, body, headers or {})
+        if response.status != 200:
+            raise Refused(response.status, dict(response), content)
+        return _Renewed(response.status, dict(response), content)
+
+
+class _Renewed:
+    """google-auth's interface to an answer."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
+        self.status, self.headers, self.data = status, headers, data

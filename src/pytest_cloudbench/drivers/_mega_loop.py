@@ -1,0 +1,152 @@
+"""One event loop in one thread, for an asyncio SDK under a driver that many threads call.
+
+What may live here: the loop's thread, and the HTTP session of its requests: who sent how many, and what is refused. The
+SDK's objects live in the loop; a driver's method sends a coroutine there and waits.
+
+All threads share one loop, because they then share one login (a key derived by 100,000 rounds of a hash, or 65,536 of a
+cipher), one copy of the account's tree and one pool of connections. Loops of their own would multiply those, and Python
+runs one thread at a time anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from pytest_cloudbench.model import Endpoint
+
+__all__ = ["CountedSession", "LoopThread", "RefusedAnswer", "SentBy"]
+
+_T = TypeVar("_T")
+_CONNECTIONS = 256
+_LAST_TURNS = 100
+
+
+class SentBy(threading.local):
+    """How many requests a thread has sent, wherever they were sent from."""
+
+    def __init__(self) -> None:
+        self.requests = [0]
+
+
+_SENDER: ContextVar[list[int]] = ContextVar("_SENDER")
+
+
+class LoopThread:
+    """A running event loop."""
+
+    def __init__(self) -> None:
+        self._sent = SentBy()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cloudbench-asyncio", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine there for the calling thread, and return what it returns."""
+        future = asyncio.run_coroutine_threadsafe(self._counted(self._sent.requests, work), self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # an interrupted caller does not want it any more
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended."""
+        return self._loop.is_closed()
+
+    def requests(self) -> int:
+        """Returns how many requests the calling thread has sent."""
+        return self._sent.requests[0]
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """End what still runs, do the last thing, and end the thread; nothing if that was done."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._end(last), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _counted(self, count: list[int], work: Coroutine[Any, Any, _T]) -> _T:
+        _SENDER.set(count)
+        return await work
+
+    async def _end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await last()
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
+
+
+class RefusedAnswer(Exception):
+    """An answer that is no success, told by its status."""
+
+    def __init__(self, status: int, text: str, wait: str) -> None:
+        super().__init__(f"{status} {text}".strip())
+        self.status, self.wait = status, wait
+
+
+class CountedSession:
+    """What the SDK takes for its aiohttp session: every request is counted, none is repeated, no redirect is followed.
+
+    Args:
+        endpoint: the service that stands in for the provider; None for the real one.
+        timeout_s: for each single step: connecting, waiting for the next bytes.
+        wait_headers: those by which a refusal says how long to wait, the first that it has.
+        passes: a header; an answer that has it is none of ours to refuse.
+    """
+
+    def __init__(self, endpoint: Endpoint | None, timeout_s: float, wait_headers: Sequence[str], passes: str) -> None:
+        import aiohttp
+
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        trusted: ssl.SSLContext | bool = True
+        if endpoint is not None and endpoint.ca_file:
+            trusted = ssl.create_default_context(cafile=endpoint.ca_file)
+
+        async def refuse(answer: Any) -> None:
+            if answer.status // 100 != 2 and passes not in answer.headers:
+                text = (await answer.text())[:1000]
+                waits = [answer.headers[name] for name in wait_headers if name in answer.headers]
+                raise RefusedAnswer(answer.status, text, waits[0].strip() if waits else "")
+
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=trusted, limit=_CONNECTIONS, socket_factory=self._new_socket),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s),
+            trust_env=endpoint is None,
+            raise_for_status=refuse,
+        )
+        self._session._retry_connection = False
+
+    def request(self, method: str, url: Any, **options: Any) -> Any:
+        """Send one request, for the thread whose coroutine this is."""
+        _SENDER.get()[0] += 1
+        return self._session.request(method, url, allow_redirects=False, **options)
+
+    async def close(self) -> None:
+        """Close all connections; one whose server says nothing any more is not waited for."""
+        await self._session.close()
+        open_ones = [each for each in self._sockets if each.fileno() >= 0]
+        for each in open_ones:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for _ in range(_LAST_TURNS):
+            if all(each.fileno() < 0 for each in open_ones):
+                return
+            await asyncio.sleep(0)  # one turn of the loop, which closes them
+
+    def _new_socket(self, address: Any) -> socket.socket:
+        made = socket.socket(*address[:3])
+        self._sockets.add(made)
+        return made

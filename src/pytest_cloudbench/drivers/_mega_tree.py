@@ -1,0 +1,115 @@
+"""The account's tree as a client of MEGA keeps it: nodes by handle, and paths over them.
+
+What may live here: the tree, and what an event of the service does to it. No requests. MEGA has no paths: names are
+encrypted, and a folder may hold several nodes of one name. Here the newest file of a name is the one that is meant, and
+folders of one name are one folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+__all__ = ["NodeTree"]
+
+
+class NodeTree:
+    """All nodes of one account, as the SDK's values (``id``, ``parent_id``, ``attributes.name``, ``is_file``...)."""
+
+    def __init__(self, nodes: Iterable[Any] = (), links: Mapping[str, str] | None = None, root: str = "") -> None:
+        self.root = root
+        self.links = dict(links or {})
+        self._nodes: dict[str, Any] = {}
+        self._numbers: dict[str, int] = {}
+        self._next = itertools.count()
+        self._children: dict[str, dict[str, dict[str, Any]]] = {}
+        for node in nodes:
+            self.add(node)
+
+    def __contains__(self, handle: str) -> bool:
+        return handle in self._nodes
+
+    def get(self, handle: str) -> Any:
+        """Returns the node of a handle; None if there is none."""
+        return self._nodes.get(handle)
+
+    # ---------------------------------------------------------------- changes
+
+    def add(self, node: Any) -> None:
+        """Add a node, or put another in the place of that handle."""
+        self._detach(node.id)
+        self._nodes[node.id] = node
+        self._numbers.setdefault(node.id, next(self._next))
+        self._children.setdefault(node.parent_id, {}).setdefault(node.attributes.name, {})[node.id] = node
+
+    def remove(self, handle: str) -> None:
+        """Remove a node with all below it, if there is one."""
+        lost = [*self._below(handle)]
+        self._detach(handle)
+        for node in lost:
+            self._children.pop(node.id, None)
+            del self._nodes[node.id], self._numbers[node.id]
+
+    def _detach(self, handle: str) -> None:
+        node = self._nodes.get(handle)
+        if node is None:
+            return
+        names = self._children[node.parent_id]
+        same = names[node.attributes.name]
+        del same[handle]
+        if not same:
+            del names[node.attributes.name]
+
+    def _below(self, handle: str) -> Iterator[Any]:
+        left = [handle] if handle in self._nodes else []
+        while left:
+            node = self._nodes[left.pop()]
+            yield node
+            left += [child for same in self._children.get(node.id, {}).values() for child in same]
+
+    # ---------------------------------------------------------------- paths
+
+    def named(self, path: str) -> list[Any]:
+        """Returns all nodes of a path: files, newest first, then folders."""
+        found = [self._nodes[self.root]] if self.root in self._nodes else []
+        for name in filter(None, path.split("/")):
+            found = [
+                child
+                for node in found
+                if not node.is_file
+                for child in self._children.get(node.id, {}).get(name, {}).values()
+            ]
+        return sorted(found, key=self._rank)
+
+    def _rank(self, node: Any) -> tuple[bool, float, int]:
+        return not node.is_file, -node.created_at, -self._numbers[node.id]
+
+    def files(self, path: str) -> list[Any]:
+        """Returns the files of a path, newest first."""
+        return [node for node in self.named(path) if node.is_file]
+
+    def folder(self, path: str) -> Any:
+        """Returns the folder of a path, the oldest if there are several; None if there is none."""
+        folders = [node for node in self.named(path) if not node.is_file]
+        return folders[-1] if folders else None
+
+    def under(self, path: str) -> Iterator[tuple[str, Any]]:
+        """Yields everything below a path with its own path, each path once, parents first."""
+        left = [("" if path == "/" else path, [node for node in self.named(path) if not node.is_file])]
+        while left:
+            above, folders = left.pop()
+            merged: dict[str, list[Any]] = {}
+            for folder in folders:
+                for name, same in self._children.get(folder.id, {}).items():
+                    merged.setdefault(name, []).extend(same.values())
+            for name, same_name in merged.items():
+                here = f"{above}/{name}"
+                best = min(same_name, key=self._rank)
+                yield here, best
+                if not best.is_file:
+                    left.append((here, same_name))
+
+    def children(self, node: Any) -> list[Any]:
+        """Returns the nodes in a folder."""
+        return [child for same in self._children.get(node.id, {}).values() for child in same.values()]

@@ -1,0 +1,176 @@
+"""The daemon behind the rclone driver: one process for each agent, which ends with it, even if the agent is killed.
+
+What may live here: rclone's remote of a service that stands in for a provider, its flags, and its life.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets as chance
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+
+from pytest_cloudbench import redact
+from pytest_cloudbench.model import Endpoint, ServiceError
+from pytest_cloudbench.services import guard
+from pytest_cloudbench.services.child import Child
+
+__all__ = ["REMOTE", "SPOKEN", "Daemon", "settings"]
+
+REMOTE = "cloudbench"
+"""The name of the remote that leads to a service."""
+
+_FLAGS = ("--retries", "1", "--low-level-retries", "1", "--no-unicode-normalization", "--use-server-modtime")
+
+_START_S = 60.0
+_SERVING = "Serving remote control on "
+_LASTING = "2035-01-01T00:00:00Z"
+
+# API to rclone's type of remote, and to what a remote of the type is told: ``{url}``, or a credential's name in braces.
+_TYPES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "azure": ("azureblob", {"account": "{account}", "key": "{account_key}", "endpoint": "{url}"}),
+    "box": ("box", {"token": "{token}"}),
+    "dropbox": ("dropbox", {"token": "{token}"}),
+    "gcs": ("google cloud storage", {"endpoint": "{url}/storage/v1/", "anonymous": "true"}),
+    "gdrive": ("drive", {"token": "{token}", "scope": "drive"}),
+    "mega": ("mega", {"user": "{email}", "pass": "{password!}"}),
+    "onedrive": ("onedrive", {"token": "{token}", "drive_id": "{drive_id}", "drive_type": "personal"}),
+    "s3": ("s3", {"provider": "Other", "access_key_id": "{access_key_id}", "endpoint": "{url}",
+                  "secret_access_key": "{secret_access_key}"}),
+    "sftp": ("sftp", {"host": "{host}", "port": "{port}", "user": "{user}", "pass": "{password!}",
+                      "known_hosts_file": "{known_hosts}"}),
+    "swift": ("swift", {"auth": "{auth_url}", "auth_version": "1", "user": "{user}", "key": "{key}",
+                        "no_chunk": "true"}),
+    "webdav": ("webdav", {"url": "{url}", "vendor": "other", "user": "{user}", "pass": "{password!}"}),
+}  # fmt: skip
+
+SPOKEN = frozenset(_TYPES)
+"""The APIs for which rclone can be led to a service."""
+
+
+def settings(endpoint: Endpoint) -> dict[str, str]:
+    """Returns the environment that gives rclone one remote, to a service and nothing else.
+
+    An API with no option for its address goes through the service's proxy, which refuses all other hosts.
+    """
+    from urllib.parse import urlsplit
+
+    kind, told = _TYPES[endpoint.api]
+    parts = urlsplit(endpoint.url)
+    token = json.dumps({"access_token": endpoint.credentials.get("access_token", ""), "token_type": "bearer",
+                        "refresh_token": "", "expiry": _LASTING})  # fmt: skip
+    given = {
+        **endpoint.credentials, "url": endpoint.url.rstrip("/"), "token": token, "host": parts.hostname or "",
+        "port": str(parts.port or ""),
+    }  # fmt: skip
+    if endpoint.api == "onedrive" and "drive_id" not in given:
+        given["drive_id"] = _drive_id(endpoint)
+    found = {"type": kind}
+    for name, template in told.items():
+        text = re.sub(r"\{(\w+)\}", lambda match: given.get(match[1], ""), template)
+        if template.endswith("!}"):
+            text = _obscured(given.get(template[1:-2], ""))
+        found[name] = text
+    environment = {f"RCLONE_CONFIG_{REMOTE}_{name}".upper(): value for name, value in found.items() if value}
+    if endpoint.api == "mega":
+        environment["X_MEGA_API_URL"] = endpoint.url.rstrip("/")
+    if endpoint.proxy and "{url}" not in "".join(told.values()) and endpoint.api not in ("mega", "sftp"):
+        environment["HTTPS_PROXY"] = endpoint.proxy
+    if endpoint.ca_file:  # some of its requests are made by a client that knows no flag
+        environment |= {"SSL_CERT_FILE": endpoint.ca_file, "RCLONE_CA_CERT": endpoint.ca_file}
+    return environment
+
+
+def _drive_id(endpoint: Endpoint) -> str:
+    """Asks a service for the id of the account's drive, which a remote of this type must be told. Raises OSError."""
+    import ssl
+    from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+    context = ssl.create_default_context(cafile=endpoint.ca_file or None)
+    opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
+    headers = {"authorization": f"Bearer {endpoint.credentials['access_token']}"}
+    with opener.open(Request(f"{endpoint.url.rstrip('/')}/v1.0/me/drive", headers=headers), timeout=_START_S) as answer:
+        return str(json.loads(answer.read())["id"])
+
+
+def _program() -> str:
+    """Returns the path of the program; that of this environment first, where the wheel brings it."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return shutil.which("rclone", path=path) or "rclone"
+
+
+def _obscured(text: str) -> str:
+    """Returns a password in the form in which remotes hold it."""
+    done = subprocess.run(
+        [_program(), "obscure", "-"], input=text.encode(), stdout=subprocess.PIPE, check=True, timeout=_START_S
+    )
+    return done.stdout.decode().strip()
+
+
+class Daemon:
+    """rclone with its remote control, on a port of loopback and with a password. It starts when it is first needed.
+
+    Args:
+        endpoint: the service that its only remote leads to; None for the user's own remotes.
+        timeout_s: how long it waits for a connection, or for the next bytes.
+
+    Attributes:
+        flags: what is switched off in it, or bounded. The pacers of its backends stay: nothing switches them off.
+        user: a name that it knows.
+        password: and its password.
+    """
+
+    def __init__(self, endpoint: Endpoint | None, timeout_s: float) -> None:
+        self.flags = (*_FLAGS, "--contimeout", f"{timeout_s:g}s", "--timeout", f"{timeout_s:g}s")
+        self._endpoint, self._lock = endpoint, Lock()
+        self._child: Child | None = None
+        self._folder, self._url = "", ""
+        self.user, self.password = "cloudbench", chance.token_urlsafe(24)
+        redact.learn([self.password])
+
+    def url(self) -> str:
+        """Returns where it listens; starts it first if it does not run yet. Raises ServiceError."""
+        with self._lock:
+            if not self._url:
+                try:
+                    self._start()
+                except (OSError, subprocess.SubprocessError) as error:
+                    raise ServiceError(f"rclone did not start: {error}") from error
+            return self._url
+
+    def _start(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="cloudbench-rclone-")
+        log = Path(self._folder, "log")
+        environment = {"RCLONE_RC_USER": self.user, "RCLONE_RC_PASS": self.password, "TMPDIR": self._folder}
+        if self._endpoint is None:
+            environment = {**os.environ, **environment}
+        else:
+            path = os.environ.get("PATH", os.defpath)
+            environment |= {"PATH": path, "HOME": self._folder, "RCLONE_CONFIG": str(Path(self._folder, "none.conf"))}
+            environment |= settings(self._endpoint)
+        argv = [_program(), "rcd", "--rc-addr", "127.0.0.1:0", "--rc-serve", *self.flags]
+        child = Child([sys.executable, "-I", "-S", str(guard.__file__)], log_path=log, env=environment)
+        self._child = child
+        told = {"argv": argv, "folder": self._folder, "port": 0, "ready": _SERVING}
+        child.write(json.dumps(told).encode() + b"\n")
+        if not child.readline(_START_S):
+            child.wait()
+            raise ServiceError(f"rclone did not start: {child.exit_reason()}")
+        found = re.search(rf"{_SERVING}(http://\S+)", log.read_text("utf-8", "replace"))
+        if found is None:
+            raise ServiceError("rclone did not say where it listens")
+        self._url = found[1]
+
+    def stop(self) -> None:
+        """End it; safe to call again."""
+        with self._lock:
+            if self._child is not None:
+                self._child.stop()
+                shutil.rmtree(self._folder, ignore_errors=True)  # left only by a guard that was killed

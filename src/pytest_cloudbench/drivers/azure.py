@@ -1,0 +1,376 @@
+"""Driver for Azure Blob Storage with the official SDK.
+
+What may live here: everything that is special to Azure as a client, in this order: imports, capabilities, error table,
+connect, required verbs.
+
+What the SDK does on its own, and how this driver handles it:
+
+- It retries three times, after 15 s and more: off (``retry_total=0``).
+- Its download asks for 4 MiB at a time, holds each piece whole, and asks up to three times for one that was cut. The
+  driver sends the one request below it and streams the answer.
+- Its upload reads a file below 64 MiB at once; larger ones go up here in blocks, one after the other, and are then
+  committed.
+- Its HTTP library has a pool of ten connections: here one that is large enough for all threads. It follows no redirect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from threading import local
+from typing import Any, ClassVar
+
+from pytest_cloudbench import redact
+from pytest_cloudbench.drivers.base import (
+    CredentialSet,
+    check_params,
+    kind_of_status,
+    seconds_of,
+    timeout_of,
+    usable_credentials,
+)
+from pytest_cloudbench.drivers.keys import key_of, path_of, prefix_of
+from pytest_cloudbench.model import (
+    KIB,
+    MIB,
+    Capabilities,
+    CloudError,
+    Content,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    NameRules,
+    ProviderSpec,
+    SpecError,
+    Verb,
+)
+
+__all__ = ["AzureDriver"]
+
+# --- capabilities ---------------------------------------------------------------------------------
+
+_MULTIPART_BYTES = 32 * MIB
+_BLOCK_BYTES = 8 * MIB
+_MOST_BLOCKS = 50_000
+
+_CAPABILITIES = Capabilities(
+    digest="md5",
+    max_digest_bytes=_MULTIPART_BYTES,
+    verbs=frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE}),
+    ranges=True,
+    folders=False,
+    lists_by_prefix=True,
+    deletes_missing=True,
+    names=NameRules(),
+    max_request_bytes=_MULTIPART_BYTES,
+    requests={Verb.PUT: 1, Verb.GET: 1, Verb.STAT: 1, Verb.LIST: 1, Verb.DELETE: 1},
+    via="azure-storage-blob on requests; retries off; downloads without the SDK's own pieces",
+)
+
+_PARAMS = frozenset({"account", "endpoint", "timeout_s", "token_env"})
+_TIMEOUT_S = 100.0
+_CONNECTIONS = 256
+_DETAIL_CHARACTERS = 300
+_READ_PIECE_BYTES = 4 * KIB
+
+# --- error table ----------------------------------------------------------------------------------
+
+_CODE_KINDS: Mapping[str, ErrorKind] = {
+    "ServerBusy": ErrorKind.THROTTLED,
+    "TooManyRequests": ErrorKind.THROTTLED,
+    "AccountIsDisabled": ErrorKind.AUTH,
+    "Md5Mismatch": ErrorKind.CORRUPT,
+    "Crc64Mismatch": ErrorKind.CORRUPT,
+    "AccountLimitExceeded": ErrorKind.QUOTA,
+    "InsufficientAccountPermissions": ErrorKind.AUTH,
+}
+
+
+def _kind(code: str, status: int) -> ErrorKind:
+    return _CODE_KINDS.get(code) or kind_of_status(status)
+
+
+def _refusal(error: Any, verb: str, path: str) -> CloudError:
+    status, headers = error.status_code, error.response.headers
+    code = str(headers.get("x-ms-error-code") or getattr(error, "error_code", None) or "")
+    code = code.rpartition(".")[2]
+    retry_after_s = seconds_of(headers.get("retry-after"))
+    # Not the SDK's own text: it holds the request's number and the time, and no two would be equal.
+    said = " ".join(filter(None, (str(status), code or str(getattr(error, "reason", "") or ""))))
+    redact.clean_error(error)
+    return CloudError(
+        _kind(code, status), verb, path, retry_after_s=retry_after_s, detail=redact.clean(said)[:_DETAIL_CHARACTERS]
+    )
+
+
+# --- connect --------------------------------------------------------------------------------------
+
+
+class _Sent(local):
+    """How many requests a thread has sent, and the status of the last answer."""
+
+    requests = 0
+    status = 0
+
+    def counted(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*args: Any, **options: Any) -> Any:
+            self.requests += 1
+            self.status = 0
+            response = send(*args, **options)
+            self.status = int(response.status_code)
+            return response
+
+        return counting
+
+
+class AzureDriver:
+    """One client of one container, shared by all threads."""
+
+    capabilities: ClassVar[Capabilities] = _CAPABILITIES
+    credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
+        CredentialSet(("connection_string",)),
+        CredentialSet(("account", "account_key"), public=("account",)),
+        CredentialSet(("account", "sas_token"), public=("account",)),
+    )
+    multipart_bytes = _MULTIPART_BYTES
+    part_bytes = _BLOCK_BYTES
+    list_page_entries: int | None = None
+
+    def __init__(self, container: Any, session: Any) -> None:
+        from azure.core import exceptions
+
+        self._errors, self._container, self._session = exceptions, container, session
+        self._sent = _Sent()
+        for adapter in session.adapters.values():
+            adapter.send = self._sent.counted(adapter.send)
+
+    @classmethod
+    def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> AzureDriver:
+        """Returns the driver for ``azure://CONTAINER``. Nothing is sent before the first operation."""
+        check_params(spec, _PARAMS)
+        if not spec.target or "/" in spec.target:
+            raise SpecError(f"provider {spec.text!r}: expected azure://CONTAINER")
+        given = dict(endpoint.credentials if endpoint else credentials)
+        if "account" in spec.params:
+            given["account"] = spec.params["account"]
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        session = _session(endpoint)
+        return cls(_container(spec, endpoint, secrets, session), session)
+
+    def versions(self) -> Mapping[str, str]:
+        """Returns the libraries, and what is switched off in them."""
+        names = ("azure-storage-blob", "azure-core", "requests", "urllib3")
+        return {name: version(name) for name in names} | {
+            "azure-storage-blob.retries": "off",
+            "azure-storage-blob.redirects": "off",
+        }
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._container.close()
+        self._session.close()
+
+    def requests(self) -> int:
+        """Returns how many requests this thread has sent so far."""
+        return self._sent.requests
+
+    @contextmanager
+    def _calling(self, verb: str, path: str) -> Iterator[None]:
+        """Turns every error of the SDK into CloudError."""
+        errors = self._errors
+        try:
+            yield
+        except errors.IncompleteReadError as error:
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail="the answer was cut") from error
+        except errors.DecodeError as error:
+            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
+        except errors.HttpResponseError as error:
+            if error.response is None or error.status_code is None:
+                raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
+            if 200 <= error.status_code < 300:
+                raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
+            raise _refusal(error, verb, path) from error
+        except (errors.AzureError, OSError) as error:
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # what the SDK's own parser lets out
+            raise CloudError(_kind("", self._sent.status), verb, path, detail="the answer cannot be read") from error
+
+    # --- required verbs ---------------------------------------------------------------------------
+
+    def put(self, path: str, content: Content) -> Entry:
+        """Upload with one request, or in blocks if the file is large."""
+        name, size_bytes = _name("put", path), content.size_bytes
+        if size_bytes > self.multipart_bytes:
+            return self._put_in_blocks(path, name, content)
+        data = content.read(0, size_bytes)
+        with self._calling("put", path):
+            blob = self._container.get_blob_client(name)
+            answer = blob.upload_blob(data, overwrite=True, length=size_bytes, max_concurrency=1)
+            return Entry(path, size_bytes=size_bytes, digest=_hex(answer.get("content_md5")))
+
+    def _put_in_blocks(self, path: str, name: str, content: Content) -> Entry:
+        """Blocks one after the other. Those of an upload that fails are never seen, and end with the folder."""
+        from azure.storage.blob import BlobBlock
+
+        size_bytes = content.size_bytes
+        block_bytes = max(self.part_bytes, -(-size_bytes // _MOST_BLOCKS))
+        blob = self._container.get_blob_client(name)
+        blocks: list[Any] = []
+        for begin in range(0, size_bytes, block_bytes):
+            data = content.read(begin, min(block_bytes, size_bytes - begin))
+            blocks.append(BlobBlock(f"{len(blocks):08}"))
+            with self._calling("put", path):
+                blob.stage_block(blocks[-1].id, data, length=len(data))
+        with self._calling("put", path):
+            blob.commit_block_list(blocks)
+        return Entry(path, size_bytes=size_bytes)
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """Yields the blob's bytes from ``offset``; sends the request when the first piece is asked for."""
+        name = _name("get", path)
+        with self._calling("get", path):
+            operations = self._container.get_blob_client(name)._client.blob
+            answer, pieces, headers = operations.download(
+                range=f"bytes={offset}-" if offset else None, cls=lambda *answered: answered
+            )
+            try:
+                if offset and not str(headers.get("Content-Range") or "").startswith(f"bytes {offset}-"):
+                    raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
+                yield from pieces
+            finally:
+                answer.http_response.close()
+
+    def stat(self, path: str) -> Entry:
+        """Returns what Azure knows about one blob."""
+        name = _name("stat", path)
+        with self._calling("stat", path):
+            found = self._container.get_blob_client(name).get_blob_properties()
+            return self._entry(path, found)
+
+    def _entry(self, path: str, found: Any) -> Entry:
+        md5 = found.content_settings.content_md5 if found.size <= _MULTIPART_BYTES else None
+        return Entry(path, size_bytes=found.size, digest=_hex(md5))
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        """Yields all blobs whose names begin with the folder's path, page by page."""
+        for blob in self._rows("list", folder):
+            yield self._entry(path_of(blob.name), blob)
+
+    def _rows(self, verb: str, path: str, include: tuple[str, ...] = ()) -> Iterator[Any]:
+        prefix = prefix_of(verb, path)
+        with self._calling(verb, path):
+            yield from self._container.list_blobs(
+                name_starts_with=prefix or None, include=list(include) or None, results_per_page=self.list_page_entries
+            )
+
+    def delete(self, path: str) -> None:
+        """Remove a blob; or, where there is none, all whose names begin with the path: snapshots and versions too."""
+        if path != "/":
+            name = _name("delete", path)
+            with self._calling("delete", path):
+                try:
+                    self._container.delete_blob(name, delete_snapshots="include")
+                except self._errors.ResourceNotFoundError as error:
+                    if _code(error) != "BlobNotFound":
+                        raise  # there is no such container
+                else:
+                    return
+        self._delete_below(path)
+
+    def _delete_below(self, path: str) -> None:
+        found = [*self._rows("delete", path, ("snapshots", "versions", "uncommittedblobs"))]
+        names = dict.fromkeys(blob.name for blob in found if not blob.snapshot)
+        old = [blob for blob in found if blob.version_id and not blob.is_current_version]
+        for name in names:
+            with self._calling("delete", path):
+                try:
+                    self._container.delete_blob(name, delete_snapshots="include")
+                except self._errors.ResourceNotFoundError:
+                    self._delete_uncommitted(name)
+        for blob in old:
+            with self._calling("delete", path):
+                try:
+                    self._container.delete_blob(blob.name, version_id=blob.version_id)
+                except self._errors.ResourceNotFoundError:
+                    continue  # it went with the blob
+
+    def _delete_uncommitted(self, name: str) -> None:
+        """What has blocks only is no blob yet, so that nothing can be deleted: make it one, and delete that."""
+        blob = self._container.get_blob_client(name)
+        blocks = blob.get_block_list("uncommitted")[1]
+        if blocks:
+            blob.commit_block_list([])
+            blob.delete_blob()
+
+    def mkdir(self, path: str) -> None:
+        """There are no folders."""
+
+
+def _name(verb: str, path: str) -> str:
+    """Returns the blob's name. Azure removes dots at the end of a part, and reads a backslash as a slash."""
+    name = key_of(verb, path)
+    if any(part.endswith(".") for part in name.split("/")) or "\\" in name:
+        raise CloudError(ErrorKind.INVALID, verb, path, detail="no part of a name ends with a dot or holds a backslash")
+    return name
+
+
+def _hex(md5: Any) -> str | None:
+    return bytes(md5).hex() if md5 else None
+
+
+def _code(error: Any) -> str:
+    return str(error.response.headers.get("x-ms-error-code") or "") if error.response is not None else ""
+
+
+def _told(error: BaseException) -> str:
+    redact.clean_error(error)
+    return redact.clean(" ".join(str(error).split()))[:_DETAIL_CHARACTERS]
+
+
+def _session(endpoint: Endpoint | None) -> Any:
+    """One pool of connections for all threads, which sends nothing again."""
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    session = requests.Session()
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, HTTPAdapter(_CONNECTIONS, _CONNECTIONS, max_retries=0))
+    if endpoint is not None:
+        session.trust_env = False
+        if endpoint.proxy:
+            session.proxies = {"https": endpoint.proxy, "http": endpoint.proxy}
+    return session
+
+
+def _container(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], session: Any) -> Any:
+    from azure.core.pipeline.transport import RequestsTransport
+    from azure.storage.blob import ContainerClient
+
+    options: dict[str, Any] = {
+        "transport": RequestsTransport(
+            session=session,
+            session_owner=False,
+            connection_timeout=timeout_of(spec, _TIMEOUT_S),
+            read_timeout=timeout_of(spec, _TIMEOUT_S),
+            connection_verify=endpoint.ca_file if endpoint and endpoint.ca_file else True,
+            connection_data_block_size=_READ_PIECE_BYTES,
+            use_env_settings=endpoint is None,
+        ),
+        "retry_total": 0,
+        "permit_redirects": False,  # it would take the request and its signature to any host
+        "max_single_put_size": _MULTIPART_BYTES,
+    }
+    url = endpoint.url if endpoint else spec.params.get("endpoint", "")
+    try:
+        if "connection_string" in secrets:
+            return ContainerClient.from_connection_string(secrets["connection_string"], spec.target, **options)
+        account = secrets["account"]
+        key: Any = secrets.get("sas_token", "").removeprefix("?")
+        if "account_key" in secrets:
+            key = {"account_name": account, "account_key": secrets["account_key"]}
+        return ContainerClient(
+            url or f"https://{account}.blob.core.windows.net", spec.target, credential=key, **options
+        )
+    except ValueError as error:
+        raise SpecError(f"provider {spec.text!r}: {redact.clean(str(error))}") from error

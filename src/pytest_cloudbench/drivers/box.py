@@ -1,0 +1,585 @@
+"""Driver for Box with the official SDK.
+
+What may live here: everything that is specific to Box as a client, in this order: imports, capabilities, error table,
+connect, required verbs, optional verbs.
+
+Box knows no paths, only ids. A path is looked up name by name, with the check before an upload: it answers with the id
+of what has that name, however many entries the folder has. What the driver remembers, and how it stays true:
+
+- Ids of folders. A 404 for a remembered folder is followed by one more attempt with ids that are looked up anew.
+- Id and etag of files that it has stored, for the next ``put`` to the same path. That one goes with ``If-Match``, so a
+  file that was changed, renamed or moved meanwhile is never overwritten by mistake. Reads look a file up each time.
+
+What the SDK does on its own, and how this driver handles it:
+
+- It repeats requests by two counters, one for answers and one for broken connections: both are off. The exception is
+  part of the service's protocol: a commit of an upload session that is answered by 202 is sent again by the SDK, after
+  the seconds that the service names.
+- It gets another token after a 401 only by repeating: off. With client credentials the driver asks for the next token
+  shortly before the old one ends, inside the operation that notices it.
+- Its HTTP library follows redirects: only a download may be redirected, and only to a host of the service.
+- It reads a download in pieces of 1 KiB, which costs CPU.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import version
+from io import BytesIO
+from typing import Any, ClassVar, TypeVar
+
+from pytest_cloudbench import redact
+from pytest_cloudbench.drivers._box_memory import Memory
+from pytest_cloudbench.drivers._box_network import (
+    Last,
+    authentication,
+    forget_details,
+    load_sdk,
+    new_network,
+    patience,
+    stream_of,
+)
+from pytest_cloudbench.drivers.base import (
+    CredentialSet,
+    check_params,
+    kind_of_status,
+    timeout_of,
+    usable_credentials,
+)
+from pytest_cloudbench.model import (
+    KIB,
+    Capabilities,
+    CloudError,
+    Conflict,
+    Content,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    NameRules,
+    ProviderSpec,
+    SpecError,
+    Verb,
+)
+
+__all__ = ["BoxDriver"]
+
+# --- capabilities ---------------------------------------------------------------------------------
+
+_CAPABILITIES = Capabilities(
+    digest="sha1",
+    verbs=frozenset(Verb),
+    revisions=True,
+    ranges=True,
+    conflicts=frozenset(Conflict) - {Conflict.SHARE_AGAIN},
+    copies_folders=True,
+    moves_folders=True,
+    server_side_copy=True,
+    space=True,
+    names=NameRules(case_sensitive=False, max_chars=255, refused="\\\x7f" + "".join(map(chr, range(1, 32)))),
+    max_request_bytes=50_000_000,
+    # With the ids of all folders known. A put onto a file that this driver did not store, one above max_request_bytes
+    # and a list of many entries or folders send more; a download is a redirect and the content.
+    requests={
+        Verb.PUT: 1, Verb.GET: 3, Verb.STAT: 2, Verb.LIST: 1, Verb.DELETE: 2, Verb.COPY: 2, Verb.MOVE: 2, Verb.SHARE: 2,
+        Verb.REVOKE: 2,
+    },
+    via="boxsdk on requests; retries off; reads downloads in pieces of 1 KiB",
+)  # fmt: skip
+
+# Larger files go in parts, as the service recommends from here on.
+_SESSION_THRESHOLD_BYTES = 50_000_000
+_READ_PIECE_BYTES = 16 * KIB
+_FIRST_READ_BYTES = 1 * KIB
+_LIST_PAGE_ENTRIES = 1000
+_DETAIL_CHARACTERS = 300
+_ITEM_FIELDS = ["name", "size", "sha1", "file_version", "parent"]
+
+# --- error table ----------------------------------------------------------------------------------
+
+# A refusal's code; where it is not known, its status decides.
+_CODE_KINDS: Mapping[str, ErrorKind] = {
+    "rate_limit_exceeded": ErrorKind.THROTTLED,
+    "too_many_requests": ErrorKind.THROTTLED,
+    "storage_limit_exceeded": ErrorKind.QUOTA,
+    "file_size_limit_exceeded": ErrorKind.QUOTA,
+    "bad_digest": ErrorKind.CORRUPT,
+    "digest_mismatch": ErrorKind.CORRUPT,
+    "cyclical_folder_structure": ErrorKind.CONFLICT,
+    "folder_not_empty": ErrorKind.CONFLICT,
+    "invalid_grant": ErrorKind.AUTH,
+    "invalid_client": ErrorKind.AUTH,
+    "unauthorized_client": ErrorKind.AUTH,
+}
+
+
+_Result = TypeVar("_Result")
+_Stored = tuple[Entry, str, str]
+_Page = tuple[Sequence[tuple[Entry, str]], str | None]
+
+
+class _Absent(Exception):
+    """The service was asked for a name and said that nothing has it: the cause of a CloudError."""
+
+
+class _Odd(Exception):
+    """An answer that is no refusal and no use: the cause of a CloudError."""
+
+
+# --- connect --------------------------------------------------------------------------------------
+
+
+class BoxDriver:
+    """The SDK's managers on one session, shared by all threads.
+
+    That is safe: the managers have no state, and the session's only state is its cookies, which are refused. The token
+    is renewed under a lock, once for all threads.
+    """
+
+    capabilities: ClassVar[Capabilities] = _CAPABILITIES
+    credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
+        CredentialSet(("access_token",)),
+        # No refresh token: Box's work once, and nothing here could keep the next one.
+        CredentialSet(("client_id", "client_secret", "enterprise_id"), public=("client_id", "enterprise_id")),
+        CredentialSet(("client_id", "client_secret", "user_id"), public=("client_id", "user_id")),
+    )
+
+    def __init__(self, sdk: Any, session: Any, network: Any, secrets: Mapping[str, str]) -> None:
+        http = import_module("requests.exceptions")
+        self._sdk, self._session = sdk, session
+        self._refusal, self._failure = sdk.BoxAPIError, sdk.BoxSDKError
+        self._unreadable: tuple[type[Exception], ...] = (http.InvalidJSONError,)
+        self._unsendable: tuple[type[Exception], ...] = (http.InvalidURL, http.InvalidHeader)
+        self._broken: tuple[type[Exception], ...] = (http.RequestException, OSError)
+        self._last = Last()
+        session.hooks["response"].append(self._last.note)
+        for adapter in session.adapters.values():
+            adapter.send = self._last.counted(adapter.send)
+        auth = authentication(sdk, network, secrets)
+        options = {"auth": auth, "network_session": network}
+        patient = {"auth": auth, "network_session": network.with_retry_strategy(patience(sdk))}
+        self._files, self._folders = sdk.FilesManager(**options), sdk.FoldersManager(**options)
+        self._uploads, self._downloads = sdk.UploadsManager(**options), sdk.DownloadsManager(**options)
+        self._parts, self._commits = sdk.ChunkedUploadsManager(**options), sdk.ChunkedUploadsManager(**patient)
+        self._users, self._links = sdk.UsersManager(**options), sdk.SharedLinksFilesManager(**options)
+        self._memory = Memory()
+        self.session_threshold_bytes = _SESSION_THRESHOLD_BYTES
+        self.list_page_entries = _LIST_PAGE_ENTRIES
+
+    @classmethod
+    def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> BoxDriver:
+        """Returns the driver for ``box``. Nothing is sent before the first operation."""
+        if spec.target:
+            raise SpecError(f"provider {spec.text!r}: nothing may follow 'box:'; the account's root is used")
+        check_params(spec, {"timeout_s", "token_env"})
+        given = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        sdk = load_sdk()
+        session, network = new_network(sdk, endpoint, timeout_of(spec))
+        return cls(sdk, session, network, secrets)
+
+    def versions(self) -> Mapping[str, str]:
+        """Returns the libraries, and what is switched off in them."""
+        names = ("boxsdk", "requests", "urllib3")
+        return {name: version(name) for name in names} | {"openssl": ssl.OPENSSL_VERSION, "boxsdk.retries": "off"}
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._session.close()
+
+    def requests(self) -> int:
+        """Returns how many requests this thread has sent so far."""
+        return self._last.requests
+
+    @contextmanager
+    def _calling(self, operation: str, path: str) -> Iterator[None]:
+        """Turns every error into CloudError, also an answer that only looks like a success."""
+        self._last.response = None
+        try:
+            yield
+            if (self._last.status() or 200) >= 300:
+                raise _Odd(f"{self._last.status()}: a redirect that is not followed")
+        except Exception as error:
+            if isinstance(error, CloudError):
+                raise
+            kind, detail = self._why(error)
+            retry_after_s = self._last.retry_after_s()
+            forget_details(error)
+            redact.clean_error(error)
+            detail = redact.clean(detail)[:_DETAIL_CHARACTERS]
+            raise CloudError(kind, operation, path, retry_after_s=retry_after_s, detail=detail) from error
+
+    def _why(self, error: Any) -> tuple[ErrorKind, str]:
+        if isinstance(error, self._refusal):
+            info = error.response_info
+            code = str(info.code or (info.body or {}).get("error") or "")
+            told = (info.body or {}).get("message") or (info.body or {}).get("error_description") or info.raw_body or ""
+            status = int(info.status_code)
+            return _CODE_KINDS.get(code) or kind_of_status(status), f"{status} {code} {told}"
+        cause = error.error if isinstance(error, self._failure) and error.error is not None else error
+        if isinstance(cause, (*self._unsendable, UnicodeError)):
+            return ErrorKind.INVALID, str(cause)
+        if isinstance(cause, self._broken) and not isinstance(cause, self._unreadable):
+            return ErrorKind.NETWORK, str(cause)
+        if isinstance(cause, _Odd):
+            return ErrorKind.SERVER, str(cause)
+        if self._last.status() is not None:
+            return ErrorKind.SERVER, f"{self._last.status()}: the answer cannot be read"
+        if isinstance(cause, self._failure):
+            return ErrorKind.SERVER, str(cause.message)
+        raise error  # a mistake in this file, and not the provider's
+
+    # --- from paths to ids ------------------------------------------------------------------------
+
+    def prepare(self, folder: str) -> None:
+        """Look up the ids of a folder and of those above it."""
+        self._folder_id("prepare", folder)
+
+    def _twice(self, verb: str, path: str, attempt: Callable[[], _Result]) -> _Result:
+        """Try; and try once more with ids that are looked up anew, if remembered ones led nowhere."""
+        try:
+            return attempt()
+        except CloudError as error:
+            is_stale = error.kind is ErrorKind.NOT_FOUND and not isinstance(error.__cause__, _Absent)
+            if not is_stale or not self._memory.forget_way(path):
+                raise
+        return attempt()
+
+    def _known(self, verb: str, path: str) -> tuple[str, str, Sequence[str]]:
+        """Returns the longest known folder on the way to a path, its id, and the names that follow."""
+        if not path.startswith("/"):
+            raise CloudError(ErrorKind.INVALID, verb, path, detail="a path begins with /")
+        return self._memory.known(path)
+
+    def _named(self, verb: str, path: str, folder_id: str, name: str) -> tuple[str, str]:
+        """Returns type and id of what has a name in a folder. Raises CloudError, also if nothing has it."""
+        try:
+            with self._calling(verb, path):
+                parent = self._sdk.PreflightFileUploadCheckParent(id=folder_id)
+                if not self._uploads.preflight_file_upload_check(name=name, parent=parent).upload_url:
+                    raise _Odd("neither taken nor free")
+        except CloudError as error:
+            if (found := _conflicting(error)) is None:
+                raise
+            return found
+        raise CloudError(ErrorKind.NOT_FOUND, verb, path, detail=f"nothing is named {name!r}") from _Absent(name)
+
+    def _item(self, verb: str, path: str) -> tuple[str, str]:
+        """Returns type and id of what is at a path, by look-ups."""
+        at, item_id, names = self._known(verb, path)
+        kind = "folder"
+        for name in names:
+            if kind != "folder":
+                raise CloudError(ErrorKind.NOT_FOUND, verb, path, detail=f"{at} is no folder") from _Absent(name)
+            kind, item_id = self._named(verb, path, item_id, name)
+            at = f"{at}/{name}"
+            if kind == "folder":
+                self._memory.folder(at, item_id)
+        return kind, item_id
+
+    def _folder_id(self, verb: str, path: str) -> str:
+        kind, item_id = self._item(verb, path)
+        if kind != "folder":
+            raise CloudError(ErrorKind.CONFLICT, verb, path, detail="not a folder")
+        return item_id
+
+    def _file_id(self, verb: str, path: str) -> str:
+        kind, item_id = self._looked_up(verb, path)
+        if kind != "file":
+            raise CloudError(ErrorKind.CONFLICT, verb, path, detail="not a file")
+        return item_id
+
+    def _looked_up(self, verb: str, path: str) -> tuple[str, str]:
+        """Like ``_item``, but the last name is always looked up: what is there may be another item by now."""
+        parent, name = _split(verb, path)
+        return self._named(verb, path, self._folder_id(verb, parent), name)
+
+    def _made_folder(self, verb: str, path: str, about: str, *, asks: bool = False) -> str:
+        """Returns the id of a folder; makes what is missing. ``asks`` even if all are known."""
+        at, folder_id, names = self._known(verb, path)
+        if asks and not names and at:
+            at, _, name = at.rpartition("/")
+            _, folder_id, names = self._known(verb, at)
+            names = [*names, name]
+        for name in names:
+            at = f"{at}/{name}"
+            folder_id = self._memory.folder(at, self._new_folder(verb, about, folder_id, name))
+        return folder_id
+
+    def _new_folder(self, verb: str, path: str, parent_id: str, name: str) -> str:
+        try:
+            with self._calling(verb, path):
+                parent = self._sdk.CreateFolderParent(id=parent_id)
+                return str(self._folders.create_folder(name, parent, fields=["id"]).id)
+        except CloudError as error:
+            found = _conflicting(error)
+            if found is None or found[0] != "folder":
+                raise
+            return found[1]
+
+    # --- required verbs ---------------------------------------------------------------------------
+
+    def put(self, path: str, content: Content) -> Entry:
+        """Upload in one request, or in parts if the file is large; what has that name gets a new version."""
+        parent, name = _split("put", path)
+        known = self._memory.taken(path)
+        if known is not None:
+            try:
+                return self._kept(path, self._new_version(path, content, known[0], known[1]))
+            except CloudError as error:
+                if error.kind not in (ErrorKind.CONFLICT, ErrorKind.NOT_FOUND):
+                    raise
+                # It is not what this driver stored any more: whatever is there now gets the content.
+        return self._kept(path, self._twice("put", path, lambda: self._stored_file(path, parent, name, content)))
+
+    def _stored_file(self, path: str, parent: str, name: str, content: Content) -> _Stored:
+        folder_id = self._made_folder("put", parent, path)
+        try:
+            return self._new_file(path, content, folder_id, name)
+        except CloudError as error:
+            found = _conflicting(error)
+            if found is None or found[0] != "file":
+                raise
+            return self._new_version(path, content, found[1], None)
+
+    def _kept(self, path: str, stored: _Stored) -> Entry:
+        entry, file_id, etag = stored
+        self._memory.stored(path, file_id, etag)
+        return entry
+
+    def _new_file(self, path: str, content: Content, folder_id: str, name: str) -> _Stored:
+        if content.size_bytes > self.session_threshold_bytes:
+            with self._calling("put", path):
+                session = self._parts.create_file_upload_session(folder_id, content.size_bytes, name)
+            return self._in_parts(path, content, session, None)
+        with self._calling("put", path):
+            parent = self._sdk.UploadFileAttributesParentField(id=folder_id)
+            attributes = self._sdk.UploadFileAttributes(name=name, parent=parent)
+            return _stored(path, self._uploads.upload_file(attributes, stream_of(content), file_file_name=name))
+
+    def _new_version(self, path: str, content: Content, file_id: str, etag: str | None) -> _Stored:
+        if content.size_bytes > self.session_threshold_bytes:
+            with self._calling("put", path):
+                session = self._parts.create_file_upload_session_for_existing_file(file_id, content.size_bytes)
+            return self._in_parts(path, content, session, etag)
+        name = _split("put", path)[1]
+        with self._calling("put", path):
+            attributes = self._sdk.UploadFileVersionAttributes(name=name)
+            made = self._uploads.upload_file_version(
+                file_id, attributes, stream_of(content), file_file_name=name, if_match=etag
+            )
+            return _stored(path, made)
+
+    def _in_parts(self, path: str, content: Content, session: Any, etag: str | None) -> _Stored:
+        """Upload the parts, of the size that the service dictates, and commit them."""
+        with self._calling("put", path):
+            session_id, part_bytes = str(session.id), int(session.part_size)
+        whole, parts, size_bytes = hashlib.sha1(usedforsecurity=False), [], content.size_bytes
+        for offset in range(0, size_bytes, part_bytes):
+            data = content.read(offset, min(part_bytes, size_bytes - offset))
+            whole.update(data)
+            digest = f"sha={_base64(hashlib.sha1(data, usedforsecurity=False).digest())}"
+            place = f"bytes {offset}-{offset + len(data) - 1}/{size_bytes}"
+            with self._calling("put", path):
+                parts.append(self._parts.upload_file_part(session_id, BytesIO(data), digest, place).part)
+        with self._calling("put", path):
+            digest = f"sha={_base64(whole.digest())}"
+            made = self._commits.create_file_upload_session_commit(session_id, parts, digest, if_match=etag)
+            if made is None:
+                raise _Odd("202: the upload is not committed yet")
+            return _stored(path, made)
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """Yields the file's bytes from ``offset``; sends the requests when the first piece is asked for."""
+        file_id = self._twice("get", path, lambda: self._file_id("get", path))
+        span = f"bytes={offset}-" if offset else None
+        with self._calling("get", path):
+            stream = self._downloads.download_file(file_id, range=span)
+            response = self._last.response
+            try:
+                if stream is None or response.status_code != (206 if offset else 200):
+                    odd = "202: not ready yet" if stream is None else f"{response.status_code}: not the range asked for"
+                    raise _Odd(odd)
+                piece_bytes = _FIRST_READ_BYTES
+                while piece := stream.read(piece_bytes):
+                    yield piece
+                    piece_bytes = _READ_PIECE_BYTES
+            finally:
+                # Returns the connection to the pool if all was read, and drops it otherwise.
+                response.close()
+
+    def stat(self, path: str) -> Entry:
+        """Returns what Box knows about one path."""
+        return self._twice("stat", path, lambda: self._stat(path))
+
+    def _stat(self, path: str) -> Entry:
+        if not path.strip("/"):
+            return Entry(path, is_folder=True)
+        kind, item_id = self._looked_up("stat", path)
+        with self._calling("stat", path):
+            read = self._folders.get_folder_by_id if kind == "folder" else self._files.get_file_by_id
+            return _entry(path, read(item_id, fields=_ITEM_FIELDS))
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        """Yields everything below ``folder``, folder by folder and page by page."""
+        top = folder.rstrip("/")
+        entries, marker, folder_id = self._twice("list", folder, lambda: self._first_page(folder, top))
+        waiting: list[tuple[str, str]] = []
+        while True:
+            for entry, item_id in entries:
+                if entry.is_folder:
+                    waiting.append((entry.path, self._memory.folder(entry.path, item_id)))
+                yield entry
+            if not marker:
+                if not waiting:
+                    return
+                top, folder_id = waiting.pop()
+            entries, marker = self._page(folder, top, folder_id, marker)
+
+    def _first_page(self, folder: str, top: str) -> tuple[Sequence[tuple[Entry, str]], str | None, str]:
+        folder_id = self._folder_id("list", folder)
+        return *self._page(folder, top, folder_id, None), folder_id
+
+    def _page(self, folder: str, at: str, folder_id: str, marker: str | None) -> _Page:
+        """Returns files and folders of one page with their ids, and where the next one begins."""
+        with self._calling("list", folder):
+            page = self._folders.get_folder_items(
+                folder_id, fields=_ITEM_FIELDS, usemarker=True, marker=marker, limit=self.list_page_entries
+            )
+            if page.entries is None:
+                raise _Odd("the answer has no entries")
+            items = [item for item in page.entries if item.type in ("file", "folder")]
+            return [(_entry(f"{at}/{item.name}", item), str(item.id)) for item in items], page.next_marker
+
+    def delete(self, path: str) -> None:
+        """Move a file, or a folder with all its contents, to the trash."""
+        self._twice("delete", path, lambda: self._delete(path))
+        self._memory.forget_below(path)
+
+    def _delete(self, path: str) -> None:
+        kind, item_id = self._looked_up("delete", path)
+        with self._calling("delete", path):
+            if kind == "folder":
+                self._folders.delete_folder_by_id(item_id, recursive=True)
+            else:
+                self._files.delete_file_by_id(item_id)
+
+    def mkdir(self, path: str) -> None:
+        """Create a folder and its parents. No error if it exists."""
+        self._twice("mkdir", path, lambda: self._made_folder("mkdir", path, path, asks=True))
+
+    # --- optional verbs ---------------------------------------------------------------------------
+
+    def share(self, path: str) -> str:
+        """Returns the URL of a public link to ``path``; a second time it is the same one."""
+
+        def attempt() -> str:
+            kind, item_id = self._looked_up("share", path)
+            with self._calling("share", path):
+                return str(self._link(kind, item_id, {}).shared_link.url)
+
+        return self._twice("share", path, attempt)
+
+    def revoke(self, url: str) -> None:
+        """Make a link from ``share`` unusable."""
+        with self._calling("revoke", url):
+            found = self._links.find_file_for_shared_link(f"shared_link={url}", fields=["type"])
+            kind, item_id = str(getattr(found.type, "value", found.type)), str(found.id)
+        with self._calling("revoke", url):
+            self._link(kind, item_id, None)
+
+    def _link(self, kind: str, item_id: str, link: Mapping[str, str] | None) -> Any:
+        null = self._sdk.null
+        if kind == "folder":
+            made = null if link is None else self._sdk.UpdateFolderByIdSharedLink()
+            return self._folders.update_folder_by_id(item_id, shared_link=made, fields=["shared_link"])
+        made = null if link is None else self._sdk.UpdateFileByIdSharedLink()
+        return self._files.update_file_by_id(item_id, shared_link=made, fields=["shared_link"])
+
+    def copy(self, source: str, target: str) -> Entry:
+        """Copy a file or folder; an existing target is a conflict."""
+
+        def attempt(kind: str, item_id: str, parent_id: str, name: str) -> Any:
+            if kind == "folder":
+                parent = self._sdk.CopyFolderParent(id=parent_id)
+                return self._folders.copy_folder(item_id, parent, name=name, fields=_ITEM_FIELDS)
+            return self._files.copy_file(
+                item_id, self._sdk.CopyFileParent(id=parent_id), name=name, fields=_ITEM_FIELDS
+            )
+
+        return self._to("copy", source, target, attempt)
+
+    def move(self, source: str, target: str) -> Entry:
+        """Rename a file or folder; an existing target is a conflict."""
+
+        def attempt(kind: str, item_id: str, parent_id: str, name: str) -> Any:
+            if kind == "folder":
+                parent = self._sdk.UpdateFolderByIdParent(id=parent_id)
+                return self._folders.update_folder_by_id(item_id, name=name, parent=parent, fields=_ITEM_FIELDS)
+            parent = self._sdk.UpdateFileByIdParent(id=parent_id)
+            return self._files.update_file_by_id(item_id, name=name, parent=parent, fields=_ITEM_FIELDS)
+
+        moved = self._to("move", source, target, attempt)
+        self._memory.forget_below(source)
+        return moved
+
+    def _to(self, verb: str, source: str, target: str, action: Callable[[str, str, str, str], Any]) -> Entry:
+        parent, name = _split(verb, target)
+
+        def attempt() -> Entry:
+            kind, item_id = self._looked_up(verb, source)
+            parent_id = self._made_folder(verb, parent, source)
+            with self._calling(verb, source):
+                return _entry(target, action(kind, item_id, parent_id, name))
+
+        try:
+            return self._twice(verb, source, attempt)
+        finally:
+            self._memory.forget_below(target)
+
+    def space(self) -> tuple[int, int]:
+        """Returns the bytes used, and the bytes that the account may hold."""
+        with self._calling("space", "/"):
+            user = self._users.get_user_me(fields=["space_used", "space_amount"])
+            return int(user.space_used), int(user.space_amount)
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _split(verb: str, path: str) -> tuple[str, str]:
+    """Returns the folder of a path, and the name in it. Raises CloudError."""
+    parent, slash, name = path.rpartition("/")
+    if not path.startswith("/") or not slash or not name:
+        raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME or /FOLDER/NAME")
+    return parent or "/", name
+
+
+def _conflicting(error: CloudError) -> tuple[str, str] | None:
+    """Returns type and id of the item that has the name already, if the service refused because of that."""
+    info = getattr(error.__cause__, "response_info", None)
+    if error.kind is not ErrorKind.CONFLICT or getattr(info, "code", None) != "item_name_in_use":
+        return None
+    found = (getattr(info, "context_info", None) or {}).get("conflicts")
+    item = found[0] if isinstance(found, list) and found else found
+    return (str(item["type"]), str(item["id"])) if isinstance(item, dict) and {"type", "id"} <= item.keys() else None
+
+
+def _entry(path: str, item: Any) -> Entry:
+    if str(getattr(item.type, "value", item.type)) == "folder":
+        return Entry(path, is_folder=True)
+    return Entry(path, size_bytes=int(item.size), digest=item.sha_1, revision=item.file_version.id)
+
+
+def _stored(path: str, answer: Any) -> _Stored:
+    """Returns a stored file, its id and its etag."""
+    file = answer.entries[0]
+    return _entry(path, file), str(file.id), str(file.etag)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

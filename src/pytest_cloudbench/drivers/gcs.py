@@ -1,0 +1,357 @@
+"""Driver for Google Cloud Storage with the official SDK.
+
+What may live here: everything that is special to Cloud Storage as a client, in this order: imports, capabilities, error
+table, connect, required verbs, optional verbs.
+
+What the SDK does on its own, and how this driver handles it:
+
+- It retries for two minutes, and repeats a request with a new token after a 401: both are off. Only the request for a
+  service account's token, which is sent before the request that needs it, may be repeated by the library.
+- Beside some uploads, another thread of it asks for the bucket, to name it in traces: off.
+- It hashes what it uploads, and compares what it downloads: off, because that measures the client's CPU.
+- It reads an upload of up to 8 MiB at once; larger ones are resumable here, in pieces of 8 MiB. A session that was
+  left ends after a week, and is never seen.
+- Its download writes into a file: the driver sends the same single request with the SDK's session, and streams.
+- Its HTTP library follows redirects: off.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from threading import local
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from pytest_cloudbench import opening, redact
+from pytest_cloudbench.drivers.base import (
+    CredentialSet,
+    check_params,
+    kind_of_status,
+    seconds_of,
+    timeout_of,
+    usable_credentials,
+)
+from pytest_cloudbench.drivers.keys import ContentFile, key_of, path_of, prefix_of
+from pytest_cloudbench.model import (
+    KIB,
+    MIB,
+    Capabilities,
+    CloudError,
+    Content,
+    CredentialsError,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    NameRules,
+    ProviderSpec,
+    SpecError,
+    Verb,
+)
+
+__all__ = ["GcsDriver"]
+
+# --- capabilities ---------------------------------------------------------------------------------
+
+# The SDK's own: above it an upload is resumable.
+_MULTIPART_BYTES = 8 * MIB
+_PIECE_BYTES = 8 * MIB
+
+_CAPABILITIES = Capabilities(
+    digest="md5",
+    verbs=frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.COPY}),
+    ranges=True,
+    folders=False,
+    lists_by_prefix=True,
+    deletes_missing=True,
+    server_side_copy=True,
+    names=NameRules(refused="\r\n"),
+    max_request_bytes=_MULTIPART_BYTES,
+    requests=dict.fromkeys((Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.COPY), 1),
+    via="google-cloud-storage on requests; retries and hashes off; downloads streamed from the SDK's session",
+)
+
+_PARAMS = frozenset({"endpoint", "timeout_s", "token_env"})
+_HOST = "https://storage.googleapis.com"
+_SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
+_TIMEOUT_S = 100.0
+_CONNECTIONS = 256
+_DETAIL_CHARACTERS = 300
+_READ_PIECE_BYTES = 64 * KIB
+# The HTTP library waits for a whole piece: a small first one marks the first byte.
+_FIRST_READ_BYTES = 1 * KIB
+
+# --- error table ----------------------------------------------------------------------------------
+
+_REASON_KINDS: Mapping[str, ErrorKind] = {
+    "rateLimitExceeded": ErrorKind.THROTTLED,
+    "userRateLimitExceeded": ErrorKind.THROTTLED,
+    "quotaExceeded": ErrorKind.QUOTA,
+    "accountDisabled": ErrorKind.AUTH,
+}
+
+
+def _refusal(verb: str, path: str, response: Any) -> CloudError:
+    status, reason, words = int(response.status_code), "", ""
+    try:
+        said = response.json()["error"]
+        words = str(said["message"])
+        reason = str(said["errors"][0]["reason"])
+    except (ValueError, KeyError, TypeError, IndexError):
+        words = words or response.text
+    kind = _REASON_KINDS.get(reason) or kind_of_status(status)
+    retry_after_s = seconds_of(response.headers.get("retry-after"))
+    told = " ".join(" ".join(filter(None, (str(status), reason, words))).split())
+    return CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=redact.clean(told)[:_DETAIL_CHARACTERS])
+
+
+class _Refused(Exception):
+    """An answer that is no success; the cause of the CloudError that leaves."""
+
+
+# --- connect --------------------------------------------------------------------------------------
+
+
+class _Sent(local):
+    """How many requests a thread has sent."""
+
+    requests = 0
+    response: Any = None
+
+    def counted(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*args: Any, **options: Any) -> Any:
+            self.requests += 1
+            self.response = None
+            self.response = send(*args, **options)
+            return self.response
+
+        return counting
+
+
+class GcsDriver:
+    """One SDK client and one session, shared by all threads."""
+
+    capabilities: ClassVar[Capabilities] = _CAPABILITIES
+    credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
+        CredentialSet(("access_token",)),
+        CredentialSet(("service_account_file",), public=("service_account_file",)),
+        CredentialSet(("anonymous",), public=("anonymous",)),
+    )
+    multipart_bytes = _MULTIPART_BYTES
+    part_bytes = _PIECE_BYTES
+    list_page_entries: int | None = None
+
+    def __init__(self, client: Any, session: Any, host: str, bucket: str, timeout_s: float) -> None:
+        import google.auth.exceptions
+        from google.api_core import exceptions
+
+        self._refused, self._auth = exceptions, google.auth.exceptions
+        self._sdk, self._session, self._host, self._name = client, session, host, bucket
+        self._bucket, self._timeout_s = client.bucket(bucket), timeout_s
+        self._sent = _Sent()
+        adapter = session.get_adapter(host)  # one for all: also for the requests that get a token
+        adapter.send = self._sent.counted(adapter.send)
+
+    @classmethod
+    def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> GcsDriver:
+        """Returns the driver for ``gcs://BUCKET``. Nothing is sent before the first operation."""
+        check_params(spec, _PARAMS)
+        if not spec.target or "/" in spec.target:
+            raise SpecError(f"provider {spec.text!r}: expected gcs://BUCKET")
+        given = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        from google.cloud.storage import Client
+
+        host = (endpoint.url if endpoint else spec.params.get("endpoint", _HOST)).rstrip("/")
+        session = _session(endpoint, _credentials(spec, secrets))
+        client = Client(
+            project="none", credentials=session.credentials, _http=session, client_options={"api_endpoint": host}
+        )
+        client._bucket_metadata_cache = None
+        return cls(client, session, host, spec.target, timeout_of(spec, _TIMEOUT_S))
+
+    def versions(self) -> Mapping[str, str]:
+        """Returns the libraries, and what is switched off in them."""
+        names = ("google-cloud-storage", "google-auth", "requests", "urllib3")
+        return {name: version(name) for name in names} | {
+            "google-cloud-storage.retries": "off",
+            "google-cloud-storage.hashes": "off",
+        }
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._session.close()
+
+    def requests(self) -> int:
+        """Returns how many requests this thread has sent so far."""
+        return self._sent.requests
+
+    @contextmanager
+    def _calling(self, verb: str, path: str) -> Iterator[None]:
+        """Turns every error of the SDK into CloudError."""
+        try:
+            yield
+        except self._refused.GoogleAPICallError as error:
+            redact.clean_error(error)
+            raise _refusal(verb, path, error.response) from error
+        except self._auth.TransportError as error:
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
+        except self._auth.GoogleAuthError as error:
+            raise CloudError(ErrorKind.AUTH, verb, path, detail=_told(error)) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            answer = self._sent.response
+            if answer is not None and answer.status_code >= 400:  # a refusal whose words the SDK could not read
+                redact.clean_error(error)
+                raise _refusal(verb, path, answer) from error
+            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
+        except OSError as error:  # all that requests raises is one
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
+
+    def _entry(self, path: str, blob: Any) -> Entry:
+        return Entry(path, size_bytes=int(blob.size), digest=_hex(blob.md5_hash))
+
+    # --- required verbs ---------------------------------------------------------------------------
+
+    def put(self, path: str, content: Content) -> Entry:
+        """Upload with one request, or with a resumable session, piece by piece, if the file is large."""
+        name, size_bytes = key_of("put", path), content.size_bytes
+        if "\r" in name or "\n" in name:
+            raise CloudError(ErrorKind.INVALID, "put", path, detail="a name holds no end of line")
+        is_large = size_bytes > self.multipart_bytes
+        with self._calling("put", path):
+            blob = self._bucket.blob(name, chunk_size=self.part_bytes if is_large else None)
+            blob.upload_from_file(
+                ContentFile(content),
+                size=size_bytes,
+                content_type="application/octet-stream",
+                checksum=None,
+                retry=None,
+                timeout=self._timeout_s,
+            )
+            return self._entry(path, blob)
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """Yields the object's bytes from ``offset``; sends the request when the first piece is asked for."""
+        name = quote(key_of("get", path), safe="")
+        url = f"{self._host}/download/storage/v1/b/{self._name}/o/{name}?alt=media"
+        headers = {"Accept-Encoding": "gzip", **({"Range": f"bytes={offset}-"} if offset else {})}
+        with self._calling("get", path), closing(
+            self._session.get(url, headers=headers, stream=True, timeout=self._timeout_s)
+        ) as response:  # fmt: skip
+            if not 200 <= response.status_code < 300:
+                raise _refusal("get", path, response) from _Refused(response.status_code)
+            if offset and response.status_code != 206:
+                raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
+            if first := next(response.iter_content(_FIRST_READ_BYTES), b""):
+                yield first
+                yield from response.iter_content(_READ_PIECE_BYTES)
+
+    def stat(self, path: str) -> Entry:
+        """Returns what Cloud Storage knows about one object."""
+        name = key_of("stat", path)
+        with self._calling("stat", path):
+            blob = self._bucket.blob(name)
+            blob.reload(retry=None, timeout=self._timeout_s)
+            return self._entry(path, blob)
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        """Yields all objects whose names begin with the folder's path, page by page."""
+        for blob in self._rows("list", folder):
+            if not blob.name.endswith("/"):  # an empty object by which consoles show a folder
+                yield self._entry(path_of(blob.name), blob)
+
+    def _rows(self, verb: str, path: str, *, versions: bool | None = None) -> Iterator[Any]:
+        prefix = prefix_of(verb, path)
+        with self._calling(verb, path):
+            yield from self._sdk.list_blobs(
+                self._name, prefix=prefix or None, versions=versions, page_size=self.list_page_entries, retry=None,
+                timeout=self._timeout_s,
+            )  # fmt: skip
+
+    def delete(self, path: str) -> None:
+        """Remove an object; or, where there is none, all whose names begin with the path: old versions too."""
+        if path != "/":
+            name = key_of("delete", path)
+            with self._calling("delete", path):
+                try:
+                    self._bucket.delete_blob(name, retry=None, timeout=self._timeout_s)
+                except self._refused.NotFound:
+                    pass  # it may be a folder; if the bucket is missing, the listing says so
+                else:
+                    return
+        for blob in [*self._rows("delete", path, versions=True)]:
+            with self._calling("delete", path):
+                self._bucket.delete_blob(blob.name, generation=blob.generation, retry=None, timeout=self._timeout_s)
+
+    def mkdir(self, path: str) -> None:
+        """There are no folders."""
+
+    # --- optional verbs ---------------------------------------------------------------------------
+
+    def copy(self, source: str, target: str) -> Entry:
+        """Copy an object within the bucket; an existing target is replaced."""
+        origin, name = key_of("copy", source), key_of("copy", target)
+        with self._calling("copy", source):
+            blob = self._bucket.copy_blob(
+                self._bucket.blob(origin), self._bucket, name, retry=None, timeout=self._timeout_s
+            )
+            return self._entry(target, blob)
+
+
+def _hex(md5: str | None) -> str | None:
+    try:
+        return base64.b64decode(md5, validate=True).hex() if md5 else None
+    except binascii.Error:
+        return None
+
+
+def _told(error: BaseException) -> str:
+    redact.clean_error(error)
+    return redact.clean(" ".join(str(error).split()))[:_DETAIL_CHARACTERS]
+
+
+def _credentials(spec: ProviderSpec, secrets: Mapping[str, str]) -> Any:
+    if "access_token" in secrets:
+        return import_module("google.oauth2.credentials").Credentials(secrets["access_token"])
+    if "service_account_file" not in secrets:
+        return import_module("google.auth.credentials").AnonymousCredentials()
+    account = import_module("google.oauth2.service_account")
+    path = Path(secrets["service_account_file"])
+    try:
+        told = json.loads(opening.read_file(path))
+        redact.learn([str(told["private_key"])])
+        return account.Credentials.from_service_account_info(told, scopes=_SCOPES)
+    except OSError as error:
+        raise CredentialsError(f"{spec.scheme}: {path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError):
+        # Not chained: the error can quote the key.
+        raise CredentialsError(f"{spec.scheme}: {path}: is no service account's key as JSON") from None
+
+
+def _session(endpoint: Endpoint | None, credentials: Any) -> Any:
+    """The SDK's own session, with one pool of connections for all threads, which sends nothing again."""
+    from requests import Session
+    from requests.adapters import HTTPAdapter
+
+    transport = import_module("google.auth.transport.requests")
+    tokens: Any = Session()
+    session = transport.AuthorizedSession(
+        credentials, refresh_status_codes=(), max_refresh_attempts=0, auth_request=transport.Request(tokens)
+    )
+    adapter = HTTPAdapter(_CONNECTIONS, _CONNECTIONS, max_retries=0)
+    for each in (tokens, session):
+        for scheme in ("https://", "http://"):
+            each.mount(scheme, adapter)
+        each.get_redirect_target = lambda _response: None
+        if endpoint is not None:
+            each.trust_env = False
+            each.verify = endpoint.ca_file or True
+            if endpoint.proxy:
+                each.proxies = {"https": endpoint.proxy, "http": endpoint.proxy}
+    return session

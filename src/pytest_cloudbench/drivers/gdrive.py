@@ -1,0 +1,591 @@
+"""Driver for Google Drive with Google's own API client.
+
+What may live here: everything that is specific to Google Drive as a client, in this order: imports, capabilities, error
+table, connect, paths, required verbs, optional verbs. What carries the requests is in ``_gdrive_http``.
+
+Google Drive has no paths: a file has an id, a name that others may have too, and the id of its folder. The driver turns
+a path into ids by searching, one request for each part of it:
+
+- The ids of folders are remembered, as an application remembers the folder it writes to; ``prepare`` looks them up
+before anything is measured. A remembered folder that is gone is looked up again.
+- Ids of files are never remembered. A put therefore takes a search and an upload, and a get a search and a download.
+- If several files have a name, the one that was changed last is meant, and of several folders the oldest one. Nothing
+stops two writers that put a new file of one name at the same time from making two.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from threading import RLock
+from typing import Any, ClassVar, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+from pytest_cloudbench import opening, redact
+from pytest_cloudbench.drivers._gdrive_http import TIMEOUT_S, Misled, Refused, Token, Transport
+from pytest_cloudbench.drivers.base import (
+    CredentialSet,
+    OAuthLogin,
+    check_params,
+    seconds_of,
+    timeout_of,
+    usable_credentials,
+)
+from pytest_cloudbench.model import (
+    MIB,
+    Capabilities,
+    CloudError,
+    Conflict,
+    Content,
+    CredentialsError,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    NameRules,
+    ProviderSpec,
+    SpecError,
+    Verb,
+)
+
+__all__ = ["GoogleDriveDriver"]
+
+# --- capabilities ---------------------------------------------------------------------------------
+
+_CAPABILITIES = Capabilities(
+    digest="md5",
+    verbs=frozenset(Verb),
+    revisions=True,
+    ranges=True,
+    conflicts=frozenset(
+        {Conflict.PUT_ON_FOLDER, Conflict.PUT_BELOW_FILE, Conflict.GET_FOLDER, Conflict.MKDIR_ON_FILE}
+    ),
+    moves_folders=True,
+    server_side_copy=True,
+    space=True,
+    names=NameRules(),
+    # With the folder's id known. A put above 5 MiB sends one more for each piece of 8 MiB, and a list at least one for
+    # each folder.
+    requests={
+        Verb.PUT: 2, Verb.GET: 2, Verb.STAT: 1, Verb.LIST: 1, Verb.DELETE: 2, Verb.COPY: 2, Verb.MOVE: 2,
+        Verb.SHARE: 2, Verb.REVOKE: 1,
+    },
+    via="google-api-python-client on httplib2; retries and redirects off, downloads read from its connection",
+)  # fmt: skip
+
+_FOLDER = "application/vnd.google-apps.folder"
+_MIME = "application/octet-stream"
+_FIELDS = "id,name,mimeType,size,md5Checksum,headRevisionId"
+_FOUND = f"files({_FIELDS},createdTime,modifiedTime,webViewLink)"
+_HOST = "https://www.googleapis.com/"
+_TOKEN_URL = "https://oauth2.googleapis.com/token"  # an address
+_SCOPES = ("https://www.googleapis.com/auth/drive",)
+_RESUMABLE_BYTES = 5 * MIB
+# The provider wants multiples of 256 KiB, and memory wants few of them.
+_PIECE_BYTES = 8 * MIB
+_PAGE_ENTRIES = 1000
+_DETAIL_CHARACTERS = 300
+_FULLWIDTH_SLASH = "\N{FULLWIDTH SOLIDUS}"
+
+# --- error table ----------------------------------------------------------------------------------
+
+_REASON_KINDS: Mapping[str, ErrorKind] = {
+    "rateLimitExceeded": ErrorKind.THROTTLED,
+    "userRateLimitExceeded": ErrorKind.THROTTLED,
+    "sharingRateLimitExceeded": ErrorKind.THROTTLED,
+    "dailyLimitExceeded": ErrorKind.THROTTLED,
+    "quotaExceeded": ErrorKind.THROTTLED,
+    "storageQuotaExceeded": ErrorKind.QUOTA,
+    "teamDriveFileLimitExceeded": ErrorKind.QUOTA,
+    "activeItemCreationLimitExceeded": ErrorKind.QUOTA,
+    "numChildrenInNonRootLimitExceeded": ErrorKind.QUOTA,
+    "myDriveHierarchyDepthLimitExceeded": ErrorKind.QUOTA,
+    "teamDriveHierarchyTooDeep": ErrorKind.QUOTA,
+    "notFound": ErrorKind.NOT_FOUND,
+    "fileNotDownloadable": ErrorKind.CONFLICT,
+    "cannotCopyFile": ErrorKind.CONFLICT,
+    "fileIdInUse": ErrorKind.CONFLICT,
+    "duplicate": ErrorKind.CONFLICT,
+    "conditionNotMet": ErrorKind.CONFLICT,
+    "parentNotAFolder": ErrorKind.CONFLICT,
+    "cannotAddParent": ErrorKind.INVALID,
+    "fieldNotWritable": ErrorKind.INVALID,
+    "backendError": ErrorKind.SERVER,
+    "internalError": ErrorKind.SERVER,
+    "transientError": ErrorKind.SERVER,
+    # OAuth's words, in the answer to a renewal.
+    "invalid_grant": ErrorKind.AUTH,
+    "invalid_client": ErrorKind.AUTH,
+    "unauthorized_client": ErrorKind.AUTH,
+    "invalid_scope": ErrorKind.AUTH,
+}
+
+_STATUS_KINDS: Mapping[int, ErrorKind] = {
+    400: ErrorKind.INVALID,
+    401: ErrorKind.AUTH,
+    403: ErrorKind.AUTH,
+    404: ErrorKind.NOT_FOUND,
+    409: ErrorKind.CONFLICT,
+    410: ErrorKind.NOT_FOUND,
+    412: ErrorKind.CONFLICT,
+    416: ErrorKind.INVALID,
+    429: ErrorKind.THROTTLED,
+}
+
+
+def _reason(content: bytes) -> tuple[str, str]:
+    """Returns the reason and the message of a refusal; the second is all there is if it is no JSON of Google's."""
+    text = content.decode(errors="replace")
+    try:
+        error = json.loads(text)
+        if isinstance(error["error"], str):  # the token route's
+            return error["error"], f"{error['error']}: {error.get('error_description', '')}"
+        details = error["error"].get("errors") or [{}]
+        reason = str(details[0].get("reason", ""))
+        return reason, f"{reason}: {error['error'].get('message', '')}"
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
+        return "", text
+
+
+def _kind(status: int, reason: str) -> ErrorKind:
+    if status >= 500:
+        return ErrorKind.SERVER
+    by_status = _STATUS_KINDS.get(status, ErrorKind.INVALID if 400 <= status < 500 else ErrorKind.SERVER)
+    return _REASON_KINDS.get(reason, by_status)
+
+
+# --- connect --------------------------------------------------------------------------------------
+
+_Result = TypeVar("_Result")
+
+
+class GoogleDriveDriver:
+    """One API object for all threads, and one httplib2 client for each: those are not safe to share."""
+
+    capabilities: ClassVar[Capabilities] = _CAPABILITIES
+    credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
+        CredentialSet(("access_token",)),
+        CredentialSet(("refresh_token", "client_id", "client_secret"), public=("client_id",)),
+        CredentialSet(("service_account_file",), ("subject",), public=("service_account_file", "subject")),
+    )
+
+    clock_url: ClassVar[str] = f"{_HOST}drive/v3/about"
+    oauth: ClassVar[OAuthLogin] = OAuthLogin(
+        "https://accounts.google.com/o/oauth2/v2/auth",
+        _TOKEN_URL,
+        "https://console.cloud.google.com/apis/credentials",
+        scopes=_SCOPES,
+        # Without these two no refresh token comes, or only the first time. Device codes are not for this scope.
+        extra={"access_type": "offline", "prompt": "consent"},
+    )
+
+    def __init__(self, transport: Transport, api: Any, root_id: str) -> None:
+        self._transport, self._files, self._permissions, self._about = (
+            transport, api.files(), api.permissions(), api.about(),
+        )  # fmt: skip
+        self._http_module: Any = import_module("googleapiclient.http")
+        self._refusal: Any = import_module("googleapiclient.errors").HttpError
+        self._auth: Any = import_module("google.auth.exceptions").GoogleAuthError
+        library, client = import_module("httplib2"), import_module("http.client")
+        self._failed: tuple[type[Exception], ...] = (OSError, library.HttpLib2Error, client.HTTPException)
+        self._folders: dict[str, str] = {"": root_id}
+        self._folders_lock = RLock()
+        self.resumable_bytes = _RESUMABLE_BYTES
+        self.piece_bytes = _PIECE_BYTES
+        self.page_entries = _PAGE_ENTRIES
+
+    @classmethod
+    def connect(
+        cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]
+    ) -> GoogleDriveDriver:
+        """Returns the driver for ``gdrive[?root=FOLDER_ID]``. Nothing is sent before the first operation."""
+        if spec.target:
+            raise SpecError(f"provider {spec.text!r}: nothing may follow 'gdrive:'; ?root=ID names another root folder")
+        check_params(spec, {"root", "timeout_s", "token_env"})
+        given = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        base = f"{endpoint.urls.get('api', endpoint.url)}/" if endpoint else _HOST
+        token_url = f"{endpoint.urls.get('oauth', endpoint.url)}/token" if endpoint else _TOKEN_URL
+        token = _token(spec, secrets, token_url, is_emulated=endpoint is not None)
+        transport = Transport(
+            endpoint.ca_file if endpoint else "", frozenset({urlsplit(base).netloc}), token, timeout_of(spec, TIMEOUT_S)
+        )
+        discovery = import_module("googleapiclient.discovery")
+        document = _document()
+        document["rootUrl"] = base
+        document["baseUrl"] = base + document["servicePath"]
+        document.pop("mtlsRootUrl", None)
+        api = discovery.build_from_document(document, http=transport.http)
+        return cls(transport, api, spec.params.get("root", "root"))
+
+    def versions(self) -> Mapping[str, str]:
+        """Returns the libraries, and what is switched off in them."""
+        names = ("google-api-python-client", "google-auth", "httplib2")
+        switched = {"gdrive.retries": "off", "gdrive.redirects": "off", "gdrive.file_ids": "looked up"}
+        return {name: version(name) for name in names} | {"openssl": ssl.OPENSSL_VERSION} | switched
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._transport.close()
+
+    def requests(self) -> int:
+        """Returns how many requests this thread has sent so far."""
+        return self._transport.requests()
+
+    @contextmanager
+    def _calling(self, operation: str, path: str) -> Iterator[None]:
+        """Turns every error into CloudError."""
+        try:
+            yield
+        except CloudError:
+            raise
+        except Exception as error:
+            kind, detail, retry_after_s = self._why(error)
+            redact.clean_error(error)
+            detail = redact.clean(detail)[:_DETAIL_CHARACTERS]
+            raise CloudError(kind, operation, path, retry_after_s=retry_after_s, detail=detail) from error
+
+    def _why(self, error: Exception) -> tuple[ErrorKind, str, float | None]:
+        answer: Any = getattr(error, "resp", None) if isinstance(error, self._refusal) else None
+        if answer is not None or isinstance(error, Refused):
+            content: bytes = getattr(error, "content", b"")
+            status, headers = (error.status, error.headers) if isinstance(error, Refused) else (answer.status, answer)
+            reason, text = _reason(content)
+            return _kind(status, reason), f"{status} {text}".strip(), seconds_of(headers.get("retry-after"))
+        if isinstance(error, Misled):
+            return ErrorKind.SERVER, str(error), None
+        if isinstance(error, self._auth):
+            return ErrorKind.AUTH, str(error), None
+        if isinstance(error, UnicodeEncodeError):
+            return ErrorKind.INVALID, "the name is no text", None
+        if isinstance(error, self._failed):
+            return ErrorKind.NETWORK, str(error) or type(error).__name__, None
+        if isinstance(error, (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)):
+            return ErrorKind.SERVER, f"the answer cannot be read: {error}", None
+        raise error  # a mistake in this file, and not the provider's
+
+    def _send(self, request: Any) -> Any:
+        """Send one of the library's requests, once."""
+        return request.execute(http=self._transport.http, num_retries=0)
+
+    # --- paths ------------------------------------------------------------------------------------
+
+    def prepare(self, folder: str) -> None:
+        """Look up the ids of a folder and of those above it, and open this thread's connection."""
+        with self._calling("prepare", folder):
+            self._folder_id("prepare", folder, _names("prepare", folder))
+
+    def _search(self, folder_id: str, name: str) -> Sequence[dict[str, Any]]:
+        """Returns the files of that name in a folder, those that are meant first."""
+        escaped = name.replace("\\", "\\\\").replace("'", "\\'")
+        query = f"'{folder_id}' in parents and name = '{escaped}' and trashed = false"
+        answer = self._send(
+            self._files.list(q=query, fields=_FOUND, supportsAllDrives=True, includeItemsFromAllDrives=True)
+        )
+        found = [each for each in answer["files"] if each["name"] == name]  # the search takes a and A for one
+        found.sort(key=lambda each: str(each.get("modifiedTime", "")), reverse=True)
+        return found
+
+    def _folder_id(self, verb: str, path: str, names: Sequence[str], *, makes: bool = False) -> str:
+        """Returns the id of a folder, from memory as far as it goes; creates what is missing if ``makes``."""
+        known = self._folders.get("/".join(names))
+        if known is not None:
+            return known
+        with self._folders_lock:  # two threads that make one folder would make two
+            above = self._folder_id(verb, path, names[:-1], makes=makes)
+            whole = "/".join(names)
+            if whole not in self._folders:
+                self._folders[whole] = self._found_folder(verb, path, above, names[-1], makes=makes)
+            return self._folders[whole]
+
+    def _found_folder(self, verb: str, path: str, above: str, name: str, *, makes: bool) -> str:
+        found = self._search(above, name)
+        folders = [each for each in found if each["mimeType"] == _FOLDER]
+        if folders:
+            return str(min(folders, key=lambda each: (each["createdTime"], each["id"]))["id"])
+        if found and makes:
+            _absent(ErrorKind.CONFLICT, verb, path, f"{name!r} is a file")
+        if not makes:
+            _absent(ErrorKind.NOT_FOUND, verb, path, f"there is no folder {name!r}")
+        body = {"name": name, "mimeType": _FOLDER, "parents": [above]}
+        made = self._send(self._files.create(body=body, fields="id", supportsAllDrives=True))
+        return str(made["id"])
+
+    def _forget(self, names: Sequence[str]) -> None:
+        """Forget a folder and all below it."""
+        gone = "/".join(names)
+        with self._folders_lock:
+            for known in [each for each in self._folders if each and f"{each}/".startswith(f"{gone}/")]:
+                del self._folders[known]
+
+    def _in_folder(
+        self, verb: str, path: str, action: Callable[[str, str], _Result], *, makes: bool = False
+    ) -> _Result:
+        """Do something with the folder's id and the name of a path.
+
+        If an id from memory turns out to be gone, the folder is looked up again: that it was remembered is this
+        driver's doing, and no answer about the path.
+        """
+        names = _names(verb, path)
+        if not names:
+            _absent(ErrorKind.INVALID, verb, path, "the root is no file")
+        was_known = len(names) > 1 and "/".join(names[:-1]) in self._folders
+        folder_id = self._folder_id(verb, path, names[:-1], makes=makes)
+        try:
+            return action(folder_id, names[-1])
+        except self._refusal as error:
+            if not was_known or error.resp.status != 404:
+                raise
+            for depth in range(1, len(names)):
+                self._forget(names[:depth])
+        return action(self._folder_id(verb, path, names[:-1], makes=makes), names[-1])
+
+    def _one(self, verb: str, path: str) -> dict[str, Any]:
+        """Returns what a path means now."""
+
+        def search(folder_id: str, name: str) -> dict[str, Any]:
+            found = self._search(folder_id, name)
+            return found[0] if found else _absent(ErrorKind.NOT_FOUND, verb, path, "there is no file of this name")
+
+        return self._in_folder(verb, path, search)
+
+    def _entry(self, path: str, found: Mapping[str, Any]) -> Entry:
+        if found["mimeType"] == _FOLDER:
+            return Entry(path, is_folder=True)
+        size_bytes = int(found.get("size", 0))
+        return Entry(path, size_bytes, digest=found.get("md5Checksum"), revision=found.get("headRevisionId"))
+
+    # --- required verbs ---------------------------------------------------------------------------
+
+    def put(self, path: str, content: Content) -> Entry:
+        """Search for the file, then create it or give it a new revision; above 5 MiB in pieces."""
+
+        def write(folder_id: str, name: str) -> dict[str, Any]:
+            found = self._search(folder_id, name)
+            if found and found[0]["mimeType"] == _FOLDER:
+                _absent(ErrorKind.CONFLICT, "put", path, "it is a folder")
+            media = self._media(content)
+            common = {"media_body": media, "fields": _FIELDS, "supportsAllDrives": True}
+            if found:
+                request = self._files.update(fileId=found[0]["id"], **common)
+            else:
+                request = self._files.create(body={"name": name, "parents": [folder_id]}, **common)
+            return dict(self._send(request))
+
+        with self._calling("put", path):
+            return self._entry(path, self._in_folder("put", path, write, makes=True))
+
+    def _media(self, content: Content) -> Any:
+        """The library's interface to what is uploaded: read piece by piece, or at once if it is small."""
+        upload: Any = self._http_module.MediaUpload
+        size_bytes, piece_bytes = content.size_bytes, self.piece_bytes
+        is_resumable = size_bytes > self.resumable_bytes
+
+        class Media(upload):  # type: ignore[misc]  # the library has no types
+            def chunksize(self) -> int:
+                return piece_bytes
+
+            def mimetype(self) -> str:
+                return _MIME
+
+            def size(self) -> int:
+                return size_bytes
+
+            def resumable(self) -> bool:
+                return is_resumable
+
+            def has_stream(self) -> bool:
+                return False
+
+            def getbytes(self, begin: int, length: int) -> bytes:
+                return content.read(begin, min(length, size_bytes - begin))
+
+        return Media()
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """Yields the file's bytes from ``offset``; sends the requests when the first piece is asked for."""
+        with self._calling("get", path):
+            found = self._one("get", path)
+            request = self._files.get_media(fileId=found["id"], supportsAllDrives=True)
+            headers = {"user-agent": request.headers.get("user-agent", ""), "accept-encoding": "identity"}
+            if offset:
+                headers["range"] = f"bytes={offset}-"
+            with self._transport.stream(request.uri, headers, 206 if offset else 200) as (status, pieces):
+                if offset and status != 206:
+                    raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
+                yield from pieces
+
+    def stat(self, path: str) -> Entry:
+        """Returns what Google Drive knows about one path."""
+        with self._calling("stat", path):
+            return self._entry(path, self._one("stat", path)) if _names("stat", path) else Entry("/", is_folder=True)
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        """Yields everything below ``folder``, one search for each folder and page."""
+        with self._calling("list", folder):
+            names = _names("list", folder)
+            left = [("/" + "/".join(names) if names else "", self._listed_id(folder, names))]
+        while left:
+            path, folder_id = left.pop()
+            token: str | None = None
+            while True:
+                with self._calling("list", folder):
+                    page = self._send(
+                        self._files.list(
+                            q=f"'{folder_id}' in parents and trashed = false", fields=f"nextPageToken,files({_FIELDS})",
+                            pageSize=self.page_entries, pageToken=token, supportsAllDrives=True,
+                            includeItemsFromAllDrives=True,
+                        )
+                    )  # fmt: skip
+                    token = page.get("nextPageToken")
+                    entries = [(self._entry(f"{path}/{_shown(each['name'])}", each), each) for each in page["files"]]
+                for entry, found in entries:
+                    if entry.is_folder:
+                        left.append((entry.path, found["id"]))
+                    yield entry
+                if not token:
+                    break
+
+    def _listed_id(self, folder: str, names: Sequence[str]) -> str:
+        """Returns the id of a folder that is there now: an empty list must not stand for one that is gone."""
+        if not names:
+            return self._folders[""]
+        found = self._one("list", folder)
+        if found["mimeType"] != _FOLDER:
+            _absent(ErrorKind.CONFLICT, "list", folder, "it is a file")
+        return str(found["id"])
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a folder with all its contents, past the trash."""
+        with self._calling("delete", path):
+            found = self._one("delete", path)
+            self._forget(_names("delete", path))
+            self._send(self._files.delete(fileId=found["id"], supportsAllDrives=True))
+
+    def mkdir(self, path: str) -> None:
+        """Create a folder and its parents. No error if it exists."""
+        with self._calling("mkdir", path):
+
+            def make(folder_id: str, name: str) -> None:
+                names = _names("mkdir", path)
+                with self._folders_lock:
+                    self._folders["/".join(names)] = self._found_folder("mkdir", path, folder_id, name, makes=True)
+
+            self._in_folder("mkdir", path, make, makes=True)
+
+    # --- optional verbs ---------------------------------------------------------------------------
+
+    def share(self, path: str) -> str:
+        """Returns the URL of a file that anyone may read from now on."""
+        with self._calling("share", path):
+            found = self._one("share", path)
+            body = {"type": "anyone", "role": "reader"}
+            self._send(self._permissions.create(fileId=found["id"], body=body, fields="id", supportsAllDrives=True))
+            return str(found["webViewLink"])
+
+    def revoke(self, url: str) -> None:
+        """End what ``share`` began: the file is private again."""
+        with self._calling("revoke", url):
+            file_id = _id_in(url)
+            if not file_id:
+                _absent(ErrorKind.INVALID, "revoke", url, "it is no address of a file")
+            self._send(self._permissions.delete(fileId=file_id, permissionId="anyoneWithLink", supportsAllDrives=True))
+
+    def copy(self, source: str, target: str) -> Entry:
+        """Copy a file; one that has the target's name already stays beside it."""
+        with self._calling("copy", source):
+            found = self._one("copy", source)
+
+            def copied(folder_id: str, name: str) -> dict[str, Any]:
+                body = {"name": name, "parents": [folder_id]}
+                request = self._files.copy(fileId=found["id"], body=body, fields=_FIELDS, supportsAllDrives=True)
+                return dict(self._send(request))
+
+            return self._entry(target, self._in_folder("copy", target, copied, makes=True))
+
+    def move(self, source: str, target: str) -> Entry:
+        """Rename a file or folder; one that has the target's name already stays beside it."""
+        with self._calling("move", source):
+            found = self._one("move", source)
+            before = self._folder_id("move", source, _names("move", source)[:-1])
+
+            def moved(folder_id: str, name: str) -> dict[str, Any]:
+                parents = {} if folder_id == before else {"addParents": folder_id, "removeParents": before}
+                request = self._files.update(
+                    fileId=found["id"], body={"name": name}, fields=_FIELDS, supportsAllDrives=True, **parents
+                )
+                return dict(self._send(request))
+
+            self._forget(_names("move", source))
+            return self._entry(target, self._in_folder("move", target, moved, makes=True))
+
+    def space(self) -> tuple[int, int]:
+        """Returns the bytes used, and the bytes that the account may hold; what is unlimited counts as 2^63 - 1."""
+        with self._calling("space", "/"):
+            quota = self._send(self._about.get(fields="storageQuota"))["storageQuota"]
+            return int(quota["usage"]), int(quota.get("limit", 2**63 - 1))
+
+
+def _absent(kind: ErrorKind, verb: str, path: str, told: str) -> NoReturn:
+    """Raise what a search that succeeded says about a path."""
+    raise CloudError(kind, verb, path, detail=told) from LookupError(told)
+
+
+def _names(verb: str, path: str) -> Sequence[str]:
+    """Returns the parts of a path. Raises CloudError if it is none."""
+    names = path.split("/")[1:] if path.startswith("/") else [""]
+    if path == "/":
+        return []
+    if any(name in ("", ".", "..") or "\0" in name for name in names):
+        _absent(ErrorKind.INVALID, verb, path, "no absolute path without empty parts, '.' and '..'")
+    return names
+
+
+def _shown(name: str) -> str:
+    """Returns a name as a part of a path: on Google Drive it may hold a slash."""
+    return name.replace("/", _FULLWIDTH_SLASH)
+
+
+def _id_in(url: str) -> str:
+    """Returns the id in the address of a file or folder."""
+    parts = urlsplit(url).path.split("/")
+    for mark in ("d", "folders"):
+        if mark in parts[:-1]:
+            return parts[parts.index(mark) + 1]
+    return ""
+
+
+def _document() -> dict[str, Any]:
+    """Returns the description of the API that comes with the library."""
+    package = Path(str(import_module("googleapiclient.discovery_cache").__file__)).parent
+    found: dict[str, Any] = json.loads((package / "documents" / "drive.v3.json").read_bytes())
+    return found
+
+
+def _token(spec: ProviderSpec, secrets: Mapping[str, str], url: str, *, is_emulated: bool) -> Token:
+    """Returns what makes access tokens of these credentials. Raises CredentialsError."""
+    if "access_token" in secrets:
+        return Token(secrets["access_token"])
+    if "refresh_token" in secrets:
+        credentials = import_module("google.oauth2.credentials").Credentials(
+            None, refresh_token=secrets["refresh_token"], token_uri=url, client_id=secrets["client_id"],
+            client_secret=secrets["client_secret"],
+        )  # fmt: skip
+        return Token(credentials=credentials)
+    place = secrets["service_account_file"]
+    try:
+        info = json.loads(opening.read_file(Path(place)))
+        if is_emulated:
+            info = {**info, "token_uri": url}
+        redact.learn([info["private_key"]])
+        module = import_module("google.oauth2.service_account")
+        credentials = module.Credentials.from_service_account_info(info, scopes=_SCOPES, subject=secrets.get("subject"))
+    except OSError as error:
+        raise CredentialsError(f"{spec.scheme}: service_account_file cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        raise CredentialsError(f"{spec.scheme}: service_account_file is no key of a service account") from None
+    return Token(credentials=credentials)

@@ -1,0 +1,108 @@
+"""What drivers of object stores share: keys for paths, and a content that a library reads as a file.
+
+What may live here: values and functions that know no provider. A key is a path without its first slash; there are no
+folders, only keys that begin alike.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+
+from pytest_cloudbench.model import MIB, CloudError, Content, ErrorKind
+
+__all__ = ["ContentFile", "key_of", "md5_of", "path_of", "prefix_of"]
+
+_BLOCK_BYTES = MIB
+_NO_PART = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
+_MD5 = re.compile(r"[0-9a-f]{32}")
+
+
+def key_of(verb: str, path: str) -> str:
+    """Returns the key of one object.
+
+    Raises CloudError for a path that HTTP libraries or servers may change on the way, to another object's: one with an
+    empty part, ``.`` or ``..``. Also for one that is not absolute, or no text that can be sent.
+    """
+    if not path.startswith("/"):
+        raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /KEY")
+    key = path[1:]
+    if _NO_PART.search(key):
+        raise CloudError(ErrorKind.INVALID, verb, path, detail="a part of a key is not empty, . or ..")
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise CloudError(ErrorKind.INVALID, verb, path, detail="not Unicode text") from error
+    return key
+
+
+def prefix_of(verb: str, folder: str) -> str:
+    """Returns what the keys below a folder begin with; empty for the root. Raises CloudError."""
+    return "" if folder == "/" else key_of(verb, folder) + "/"
+
+
+def path_of(key: str) -> str:
+    """Returns the path of a key."""
+    return f"/{key}"
+
+
+def md5_of(text: str | None) -> str | None:
+    """Returns an entity tag or a header as an MD5 in hex; None if it is none, as of an object of several parts."""
+    bare = (text or "").strip('"').lower()
+    return bare if _MD5.fullmatch(bare) else None
+
+
+class ContentFile(io.RawIOBase):
+    """A part of a content as a file to read, of constant memory; by default, all of it."""
+
+    def __init__(self, content: Content, begin: int = 0, size_bytes: int | None = None) -> None:
+        super().__init__()
+        self._content, self._begin = content, begin
+        self._size_bytes = content.size_bytes - begin if size_bytes is None else size_bytes
+        self._at, self._block, self._block_at = 0, b"", 0
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Returns where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move, and return where it is then."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Returns the next bytes; fewer than asked for only at the end."""
+        left = max(0, self._size_bytes - self._at)
+        wanted = left if size is None or size < 0 else min(size, left)
+        is_large = wanted >= _BLOCK_BYTES
+        data = self._content.read(self._begin + self._at, wanted) if is_large else self._small(wanted)
+        self._at += len(data)
+        return data
+
+    def _small(self, wanted: int) -> bytes:
+        """Libraries ask for a few KiB at a time; the content is made in larger blocks."""
+        begin = self._at - self._block_at
+        if not (begin >= 0 and begin + wanted <= len(self._block)):
+            self._block_at, begin = self._at, 0
+            length = min(_BLOCK_BYTES, self._size_bytes - self._at)
+            self._block = self._content.read(self._begin + self._at, length)
+        return self._block[begin : begin + wanted]
+
+    def readinto(self, buffer: object) -> int:
+        """Fill a buffer."""
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]  # whatever has the buffer protocol
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)

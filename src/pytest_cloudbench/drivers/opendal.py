@@ -1,0 +1,300 @@
+"""Driver for the services that OpenDAL's client in Rust knows: a contrast to each provider's own SDK.
+
+What may live here: everything that is specific to OpenDAL as a client, in this order: imports, capabilities, error
+table, connect, required verbs, optional verbs.
+
+Contents are handed over whole, up and down: memory is not flat, and a first byte says nothing. The library sends
+nothing again unless it is told to; how many requests it sends is not known. It drops white space at the ends of a path,
+which would be another file's: such paths are refused. Its services differ in what a folder is, so files alone are
+offered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any, ClassVar
+
+from pytest_cloudbench import redact
+from pytest_cloudbench.drivers.base import CredentialSet, check_params, timeout_of, usable_credentials
+from pytest_cloudbench.model import (
+    Capabilities,
+    CloudError,
+    Content,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    ProviderSpec,
+    SpecError,
+    Verb,
+    did_you_mean,
+)
+
+__all__ = ["OpendalDriver"]
+
+# --- capabilities ---------------------------------------------------------------------------------
+
+_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE})
+
+# Not every service copies or renames: a connected driver declares what its own does.
+_CAPABILITIES = Capabilities(
+    digest=None,
+    verbs=_VERBS | {Verb.COPY, Verb.MOVE},
+    ranges=True,
+    streams=False,
+    folders=False,
+    lists_by_prefix=True,
+    deletes_missing=True,
+    via="opendal, a client in Rust that takes and gives whole contents; no retry layer",
+)
+
+_DETAIL_CHARACTERS = 300
+
+# API to the library's service, and to its settings: ``{url}``, ``{target}``, or a credential's name in braces.
+_SERVICES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "azure": ("azblob", {"container": "{target}", "endpoint": "{url}", "account_name": "{account}",
+                         "account_key": "{account_key}"}),
+    "s3": ("s3", {"bucket": "{target}", "endpoint": "{url}", "region": "us-east-1", "disable_config_load": "true",
+                  "access_key_id": "{access_key_id}", "secret_access_key": "{secret_access_key}"}),
+    "webdav": ("webdav", {"endpoint": "{url}", "username": "{user}", "password": "{password}"}),
+}  # fmt: skip
+
+_SECRET = re.compile("key|secret|token|password|credential")
+
+# --- error table ----------------------------------------------------------------------------------
+
+_NAME_KINDS: Mapping[str, ErrorKind] = {
+    "NotFound": ErrorKind.NOT_FOUND,
+    "PermissionDenied": ErrorKind.AUTH,
+    "IsADirectory": ErrorKind.CONFLICT,
+    "NotADirectory": ErrorKind.CONFLICT,
+    "AlreadyExists": ErrorKind.CONFLICT,
+    "IsSameFile": ErrorKind.CONFLICT,
+    "ConditionNotMatch": ErrorKind.CONFLICT,
+    "Conflict": ErrorKind.CONFLICT,
+    "RateLimited": ErrorKind.THROTTLED,
+    "RangeNotSatisfied": ErrorKind.INVALID,
+    "ConfigInvalid": ErrorKind.INVALID,
+    "Unsupported": ErrorKind.INVALID,
+}
+_STATUS_KINDS: Mapping[int, ErrorKind] = {
+    401: ErrorKind.AUTH,
+    403: ErrorKind.AUTH,
+    404: ErrorKind.NOT_FOUND,
+    405: ErrorKind.CONFLICT,
+    409: ErrorKind.CONFLICT,
+    412: ErrorKind.CONFLICT,
+    423: ErrorKind.CONFLICT,
+    429: ErrorKind.THROTTLED,
+    507: ErrorKind.QUOTA,
+}
+_STATUS = re.compile(r"status: (\d{3})")
+_WAIT = re.compile(r'"retry-after": "(\d+)"', re.IGNORECASE)
+_NO_ANSWER = re.compile(
+    r"error sending request|send http request|timeout|connection (?:closed|reset|refused)|end of file|"
+    r"reader got too little|broken pipe|operation timed out|incomplete|body from connection",
+    re.IGNORECASE,
+)
+
+
+def _kind_of(error: Exception, words: str) -> ErrorKind:
+    if found := _STATUS.search(words):
+        number = int(found[1])
+        if number >= 400:
+            return _STATUS_KINDS.get(number, ErrorKind.INVALID if number < 500 else ErrorKind.SERVER)
+    if kind := _NAME_KINDS.get(type(error).__name__):
+        return kind
+    return ErrorKind.NETWORK if _NO_ANSWER.search(words) else ErrorKind.SERVER
+
+
+# --- connect --------------------------------------------------------------------------------------
+
+
+class OpendalDriver:
+    """One operator, which is made for many threads."""
+
+    capabilities: Capabilities = _CAPABILITIES
+    apis: ClassVar[frozenset[str]] = frozenset(_SERVICES)
+    credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
+        # In the words of its services, of which each takes some; a service may also need none, or know where they are.
+        CredentialSet(
+            (),
+            ("access_key_id", "secret_access_key", "session_token", "account_name", "account_key", "sas_token",
+             "credential", "token", "access_token", "refresh_token", "client_id", "client_secret", "username",
+             "password", "application_key_id", "application_key"),
+            public=("username", "account_name"),
+        ),
+    )  # fmt: skip
+
+    def __init__(self, service: str, settings: Mapping[str, str], timeout_s: float) -> None:
+        import opendal
+
+        layers = import_module("opendal.layers")
+        operator = opendal.Operator(service, **settings)
+        self._operator = operator.layer(layers.TimeoutLayer(timeout_s, timeout_s))
+        self._errors = tuple(
+            each for each in vars(opendal.exceptions).values() if isinstance(each, type) and issubclass(each, Exception)
+        )
+        can = self._operator.capability()
+        extra = {verb for verb, offered in ((Verb.COPY, can.copy), (Verb.MOVE, can.rename)) if offered}
+        self.capabilities = replace(_CAPABILITIES, verbs=_VERBS | extra, server_side_copy=Verb.COPY in extra)
+
+    @classmethod
+    def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> OpendalDriver:
+        """Returns the driver for ``opendal:SERVICE?FIELD=VALUE&...``, with the service's settings. Nothing is sent."""
+        timeout_s = timeout_of(spec)
+        if endpoint is not None:
+            check_params(spec, {"timeout_s"})
+            service, settings = _settings(spec, endpoint)
+        else:
+            service = spec.target
+            own = {"timeout_s", "token_env"}
+            if not service:
+                check_params(spec, own)
+                raise SpecError(f"provider {spec.text!r}: expected opendal:SERVICE?FIELD=VALUE, such as opendal:memory")
+            check_params(spec, {*own, *_fields(spec)})
+            given = {name: value for name, value in spec.params.items() if name not in own}
+            settings = {**usable_credentials(spec.scheme, cls.credential_sets, credentials), **given}
+        redact.learn(value for name, value in settings.items() if _SECRET.search(name))
+        try:
+            return cls(service, settings, timeout_s)
+        except Exception as error:  # the library's errors have no common class
+            told = redact.clean(str(error).partition("\n")[0])
+            raise SpecError(f"provider {redact.clean(spec.text)!r}: {told}") from error
+
+    def versions(self) -> Mapping[str, str]:
+        """Returns the library, and what is switched off in it."""
+        return {"opendal": version("opendal"), "opendal.retries": "off"}
+
+    def close(self) -> None:
+        """The library closes its connections when nobody uses them."""
+
+    def _remote(self, verb: str, path: str) -> str:
+        parts = [part for part in path.split("/") if part]
+        if not path.startswith("/") or any(part in {".", ".."} for part in parts) or "\0" in path:
+            raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
+        remote = "/".join(parts)
+        if remote != remote.strip():
+            raise CloudError(ErrorKind.INVALID, verb, path, detail="no path may begin or end with white space here")
+        try:
+            remote.encode()
+        except UnicodeEncodeError as error:
+            raise CloudError(ErrorKind.INVALID, verb, path, detail="not a file name") from error
+        return remote
+
+    def _file(self, verb: str, path: str) -> str:
+        if remote := self._remote(verb, path):
+            return remote
+        raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME")
+
+    @contextmanager
+    def _calling(self, verb: str, path: str) -> Iterator[Any]:
+        """Yields the operator; turns every error into CloudError."""
+        try:
+            yield self._operator
+        except self._errors as error:
+            words = str(error)
+            wait = _WAIT.search(words)
+            redact.clean_error(error)
+            detail = redact.clean(" ".join(words.split()))[:_DETAIL_CHARACTERS]
+            kind = _kind_of(error, words)
+            raise CloudError(kind, verb, path, retry_after_s=float(wait[1]) if wait else None, detail=detail) from error
+
+    # --- required verbs ---------------------------------------------------------------------------
+
+    def put(self, path: str, content: Content) -> Entry:
+        """Upload a content that is in memory as a whole."""
+        remote = self._file("put", path)
+        data = content.read(0, content.size_bytes)
+        with self._calling("put", path) as operator:
+            operator.write(remote, data)
+        return Entry(path, size_bytes=len(data))
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """Yields the file's bytes from ``offset`` in one piece, once all are there."""
+        remote = self._file("get", path)
+        with self._calling("get", path) as operator:
+            data = operator.read(remote, offset=offset) if offset else operator.read(remote)
+        yield bytes(data)
+
+    def stat(self, path: str) -> Entry:
+        """Returns what the service knows about one path."""
+        remote = self._remote("stat", path)
+        if not remote:
+            return Entry("/", is_folder=True)
+        with self._calling("stat", path) as operator:
+            return _entry(path, operator.stat(remote))
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        """Yields all files below ``folder``."""
+        remote = self._remote("list", folder)
+        try:
+            with self._calling("list", folder) as operator:
+                for found in operator.scan(f"{remote}/" if remote else "/"):
+                    entry = _entry(f"/{found.path}", found.metadata)
+                    if not entry.is_folder:
+                        yield entry
+        except CloudError as error:
+            if error.kind is not ErrorKind.NOT_FOUND:
+                raise
+
+    def delete(self, path: str) -> None:
+        """Remove a file; if there is none, all files whose paths begin with this one. What is gone is no error."""
+        remote = self._file("delete", path)
+        with self._calling("delete", path) as operator:
+            if operator.exists(remote) and operator.stat(remote).is_file:
+                operator.delete(remote)
+            else:
+                operator.remove_all(f"{remote}/")
+
+    def mkdir(self, path: str) -> None:
+        """Does nothing: a put creates the folders that a service wants."""
+        self._remote("mkdir", path)
+
+    # --- optional verbs ---------------------------------------------------------------------------
+
+    def copy(self, source: str, target: str) -> Entry:
+        """Copy a file; the service does it."""
+        old, new = self._file("copy", source), self._file("copy", target)
+        with self._calling("copy", source) as operator:
+            operator.copy(old, new)
+            return _entry(target, operator.stat(new))
+
+    def move(self, source: str, target: str) -> Entry:
+        """Rename a file."""
+        old, new = self._file("move", source), self._file("move", target)
+        with self._calling("move", source) as operator:
+            operator.rename(old, new)
+            return _entry(target, operator.stat(new))
+
+
+def _entry(path: str, told: Any) -> Entry:
+    return Entry(path, is_folder=True) if told.is_dir else Entry(path, size_bytes=int(told.content_length))
+
+
+def _fields(spec: ProviderSpec) -> frozenset[str]:
+    """Returns the settings of a service. Raises SpecError for one that the library does not know."""
+    known = {
+        name.removesuffix("Config").lower(): value.__annotations__
+        for name, value in vars(import_module("opendal.config")).items()
+        if name.endswith("Config") and name != "ServiceConfig"
+    }
+    service = spec.target.replace("-", "").lower()
+    if service not in known:
+        expected = f"expected one of {', '.join(sorted(known))}{did_you_mean(service, known)}"
+        raise SpecError(f"provider {spec.text!r}: the library has no service of this name; {expected}")
+    return frozenset(known[service]) - {"scheme"}
+
+
+def _settings(spec: ProviderSpec, endpoint: Endpoint) -> tuple[str, dict[str, str]]:
+    """Returns the service, and the settings that lead to what stands in for the provider."""
+    service, told = _SERVICES[endpoint.api]
+    given = {**endpoint.credentials, "url": endpoint.url.rstrip("/"), "target": spec.target}
+    filled = {
+        name: re.sub(r"\{(\w+)\}", lambda match: given.get(match[1], ""), template) for name, template in told.items()
+    }
+    return service, {name: value for name, value in filled.items() if value}

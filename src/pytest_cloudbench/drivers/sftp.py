@@ -1,0 +1,476 @@
+"""Driver for SFTP servers with paramiko.
+
+What may live here: everything that is specific to SFTP as a client, in this order: imports, capabilities, error table,
+pipelining, connect, required verbs, optional verbs.
+
+What the library does on its own, and how this driver handles it:
+
+- Eight threads on one of its clients hang: an operation has a connection to itself while it lasts, from a pool. There
+  are as many connections as operations at a time, and the first one on each includes its handshake.
+- Its pipelined writes drop the last refusals, and its prefetch leaves a thread behind when a download is left: both are
+  replaced by a window of requests over its own messages.
+- It sends nothing again. Keys of an agent or of the home folder are not tried; host keys are always checked.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+from threading import local
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+from pytest_cloudbench import opening, redact
+from pytest_cloudbench.drivers.base import CredentialSet, check_params, timeout_of, usable_credentials
+from pytest_cloudbench.model import (
+    KIB,
+    Capabilities,
+    CloudError,
+    Conflict,
+    Content,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    ProviderSpec,
+    SpecError,
+    Verb,
+    chunks,
+)
+
+__all__ = ["SftpDriver"]
+
+# --- capabilities ---------------------------------------------------------------------------------
+
+_CAPABILITIES = Capabilities(
+    digest=None,
+    verbs=frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.MOVE}),
+    ranges=True,
+    conflicts=frozenset({Conflict.PUT_ON_FOLDER, Conflict.PUT_BELOW_FILE, Conflict.GET_FOLDER, Conflict.MKDIR_ON_FILE}),
+    moves_folders=True,
+    # Open, read or write a piece, close: SFTP's requests, of which many are on their way at a time.
+    requests={Verb.PUT: 2, Verb.GET: 3, Verb.STAT: 1, Verb.LIST: 3, Verb.DELETE: 1, Verb.MOVE: 2},
+    via="paramiko; one connection for each operation at a time; sends nothing again",
+)
+
+_TIMEOUT_S = 100.0
+_PORT = 22
+# What every server takes, and how many of them are on their way.
+_PIECE_BYTES = 32 * KIB
+_WINDOW_PIECES = 64
+_DETAIL_CHARACTERS = 300
+
+# --- error table ----------------------------------------------------------------------------------
+
+_ERRNO_KINDS: Mapping[int | None, ErrorKind] = {errno.ENOENT: ErrorKind.NOT_FOUND, errno.EACCES: ErrorKind.AUTH}
+
+# Version 3 of the protocol has one status for all other failures: only its words differ, and not on each server.
+_WORD_KINDS: Mapping[str, ErrorKind] = {
+    "no space": ErrorKind.QUOTA,
+    "quota": ErrorKind.QUOTA,
+    "too long": ErrorKind.INVALID,
+    "not a directory": ErrorKind.CONFLICT,
+    "is a directory": ErrorKind.CONFLICT,
+    "not empty": ErrorKind.CONFLICT,
+    "exist": ErrorKind.CONFLICT,
+}
+
+
+class _Untrusted(Exception):
+    """The server's host key is not one that is known."""
+
+
+class _Sent(local):
+    """How many requests a thread has sent."""
+
+    requests = 0
+
+
+# --- pipelining -----------------------------------------------------------------------------------
+
+
+class _Window:
+    """Requests on their way, and their answers, which come in any order."""
+
+    def __init__(self, sftp: Any) -> None:
+        self._sftp, self._answers = sftp, dict[int, tuple[int, Any]]()
+        self.waiting: deque[tuple[int, int, int]] = deque()
+
+    def _async_response(self, kind: int, message: Any, number: int) -> None:
+        """The library hands answers over by this name."""
+        self._answers[number] = (kind, message)
+
+    def send(self, kind: int, handle: bytes, offset: int, length: int, *data: Any) -> None:
+        """Send one request about a piece of a file."""
+        from paramiko.sftp import int64
+
+        number = self._sftp._async_request(self, kind, handle, int64(offset), *(data or (length,)))
+        self.waiting.append((number, offset, length))
+
+    def oldest(self) -> tuple[int, Any, int, int]:
+        """Waits for the answer to the oldest request; returns it, with offset and length of the piece."""
+        from paramiko.sftp import CMD_STATUS
+
+        number, offset, length = self.waiting.popleft()
+        while number not in self._answers:
+            self._sftp._read_response()
+        kind, message = self._answers.pop(number)
+        if kind == CMD_STATUS:
+            self._sftp._convert_status(message)
+        return kind, message, offset, length
+
+
+class _Connection:
+    """One SSH connection with one SFTP channel."""
+
+    def __init__(self, client: Any, sent: _Sent, timeout_s: float) -> None:
+        self.client, self.sftp = client, client.open_sftp()
+        self.sftp.get_channel().settimeout(timeout_s)
+        send = self.sftp._async_request
+
+        def counted(*args: Any) -> Any:
+            sent.requests += 1
+            return send(*args)
+
+        self.sftp._async_request = counted
+
+    def is_open(self) -> bool:
+        """Returns whether it can be used."""
+        channel, transport = self.sftp.get_channel(), self.client.get_transport()
+        return transport is not None and transport.is_active() and not channel.closed
+
+    def finish(self, file: Any) -> None:
+        """Close a file. The library would ignore what the server says to that."""
+        from paramiko.sftp import CMD_CLOSE
+
+        file._closed = True
+        self.sftp._request(CMD_CLOSE, file.handle)
+
+    def close(self) -> None:
+        """Close it; one that is broken already is no error."""
+        with suppress(Exception):
+            self.client.close()
+
+
+# --- connect --------------------------------------------------------------------------------------
+
+
+class SftpDriver:
+    """A pool of connections. Each serves one thread at a time."""
+
+    capabilities: ClassVar[Capabilities] = _CAPABILITIES
+    credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
+        CredentialSet(("user", "password"), ("known_hosts",), public=("user", "known_hosts")),
+        CredentialSet(("user", "key_file"), ("passphrase",), public=("user", "key_file")),
+    )
+
+    def __init__(self, host: str, port: int, base: str, open_client: Callable[[], Any], timeout_s: float) -> None:
+        import paramiko
+
+        self._base, self._open_client, self._timeout_s = base, open_client, timeout_s
+        self._called = f"{host}:{port}"
+        self._idle: deque[_Connection] = deque()
+        self._sent = _Sent()
+        self._refused = (paramiko.AuthenticationException, paramiko.BadHostKeyException, _Untrusted)
+        self._broken = (paramiko.SSHException, EOFError, TimeoutError)
+
+    @classmethod
+    def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> SftpDriver:
+        """Returns the driver for ``sftp://HOST[:PORT]/PATH``; ``/~/PATH`` is below the home folder. Nothing is sent.
+
+        ``?known_hosts=FILE`` names another file than ``~/.ssh/known_hosts``; ``?host_key=SHA256:...`` is the only key
+        that is accepted.
+        """
+        check_params(spec, {"host_key", "known_hosts", "timeout_s", "token_env"})
+        host, port, base = _place(spec, endpoint.url if endpoint else f"sftp://{spec.target}")
+        given = endpoint.credentials if endpoint else credentials
+        secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        host_key = spec.params.get("host_key", "").replace(" ", "+")  # what a spec makes of it
+        known = secrets.get("known_hosts") or spec.params.get("known_hosts") or "~/.ssh/known_hosts"
+        if host_key and not host_key.startswith("SHA256:"):
+            raise SpecError(f"provider {spec.text!r}: host_key is SHA256:... as ssh-keygen -l prints it")
+        known_hosts = "" if host_key else str(Path(known).expanduser())
+        for name in filter(None, (known_hosts, secrets.get("key_file"))):
+            try:
+                opening.read_file(Path(name).expanduser())
+            except (OSError, ValueError) as error:
+                why = getattr(error, "strerror", None) or error
+                told = "; or give ?host_key=SHA256:..." if name == known_hosts else ""
+                raise SpecError(f"provider {spec.text!r}: {name} cannot be read ({why}){told}") from error
+        timeout_s = timeout_of(spec, _TIMEOUT_S)
+        return cls(host, port, base, lambda: _opened(host, port, secrets, known_hosts, host_key, timeout_s), timeout_s)
+
+    def versions(self) -> Mapping[str, str]:
+        """Returns the libraries, and what is switched off in them."""
+        return {name: version(name) for name in ("paramiko", "cryptography")} | {
+            "paramiko.retries": "has none",
+            "paramiko.compression": "off",
+        }
+
+    def close(self) -> None:
+        """Close all connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def requests(self) -> int:
+        """Returns how many SFTP requests this thread has sent so far."""
+        return self._sent.requests
+
+    def _remote(self, verb: str, path: str) -> str:
+        parts = [part for part in path.split("/") if part]
+        if not path.startswith("/") or any(part in {".", ".."} for part in parts) or "\0" in path:
+            raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
+        try:
+            "".join(parts).encode()
+        except UnicodeEncodeError as error:
+            raise CloudError(ErrorKind.INVALID, verb, path, detail="not a file name") from error
+        return "/".join([self._base, *parts]) if self._base != "." else "/".join([".", *parts])
+
+    @contextmanager
+    def _calling(self, verb: str, path: str) -> Iterator[_Connection]:
+        """Yields a connection for this thread alone; turns every error into CloudError.
+
+        A connection with answers still on their way, because a caller left in the middle, is not used again.
+        """
+        connection: _Connection | None = None
+        is_whole = False
+        try:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = _Connection(self._open_client(), self._sent, self._timeout_s)
+            yield connection
+            is_whole = True
+        except CloudError:
+            is_whole = True
+            raise
+        except Exception as error:
+            kind, detail = self._why(error, connection)
+            is_whole = kind is not ErrorKind.NETWORK
+            redact.clean_error(error)
+            raise CloudError(kind, verb, path, detail=redact.clean(detail)[:_DETAIL_CHARACTERS]) from error
+        finally:
+            if connection is not None and is_whole and connection.is_open() and not connection.sftp._expecting:
+                self._idle.append(connection)
+            elif connection is not None:
+                connection.close()
+
+    def _why(self, error: Exception, connection: _Connection | None) -> tuple[ErrorKind, str]:
+        words = str(error) or type(error).__name__
+        if isinstance(error, self._refused):
+            return ErrorKind.AUTH, words
+        if isinstance(error, UnicodeDecodeError):
+            return ErrorKind.SERVER, "a name that is not UTF-8"
+        is_lost = connection is None or not connection.is_open()
+        if isinstance(error, self._broken) or (is_lost and isinstance(error, OSError)):
+            return ErrorKind.NETWORK, words
+        if isinstance(error, OSError):
+            said = words.lower()
+            known = [kind for word, kind in _WORD_KINDS.items() if word in said]
+            return _ERRNO_KINDS.get(error.errno) or (known[0] if known else ErrorKind.SERVER), error.strerror or words
+        raise error  # a mistake in this file, and not the server's
+
+    def _is_folder(self, connection: _Connection, remote: str) -> bool:
+        """Returns whether a folder was in the way of what failed."""
+        try:
+            return S_ISDIR(connection.sftp.stat(remote).st_mode or 0)
+        except OSError:
+            return False
+
+    def _make(self, connection: _Connection, verb: str, remote: str) -> None:
+        """Create a folder, and those above it, from below: usually those are there."""
+        try:
+            connection.sftp.mkdir(remote)
+        except OSError as error:
+            if not connection.is_open():
+                raise
+            parent = remote.rpartition("/")[0]
+            if error.errno == errno.ENOENT and parent:
+                self._make(connection, verb, parent)
+                with suppress(OSError):  # another thread may have been faster
+                    connection.sftp.mkdir(remote)
+            if not self._is_folder(connection, remote):
+                detail = "no folder can be where a file is"
+                raise CloudError(ErrorKind.CONFLICT, verb, remote, detail=detail) from error
+
+    def _opened(self, connection: _Connection, verb: str, path: str, remote: str, mode: str) -> Any:
+        """Open a file; to write one, its folder is created if it is missing."""
+        try:
+            try:
+                return connection.sftp.open(remote, mode)
+            except OSError as error:
+                parent = remote.rpartition("/")[0]
+                if error.errno != errno.ENOENT or mode != "wb" or not parent:
+                    raise
+                self._make(connection, verb, parent)
+                return connection.sftp.open(remote, mode)
+        except OSError as error:
+            if error.errno != errno.ENOENT and connection.is_open() and self._is_folder(connection, remote):
+                raise CloudError(ErrorKind.CONFLICT, verb, path, detail="it is a folder") from error
+            raise
+
+    # --- required verbs ---------------------------------------------------------------------------
+
+    def put(self, path: str, content: Content) -> Entry:
+        """Write straight to the target; each write's answer is read, and the answer to closing it."""
+        from paramiko.sftp import CMD_WRITE
+
+        remote = self._remote("put", path)
+        with self._calling("put", path) as connection:
+            file = self._opened(connection, "put", path, remote, "wb")
+            window, offset = _Window(connection.sftp), 0
+            for piece in chunks(content, _PIECE_BYTES):
+                if len(window.waiting) == _WINDOW_PIECES:
+                    window.oldest()
+                window.send(CMD_WRITE, file.handle, offset, len(piece), piece)
+                offset += len(piece)
+            while window.waiting:
+                window.oldest()
+            connection.finish(file)
+        return Entry(path, size_bytes=content.size_bytes)
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """Yields the file's bytes from ``offset``; opens it when the first piece is asked for."""
+        from paramiko.sftp import CMD_DATA, CMD_READ, SFTPError
+
+        remote = self._remote("get", path)
+        with self._calling("get", path) as connection:
+            file = self._opened(connection, "get", path, remote, "rb")
+            status = file.stat()
+            if S_ISDIR(status.st_mode or 0):
+                raise CloudError(ErrorKind.CONFLICT, "get", path, detail="it is a folder")
+            window, at, end = _Window(connection.sftp), offset, status.st_size or 0
+            while at < end or window.waiting:
+                while at < end and len(window.waiting) < _WINDOW_PIECES:
+                    length = min(_PIECE_BYTES, end - at)
+                    window.send(CMD_READ, file.handle, at, length)
+                    at += length
+                kind, message, begin, length = window.oldest()
+                if kind != CMD_DATA:
+                    raise SFTPError("expected data")
+                data = message.get_string()
+                if not data:
+                    raise SFTPError("no data before the end")
+                if len(data) < length:  # the rest comes next
+                    window.send(CMD_READ, file.handle, begin + len(data), length - len(data))
+                    window.waiting.rotate(1)
+                yield data
+            connection.finish(file)
+
+    def stat(self, path: str) -> Entry:
+        """Returns what the server knows about one path."""
+        remote = self._remote("stat", path)
+        with self._calling("stat", path) as connection:
+            return _entry(path, connection.sftp.stat(remote))
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        """Yields everything below ``folder``; omits what is neither file nor folder."""
+        remote = self._remote("list", folder)
+        with self._calling("list", folder) as connection:
+            found = connection.sftp.listdir_attr(remote)
+        for each in sorted(found, key=lambda each: str(each.filename)):
+            if S_ISDIR(each.st_mode or 0) or S_ISREG(each.st_mode or 0):
+                entry = _entry(f"{folder.rstrip('/')}/{each.filename}", each)
+                yield entry
+                if entry.is_folder:
+                    yield from self.list(entry.path)
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a folder with all its contents. The folder that the spec names stays."""
+        remote = self._remote("delete", path)
+        if not path.strip("/"):
+            raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root is not deleted")
+        with self._calling("delete", path) as connection:
+            try:
+                connection.sftp.remove(remote)
+            except OSError as error:
+                is_gone = error.errno == errno.ENOENT or not connection.is_open()
+                if is_gone or not S_ISDIR(connection.sftp.lstat(remote).st_mode or 0):
+                    raise
+                _remove_tree(connection.sftp, remote)
+
+    def mkdir(self, path: str) -> None:
+        """Create a folder and its parents; no error if it exists."""
+        remote = self._remote("mkdir", path)
+        if path.strip("/"):
+            with self._calling("mkdir", path) as connection:
+                self._make(connection, "mkdir", remote)
+
+    # --- optional verbs ---------------------------------------------------------------------------
+
+    def move(self, source: str, target: str) -> Entry:
+        """Rename a file or folder; some servers replace an existing target, others refuse."""
+        old, new = self._remote("move", source), self._remote("move", target)
+        with self._calling("move", source) as connection:
+            try:
+                connection.sftp.rename(old, new)
+            except OSError as error:
+                if error.errno != errno.ENOENT or not connection.is_open():
+                    raise
+                connection.sftp.lstat(old)  # what is not there leaves no new folder behind
+                self._make(connection, "move", new.rpartition("/")[0])
+                connection.sftp.rename(old, new)
+            return _entry(target, connection.sftp.stat(new))
+
+
+def _entry(path: str, status: Any) -> Entry:
+    if S_ISDIR(status.st_mode or 0):
+        return Entry(path, is_folder=True)
+    return Entry(path, size_bytes=int(status.st_size or 0))
+
+
+def _remove_tree(sftp: Any, remote: str) -> None:
+    for each in sftp.listdir_attr(remote):
+        below = f"{remote}/{each.filename}"
+        if S_ISDIR(each.st_mode or 0):
+            _remove_tree(sftp, below)
+        else:
+            sftp.remove(below)
+    sftp.rmdir(remote)
+
+
+def _place(spec: ProviderSpec, url: str) -> tuple[str, int, str]:
+    """Returns host, port and base folder: empty for the root, ``.`` for the home folder."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or _PORT
+    except ValueError:
+        host, port = "", _PORT
+    if not host or parts.username is not None or parts.fragment:
+        expected = "sftp://HOST[:PORT]/PATH, without user and password: these are credentials"
+        raise SpecError(f"provider {spec.text!r}: expected {expected}")
+    path = unquote(parts.path).rstrip("/")
+    if path == "/~" or path.startswith("/~/"):
+        return host, port, f".{path[2:]}"
+    return host, port, path
+
+
+def _opened(host: str, port: int, secrets: Mapping[str, str], known_hosts: str, host_key: str, timeout_s: float) -> Any:
+    """Connect and authenticate. Raises paramiko's errors, OSError and _Untrusted."""
+    import paramiko
+
+    class Known:
+        def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+            if key.fingerprint != host_key:
+                raise _Untrusted(f"{hostname} has the unknown host key {key.fingerprint} ({key.get_name()})")
+
+    client = paramiko.SSHClient()
+    client.set_missing_host_key_policy(Known())
+    if known_hosts:
+        client.load_system_host_keys(known_hosts)
+    key_file = secrets.get("key_file")
+    try:
+        client.connect(
+            host, port, secrets["user"], secrets.get("password"), passphrase=secrets.get("passphrase"),
+            key_filename=str(Path(key_file).expanduser()) if key_file else None,
+            timeout=timeout_s, banner_timeout=timeout_s, auth_timeout=timeout_s, channel_timeout=timeout_s,
+            allow_agent=False, look_for_keys=False,
+        )  # fmt: skip
+    except BaseException:
+        client.close()
+        raise
+    return client

@@ -1,0 +1,195 @@
+"""A thin HTTP client, for drivers whose provider has no SDK that could be used, or whose SDK is to be compared with.
+
+What may live here: one request as one attempt on pooled connections, its errors as CloudError, and OAuth's refresh.
+httpx follows no redirect here, keeps no cookie and sends nothing again.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock, local
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench import redact
+from pytest_cloudbench.drivers.base import kind_of_status, seconds_of
+from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["TIMEOUT_S", "Bearer", "Reason", "WebClient"]
+
+TIMEOUT_S = 100.0
+"""For each single step: connecting, sending a piece, waiting for the next bytes of an answer."""
+_CONNECTIONS = 256
+_DETAIL_CHARACTERS = 300
+_EARLY_S = 60.0
+
+Reason = Callable[[int, bytes], tuple[ErrorKind | None, str]]
+"""A refusal's status and body to its kind, if the words tell (None: the status decides), and to the words."""
+
+
+class WebClient:
+    """A pool of kept-alive connections, shared by all threads.
+
+    Args:
+        endpoint: the service that stands in for the provider; its CA alone is trusted, and no proxy carries its
+            traffic. None: the real provider, with the proxies and CAs of the environment, as for an application.
+        reason: reads the provider's own words.
+        timeout_s: how long each single step may take, see ``timeout_of``.
+    """
+
+    def __init__(self, endpoint: Endpoint | None, reason: Reason, timeout_s: float = TIMEOUT_S) -> None:
+        import httpx
+
+        verify: ssl.SSLContext | bool = True
+        if endpoint is not None and endpoint.ca_file:
+            verify = ssl.create_default_context(cafile=endpoint.ca_file)
+        limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
+        self._reason, self._sent = reason, _Sent()
+        self._client = httpx.Client(
+            verify=verify, trust_env=endpoint is None, timeout=timeout_s, limits=limits,
+            event_hooks={"request": [self._sent.count]}, headers={"user-agent": "pytest-cloudbench"},
+        )  # fmt: skip
+        self._unsendable = (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeError)
+        self._failed = (httpx.HTTPError, httpx.StreamError, ssl.SSLError, OSError)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    def requests(self) -> int:
+        """Returns how many requests the calling thread has sent."""
+        return self._sent.requests
+
+    @contextmanager
+    def stream(
+        self,
+        verb: str,
+        path: str,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | Iterable[bytes] | None = None,
+        accept: Iterable[int] = (),
+    ) -> Iterator[httpx.Response]:
+        """Send one request, and yield its answer with the body unread.
+
+        Args:
+            verb: the operation, for errors.
+            path: what it is about, for errors.
+            method: the HTTP method.
+            url: the whole address.
+            headers: besides httpx's own.
+            content: the body; where it comes in pieces, a ``content-length`` header says how long it is.
+            accept: statuses that are an answer and no refusal, besides 2xx.
+
+        Raises CloudError, and nothing else, also while the caller reads.
+        """
+        with self._errors_of(verb, path):
+            request = self._client.build_request(method, url, headers=headers, content=content)
+            response = self._client.send(request, stream=True)
+            try:
+                if not response.is_success and response.status_code not in accept:
+                    raise self._refusal(verb, path, response)
+                yield response
+            finally:
+                response.close()
+
+    def send(self, verb: str, path: str, method: str, url: str, **options: Any) -> httpx.Response:
+        """Send one request, and return its answer with the body read. For arguments and errors see ``stream``."""
+        with self.stream(verb, path, method, url, **options) as response:
+            response.read()
+            return response
+
+    def send_json(self, verb: str, path: str, method: str, url: str, **options: Any) -> Any:
+        """Send one request; returns what its answer's JSON says. For arguments and errors see ``stream``."""
+        response = self.send(verb, path, method, url, **options)
+        with self._errors_of(verb, path):
+            return response.json()
+
+    @contextmanager
+    def _errors_of(self, verb: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except CloudError:
+            raise
+        except self._unsendable as error:
+            raise CloudError(ErrorKind.INVALID, verb, path, detail=redact.clean(str(error))) from error
+        except self._failed as error:
+            told = redact.clean(str(error))[:_DETAIL_CHARACTERS] or type(error).__name__
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=told) from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
+
+    def _refusal(self, verb: str, path: str, response: httpx.Response) -> CloudError:
+        response.read()
+        status = response.status_code
+        try:
+            kind, words = self._reason(status, response.content)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            kind, words = None, response.content.decode(errors="replace")
+        if kind is None:
+            kind = kind_of_status(status)
+        retry_after_s = seconds_of(response.headers.get("retry-after"))
+        detail = redact.clean(f"{status} {words}".strip())[:_DETAIL_CHARACTERS]
+        error = CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail)
+        error.__cause__ = _Refused(status)
+        return error
+
+
+class _Refused(Exception):
+    """An answer that is no success: the cause of the CloudError that leaves."""
+
+
+class _Sent(local):
+    """How many requests a thread has sent."""
+
+    requests = 0
+
+    def count(self, _request: object) -> None:
+        """A request hook of httpx."""
+        self.requests += 1
+
+
+class Bearer:
+    """An access token, or one that is refreshed (OAuth 2.0, RFC 6749, section 6) before it ends.
+
+    Args:
+        client: sends the refresh.
+        secrets: ``access_token``, or ``refresh_token`` and what the provider's token route wants with it.
+        url: the token route.
+        form: returns the body of the refresh.
+    """
+
+    def __init__(self, client: WebClient, secrets: Mapping[str, str], url: str, form: Callable[[], bytes]) -> None:
+        self._client, self._url, self._form = client, url, form
+        self._lock = Lock()
+        self._token, self._until_s = secrets.get("access_token", ""), float("inf")
+        if "refresh_token" in secrets:
+            self._until_s = float("-inf")
+
+    def header(self) -> str:
+        """Returns the value of ``Authorization``; refreshes the token first if it is about to end.
+
+        Raises CloudError.
+        """
+        if time.monotonic() >= self._until_s:
+            with self._lock:
+                if time.monotonic() >= self._until_s:  # another thread may have done it
+                    self._refresh()
+        return f"Bearer {self._token}"
+
+    def _refresh(self) -> None:
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        answer = self._client.send_json("connect", "/", "POST", self._url, headers=headers, content=self._form())
+        try:
+            token, lasts_s = str(answer["access_token"]), float(answer.get("expires_in", 3600))
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise CloudError(ErrorKind.AUTH, "connect", "/", detail="the answer has no access token") from error
+        redact.learn([token])
+        self._token, self._until_s = token, time.monotonic() + max(1.0, lasts_s - _EARLY_S)

@@ -1,0 +1,142 @@
+"""The account, its space, and what Box says of tokens.
+
+What may live here: ``users``, and the words of the OAuth routes, which ``emulators.oauth`` serves. A refresh token
+works once, as Box's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_cloudbench.emulators.box.answers import BoxError, answer_json, timestamp
+from pytest_cloudbench.emulators.box.items import USER, chosen, query_of
+from pytest_cloudbench.emulators.box.state import USER_ID, BoxFunction, BoxState
+from pytest_cloudbench.emulators.box.uploads import MAX_UPLOAD_BYTES
+from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal
+from pytest_cloudbench.emulators.skin import Answer, Call, Kind
+
+__all__ = ["DIALECT", "FUNCTIONS"]
+
+_UNLIMITED_BYTES = 10**15
+"""What an account with unlimited space says that it may hold."""
+
+_JWT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+_PROOFS = {
+    "refresh_token": "refresh_token",
+    "authorization_code": "code",
+    "client_credentials": "box_subject_id",
+    _JWT: "assertion",
+    _EXCHANGE: "subject_token",
+}
+
+_WRONG = {
+    "refresh_token": "Invalid refresh token",
+    "authorization_code": "Auth code doesn't exist or is invalid for the client",
+    "client_credentials": "Grant credentials are invalid",
+    _JWT: "Please check the 'sub' claim.",
+    _EXCHANGE: "Invalid subject_token",
+}
+_SAYS = {
+    "invalid_client": ("invalid_client", "The client credentials are invalid"),
+    "unsupported_grant_type": ("invalid_request", "Invalid grant_type parameter or parameter missing"),
+    "redirect_uri_mismatch": ("redirect_uri_mismatch", "The redirect URI did not match the one of the application"),
+}
+
+
+def _refused(error: str, form: Mapping[str, str]) -> Answer:
+    if error == "invalid_grant":
+        told = error, _WRONG.get(form.get("grant_type", ""), error)
+    else:
+        told = _SAYS.get(error, (error, "Invalid request"))
+    return answer_json({"error": told[0], "error_description": told[1]}, 400)
+
+
+def _granted(grant: Grant) -> Answer:
+    answer: dict[str, Any] = {
+        "access_token": grant.access_token, "expires_in": grant.expires_s, "restricted_to": [], "token_type": "bearer",
+    }  # fmt: skip
+    if grant.kind == _EXCHANGE:
+        answer["issued_token_type"] = "urn:ietf:params:oauth:token-type:access_token"
+    if grant.refresh_token:
+        answer["refresh_token"] = grant.refresh_token
+    return answer_json(answer)
+
+
+DIALECT = Dialect(
+    _granted, _refused, access=("", 32), refresh=("", 64), code=("", 32), proofs=_PROOFS,
+    clientless=frozenset({_EXCHANGE}), renewal=Renewal.INSTEAD,
+)  # fmt: skip
+"""Box's words for OAuth (its specification, and its guide to common errors)."""
+
+
+# -------------------------------------------------------------------- tokens
+
+
+def _token(state: BoxState, call: Call) -> Answer:
+    form = fields(call.body)
+    kind, secret = form.get("grant_type", ""), form.get("client_secret", "")
+    needs_secret = kind in _PROOFS and kind != _EXCHANGE and "code_verifier" not in form
+    if needs_secret and (not secret or secret.startswith("invalid")):
+        return _refused("invalid_client", form)
+    return state.oauth.token(call)
+
+
+def _revoke(state: BoxState, call: Call) -> Answer:
+    form = fields(call.body)
+    if not form.get("client_id") or not form.get("client_secret"):
+        return _refused("invalid_client", form)
+    state.oauth.revoke(form.get("token", ""))
+    return Answer(200, [], b"")
+
+
+def _authorize(state: BoxState, call: Call) -> Answer:
+    return state.oauth.authorize(call)
+
+
+# -------------------------------------------------------------------- users
+
+
+def _me(state: BoxState, call: Call) -> Answer:
+    started = timestamp(state.started_s)
+    whole: dict[str, Any] = {
+        **USER,
+        "created_at": started, "modified_at": started, "language": "en", "timezone": "America/Los_Angeles",
+        "space_amount": state.store.quota_bytes or _UNLIMITED_BYTES, "space_used": state.store.used_bytes,
+        "max_upload_size": MAX_UPLOAD_BYTES[state.account.type], "status": "active", "job_title": "", "phone": "",
+        "address": "", "avatar_url": f"https://app.box.com/api/avatar/large/{USER_ID}", "notification_email": None,
+    }  # fmt: skip
+    names = chosen(query_of(call))
+    if names is None:
+        return answer_json(whole)
+    whole |= {
+        "role": "admin", "tracking_codes": [], "can_see_managed_users": True, "is_sync_enabled": True,
+        "is_external_collab_restricted": False, "is_exempt_from_device_limits": False,
+        "is_exempt_from_login_verification": False, "my_tags": [], "hostname": "https://app.box.com/",
+        "is_platform_access_only": False,
+        "enterprise": {"type": "enterprise", "id": "4711", "name": "Emulated Enterprise"},
+    }  # fmt: skip
+    return answer_json({key: whole[key] for key in dict.fromkeys(("type", "id", *names)) if key in whole})
+
+
+def _user(state: BoxState, call: Call) -> Answer:
+    if call.parameters["id"] != USER_ID:
+        raise BoxError(404, "not_found")
+    return _me(state, call)
+
+
+FUNCTIONS = (
+    BoxFunction("GET", "/2.0/users/me", "user_me", Kind.META, _me),
+    BoxFunction("GET", "/2.0/users/{id}", "user_get", Kind.META, _user),
+    *(
+        BoxFunction(method, f"{home}{path}", name, Kind.FREE, run, is_open=True)
+        for home in ("", "/api")
+        for method, path, name, run in (
+            ("POST", "/oauth2/token", "oauth_token", _token),
+            ("POST", "/oauth2/revoke", "oauth_revoke", _revoke),
+            ("GET", "/oauth2/authorize", "oauth_authorize", _authorize),
+        )
+    ),
+)

@@ -1,0 +1,313 @@
+"""What one emulated Box account knows: items, trash, tokens, upload sessions, shared links and events.
+
+What may live here: the account's state, and finding things in it. No HTTP besides the refusals.
+
+Names in a folder are unique, whatever their case. An item in the trash keeps its id and its space; it stands in a
+hidden folder, and ``ItemMeta.former`` says where it came from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pytest_cloudbench.emulators.blob import Blob
+from pytest_cloudbench.emulators.box.answers import BoxError, bad_parameter, store_error
+from pytest_cloudbench.emulators.core import NodeStore, Tokens
+from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node, StoreError, Version
+from pytest_cloudbench.emulators.oauth import Dialect, OAuth
+from pytest_cloudbench.emulators.profile import Account, JobTimes
+from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Sink
+
+__all__ = ["USER_ID", "BoxFunction", "BoxState", "Event", "ItemLink", "ItemMeta", "PartsSession"]
+
+USER_ID = "11446498007"
+_FIRST_ID = 20_000_000_000
+_MAX_NAME = 255
+_ODD = re.compile(r"[/\\\x00-\x1f\x7f]")
+
+
+@dataclass(slots=True)
+class ItemLink:
+    """A link to an item; ``access`` is open, company or collaborators."""
+
+    token: str
+    access: str = "open"
+    password: str | None = None
+    unshared_s: float | None = None
+    can_download: bool = True
+    can_edit: bool = False
+    vanity_name: str | None = None
+    downloads: int = 0
+
+
+@dataclass(slots=True)
+class ItemMeta:
+    """What Box knows of an item besides name, place and content.
+
+    Attributes:
+        etag: grows by one with each change of the item itself.
+        former: the folder that it was in before it went to the trash.
+    """
+
+    created_s: float
+    modified_s: float
+    content_created_s: float
+    content_modified_s: float
+    etag: int = 0
+    description: str = ""
+    tags: list[str] = field(default_factory=list)
+    link: ItemLink | None = None
+    former: Folder | None = None
+    trashed_s: float | None = None
+
+    def changed(self, now_s: float) -> None:
+        """The item itself changed."""
+        self.etag += 1
+        self.modified_s = now_s
+
+
+@dataclass(slots=True)
+class PartsSession:
+    """An upload session; ``parts`` by offset: id and content. ``file_id`` is the file's that gets a new version."""
+
+    id: str
+    folder_id: str
+    name: str
+    file_id: str | None
+    size_bytes: int
+    part_bytes: int
+    expires_s: float
+    parts: dict[int, tuple[str, Blob]] = field(default_factory=dict)
+    processed_s: float = 0.0
+
+
+class Event(NamedTuple):
+    """Something that happened to an item."""
+
+    kind: str
+    node: Node
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BoxFunction:
+    """One function of the API; ``is_open`` if it needs no access token."""
+
+    method: str
+    path: str
+    name: str
+    kind: Kind
+    run: Callable[[BoxState, Call], Answer | Any]
+    sink: Callable[[Call], Sink] | None = None
+    is_open: bool = False
+
+
+class BoxState:
+    """One account. Raises BoxError for what it refuses."""
+
+    def __init__(self, seed: int, clock: Clock, account: Account, job_times: JobTimes, dialect: Dialect) -> None:
+        self._names = Tokens(seed)
+        self._last_id = _FIRST_ID + seed % 1000 * 1_000_000
+        self.clock, self.account, self.job_times = clock, account, job_times
+        self._is_new = True
+        self.store = NodeStore(self._node_id, self.number, str.lower)
+        self.trash = Folder("trash", "Trash", None)
+        self.started_s = clock.now_s()
+        self.oauth = OAuth(dialect, self.token, lambda: self.account.token_lifetime_s)
+        self.sessions: dict[str, PartsSession] = {}
+        self.links: dict[str, Node] = {}
+        self.events: ChangeLog[Event] = ChangeLog()
+        self.comments: dict[str, Any] = {}
+        self.collaborations: dict[str, Any] = {}
+        self.secret = self.token("", 32)
+
+    def _node_id(self) -> str:
+        if self._is_new:
+            self._is_new = False
+            return "0"
+        return self.number()
+
+    def number(self) -> str:
+        """Returns the next id: a string of digits."""
+        self._last_id += 1
+        return str(self._last_id)
+
+    def token(self, prefix: str, length: int) -> str:
+        """Returns a text that looks random: letters and digits alone."""
+        return prefix + self._names.next("", length).replace("-", "x").replace("_", "y")
+
+    # ---------------------------------------------------------------- finding
+
+    def in_trash(self, node: Node) -> bool:
+        """Returns whether an item, or a folder above it, is in the trash."""
+        above: Node | None = node
+        while above is not None:
+            if above is self.trash:
+                return True
+            above = above.parent
+        return False
+
+    def _find(self, item_id: str, name: str, letter: str) -> Node:
+        if not item_id.isascii() or not item_id.isdigit():
+            raise BoxError(405, "method_not_allowed")
+        node = self.store.by_id(item_id)
+        is_kind = isinstance(node, Folder if letter == "d" else File)
+        if node is None or not is_kind or node.deleted_s is not None:
+            shown = f"{letter}_{item_id}"
+            message = f"Invalid value '{shown}'. '{name}' with value '{shown}' not found"
+            raise bad_parameter(name, message, 404, "not_found")
+        if self.in_trash(node):
+            raise BoxError(404, "trashed")
+        return node
+
+    def folder(self, folder_id: str, name: str = "folder") -> Folder:
+        """Returns the folder with an id; ``name`` is the parameter that names it."""
+        node = self._find(folder_id, name, "d")
+        assert isinstance(node, Folder)
+        return node
+
+    def file(self, file_id: str) -> File:
+        """Returns the file with an id, whether reads see it or not."""
+        node = self._find(file_id, "item", "f")
+        assert isinstance(node, File)
+        return node
+
+    def seen(self, file_id: str, now_s: float) -> tuple[File, Version]:
+        """Returns what reads see of a file."""
+        file = self.file(file_id)
+        version = file.seen(now_s)
+        if version is None:
+            shown = f"f_{file_id}"
+            raise bad_parameter(
+                "item", f"Invalid value '{shown}'. 'item' with value '{shown}' not found", 404, "not_found"
+            )
+        return file, version
+
+    def trashed(self, item_id: str, kind: type[Node]) -> Node:
+        """Returns an item that lies in the trash itself."""
+        node = self.store.by_id(item_id)
+        if not isinstance(node, kind) or node.deleted_s is not None:
+            raise BoxError(404, "not_found")
+        if node.parent is not self.trash:
+            raise BoxError(404, "trashed" if self.in_trash(node) else "not_trashed")
+        return node
+
+    def taken(self, folder: Folder, name: str) -> Node | None:
+        """Returns what has that name in a folder, whatever its case."""
+        same = self.store.named(folder, name)
+        return same[0] if same else None
+
+    # ---------------------------------------------------------------- names
+
+    @staticmethod
+    def checked_name(name: object) -> str:
+        """Returns a name that an item may have."""
+        if not isinstance(name, str) or not name:
+            raise bad_parameter("name", "'name' is required")
+        if len(name) > _MAX_NAME:
+            raise bad_parameter("name", "Item name too long", code="item_name_too_long")
+        if _ODD.search(name) or name in (".", "..") or name != name.strip(" "):
+            raise bad_parameter("name", f"Invalid value '{name}'.", code="item_name_invalid")
+        return name
+
+    def parent_of(self, body: dict[str, Any]) -> Folder:
+        """Returns the folder that ``parent.id`` of a request names."""
+        parent = body.get("parent")
+        if not isinstance(parent, dict) or "id" not in parent:
+            raise bad_parameter("parent", "'parent' is required")
+        return self.folder(str(parent["id"]), "parent")
+
+    # ---------------------------------------------------------------- writing
+
+    def meta(self, node: Node) -> ItemMeta:
+        """Returns what Box knows of an item besides its content."""
+        if not isinstance(node.extra, ItemMeta):
+            node.extra = ItemMeta(self.started_s, self.started_s, self.started_s, self.started_s)
+        return node.extra
+
+    def happened(self, kind: str, node: Node, now_s: float) -> None:
+        """Log an event, from when reads see it."""
+        visible_s = node.versions[-1].visible_s if isinstance(node, File) else now_s
+        self.events.add(Event(kind, node, now_s), now_s, visible_s)
+
+    def add_file(
+        self, folder: Folder, name: str, blob: Blob, now_s: float, created_s: float, modified_s: float
+    ) -> File:
+        """Add a file whose name is free."""
+        try:
+            file = self.store.add_file(folder, name, blob, now_s, client_s=modified_s)
+        except StoreError as error:
+            raise store_error(error) from error
+        file.extra = ItemMeta(now_s, now_s, created_s, modified_s)
+        self.happened("ITEM_UPLOAD", file, now_s)
+        return file
+
+    def add_version(self, file: File, blob: Blob, now_s: float, modified_s: float) -> Version:
+        """Give a file new content."""
+        try:
+            version = self.store.add_version(file, blob, now_s, client_s=modified_s)
+        except StoreError as error:
+            raise store_error(error) from error
+        meta = self.meta(file)
+        meta.changed(now_s)
+        meta.content_modified_s = modified_s
+        self.happened("ITEM_UPLOAD", file, now_s)
+        return version
+
+    def add_folder(self, folder: Folder, name: str, now_s: float) -> Folder:
+        """Add a folder whose name is free."""
+        made = self.store.add_folder(folder, name, now_s)
+        made.extra = ItemMeta(now_s, now_s, now_s, now_s)
+        self.happened("ITEM_CREATE", made, now_s)
+        return made
+
+    def copy(self, node: Node, folder: Folder, name: str, now_s: float) -> Node:
+        """Copy an item whose new name is free, with all that it holds."""
+        try:
+            twin = self.store.copy(node, folder, name, now_s)
+        except StoreError as error:
+            raise store_error(error) from error
+        for entry in (twin, *(twin.below() if isinstance(twin, Folder) else ())):
+            former = self.meta(entry)
+            entry.extra = ItemMeta(now_s, now_s, former.content_created_s, former.content_modified_s)
+        self.happened("ITEM_COPY", twin, now_s)
+        return twin
+
+    def move(self, node: Node, folder: Folder, name: str, now_s: float) -> None:
+        """Give an item a place and a name that are free."""
+        kind = "ITEM_MOVE" if folder is not node.parent else "ITEM_RENAME"
+        try:
+            self.store.move(node, folder, name, now_s)
+        except StoreError as error:
+            raise store_error(error) from error
+        self.happened(kind, node, now_s)
+
+    def throw_away(self, node: Node, now_s: float) -> None:
+        """Move an item to the trash."""
+        meta = self.meta(node)
+        meta.former, meta.trashed_s = node.parent, now_s
+        meta.changed(now_s)
+        self.store.move(node, self.trash, node.name, now_s)
+        self.happened("ITEM_TRASH", node, now_s)
+
+    def purge(self, node: Node, now_s: float) -> None:
+        """Remove an item in the trash for good."""
+        self.store.remove(node, now_s)
+
+    def restore(self, node: Node, folder: Folder, name: str, now_s: float) -> None:
+        """Move an item out of the trash."""
+        meta = self.meta(node)
+        meta.former = meta.trashed_s = None
+        meta.changed(now_s)
+        self.store.move(node, folder, name, now_s)
+        self.happened("ITEM_UNDELETE_VIA_TRASH", node, now_s)
+
+    def part_bytes(self, size_bytes: int) -> int:
+        """Returns how large the parts of an upload session are: 8 MiB, or more where that would be too many parts."""
+        part = 8 * 1024 * 1024
+        while -(-size_bytes // part) > 10_000:
+            part *= 2
+        return part

@@ -1,0 +1,130 @@
+"""Links that work for some hours without a token: one to download a file, one to upload one once.
+
+What may live here: the two functions that make such links, and the routes that the links lead to. A link leads to where
+the request that asked for it came: to this process by its address on loopback, or by a real name through the proxy.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_cloudbench.emulators.dropbox.answers import answer_json, answer_text, lookup_error, metadata
+from pytest_cloudbench.emulators.dropbox.args import ArgError, read_path, struct
+from pytest_cloudbench.emulators.dropbox.blocks import BlockWriter
+from pytest_cloudbench.emulators.dropbox.state import Function, State, TemporaryLink
+from pytest_cloudbench.emulators.dropbox.uploads import commit_arg, store
+from pytest_cloudbench.emulators.http import byte_range
+from pytest_cloudbench.emulators.nodes import StoreError
+from pytest_cloudbench.emulators.skin import Answer, Call, Kind, Route
+
+__all__ = ["CONTENT_HOST", "FUNCTIONS", "is_loopback", "routes"]
+
+CONTENT_HOST = "uc-emulated.dl.dropboxusercontent.com"
+"""Where temporary links lead for clients that came by a real name; the service has many such names."""
+_UPLOAD_HOST = "content.dropboxapi.com"
+_LIFE_S = 4 * 3600.0
+_LEAST_S = 60.0
+_UPLOAD_TYPES = (b"application/octet-stream", b"text/plain")
+
+
+def _duration(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgError("expected float")
+    if not _LEAST_S <= value <= _LIFE_S:
+        raise ArgError(f"{value} is not within range {_LEAST_S:g} to {_LIFE_S:g}")
+    return float(value)
+
+
+_get_link = struct(path=read_path)
+_get_upload_link = struct(commit_info=commit_arg, duration=(_duration, _LIFE_S))
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host is this machine, without asking anybody."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _origin(call: Call, real_name: str) -> str:
+    host = call.headers.get(b"host", b"").decode("latin-1")
+    try:
+        is_own = is_loopback(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        is_own = False
+    return f"https://{host if is_own else real_name}"
+
+
+def _run_get_link(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    try:
+        entry, _ = state.tree.file(arg["path"], call.now_s)
+    except StoreError as error:
+        raise lookup_error(error) from error
+    token = state.tree.token("", 160)
+    state.temporary[token] = TemporaryLink(call.now_s + _LIFE_S, node_id=entry.node.id)
+    described = metadata(entry)
+    del described[".tag"]
+    return {"metadata": described, "link": f"{_origin(call, CONTENT_HOST)}/cd/0/get/{token}/file"}
+
+
+def _run_get_upload_link(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    token = state.tree.token("", 40)
+    state.temporary[token] = TemporaryLink(call.now_s + arg["duration"], commit=arg["commit_info"])
+    return {"link": f"{_origin(call, _UPLOAD_HOST)}/apitul/1/{token}"}
+
+
+def routes(state: State) -> list[tuple[str, str, Route]]:
+    """Returns what the links lead to; no token is asked for."""
+
+    def download(call: Call) -> Answer:
+        link = state.temporary.get(call.parameters["token"])
+        if link is None or link.commit is not None:
+            return answer_text(404, "Not Found")
+        if link.ends_s <= call.now_s:
+            return answer_text(410, "Gone")
+        try:
+            _, version = state.tree.file(link.node_id, call.now_s)
+        except StoreError:
+            return answer_text(404, "Not Found")
+        size = version.blob.size_bytes
+        headers = [(b"content-type", b"application/binary"), (b"accept-ranges", b"bytes")]
+        bounds = byte_range(call.headers.get(b"range", b""), size)
+        if bounds is None:
+            return Answer(200, headers, version.blob.data)
+        start, end = bounds
+        if start >= end:
+            return Answer(416, [(b"content-range", b"bytes */%d" % size)], b"")
+        headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, size)))
+        return Answer(206, headers, memoryview(version.blob.data)[start:end])
+
+    def upload(call: Call) -> Answer:
+        link = state.temporary.get(call.parameters["token"])
+        if call.headers.get(b"content-type", b"").partition(b";")[0] not in _UPLOAD_TYPES:
+            return answer_text(400, "Content-Type must be application/octet-stream or text/plain")
+        if link is None or link.commit is None:
+            return answer_text(409, "Conflict")
+        if link.is_used or link.ends_s <= call.now_s:
+            return answer_text(410, "Gone")
+        try:
+            store(state, link.commit, call.body, call.now_s, call.damage)
+        except StoreError:
+            return answer_text(409, "Conflict")
+        link.is_used = True
+        return answer_json({"content-hash": call.body.hash_hex})
+
+    return [
+        ("GET", "/cd/0/get/{token}/file", Route("temporary_link", Kind.READ, download)),
+        ("POST", "/apitul/1/{token}", Route("temporary_upload_link", Kind.WRITE, upload, sink=lambda _: BlockWriter())),
+    ]
+
+
+FUNCTIONS: Mapping[str, Function] = {
+    "files/get_temporary_link": Function(Kind.META, "rpc", _get_link, _run_get_link),
+    "files/get_temporary_upload_link": Function(Kind.META, "rpc", _get_upload_link, _run_get_upload_link),
+}

@@ -1,0 +1,155 @@
+"""Content that moves without the client: a folder as one ZIP file, and a file from an address.
+
+What may live here: download_zip and save_url. The emulator never leaves loopback: an address on any other host fails,
+in the words with which the service tells that it could not be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import ssl
+import zipfile
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from time import gmtime
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_cloudbench.emulators.dropbox.answers import (
+    ApiError,
+    file_metadata,
+    folder_metadata,
+    lookup_error,
+    tagged,
+    write_tags,
+)
+from pytest_cloudbench.emulators.dropbox.args import ArgError, create_path, read_path, string, struct
+from pytest_cloudbench.emulators.dropbox.blocks import BlockBlob
+from pytest_cloudbench.emulators.dropbox.state import Function, State
+from pytest_cloudbench.emulators.dropbox.temporary import is_loopback
+from pytest_cloudbench.emulators.nodes import StoreError
+from pytest_cloudbench.emulators.skin import Answer, Call, Kind
+
+__all__ = ["FUNCTIONS"]
+
+_MOST_ZIP_BYTES, _MOST_ZIP_FILES = 20 * 1024**3, 10_000
+_MOST_SAVED_BYTES = 1024**3
+_FETCH_S = 15 * 60.0
+"""A transfer must be complete within 15 minutes, says the specification."""
+_FIRST_YEAR = 1980
+"""ZIP files know no earlier one."""
+
+
+def _saved_path(value: Any) -> str:
+    path: str = create_path(value)
+    if not path.startswith("/"):
+        raise ArgError(f"{path!r} did not match pattern '/(.|[\\r\\n])*'")
+    return path
+
+
+_download_zip = struct(path=read_path)
+_save_url = struct(path=_saved_path, url=string())
+_poll = struct(async_job_id=string(minimum=1))
+
+
+def _run_zip(state: State, arg: dict[str, Any], call: Call) -> Answer:
+    try:
+        folder = state.tree.folder(arg["path"], call.now_s)
+    except StoreError as error:
+        raise lookup_error(error) from error
+    above = len(state.tree.paths.path(folder)) - len(folder.name)
+    entries = list(state.tree.paths.entries(folder, call.now_s, recursive=True))
+    if len(entries) > _MOST_ZIP_FILES:
+        raise ApiError("too_many_files")
+    if sum(entry.version.blob.size_bytes for entry in entries if entry.version) > _MOST_ZIP_BYTES:
+        raise ApiError("too_large")
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zipfile.ZipInfo(f"{folder.name or 'Dropbox'}/"), b"")
+        for entry in entries:
+            name = entry.path[above:] if folder.name else f"Dropbox{entry.path}"
+            if entry.version is None:
+                archive.writestr(zipfile.ZipInfo(f"{name}/"), b"")
+                continue
+            when = gmtime(entry.version.client_s)[:6]
+            info = zipfile.ZipInfo(name, when if when[0] >= _FIRST_YEAR else (_FIRST_YEAR, 1, 1, 0, 0, 0))
+            archive.writestr(info, bytes(entry.version.blob.data))
+    described = {"metadata": folder_metadata(state.tree.newest(folder))}
+    headers = [(b"content-type", b"application/zip"), (b"dropbox-api-result", json.dumps(described).encode())]
+    return Answer(200, headers, file.getvalue())
+
+
+def _run_save_url(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    try:
+        parts = urlsplit(arg["url"])
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise ApiError("invalid_url")
+    try:
+        state.tree.check_target(arg["path"])
+    except StoreError as error:
+        raise ApiError("path", *write_tags(error)) from error
+    job_id = state.tree.token("dbjid:", 86)
+    state.saves[job_id] = asyncio.ensure_future(_saved(state, arg["path"], arg["url"]))
+    return {".tag": "async_job_id", "async_job_id": job_id}
+
+
+async def _saved(state: State, path: str, url: str) -> dict[str, Any]:
+    """Returns the end of a job, as its check tells it."""
+    try:
+        content = await asyncio.to_thread(_fetched, url)
+    except FileNotFoundError:
+        return {".tag": "failed", "failed": {".tag": "not_found"}}
+    except (OSError, HTTPException, ValueError):
+        return {".tag": "failed", "failed": {".tag": "download_failed"}}
+    try:
+        at, node, version, _ = state.tree.put(path, BlockBlob.of(content), state.clock.now_s(), autorename=True)
+    except StoreError as error:
+        return {".tag": "failed", "failed": tagged("path", *write_tags(error))}
+    assert version is not None
+    return {".tag": "complete", **file_metadata(at, node.id, version)}
+
+
+def _fetched(url: str) -> bytes:
+    """Returns what an address on loopback gives. Raises OSError, HTTPException and ValueError."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if not is_loopback(host):
+        raise ConnectionError("not on loopback")
+    address = "127.0.0.1" if host == "localhost" else host  # whatever the machine takes this name for
+    connection = HTTPConnection(address, parts.port, timeout=_FETCH_S)
+    if parts.scheme == "https":
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nobody else is on loopback
+        connection = HTTPSConnection(address, parts.port, timeout=_FETCH_S, context=context)
+    try:
+        connection.request("GET", f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}")
+        answer = connection.getresponse()
+        if answer.status in (404, 410):
+            raise FileNotFoundError(url)
+        if answer.status != 200:  # a redirect may lead anywhere
+            raise ConnectionError(str(answer.status))
+        content = answer.read(_MOST_SAVED_BYTES + 1)
+        if len(content) > _MOST_SAVED_BYTES or answer.length:
+            raise ConnectionError("too long, or not all of it")
+        return content
+    finally:
+        connection.close()
+
+
+def _run_save_status(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    job = state.saves.get(arg["async_job_id"])
+    if job is None:
+        raise ApiError("invalid_async_job_id")
+    return job.result() if job.done() else {".tag": "in_progress"}
+
+
+FUNCTIONS: Mapping[str, Function] = {
+    "files/download_zip": Function(Kind.READ, "download", _download_zip, _run_zip),
+    "files/save_url": Function(Kind.WRITE, "rpc", _save_url, _run_save_url),
+    "files/save_url/check_job_status": Function(Kind.META, "rpc", _poll, _run_save_status),
+}

@@ -1,0 +1,25 @@
+"""The Google Drive emulator: what other processes need from it without importing it.
+
+What may live here: the words that a profile of this API may use, and ``create``, which makes the skin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.emulators.profile import Profile
+    from pytest_cloudbench.emulators.skin import Clock, Skin
+
+__all__ = ["CHOICES", "DEFAULTS", "create"]
+
+CHOICES: Mapping[str, tuple[str, ...]] = {"throttle.reason": ("userRateLimitExceeded", "rateLimitExceeded")}
+DEFAULTS: Mapping[str, str] = {"throttle.reason": "userRateLimitExceeded"}
+
+
+def create(profile: Profile, clock: Clock, seed: int) -> Skin:
+    """Returns the skin of a new, empty account."""
+    from pytest_cloudbench.emulators.gdrive.skin import GoogleDrive
+
+    return GoogleDrive(profile, clock, seed)

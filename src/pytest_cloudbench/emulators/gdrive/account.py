@@ -1,0 +1,84 @@
+"""How Google speaks OAuth: tokens for codes, refresh tokens and service accounts, and their revocation.
+
+What may live here: Google's words on the routes of ``emulators.oauth``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_cloudbench.emulators.gdrive.answers import answer_json, answer_page
+from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.oauth import Dialect, Grant, OAuth, is_plausible
+from pytest_cloudbench.emulators.skin import Answer, Call
+
+__all__ = ["DIALECT", "revoke"]
+
+_ASSERTION = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_SCOPE = "https://www.googleapis.com/auth/drive"
+_WORDS: Mapping[str, tuple[int, str]] = {
+    "invalid_client": (401, "The OAuth client was not found."),
+    "invalid_grant": (400, "Bad Request"),
+    "invalid_token": (400, "Token expired or revoked"),
+    "redirect_uri_mismatch": (400, "Bad Request"),
+    "invalid_request": (400, "Missing required parameter"),
+}
+
+
+def _granted(grant: Grant) -> Answer:
+    answer: dict[str, Any] = {"access_token": grant.access_token, "expires_in": max(1, grant.expires_s - 1)}
+    if grant.refresh_token:
+        answer["refresh_token"] = grant.refresh_token
+    if grant.kind != _ASSERTION:
+        answer["scope"] = grant.scope or _SCOPE
+    return answer_json({**answer, "token_type": "Bearer"})
+
+
+def _refused(error: str, form: Mapping[str, str]) -> Answer:
+    status, words = _WORDS.get(error, (400, "Bad Request"))
+    if error == "unsupported_grant_type":
+        words = f"Invalid grant_type: {form.get('grant_type', '')}"
+    if error == "invalid_grant" and form.get("grant_type") == "refresh_token":
+        words = "Token has been expired or revoked."
+    if error == "invalid_grant" and form.get("grant_type") == _ASSERTION:
+        words = "Invalid JWT Signature."
+    if "redirect_uri" in form and "grant_type" not in form:
+        return answer_page(400, f"Error 400: {error}")
+    answer = answer_json({"error": error, "error_description": words})
+    answer.status = status
+    return answer
+
+
+def _accepts(kind: str, proof: str) -> bool:
+    """An assertion says who signed it, for what, and for which token route; its signature is not checked."""
+    if kind != _ASSERTION:
+        return is_plausible(kind, proof)
+    _, _, rest = proof.partition(".")
+    claims, _, signature = rest.partition(".")
+    try:
+        found = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+        return bool(signature and found["iss"] and found["aud"] and found["exp"] > found["iat"])
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+DIALECT = Dialect(
+    granted=_granted,
+    refused=_refused,
+    access=("ya29.emulated-", 64),
+    refresh=("1//emulated-", 60),
+    code=("4/0emulated-", 40),
+    proofs={"refresh_token": "refresh_token", "authorization_code": "code", _ASSERTION: "assertion"},
+    clientless=frozenset({_ASSERTION}),
+    accepts=_accepts,
+)
+"""How Google speaks OAuth."""
+
+
+def revoke(oauth: OAuth, call: Call) -> Answer:
+    """The revocation route: the token is in the form or in the query."""
+    token = (fields(call.body) | fields(call.query)).get("token", "")
+    return answer_json({}) if oauth.revoke(token) else _refused("invalid_token", {})

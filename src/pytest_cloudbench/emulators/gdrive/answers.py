@@ -1,0 +1,124 @@
+"""The form of the API's answers: JSON, errors, times.
+
+What may live here: envelopes, and the errors that many functions share. No state, no routes.
+"""
+
+from __future__ import annotations
+
+import json
+from calendar import timegm
+from collections.abc import Sequence
+from re import compile as pattern
+from time import gmtime, strftime, strptime
+from typing import Any
+
+from pytest_cloudbench.emulators.nodes import StoreError
+from pytest_cloudbench.emulators.skin import Answer
+
+__all__ = [
+    "DriveError",
+    "answer_json",
+    "answer_page",
+    "invalid",
+    "no_content",
+    "not_found",
+    "read_time",
+    "refused_by_store",
+    "timestamp",
+]
+
+_JSON_HEADERS = [(b"content-type", b"application/json; charset=UTF-8")]
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_TIME = pattern(r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d:\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)?)?")
+
+
+class DriveError(Exception):
+    """An error of the API: status, reason, message, and which part of the request it is about."""
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        location: str = "",
+        kind: str = "parameter",
+        *,
+        domain: str = "global",
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        super().__init__(f"{status} {reason}")
+        self.status, self.reason, self.headers = status, reason, headers
+        detail = {"message": message, "domain": domain, "reason": reason}
+        if location:
+            detail |= {"location": location, "locationType": kind}
+        self.body = {"error": {"code": status, "message": message, "errors": [detail]}}
+
+    def answer(self) -> Answer:
+        """Returns the answer."""
+        return Answer(self.status, [*_JSON_HEADERS, *self.headers], _encode(self.body).encode())
+
+
+def answer_json(value: Any) -> Answer:
+    """Status 200 with a JSON body."""
+    return Answer(200, _JSON_HEADERS, _encode(value).encode())
+
+
+def no_content() -> Answer:
+    """Status 204, as a deletion is answered."""
+    return Answer(204, [(b"content-type", b"text/html")], b"")
+
+
+def answer_page(status: int, text: str) -> Answer:
+    """What the servers in front of the API say: no JSON."""
+    page = f"<!DOCTYPE html>\n<html lang=en>\n<title>Error {status}</title>\n<p><b>{status}.</b> {text}\n"
+    return Answer(status, [(b"content-type", b"text/html; charset=UTF-8")], page.encode())
+
+
+def not_found(file_id: str) -> DriveError:
+    """There is no such file."""
+    return DriveError(404, "notFound", f"File not found: {file_id}.", "fileId")
+
+
+def invalid(location: str, message: str = "Invalid Value") -> DriveError:
+    """A parameter that cannot be."""
+    return DriveError(400, "invalid", message, location)
+
+
+def refused_by_store(error: StoreError) -> DriveError:
+    """A write that the store refused."""
+    if error.reason == "insufficient_space":
+        return DriveError(403, "storageQuotaExceeded", "The user's Drive storage quota has been exceeded.")
+    if error.reason == "into_itself":
+        return DriveError(403, "cannotAddParent", "A file cannot be moved into itself or one of its descendants.")
+    return not_found(".")
+
+
+_seconds: dict[int, str] = {}
+
+
+def timestamp(at_s: float) -> str:
+    """Seconds since 1970 as the API writes them: with milliseconds, in UTC."""
+    millis = int(at_s * 1000)
+    second = millis // 1000
+    text = _seconds.get(second)
+    if text is None:
+        if len(_seconds) > 4096:
+            _seconds.clear()
+        text = _seconds[second] = strftime("%Y-%m-%dT%H:%M:%S", gmtime(second))
+    return f"{text}.{millis % 1000:03d}Z"
+
+
+def read_time(text: Any, location: str) -> float:
+    """An RFC 3339 time as seconds since 1970. Raises DriveError."""
+    found = _TIME.fullmatch(text) if isinstance(text, str) else None
+    try:
+        if found is None:
+            raise ValueError
+        day, clock, fraction, zone = found.groups()
+        at_s = float(timegm(strptime(f"{day} {clock or '00:00:00'}", "%Y-%m-%d %H:%M:%S")))
+    except ValueError:
+        raise invalid(location, f"Invalid value for: Invalid format: {text!r}") from None
+    if zone and zone not in "Zz":
+        offset_s = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
+        at_s -= offset_s if zone[0] == "+" else -offset_s
+    return at_s + float(fraction or 0)

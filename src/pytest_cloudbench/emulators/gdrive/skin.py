@@ -1,0 +1,204 @@
+"""Google Drive's API v3 on top of the core, written from the published discovery document and guides.
+
+What may live here: routing, the envelopes of a request (authentication, the form of errors). The functions themselves
+are in the modules beside this one. Nothing here imports a driver or Google's library, or a shared bug would go
+unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from pytest_cloudbench.emulators.gdrive import changes, files, more, sharing, uploads
+from pytest_cloudbench.emulators.gdrive.account import DIALECT, revoke
+from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_page
+from pytest_cloudbench.emulators.gdrive.requests import params_of
+from pytest_cloudbench.emulators.gdrive.state import DriveState
+from pytest_cloudbench.emulators.oauth import OAuth
+from pytest_cloudbench.emulators.profile import Profile
+from pytest_cloudbench.emulators.routing import RouteTable
+from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Match, Route
+from pytest_cloudbench.emulators.throttle import Refusal
+
+__all__ = ["GoogleDrive"]
+
+_Function = Callable[[DriveState, Call], Answer]
+_DRIVE = "/drive/v3"
+_FILE, _COMMENT = "/files/{id}", "/files/{id}/comments/{comment}"
+_FUNCTIONS: Mapping[str, tuple[Kind, str, str, _Function]] = {
+    "about.get": (Kind.META, "GET", "/about", changes.about),
+    "changes.getStartPageToken": (Kind.META, "GET", "/changes/startPageToken", changes.start_page_token),
+    "changes.list": (Kind.META, "GET", "/changes", changes.list_changes),
+    "files.list": (Kind.META, "GET", "/files", files.list_files),
+    "files.create": (Kind.WRITE, "POST", "/files", files.create),
+    "files.generateIds": (Kind.META, "GET", "/files/generateIds", files.generate_ids),
+    "files.emptyTrash": (Kind.WRITE, "DELETE", "/files/trash", files.empty_trash),
+    "files.get": (Kind.META, "GET", _FILE, files.get),
+    "files.update": (Kind.WRITE, "PATCH", _FILE, files.update),
+    "files.delete": (Kind.WRITE, "DELETE", _FILE, files.delete),
+    "files.copy": (Kind.WRITE, "POST", f"{_FILE}/copy", files.copy),
+    "files.export": (Kind.READ, "GET", f"{_FILE}/export", files.export),
+    "permissions.list": (Kind.META, "GET", f"{_FILE}/permissions", sharing.list_permissions),
+    "permissions.create": (Kind.WRITE, "POST", f"{_FILE}/permissions", sharing.create),
+    "permissions.get": (Kind.META, "GET", _FILE + "/permissions/{permission}", sharing.get),
+    "permissions.update": (Kind.WRITE, "PATCH", _FILE + "/permissions/{permission}", sharing.update),
+    "permissions.delete": (Kind.WRITE, "DELETE", _FILE + "/permissions/{permission}", sharing.delete),
+    "revisions.list": (Kind.META, "GET", f"{_FILE}/revisions", more.list_revisions),
+    "revisions.get": (Kind.META, "GET", _FILE + "/revisions/{revision}", more.get_revision),
+    "revisions.update": (Kind.WRITE, "PATCH", _FILE + "/revisions/{revision}", more.update_revision),
+    "revisions.delete": (Kind.WRITE, "DELETE", _FILE + "/revisions/{revision}", more.delete_revision),
+    "comments.list": (Kind.META, "GET", f"{_FILE}/comments", more.list_comments),
+    "comments.create": (Kind.WRITE, "POST", f"{_FILE}/comments", more.create_comment),
+    "comments.get": (Kind.META, "GET", _COMMENT, more.get_comment),
+    "comments.update": (Kind.WRITE, "PATCH", _COMMENT, more.update_comment),
+    "comments.delete": (Kind.WRITE, "DELETE", _COMMENT, more.delete_comment),
+    "replies.list": (Kind.META, "GET", f"{_COMMENT}/replies", more.list_replies),
+    "replies.create": (Kind.WRITE, "POST", f"{_COMMENT}/replies", more.create_reply),
+    "replies.get": (Kind.META, "GET", _COMMENT + "/replies/{reply}", more.get_reply),
+    "replies.update": (Kind.WRITE, "PATCH", _COMMENT + "/replies/{reply}", more.update_reply),
+    "replies.delete": (Kind.WRITE, "DELETE", _COMMENT + "/replies/{reply}", more.delete_reply),
+    "drives.list": (Kind.META, "GET", "/drives", more.list_drives),
+    "drives.create": (Kind.WRITE, "POST", "/drives", more.create_drive),
+    "drives.get": (Kind.META, "GET", "/drives/{drive}", more.get_drive),
+    "drives.update": (Kind.WRITE, "PATCH", "/drives/{drive}", more.update_drive),
+    "drives.hide": (Kind.WRITE, "POST", "/drives/{drive}/hide", more.hide_drive),
+    "drives.unhide": (Kind.WRITE, "POST", "/drives/{drive}/unhide", more.unhide_drive),
+    "drives.delete": (Kind.WRITE, "DELETE", "/drives/{drive}", more.delete_drive),
+}
+_THROTTLED: Mapping[str, tuple[int, str]] = {
+    "userRateLimitExceeded": (403, "User Rate Limit Exceeded"),
+    "rateLimitExceeded": (429, "Rate Limit Exceeded"),
+}
+
+
+class GoogleDrive:
+    """The skin: see ``skin.Skin``."""
+
+    roles = ("api", "oauth", "web")
+    host_names = (
+        "www.googleapis.com",
+        "oauth2.googleapis.com",
+        "accounts.google.com",
+        "drive.google.com",
+    )
+
+    def __init__(self, profile: Profile, clock: Clock, seed: int) -> None:
+        self.state = DriveState(profile, seed)
+        oauth = self.state.oauth = OAuth(DIALECT, self.state.tokens.next, lambda: self.state.lifetime_s)
+        access_token = self.state.tokens.next("ya29.emulated-", 64)
+        self.credentials = {"access_token": access_token}
+        oauth.add(access_token)
+        token = Route("oauth.token", Kind.FREE, oauth.token)
+        authorize = Route("oauth.authorize", Kind.FREE, oauth.authorize)
+        ending = Route("oauth.revoke", Kind.FREE, lambda call: revoke(oauth, call))
+        self._content = self._route("files.get media", Kind.READ, files.get)
+        self._begins = {
+            "upload": self._route("upload.begin", Kind.META, uploads.create),
+            "upload update": self._route("upload.begin update", Kind.META, uploads.update),
+        }
+        self._routes = RouteTable(
+            [
+                *(
+                    (method, _DRIVE + path, self._route(name, kind, function))
+                    for name, (kind, method, path, function) in _FUNCTIONS.items()
+                ),
+                *(entry for begin in ("", "/resumable") for entry in self._uploads(f"{begin}/upload{_DRIVE}/files")),
+                ("POST", "/token", token),
+                ("POST", "/oauth2/v4/token", token),
+                ("GET", "/o/oauth2/auth", authorize),
+                ("GET", "/o/oauth2/v2/auth", authorize),
+                ("POST", "/revoke", ending),
+                ("GET", "/uc", Route("public", Kind.READ, lambda call: sharing.public(self.state, call))),
+            ]
+        )
+
+    def _uploads(self, path: str) -> list[tuple[str, str, Route]]:
+        """The routes of uploads; pieces of a session come by PUT or POST, and need no token."""
+        sink = uploads.sink_for(self.state)
+        create = self._route("upload", Kind.WRITE, uploads.create)
+        update = self._route("upload update", Kind.WRITE, uploads.update)
+        new, old = (replace(route, sink=sink, denied=self._denied_upload) for route in (create, update))
+        ending = replace(self._route("upload.cancel", Kind.META, uploads.cancel), denied=self._denied_upload)
+        one = path + "/{id}"
+        return [
+            ("POST", path, new), ("PUT", path, new), ("DELETE", path, ending),
+            ("PATCH", one, old), ("PUT", one, old), ("POST", one, old), ("DELETE", one, ending),
+        ]  # fmt: skip
+
+    def configure(self, profile: Profile) -> None:
+        """The profile changed."""
+        self.state.configure(profile)
+
+    def route(self, method: str, path: str, query: bytes) -> Match | None:
+        """Every function has its own path; the query says whether content is read, and whether a session begins."""
+        match = self._routes.find(method, path)
+        if match is None or not query:
+            return match
+        name = match.route.name
+        if name == "files.get" and b"alt=media" in query:
+            return Match(self._content, match.parameters)
+        if name in self._begins and b"uploadType=resumable" in query and b"upload_id=" not in query:
+            return Match(self._begins[name], match.parameters)
+        return match
+
+    def refused(self, call: Call, refusal: Refusal) -> Answer:
+        """Status 403 or 429, as the reason says."""
+        status, words = _THROTTLED[refusal.reason]
+        wait = [(b"retry-after", b"%d" % refusal.retry_after_s)] if refusal.retry_after_s else []
+        return DriveError(status, refusal.reason, words, domain="usageLimits", headers=wait).answer()
+
+    def broken(self, call: Call) -> Answer:
+        """Status 500."""
+        return DriveError(500, "backendError", "Backend Error").answer()
+
+    def unknown(self, method: str, path: str) -> Answer:
+        """Not a function of the API; a wrong method is not told apart."""
+        return answer_page(404, f"The requested URL {path} was not found on this server.")
+
+    # ---------------------------------------------------------------- one request
+
+    def _route(self, name: str, kind: Kind, function: _Function) -> Route:
+        def handler(call: Call) -> Answer:
+            try:
+                if b"x-http-method-override" in call.headers and call.method == "POST":
+                    return self._overridden(call)
+                return function(self.state, call)
+            except DriveError as error:
+                return error.answer()
+
+        return Route(name, kind, handler, denied=self._denied)
+
+    def _overridden(self, call: Call) -> Answer:
+        """A request whose address was too long: its query is the body, and its method a header."""
+        method = call.headers[b"x-http-method-override"].decode("latin-1").upper()
+        query = bytes(call.body) if method == "GET" else call.query
+        match = self._routes.find(method, call.path)
+        if match is None or method == "POST":
+            return self.unknown(method, call.path)
+        made = match.route.handler(
+            replace(call, method=method, query=query, parameters=match.parameters, route=match.route)
+        )
+        assert isinstance(made, Answer)
+        return made
+
+    def _denied_upload(self, call: Call) -> Answer | None:
+        """A session's address is all that its pieces need."""
+        return None if b"upload_id=" in call.query else self._denied(call)
+
+    def _denied(self, call: Call) -> Answer | None:
+        """Returns the refusal of a request that is not authorized; None if it is allowed."""
+        header = call.headers.get(b"authorization")
+        if header is None and b"access_token=" in call.query:
+            header = b"Bearer " + params_of(call).get("access_token", "").encode()
+        expires_s = self.state.oauth.tokens.get(header) if header is not None else None
+        if expires_s is not None and expires_s > call.now_s:
+            if call.headers.get(b"if-match", b"*") != b"*":
+                return DriveError(412, "conditionNotMet", "Precondition Failed", "If-Match", "header").answer()
+            return None
+        challenge, reason, words = b'Bearer realm="https://accounts.google.com/"', "required", "Login Required."
+        if header is not None:
+            challenge += b', error="invalid_token"'
+            reason, words = "authError", "Invalid Credentials"
+        headers = [(b"www-authenticate", challenge)]
+        return DriveError(401, reason, words, "Authorization", "header", headers=headers).answer()

@@ -1,0 +1,128 @@
+"""A view of a store as flat keys, as in an object store: names may hold any character, and there are no folders.
+
+What may live here: one bucket's keys, and listing them by prefix and delimiter in pages. Buckets are folders in the
+store's root; their keys are the names of files in them. The skin decides which keys are valid.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from typing import NamedTuple
+
+from pytest_cloudbench.emulators.blob import Blob
+from pytest_cloudbench.emulators.core import NodeStore
+from pytest_cloudbench.emulators.nodes import File, Folder, StoreError, Version
+
+__all__ = ["KeyPage", "KeyView"]
+
+_LAST = chr(0x10FFFF)
+
+
+class KeyPage(NamedTuple):
+    """One page of a listing.
+
+    Attributes:
+        keys: the keys, sorted by their characters, each with the version that reads see.
+        prefixes: the common prefixes: keys that continue after a delimiter, cut after it, each once.
+        after: where the next page begins: the last key or prefix of this one; empty on the last page.
+    """
+
+    keys: list[tuple[str, Version]]
+    prefixes: list[str]
+    after: str
+
+
+class KeyView:
+    """One bucket. All writes to the folder must go through the view, and its store must be case-sensitive."""
+
+    def __init__(self, store: NodeStore, bucket: Folder) -> None:
+        self.store = store
+        self.bucket = bucket
+        self._order = sorted(bucket.children)
+        self._removed: dict[str, tuple[File, float]] = {}
+        """Removed keys that reads go on seeing until some time; they stay in ``_order``."""
+
+    def find(self, key: str) -> File | None:
+        """Returns the file under a key, whether reads see it or not."""
+        same = self.store.named(self.bucket, key)
+        return same[0] if same and isinstance(same[0], File) else None
+
+    def get(self, key: str, now_s: float) -> Version:
+        """Returns what reads see under a key. Raises StoreError."""
+        file = self.find(key) or self._lingering(key, now_s)
+        version = file.seen(now_s) if file is not None else None
+        if version is None:
+            raise StoreError("not_found")
+        return version
+
+    def put(
+        self, key: str, blob: Blob, now_s: float, *, client_s: float | None = None, extra: object = None
+    ) -> Version:
+        """Store content under a new or existing key. Raises StoreError if there is no space for it."""
+        file = self.find(key)
+        if file is not None:
+            return self.store.add_version(file, blob, now_s, client_s=client_s, extra=extra)
+        file = self.store.add_file(self.bucket, key, blob, now_s, client_s=client_s, extra=extra)
+        if self._removed.pop(key, None) is None:
+            insort(self._order, key)
+        return file.versions[-1]
+
+    def remove(self, key: str, now_s: float) -> bool:
+        """Remove a key; returns whether it existed."""
+        file = self.find(key)
+        if file is None:
+            return False
+        self.store.remove(file, now_s)
+        if self.store.delete_delay_s:
+            self._removed[key] = file, now_s + self.store.delete_delay_s
+        else:
+            del self._order[bisect_left(self._order, key)]
+        return True
+
+    def page(
+        self, now_s: float, *, prefix: str = "", delimiter: str = "", after: str = "", limit: int = 1000
+    ) -> KeyPage:
+        """Returns what begins with ``prefix`` and comes after ``after``: at most ``limit`` keys and prefixes."""
+        page = KeyPage([], [], "")
+        place = max(bisect_left(self._order, prefix), bisect_right(self._order, after) if after else 0)
+        if delimiter and after and self._group(after, prefix, delimiter) == after:
+            place = max(place, self._behind(after))
+        last = ""
+        while place < len(self._order) and self._order[place].startswith(prefix):
+            key = self._order[place]
+            version = self._seen(key, now_s)
+            if version is None:
+                place += 1
+                continue
+            group = self._group(key, prefix, delimiter)
+            if len(page.keys) + len(page.prefixes) == limit:
+                return page._replace(after=last)
+            if group:
+                page.prefixes.append(group)
+                place = self._behind(group)
+            else:
+                page.keys.append((key, version))
+                place += 1
+            last = group or key
+        return page
+
+    def _seen(self, key: str, now_s: float) -> Version | None:
+        file = self.find(key) or self._lingering(key, now_s)
+        return file.listed(now_s) if file is not None else None
+
+    def _lingering(self, key: str, now_s: float) -> File | None:
+        """Returns a removed file that reads still see."""
+        file, until_s = self._removed.get(key, (None, 0.0))
+        return file if now_s < until_s else None
+
+    def _group(self, key: str, prefix: str, delimiter: str) -> str:
+        """Returns the common prefix for a key: up to the first delimiter after ``prefix``; empty if there is none."""
+        if not delimiter or not key.startswith(prefix):
+            return ""
+        end = key.find(delimiter, len(prefix))
+        return key[: end + len(delimiter)] if end >= 0 else ""
+
+    def _behind(self, group: str) -> int:
+        """Returns the index after the last key that begins with ``group``."""
+        stem = group.rstrip(_LAST)
+        return bisect_left(self._order, stem[:-1] + chr(ord(stem[-1]) + 1)) if stem else len(self._order)

@@ -1,0 +1,35 @@
+"""MEGA's errors: numbers in place of an answer.
+
+What may live here: the numbers, as the header of MEGA's own SDK lists them (include/mega/types.h, read in April 2026).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["Code", "Failure"]
+
+
+class Code(IntEnum):
+    """Those of the numbers that the emulator uses."""
+
+    EARGS = -2
+    EAGAIN = -3
+    ERATELIMIT = -4
+    EFAILED = -5
+    ETOOMANY = -6
+    ERANGE = -7
+    EEXPIRED = -8
+    ENOENT = -9
+    ECIRCULAR = -10
+    EACCESS = -11
+    ESID = -15
+    EOVERQUOTA = -17
+
+
+class Failure(Exception):
+    """A command fails: its answer is the number."""
+
+    def __init__(self, code: Code) -> None:
+        super().__init__(code.name)
+        self.code = code

@@ -1,0 +1,218 @@
+"""OAuth 2.0 as emulated services offer it: the token route, the page where a user agrees, revocation (RFC 6749, 7009).
+
+What may live here: grants, codes with their PKCE challenges (RFC 7636), tokens and when they end. No clock (a call says
+when it is) and no service's words: those are a ``Dialect``, which each skin brings.
+
+Tests make up refresh tokens and codes, so any plausible one is accepted: not empty, not beginning with ``invalid``, and
+not used up or revoked. A code that this service gave out is accepted only with what it was given out for.
+
+==================  ============================================================================================
+a code given for    is refused
+==================  ============================================================================================
+a challenge         without the verifier whose hash it is
+a redirect address  with another one
+a client            to another one
+once                the second time
+==================  ============================================================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from urllib.parse import urlencode, urlsplit
+
+from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.skin import Answer, Call
+
+__all__ = ["Dialect", "Grant", "OAuth", "Renewal", "basic_client", "is_plausible"]
+
+_CODE, _REFRESH = "authorization_code", "refresh_token"
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Renewal(Enum):
+    """What a refresh does to the refresh token."""
+
+    NONE = "none"
+    """It stays the same, and the answer does not repeat it."""
+    BESIDE = "beside"
+    """The answer brings another one; the old one still works."""
+    INSTEAD = "instead"
+    """The answer brings another one; the old one is used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A token that is given out. ``refresh_token`` is empty if none comes with it; ``expires_s`` is its lifetime."""
+
+    form: Mapping[str, str]
+    kind: str
+    access_token: str
+    refresh_token: str
+    expires_s: int
+    scope: str
+
+
+def is_plausible(kind: str, proof: str) -> bool:
+    """Returns whether a made-up proof is accepted: see the module."""
+    return bool(proof) and not proof.startswith("invalid")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one service speaks OAuth.
+
+    Attributes:
+        granted: returns the answer that brings a token.
+        refused: returns the answer to a request that fails; its arguments are the error's name in RFC 6749 (or
+            ``redirect_uri_mismatch``) and the fields of the form or the query.
+        shown: returns the page that shows a code, for clients without a redirect address; None: they are refused.
+        access: prefix and number of further characters of an access token.
+        refresh: the same for a refresh token.
+        code: the same for a code.
+        proofs: grant types to the field that proves them.
+        clientless: grant types that need no client id.
+        renewal: see ``Renewal``.
+        accepts: returns whether a proof of a grant type that is not known here may be one.
+    """
+
+    granted: Callable[[Grant], Answer]
+    refused: Callable[[str, Mapping[str, str]], Answer]
+    shown: Callable[[str], Answer] | None = None
+    access: tuple[str, int] = ("", 64)
+    refresh: tuple[str, int] = ("", 64)
+    code: tuple[str, int] = ("", 43)
+    proofs: Mapping[str, str] = field(default_factory=lambda: {_REFRESH: _REFRESH, _CODE: "code"})
+    clientless: frozenset[str] = frozenset()
+    renewal: Renewal = Renewal.NONE
+    accepts: Callable[[str, str], bool] = is_plausible
+
+
+class OAuth:
+    """The tokens of one account.
+
+    Args:
+        dialect: what the service says.
+        next_token: makes names that look random, such as ``core.Tokens.next``.
+        lifetime_s: returns how long an access token lasts, seconds.
+
+    Attributes:
+        tokens: ``Authorization`` header to the second on the emulator's clock at which its token expires.
+    """
+
+    def __init__(
+        self, dialect: Dialect, next_token: Callable[[str, int], str], lifetime_s: Callable[[], float]
+    ) -> None:
+        self._dialect, self._next, self._lifetime_s = dialect, next_token, lifetime_s
+        self.tokens: dict[bytes, float] = {}
+        self._origins: dict[bytes, str] = {}
+        self._given: set[str] = set()
+        self._dead: set[str] = set()
+        self._codes: dict[str, Mapping[str, str]] = {}
+
+    def add(self, access_token: str, expires_s: float = float("inf")) -> None:
+        """Accept a token of the account until the given second."""
+        self.tokens[f"Bearer {access_token}".encode()] = expires_s
+
+    def token(self, call: Call) -> Answer:
+        """The token route: an access token for a refresh token, a code, or another proof that the dialect knows."""
+        form, dialect = fields(call.body), self._dialect
+        kind = form.get("grant_type", "")
+        if kind not in dialect.proofs:
+            return dialect.refused("unsupported_grant_type", form)
+        client = form.get("client_id", "") or basic_client(call.headers.get(b"authorization", b""))
+        if kind not in dialect.clientless and not is_plausible("client", client):
+            return dialect.refused("invalid_client", form)
+        proof = form.get(dialect.proofs[kind], "")
+        asked = self._codes.get(proof, {}) if kind == _CODE else {}
+        if proof in self._dead or not dialect.accepts(kind, proof) or not _fits(asked, form, client):
+            return dialect.refused("invalid_grant", form)
+        refresh_token = self._renewed(kind, proof)
+        access_token = self._next(*dialect.access)
+        self.add(access_token, call.now_s + self._lifetime_s())
+        self._origins[f"Bearer {access_token}".encode()] = refresh_token or (proof if kind == _REFRESH else "")
+        scope = asked.get("scope", "") or form.get("scope", "")
+        return dialect.granted(Grant(form, kind, access_token, refresh_token, int(self._lifetime_s()), scope))
+
+    def _renewed(self, kind: str, proof: str) -> str:
+        """Returns a new refresh token if the answer brings one. Codes are used up."""
+        renewal = self._dialect.renewal
+        if kind == _CODE or (kind == _REFRESH and renewal is Renewal.INSTEAD):
+            self._dead.add(proof)
+        gives = kind == _CODE or (kind == _REFRESH and renewal is not Renewal.NONE)
+        if not gives:
+            return ""
+        self._given.add(refresh_token := self._next(*self._dialect.refresh))
+        return refresh_token
+
+    def authorize(self, call: Call) -> Answer:
+        """The page where a user agrees: agrees at once, and leads the browser back with a code, or shows the code."""
+        query, dialect = fields(call.query), self._dialect
+        target = query.get("redirect_uri", "")
+        if query.get("code_challenge_method", "plain") not in ("S256", "plain"):
+            return dialect.refused("invalid_request", query)
+        if not target and dialect.shown is None:
+            return dialect.refused("invalid_request", query)
+        if target and not _is_safe(target):
+            return dialect.refused("redirect_uri_mismatch", query)
+        code = self._next(*dialect.code)
+        self._codes[code] = query
+        if not target and dialect.shown is not None:
+            return dialect.shown(code)
+        back = {"code": code, **({"state": query["state"]} if "state" in query else {})}
+        place = f"{target}{'&' if '?' in target else '?'}{urlencode(back)}"
+        return Answer(302, [(b"location", place.encode("ascii", "replace"))], b"")
+
+    def revoke(self, token: str) -> bool:
+        """End an access or refresh token, with the refresh token and all access tokens that belong to it.
+
+        Returns whether there was such a token.
+        """
+        header = f"Bearer {token}".encode()
+        origin = self._origins.get(header, "") if header in self.tokens else token
+        ended = [own for own, from_token in self._origins.items() if origin and from_token == origin]
+        is_known = header in self.tokens or bool(ended) or (token in self._given and token not in self._dead)
+        if origin and is_known:
+            self._dead.add(origin)
+        for own in (header, *ended):
+            self.tokens.pop(own, None)
+            self._origins.pop(own, None)
+        return is_known
+
+
+def basic_client(header: bytes) -> str:
+    """Returns the client id in an ``Authorization`` header that names a client with its secret; empty otherwise."""
+    scheme, _, pair = header.partition(b" ")
+    try:
+        name, colon, _ = base64.b64decode(pair, validate=True).partition(b":")
+    except ValueError:
+        return ""
+    return name.decode("latin-1") if scheme.lower() == b"basic" and colon else ""
+
+
+def _fits(asked: Mapping[str, str], form: Mapping[str, str], client: str) -> bool:
+    """Returns whether a code may be used with this form; ``asked`` is the query that it was given out for."""
+    if not asked:
+        return True
+    same = asked.get("redirect_uri", "") == form.get("redirect_uri", "") and asked.get("client_id", client) == client
+    challenge, verifier = asked.get("code_challenge"), form.get("code_verifier", "")
+    if not same or challenge is None:
+        return same
+    if asked.get("code_challenge_method", "plain") == "S256":
+        digest = hashlib.sha256(verifier.encode()).digest()
+        verifier = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    return hmac.compare_digest(verifier.encode(), challenge.encode())
+
+
+def _is_safe(address: str) -> bool:
+    """Returns whether a code may be sent there: over TLS, or to this machine."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)

@@ -1,0 +1,198 @@
+"""Sharing links, invitations and permissions.
+
+What may live here: functions on who may see an item, and finding an item by its link.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
+from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json, seconds_of
+from pytest_cloudbench.emulators.onedrive.items import PERSON, context, item, selected
+from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphPermission, GraphRequest, GraphState
+from pytest_cloudbench.emulators.skin import Answer, Kind
+
+__all__ = ["FUNCTIONS", "shared_item"]
+
+_ROLES = {"view": ["read"], "edit": ["write"], "embed": ["read"]}
+_SCOPES = ("anonymous", "organization", "users")
+_OWNER = "owner"
+
+
+def _share_id(url: str) -> str:
+    return "u!" + urlsafe_b64encode(url.encode()).decode().rstrip("=")
+
+
+def shared_item(state: GraphState, share_id: str) -> Node:
+    """Returns the item that an encoded link shows. Raises StoreError."""
+    try:
+        text = share_id.removeprefix("u!")
+        url = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    except ValueError:
+        url = ""
+    for each in state.permissions.values():
+        if (url and each.url == url) or share_id == each.id:
+            return state.tree.get(each.node_id)
+    raise StoreError("not_found")
+
+
+def _link(known: GraphPermission) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "id": known.id,
+        "roles": known.roles,
+        "shareId": _share_id(known.url),
+        "hasPassword": known.has_password,
+        "link": {
+            "scope": known.scope,
+            "type": known.type,
+            "webUrl": known.url,
+            "preventsDownload": known.prevents_download,
+        },
+    }
+    if known.people:
+        identities = [{"user": {"displayName": email, "email": email}} for email in known.people]
+        shown |= {"grantedToIdentities": identities, "grantedToIdentitiesV2": identities}
+    return shown
+
+
+def _owned(request: GraphRequest, node: Node, known: GraphPermission | None = None) -> dict[str, Any]:
+    """Returns the permission of a person: the owner's, or one that was changed."""
+    person = {"displayName": PERSON["displayName"], "email": PERSON["email"], "id": PERSON["id"]}
+    site = {**person, "id": "3", "loginName": f"i:0#.f|membership|{PERSON['email']}"}
+    shown_id = known.id if known is not None else urlsafe_b64encode(f"{_OWNER}.{node.id}".encode()).decode()
+    shown: dict[str, Any] = {
+        "id": shown_id,
+        "roles": known.roles if known is not None else [_OWNER],
+        "shareId": shown_id,
+        "grantedTo": {"user": person},
+        "grantedToV2": {"siteUser": site, "user": {"@odata.type": "#microsoft.graph.sharePointIdentity", **person}},
+    }
+    if request.state.account.type == "personal":
+        shown["link"] = {"webUrl": f"https://1drv.ms/u/c/{request.state.drive_id}/{node.id[-16:]}"}
+        shown["grantedTo"]["user"] = {**person, "id": "3"}
+    elif node.parent is not None and node is not request.tree.root:
+        shown["inheritedFrom"] = {}
+    return shown
+
+
+def _create_link(request: GraphRequest) -> Answer:
+    body, node = request.json_body(), request.node()
+    kind, scope = body.get("type", "view"), body.get("scope") or "anonymous"
+    if kind not in _ROLES or scope not in _SCOPES:
+        raise GraphError(400, "invalidRequest", f"Invalid sharing link: type {kind!r:.40}, scope {scope!r:.40}")
+    state = request.state
+    expires_s = seconds_of(body["expirationDateTime"]) if body.get("expirationDateTime") else None
+    if expires_s is not None and expires_s <= request.now_s:
+        raise GraphError(400, "invalidRequest", "The expiration must be in the future")
+    same = [each for each in state.shared.get(node.id, ()) if not each.people]
+    known = next((each for each in same if (each.type, each.scope, each.roles) == (kind, scope, _ROLES[kind])), None)
+    is_new = known is None
+    if known is None:
+        letter = "f" if isinstance(node, Folder) else "u"
+        start = f"https://emulated-my.sharepoint.com/:{letter}:/g/personal/emulated"
+        if state.account.type == "personal":
+            start = f"https://1drv.ms/{letter}/c/{state.drive_id}"
+        known = GraphPermission(
+            state.tree.guid(), node.id, kind, scope, f"{start}/{state.tree.token(32)}", list(_ROLES[kind]),
+            bool(body.get("password")), expires_s,
+        )  # fmt: skip
+        state.permit(known)
+    value = {"@odata.context": f"{GRAPH}microsoft.graph.permission", **_link(known)}
+    return answer_json(value, 201 if is_new else 200, (b"location", request.origin.encode("latin-1")))
+
+
+def _invite(request: GraphRequest) -> Answer:
+    body, node = request.json_body(), request.node()
+    people, roles = body.get("recipients"), body.get("roles") or ["read"]
+    if not isinstance(people, list) or not people or roles not in (["read"], ["write"]):
+        raise GraphError(400, "invalidRequest", "An invitation needs recipients, and the roles read or write")
+    emails = [str(entry.get("email", "")) if isinstance(entry, dict) else "" for entry in people]
+    if not all("@" in email for email in emails):
+        raise GraphError(400, "invalidRequest", "A recipient needs an email address")
+    value = []
+    state = request.state
+    kind = "view" if roles == ["read"] else "edit"
+    for email in emails:
+        url = f"https://1drv.ms/u/c/{state.drive_id}/{state.tree.token(32)}"
+        known = GraphPermission(state.tree.guid(), node.id, kind, "users", url, roles, people=[email])
+        state.permit(known)
+        identities = [{"user": {"email": email}}]
+        value.append(
+            {
+                "grantedToIdentities": identities,
+                "grantedToIdentitiesV2": identities,
+                "id": known.id,
+                "invitation": {"signInRequired": body.get("requireSignIn") is True},
+                "link": {"type": kind, "webUrl": url},
+                "roles": roles,
+            }
+        )
+    told = {"@odata.context": f"{GRAPH}Collection(microsoft.graph.permission)", "value": value}
+    return answer_json(told, 200, (b"location", request.origin.encode("latin-1")))
+
+
+def _list_permissions(request: GraphRequest) -> Answer:
+    node = request.node()
+    links = [_link(each) for each in request.state.shared.get(node.id, ())]
+    value = [_owned(request, node), *links]
+    return answer_json({"@odata.context": context(request, "permissions"), "value": value})
+
+
+def _find(request: GraphRequest, node: Node) -> GraphPermission | None:
+    """Returns a permission by its id; None for the owner's. Raises StoreError."""
+    wanted = request.address.argument
+    known = request.state.permissions.get(wanted)
+    if known is not None and known.node_id == node.id:
+        return known
+    if wanted == _owned(request, node)["id"]:
+        return None
+    raise StoreError("not_found")
+
+
+def _get_permission(request: GraphRequest) -> Answer:
+    node = request.node()
+    known = _find(request, node)
+    shown = _owned(request, node) if known is None else _link(known)
+    return answer_json({"@odata.context": context(request, "permissions/$entity"), **shown})
+
+
+def _update_permission(request: GraphRequest) -> Answer:
+    node, body = request.node(), request.json_body()
+    known = _find(request, node)
+    if known is None:
+        raise GraphError(403, "accessDenied", "The owner's permission cannot be changed")
+    if body.get("roles") not in (["read"], ["write"]):
+        raise GraphError(400, "invalidRequest", "The roles of a permission are read or write")
+    known.roles = list(body["roles"])
+    known.type = "view" if known.roles == ["read"] else "edit"
+    shown = {**_owned(request, node, known), **({"link": _link(known)["link"]} if not known.people else {})}
+    return answer_json({"@odata.context": context(request, "permissions/$entity"), **shown})
+
+
+def _delete_permission(request: GraphRequest) -> Answer:
+    known = _find(request, request.node())
+    if known is None:
+        raise GraphError(403, "accessDenied", "The owner's permission cannot be removed")
+    request.state.forbid(known)
+    return Answer(204, [], b"")
+
+
+def _get_shared(request: GraphRequest) -> Answer:
+    node = request.node()
+    if isinstance(node, File) and node.seen(request.now_s) is None:
+        raise StoreError("not_found")
+    return answer_json({"@odata.context": context(request, "items/$entity"), **selected(request, item(request, node))})
+
+
+FUNCTIONS: Mapping[tuple[str, str], GraphFunction] = {
+    ("POST", "createLink"): GraphFunction(Kind.WRITE, _create_link),
+    ("POST", "invite"): GraphFunction(Kind.WRITE, _invite),
+    ("GET", "permissions"): GraphFunction(Kind.META, _list_permissions),
+    ("GET", "permissions/*"): GraphFunction(Kind.META, _get_permission),
+    ("PATCH", "permissions/*"): GraphFunction(Kind.WRITE, _update_permission),
+    ("DELETE", "permissions/*"): GraphFunction(Kind.WRITE, _delete_permission),
+    ("GET", "driveItem"): GraphFunction(Kind.META, _get_shared),
+}

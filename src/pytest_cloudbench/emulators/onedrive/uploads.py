@@ -1,0 +1,150 @@
+"""Upload sessions: createUploadSession, and the fragments that follow.
+
+What may live here: the protocol of "Upload large files with an upload session" in Graph's documents. Fragments come in
+order to an address that needs no token; each but the last is a multiple of 320 KiB, and none is larger than 60 MiB.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_cloudbench.emulators.blob import Blob, flip_bit, hashed
+from pytest_cloudbench.emulators.nodes import Folder, StoreError
+from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json, from_store, precise_time
+from pytest_cloudbench.emulators.onedrive.files import behavior_of, new_version, set_client_times
+from pytest_cloudbench.emulators.onedrive.items import item
+from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState, UploadSession
+from pytest_cloudbench.emulators.skin import Answer, Call, Kind
+from pytest_cloudbench.model import KIB, MIB
+from pytest_cloudbench.payload.quickxor import QuickXor
+
+__all__ = ["FUNCTIONS", "fragment"]
+
+_UNIT_BYTES = 320 * KIB
+_MAX_FRAGMENT_BYTES = 60 * MIB
+_LIFE_S = 7 * 86_400.0
+"""A choice: the documents say that a session ends, and not when."""
+_RANGE = re.compile(rb"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})$")
+
+
+def _create(request: GraphRequest) -> Answer:
+    body = request.json_body()
+    given = body.get("item")
+    wanted: dict[str, Any] = given if isinstance(given, dict) else {}
+    is_update = not request.address.path
+    folder, name = request.place()
+    if isinstance(wanted.get("name"), str) and not is_update:
+        name = request.tree.check_name(wanted["name"])
+    # The documented default is "fail"; rclone sends none when it overwrites, and the service replaces.
+    behavior = behavior_of(
+        wanted.get("@microsoft.graph.conflictBehavior") or wanted.get("@name.conflictBehavior"), "replace"
+    )
+    there = request.tree.taken(folder, name)
+    if there is not None:
+        request.require_match(there)
+        if behavior == "fail" or isinstance(there, Folder):
+            raise StoreError("taken")
+    size = wanted.get("fileSize")
+    if isinstance(size, int) and not isinstance(size, bool):
+        request.tree.store.require_space(size)
+    state = request.state
+    guid = state.tree.guid()
+    times = wanted.get("fileSystemInfo")
+    session = UploadSession(
+        folder, name, behavior, request.now_s + _LIFE_S, dict(times) if isinstance(times, dict) else {}, QuickXor(),
+        is_deferred=body.get("deferCommit") is True, address=request.address,
+    )  # fmt: skip
+    state.sessions[guid] = session
+    place = f"/_api/v2.0/drives/{state.drive_id}/items/{folder.id}/uploadSession"
+    url = f"{request.files_origin}{place}?guid='{guid}'&overwrite={behavior == 'replace'}&rename={behavior == 'rename'}&tempauth={state.signed(guid)}"  # noqa: E501  # an address is one line
+    value = {
+        "@odata.context": f"{GRAPH}microsoft.graph.uploadSession",
+        "expirationDateTime": precise_time(session.expires_s),
+        "nextExpectedRanges": ["0-"],
+        "uploadUrl": url,
+    }
+    return answer_json(value, 200, (b"location", request.origin.encode("latin-1")))
+
+
+def fragment(state: GraphState, call: Call, guid: str) -> Answer:
+    """PUT adds a fragment, GET asks how much has arrived, POST commits, DELETE ends the session. Raises GraphError."""
+    session = state.sessions.get(guid)
+    if session is None or session.expires_s < call.now_s:
+        state.sessions.pop(guid, None)
+        raise GraphError(404, "itemNotFound", "The upload session was not found", "uploadSessionNotFound")
+    if call.method == "DELETE":
+        del state.sessions[guid]
+        return Answer(204, [], b"")
+    if call.method == "GET":
+        return _progress(session, 200)
+    if call.method == "POST":
+        if session.total_bytes is None or session.received_bytes < session.total_bytes:
+            raise GraphError(400, "invalidRequest", "The upload session is not complete", "uploadSessionIncomplete")
+        return _commit(state, call, guid, session)
+    _add(session, call)
+    if session.received_bytes == session.total_bytes and not session.is_deferred:
+        return _commit(state, call, guid, session)
+    return _progress(session, 202)
+
+
+def _add(session: UploadSession, call: Call) -> None:
+    body: bytes = call.body
+    found = _RANGE.match(call.headers.get(b"content-range", b"").strip())
+    if found is None:
+        raise GraphError(400, "invalidRequest", "The Content-Range header is missing or malformed.")
+    first, last, total = (int(number) for number in found.groups())
+    if session.total_bytes not in (None, total) or last >= total or first > last:
+        raise GraphError(400, "invalidRequest", "The Content-Range header does not fit the upload session.")
+    if last - first + 1 != len(body):
+        message = "The Content-Range header length does not match the provided number of bytes."
+        raise GraphError(400, "invalidRequest", message, "fragmentLengthMismatch")
+    if first < session.received_bytes:
+        message = "The uploaded fragment overlaps with data that has already been received."
+        raise GraphError(416, "invalidRange", message, "fragmentOverlap")
+    if first > session.received_bytes:
+        raise GraphError(416, "invalidRange", "Uploaded fragment is out of order.", "fragmentOutOfOrder")
+    if len(body) > _MAX_FRAGMENT_BYTES:
+        message = "The fragment is larger than 60 MiB."
+        raise GraphError(413, "requestEntityTooLarge", message, "maxFragmentLengthExceeded")
+    if last + 1 < total and len(body) % _UNIT_BYTES:
+        raise GraphError(400, "invalidRequest", "A fragment's size must be a multiple of 327680 bytes.")
+    session.total_bytes = total
+    session.parts.append(body)
+    session.hash.update(body)
+    session.received_bytes += len(body)
+
+
+def _progress(session: UploadSession, status: int) -> Answer:
+    done = session.received_bytes == session.total_bytes
+    value = {
+        "@odata.context": f"{GRAPH}microsoft.graph.uploadSession",
+        "expirationDateTime": precise_time(session.expires_s),
+        "nextExpectedRanges": [] if done else [f"{session.received_bytes}-"],
+    }
+    return answer_json(value, status)
+
+
+def _commit(state: GraphState, call: Call, guid: str, session: UploadSession) -> Answer:
+    blob = Blob(b"".join(session.parts), session.hash.hexdigest())
+    if call.damage is not None:
+        blob = hashed(flip_bit(blob.data, call.damage), QuickXor())
+    request = GraphRequest(state, call, session.address)
+    if not state.tree.is_here(session.folder):
+        raise from_store(StoreError("not_found"))
+    try:
+        file, is_new = new_version(request, session.folder, session.name, blob, session.behavior)
+    except StoreError as error:
+        raise from_store(error) from error
+    del state.sessions[guid]
+    if session.client_times:
+        set_client_times(file, session.client_times)
+    value = {"@odata.context": f"{GRAPH}drives('{state.drive_id}')/items/$entity", **item(request, file)}
+    return answer_json(value, 201 if is_new else 200)
+
+
+FUNCTIONS: Mapping[tuple[str, str], GraphFunction] = {
+    ("POST", "createUploadSession"): GraphFunction(Kind.WRITE, _create),
+    ("POST", "createSession"): GraphFunction(Kind.WRITE, _create),
+}

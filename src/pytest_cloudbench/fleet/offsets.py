@@ -1,0 +1,93 @@
+"""How far apart two clocks are, and how certain that is.
+
+What may live here: Cristian's algorithm, and bounds on the offset between two of its measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_cloudbench.clock import now_ns
+from pytest_cloudbench.fleet.wire import Message
+
+__all__ = ["PINGS", "Offset", "Span", "measure_offset"]
+
+PINGS = 9
+"""Round trips of one measurement; the shortest one counts."""
+
+_SLEW_PPM = 500
+"""The fastest that a kernel corrects its clock (adjtimex); a larger difference is a jump."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offset(Message):
+    """One measurement of another clock.
+
+    Attributes:
+        offset_ns: add it to this clock to get the other one.
+        error_ns: bound on its error, half of the shortest round trip.
+        at_ns: when it was measured, on this clock.
+    """
+
+    offset_ns: int
+    error_ns: int
+    at_ns: int
+
+    def inverse(self) -> Offset:
+        """The same measurement as the other clock sees it."""
+        return Offset(-self.offset_ns, self.error_ns, self.at_ns + self.offset_ns)
+
+    def minus(self, other: Offset) -> Offset:
+        """Returns the offset from this clock to another; both were measured against the same third. Errors add up."""
+        return Offset(self.offset_ns - other.offset_ns, self.error_ns + other.error_ns, self.at_ns)
+
+
+def measure_offset(ask: Callable[[], int], clock: Callable[[], int] = now_ns, pings: int = PINGS) -> Offset:
+    """Cristian's algorithm: the shortest of some round trips bounds the offset to the clock that ``ask`` reads.
+
+    Source: F. Cristian, Probabilistic clock synchronization, 1989. The other clock was read at some moment between
+    question and answer, so its offset is that to the middle of the two, give or take half of the time between.
+    """
+    trips = []
+    for _ in range(pings):
+        sent_ns = clock()
+        there_ns = ask()
+        back_ns = clock()
+        trips.append((back_ns - sent_ns, there_ns, (sent_ns + back_ns) // 2))
+    trip_ns, there_ns, middle_ns = min(trips)
+    return Offset(there_ns - middle_ns, trip_ns // 2 + 1, middle_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What is known about an offset between two measurements, unless the clock jumped and jumped back."""
+
+    before: Offset
+    after: Offset
+
+    @property
+    def offset_ns(self) -> int:
+        """The midpoint of all offsets that the two measurements allow."""
+        return sum(self._ends()) // 2
+
+    @property
+    def error_ns(self) -> int:
+        """Bound on its error, which includes the drift between the two measurements."""
+        low_ns, high_ns = self._ends()
+        return (high_ns - low_ns + 1) // 2
+
+    @property
+    def drift_ns(self) -> int:
+        """By how much the second measurement differs from the first."""
+        return self.after.offset_ns - self.before.offset_ns
+
+    @property
+    def has_jumped(self) -> bool:
+        """Whether the two differ by more than their errors and the drift that a sound clock can have."""
+        drift_ns = abs(self.after.at_ns - self.before.at_ns) * _SLEW_PPM // 1_000_000
+        return abs(self.drift_ns) > self.before.error_ns + self.after.error_ns + drift_ns
+
+    def _ends(self) -> tuple[int, int]:
+        both = (self.before, self.after)
+        return min(one.offset_ns - one.error_ns for one in both), max(one.offset_ns + one.error_ns for one in both)

@@ -1,0 +1,46 @@
+"""What the controller and every agent must agree on.
+
+What may live here: facts of a run that never change during it. Imported by fifty agents: keep it light.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_cloudbench import __version__
+from pytest_cloudbench.fleet.wire import Message
+
+__all__ = ["RunFacts", "slug"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts(Message):
+    """Facts that are the same for a whole run, on controller and agents (plain data, so xdist can carry them).
+
+    Attributes:
+        run_id: UTC time and four hexadecimal digits; names folders on the provider and in the results.
+        seed: seed of payloads and random delays.
+        time_scale: how much faster than real time intervals and the emulator's clock run.
+        max_ops, max_bytes: the budget of the whole run; None if unbounded.
+        max_lateness_s: the bound on lateness p99.
+        results: the folder for this run's records.
+        host: see ``agent.host_id``.
+        owner: the controller's process, as ``results.owner`` describes it.
+        version: the controller's version of this package; an agent with another version takes no part.
+    """
+
+    run_id: str
+    seed: str
+    time_scale: float
+    max_ops: int | None
+    max_bytes: int | None
+    max_lateness_s: float
+    results: str
+    host: str
+    owner: str = ""
+    version: str = __version__
+
+
+def slug(text: str) -> str:
+    """Returns a file name made from a node id."""
+    return "".join(character if character.isalnum() or character in "-._" else "_" for character in text)[-150:]

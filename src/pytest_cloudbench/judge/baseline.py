@@ -1,0 +1,127 @@
+"""What a relative gate compares with: which of the stored entries may be a baseline.
+
+What may live here: the choice, as a pure function of stored entries and of the judged entry. Stored entries are
+not trusted: they can come from an older version or another program, or be damaged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+__all__ = ["Compared", "Stored", "choose", "finite"]
+
+_SCHEMA = 2
+"""Of entries that say how their test ended."""
+
+_SAME = (
+    "agents", "machine", "provider", "profile_digest", "time_scale", "operation", "sensors", "threads", "planned_ops",
+    "payload", "size_bytes", "arrival", "loop",
+)  # fmt: skip
+"""What two runs must have in common for their numbers to be comparable."""
+
+_LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One stored entry of a test: the name of the run's file, and the entry's ``extra_info``."""
+
+    run: str
+    info: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a gate compares with.
+
+    Attributes:
+        value: the metric in the chosen run, or None if there is none.
+        remark: with a ``value``, how that run's conditions differ (only a named run's may); else why there is none.
+        fails: if there is no value, whether that is an error because the user named the run.
+    """
+
+    value: float | None
+    remark: str = ""
+    fails: bool = False
+
+
+def finite(value: object) -> bool:
+    """Returns whether this is a number that a float can hold."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _unfit(info: Mapping[str, Any], metric: str, higher: bool) -> str:
+    """Returns why an entry cannot be a baseline, worded for one entry or many; empty if it can."""
+    if info.get("schema") == _SCHEMA:
+        if info.get("outcome") in ("interrupted", "unfinished"):
+            return "ended in an interruption"
+        if info.get("doubts") != [] or info.get("missing_agents") != {}:
+            return "had doubts"
+        if info.get("outcome") != "passed":
+            return "did not pass"
+    value: Any = info.get(metric)
+    if not finite(value):
+        return f"held no number for {metric}"
+    return f"held {value:g} for {metric}, and nothing is a share below that" if higher and value <= 0 else ""
+
+
+def _differing(info: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Returns how an entry's conditions differ from the current ones, in the past tense; empty if they do not."""
+    if info.get("schema") != _SCHEMA:
+        return "came from another version"
+    fields = [key for key in _SAME if info.get(key) != now.get(key)]
+    if not fields:
+        return ""
+    return "differed in " + ", ".join(f"{key} ({_shown(info.get(key))}, here {_shown(now.get(key))})" for key in fields)
+
+
+def choose(
+    stored: Sequence[Stored], now: Mapping[str, Any], metric: str, named: str = "", *, higher: bool = False
+) -> Compared:
+    """Choose the latest entry that may be a baseline. ``stored`` holds all entries of one test, the latest last.
+
+    A named run is used even if it ran under other conditions, which the remark states, but never a run that
+    did not pass, was interrupted or had doubts.
+
+    Args:
+        stored: entries of the named run, or of all runs.
+        now: ``extra_info`` of the entry that is judged.
+        metric: the metric to compare.
+        named: the run that the user named, or nothing.
+        higher: whether higher is better; if so, a run with zero is no baseline, since no gate could break.
+    """
+    if named and not stored:
+        return Compared(None, f"the run {named} has no entry for this test", fails=True)
+    reasons: list[str] = []
+    for entry in reversed(stored):
+        reason = _unfit(entry.info, metric, higher)
+        differs = "" if reason else _differing(entry.info, now)
+        if not reason and (named or not differs):
+            return Compared(float(entry.info[metric]), f"{entry.run} {differs}" if differs else "")
+        reasons.append(reason or differs)
+    if named:
+        return Compared(None, f"{stored[-1].run} {reasons[0]}", fails=True)
+    return Compared(None, _told(reasons))
+
+
+def _told(reasons: Sequence[str]) -> str:
+    """Returns why there is no baseline, in one line."""
+    if not reasons:
+        return "no baseline yet"
+    if len(set(reasons)) == 1:
+        runs = f"the {len(reasons)} stored runs" if len(reasons) > 1 else "the stored run"
+        return f"no baseline: {runs} {reasons[0]}"
+    counted = ", ".join(f"{count} {reason}" for reason, count in Counter(reasons).items())
+    return f"no baseline: of {len(reasons)} stored runs {counted}"
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) and value.isprintable() else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -1,0 +1,222 @@
+"""Compares results with claims: expectations from a file and gates from the command line.
+
+What may live here: parsing of claims and their verdicts, as pure functions of metrics. A claim on a
+number that is not known is ``unknown``, never "met".
+"""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Literal
+
+from pytest_cloudbench.judge.baseline import Compared, finite
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
+
+__all__ = [
+    "Expectation",
+    "Gate",
+    "Judgement",
+    "Status",
+    "judge_expectation",
+    "judge_gate",
+    "parse_expectations",
+    "parse_gate",
+    "select",
+]
+
+Status = Literal["met", "broken", "unknown", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A claim's verdict, and the one line that states it."""
+
+    status: Status
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A recorded claim: for this provider (and these parameters) the metric stays within its bounds.
+
+    Attributes:
+        provider: the provider's spec or the name of its profile.
+        metric: a key of ``metrics.METRICS``.
+        at_least: lower bound, or None.
+        at_most: upper bound, or None.
+        source: where the bound comes from.
+        date: when it was published or measured.
+        where: test name (``test``) and parameters that the claim is limited to.
+    """
+
+    provider: str
+    metric: str
+    at_least: float | None
+    at_most: float | None
+    source: str
+    date: datetime.date
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+
+_KEYS: dict[str, tuple[type, ...]] = {
+    "provider": (str,),
+    "metric": (str,),
+    "at_least": (int, float),
+    "at_most": (int, float),
+    "source": (str,),
+    "date": (datetime.date,),
+    "where": (dict,),
+}
+
+
+def parse_expectations(text: str, source: str) -> list[Expectation]:
+    """Read ``[[expect]]`` tables. Raises only ConfigError, which names file, key and what was expected."""
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # not TOML, or an integer of thousands of digits
+        raise ConfigError(source, "", f"is not valid TOML: {error}") from error
+    for key in document:
+        if key != "expect":
+            raise ConfigError(source, _named(key), "unknown key; expected only [[expect]] tables")
+    tables = document.get("expect", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(source, "expect", "expected [[expect]] tables")
+    return [_expectation(table, source, f"expect[{number}]") for number, table in enumerate(tables)]
+
+
+def _expectation(table: Mapping[str, Any], source: str, place: str) -> Expectation:
+    for key, value in table.items():
+        if key not in _KEYS:
+            raise ConfigError(source, f"{place}.{_named(key)}", _unknown("key", key, _KEYS))
+        if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
+            wanted = " or ".join(kind.__name__ for kind in _KEYS[key])
+            raise ConfigError(source, f"{place}.{key}", f"expected {wanted}, found {_shown(value)}")
+        if isinstance(value, (int, float)) and not finite(value):
+            raise ConfigError(source, f"{place}.{key}", f"expected a finite number, found {_shown(value)}")
+    for key in ("provider", "metric", "source", "date"):
+        if key not in table:
+            raise ConfigError(source, f"{place}.{key}", "is missing")
+    if table["metric"] not in METRICS:
+        raise ConfigError(source, f"{place}.metric", _unknown("metric", table["metric"], METRICS))
+    at_least, at_most = table.get("at_least"), table.get("at_most")
+    if at_least is None and at_most is None:
+        raise ConfigError(source, place, "expected at_least, at_most or both")
+    if at_least is not None and at_most is not None and at_least > at_most:
+        raise ConfigError(source, place, f"at_least {at_least} is above at_most {at_most}")
+    return Expectation(
+        table["provider"], table["metric"], at_least, at_most, table["source"], table["date"], table.get("where", {})
+    )
+
+
+def _unknown(what: str, word: str, known: Iterable[str]) -> str:
+    """Returns the hint for an unknown name: the nearest known one, or all of them."""
+    return f"unknown {what} {_shown(word)}" + (did_you_mean(word, known) or f"; expected one of {', '.join(known)}")
+
+
+def _named(key: str) -> str:
+    """A key for one line."""
+    return key if key.isprintable() else _shown(key)
+
+
+def _shown(value: Any) -> str:
+    """A value for one short line."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print very long integers
+        text = "a very long number"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def select(
+    expectations: Iterable[Expectation], providers: Sequence[str], test: str, params: Mapping[str, Any]
+) -> list[Expectation]:
+    """The expectations for one experiment. ``providers`` are the names the provider goes by (spec, profile)."""
+    known = {"test": test, **params}
+    return [
+        claim
+        for claim in expectations
+        if claim.provider in providers and all(known.get(key) == value for key, value in claim.where.items())
+    ]
+
+
+def _bounds(claim: Expectation) -> str:
+    parts = [f">= {claim.at_least:g}"] if claim.at_least is not None else []
+    parts += [f"<= {claim.at_most:g}"] if claim.at_most is not None else []
+    return " and ".join(parts)
+
+
+def judge_expectation(claim: Expectation, metrics: Mapping[str, float | None], doubts: Sequence[str]) -> Judgement:
+    """Judge one expectation. ``doubts`` are the reasons why this run's numbers may be wrong."""
+    value = metrics.get(claim.metric)
+    text = f"{claim.metric} {_bounds(claim)} ({claim.source}, {claim.date})"
+    if value is None or doubts:
+        return Judgement("unknown", f"{text}: unknown, {'; '.join(doubts) or 'no value was measured'}")
+    low_ok = claim.at_least is None or value >= claim.at_least
+    met = low_ok and (claim.at_most is None or value <= claim.at_most)
+    return Judgement("met" if met else "broken", f"{text}: {'met' if met else 'broken'}, measured {value:.6g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A bound from the command line: absolute, or relative to the compared run (``limit`` is then a fraction)."""
+
+    metric: str
+    limit: float
+    relative: bool
+
+    @property
+    def text(self) -> str:
+        """The gate as the user would write it."""
+        return f"{self.metric}:{self.limit * 100:g}%" if self.relative else f"{self.metric}:{self.limit:g}"
+
+
+def parse_gate(text: str) -> Gate:
+    """Read ``METRIC:BOUND``, such as ``loss_rate:0.01`` or ``response_p99:10%``. Raises UsageError."""
+    metric, mark, bound = text.strip().rpartition(":")
+    if not mark or metric not in METRICS:
+        near = did_you_mean(metric, METRICS) if mark else ""
+        raise UsageError(f"gate {text!r}: expected METRIC:BOUND" + (near or f" with one of {', '.join(METRICS)}"))
+    relative = bound.endswith("%")
+    try:
+        limit = float(bound.removesuffix("%"))
+    except ValueError:
+        limit = float("nan")
+    if not isfinite(limit) or limit < 0:
+        raise UsageError(f"gate {text!r}: expected a bound such as 0.01 or 10%, found {bound!r}")
+    if relative and limit >= 100 and METRICS[metric].better == "higher":
+        raise UsageError(
+            f"gate {text!r}: can never be broken, for a higher {metric} is better; expected less than 100%"
+        )
+    return Gate(metric, limit / 100 if relative else limit, relative)
+
+
+def judge_gate(
+    gate: Gate, metrics: Mapping[str, float | None], compared: Compared | None, doubts: Sequence[str]
+) -> Judgement:
+    """Judge one gate. ``compared`` is the baseline of a relative one; a run named on the command line must exist."""
+    value, unit = metrics.get(gate.metric), METRICS[gate.metric].unit
+    shown_unit = f" {unit}" if unit and unit != "fraction" else ""
+    higher = METRICS[gate.metric].better == "higher"
+    bound, against = gate.limit, ""
+    if gate.relative:
+        compared = compared or Compared(None, "no baseline yet")
+        if compared.value is None:
+            status: Status = "unknown" if compared.fails else "note"
+            return Judgement(status, f"gate {gate.text}: {'unknown, ' if compared.fails else ''}{compared.remark}")
+        if higher and compared.value <= 0:
+            why = f"the compared run had {compared.value:g}, and nothing is a share below that"
+            return Judgement("unknown", f"gate {gate.text}: unknown, {why}")
+        bound = compared.value * (1 - gate.limit if higher else 1 + gate.limit)
+        way = "below" if higher else "above"
+        against = f", {gate.limit * 100:g} % {way} the {compared.value:.6g} of the compared run"
+        against += f" ({compared.remark})" if compared.remark else ""
+    if value is None or doubts:
+        return Judgement("unknown", f"gate {gate.text}: unknown, {'; '.join(doubts) or 'no value was measured'}")
+    met = value >= bound if higher else value <= bound
+    relation = ("is within" if met else "breaks") + f" the bound {'>=' if higher else '<='} {bound:.6g}"
+    return Judgement("met" if met else "broken", f"gate {gate.text}: {value:.6g}{shown_unit} {relation}{against}")

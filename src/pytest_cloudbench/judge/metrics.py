@@ -1,0 +1,316 @@
+"""Every metric, one row each: its unit, which direction is better, how it is computed from records, how it is shown.
+
+What may live here: the registry, and the numbers of one run that its rows are computed from, as pure functions.
+Entries, expectations, gates, tables, JUnit and bench files all read it: docs/adding-a-metric.md.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import compress, islice
+from operator import sub
+from typing import Any, Literal
+
+from pytest_cloudbench.judge.stats import PERCENTILES, Verification, percentile, rows_in_order
+from pytest_cloudbench.model import ErrorKind, Outcome, Verb
+from pytest_cloudbench.records import KINDS, OUTCOMES, OpTable, codes, values
+
+__all__ = ["CONCLUSIONS", "METRICS", "Metric", "Run", "Summary", "Times", "summarize", "told_details"]
+
+Times = Literal["response", "service", "refused", "first_byte", "lateness"]
+"""Names of durations that a run has for each operation, or for some (docs/method.md)."""
+
+_OK = OUTCOMES.index(Outcome.OK)
+
+_MOST_DETAILS = 5
+"""The most texts of one kind of error in an entry; the records have all."""
+
+
+class Run:
+    """The records of one run, for the rows of the registry; a million records are read as columns, a few at a time.
+
+    Attributes:
+        table: all records.
+        verification: what the provider lists at the end; None if that was not requested.
+        outcomes: number of operations by outcome.
+        kinds: number of operations by kind of error.
+    """
+
+    def __init__(self, table: OpTable, verification: Verification | None) -> None:
+        self.table, self.verification = table, verification
+        found = table.codes("outcome")
+        self._ok = bytearray(code == _OK for code in found)
+        self.outcomes, self.kinds = _counts(found, OUTCOMES), _counts(table.codes("kind"), KINDS)
+        del self.kinds[None]
+        self._ordered: tuple[str, list[int]] = ("", [])
+
+    @cached_property
+    def elapsed_s(self) -> float | None:
+        """Seconds from the first scheduled start to the last end."""
+        return (max(self._end_ns) - min(self._scheduled_ns)) / 1e9 if self.table else None
+
+    @cached_property
+    def good_bytes(self) -> int:
+        """Bytes of operations that succeeded."""
+        return sum(compress(self.table.column("size_bytes"), self._ok))
+
+    def share(self, outcome: Outcome) -> float | None:
+        """Operations with that outcome over all operations."""
+        return _share(self.outcomes[outcome], len(self.table))
+
+    def per_s(self, amount: float) -> float | None:
+        """An amount over the elapsed time."""
+        return amount / self.elapsed_s if self.elapsed_s else None
+
+    def sorted_ns(self, times: Times) -> Sequence[int]:
+        """Durations in nanoseconds, ascending. The last result is cached, since rows of one kind stand together."""
+        if self._ordered[0] != times:
+            self._ordered = ("", [])  # memory for one
+            self._ordered = (times, sorted(self._times_ns(times)))
+        return self._ordered[1]
+
+    def _times_ns(self, times: Times) -> array[int]:
+        start_ns, ok = self._start_ns, self._ok
+        if times == "response":
+            return array("q", compress(self._response_ns, ok))
+        if times == "service":
+            return array("q", compress(map(sub, self._end_ns, start_ns), ok))
+        if times == "refused":
+            return array("q", compress(self._response_ns, (not each for each in ok)))
+        if times == "lateness":
+            return array("q", map(sub, start_ns, self._scheduled_ns))
+        first_byte_ns = self.table.column("first_byte_ns")
+        known = (is_ok and first_ns for is_ok, first_ns in zip(ok, first_byte_ns, strict=True))
+        return array("q", compress(map(sub, first_byte_ns, start_ns), known))
+
+    @cached_property
+    def _scheduled_ns(self) -> array[int]:
+        return self.table.column("scheduled_ns")
+
+    @cached_property
+    def _start_ns(self) -> array[int]:
+        return self.table.column("start_ns")
+
+    @cached_property
+    def _end_ns(self) -> array[int]:
+        return self.table.column("end_ns")
+
+    @cached_property
+    def _response_ns(self) -> array[int]:
+        return array("q", map(sub, self._end_ns, self._scheduled_ns))
+
+    def response_s(self) -> array[float]:
+        """The response times of all operations that succeeded, in the order they were due."""
+        response_ns = self._response_ns
+        due = (row for row in rows_in_order(self._scheduled_ns) if self._ok[row])
+        return array("d", (response_ns[row] / 1e9 for row in due))
+
+    def forget_times(self) -> None:
+        """Free the memory of what only metrics need."""
+        self._ordered = ("", [])
+        for name in ("_start_ns", "_end_ns"):
+            self.__dict__.pop(name, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What a metric's number means, and how it is computed.
+
+    Attributes:
+        unit: of the number; a table shows seconds as milliseconds, fractions in percent, bytes/s as MB/s.
+        better: which numbers are better; a gate bounds the other direction.
+        time_like: the number shrinks or grows with ``--time-scale``.
+        of: computes it from the records of one run (None if unknown); without ``of``, the metric is a conclusion's.
+        column: its title in the table of single runs; empty: it is not shown there. A conclusion names its columns.
+        about: the operations that it covers; empty: all.
+    """
+
+    unit: str
+    better: Literal["lower", "higher"] = "lower"
+    time_like: bool = False
+    of: Callable[[Run], float | None] | None = None
+    column: str = ""
+    about: tuple[Verb, ...] = ()
+
+
+def _loss_rate(run: Run) -> float | None:
+    return _share(run.verification.lost, run.verification.checked) if run.verification else None
+
+
+def _silent_loss_rate(run: Run) -> float | None:
+    return _share(run.verification.silent, run.verification.checked) if run.verification else None
+
+
+def _requests_per_op(run: Run) -> float | None:
+    """Returns requests per operation; None if they are unknown for any operation."""
+    count = requests = 0
+    for block in run.table.blocks():
+        found = values(block, "requests")
+        if None in found:
+            return None
+        count, requests = count + len(found), requests + sum(found)
+    return requests / count if count else None
+
+
+def _percentile_s(times: Times, share: float, run: Run) -> float | None:
+    ordered = run.sorted_ns(times)
+    return percentile(ordered, share) / 1e9 if ordered else None
+
+
+def _spread(times: Times, *, about: tuple[Verb, ...] = (), **columns: str) -> dict[str, Metric]:
+    """Returns rows for all percentiles of some times; ``columns`` are the titles of those that the table shows."""
+    return {
+        f"{times}_{label}": Metric("s", time_like=True, of=partial(_percentile_s, times, share), about=about,
+                                   column=columns.get(label, ""))
+        for label, share in PERCENTILES.items()
+    }  # fmt: skip
+
+
+def _concluded(*names: str) -> dict[str, Metric]:
+    return {f"{name}_{label}": Metric("s", time_like=True) for name in names for label in PERCENTILES}
+
+
+CONCLUSIONS: dict[str, Metric] = {
+    "knee_threads": Metric("threads"),
+    "best_total": Metric("s", time_like=True),
+    "latency": Metric("s", time_like=True),
+    "bandwidth": Metric("bytes/s", "higher", time_like=True),
+    "sizes_off": Metric("sizes"),
+    "login_traffic": Metric("bytes"),
+    "idle_traffic": Metric("bit/s"),
+    "polling_period": Metric("s"),
+    "sync_delay": Metric("s"),
+    **_concluded("readiness", "hash_call", "start_up", "sync_delay", "consistency"),
+    "violation_rate": Metric("fraction"),
+    "wire_ratio": Metric("ratio"),
+    "extra_bytes_per_op": Metric("bytes"),
+    "extra_bytes_per_request": Metric("bytes"),
+    "best_segments": Metric("segments"),
+    "native": Metric("s", time_like=True),
+    "segmented": Metric("s", time_like=True),
+    "single_chunk": Metric("s", time_like=True),
+    "improvement_factor": Metric("ratio", "higher"),
+    "slowdown": Metric("ratio"),
+    "availability": Metric("fraction", "higher"),
+    "wrong_hash_rate": Metric("fraction"),
+    "capacity_per_s": Metric("1/s", "higher", time_like=True),
+    "capacity_sensors": Metric("sensors", "higher"),
+    "chunking": Metric("1 is yes", "higher"),
+    "bundling": Metric("1 is yes", "higher"),
+    "deduplication": Metric("1 is yes", "higher"),
+    "delta": Metric("1 is yes", "higher"),
+    "compression": Metric("1 is yes", "higher"),
+    "tue": Metric("ratio"),
+    "traffic_mb": Metric("MB"),
+    "start_up": Metric("s", time_like=True),
+    "completion": Metric("s", time_like=True),
+    "overhead": Metric("fraction"),
+    "recovery": Metric("s", time_like=True),
+    "recovery_overhead": Metric("fraction"),
+    "propagation": Metric("s", time_like=True),
+}
+"""Metrics of what an experiment concludes from several runs, and hands to ``experiment.conclude``."""
+
+METRICS: dict[str, Metric] = {
+    "loss_rate": Metric("fraction", of=_loss_rate, column="loss rate", about=(Verb.PUT,)),
+    "silent_loss_rate": Metric("fraction", of=_silent_loss_rate, about=(Verb.PUT,)),
+    "ok_rate": Metric("fraction", "higher", of=lambda run: run.share(Outcome.OK)),
+    "throttled_rate": Metric("fraction", of=lambda run: run.share(Outcome.THROTTLED)),
+    "failed_rate": Metric("fraction", of=lambda run: run.share(Outcome.FAILED)),
+    "corrupt_rate": Metric("fraction", of=lambda run: run.share(Outcome.CORRUPT)),
+    "elapsed": Metric("s", time_like=True, of=lambda run: run.elapsed_s),
+    "throughput": Metric(
+        "bytes/s", "higher", time_like=True, of=lambda run: run.per_s(run.good_bytes), about=(Verb.PUT, Verb.GET)
+    ),
+    "ops_per_s": Metric("1/s", "higher", time_like=True, of=lambda run: run.per_s(run.outcomes[Outcome.OK])),
+    "requests_per_op": Metric("requests", of=_requests_per_op),
+    **_spread("response", p50="p50 ms", p99="p99 ms"),
+    **_spread("service"),
+    **_spread("refused"),
+    **_spread("first_byte", about=(Verb.GET,)),
+    **_spread("lateness", p99="late p99"),
+    **CONCLUSIONS,
+}
+"""Every metric an expectation or a gate can name: those of one run, and those of conclusions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One experiment's metrics. None means "not known" and is never replaced by zero.
+
+    Attributes:
+        ops: operations that were tried and finished.
+        outcomes: number of operations by outcome.
+        kinds: number of operations by kind of error.
+        metrics: name to value, for each row of ``METRICS`` that is computed from records (see docs/method.md).
+        response_s: the response times of all operations that succeeded, in the order they were due.
+        details: what the provider said of each kind of error, in the order in which it was first said, and how often.
+    """
+
+    ops: int
+    outcomes: Mapping[Outcome, int]
+    kinds: Mapping[ErrorKind, int]
+    metrics: Mapping[str, float | None]
+    response_s: array[float]
+    details: Mapping[ErrorKind, Sequence[tuple[str, int]]] = field(default_factory=dict)
+
+    def errors(self) -> dict[str, Any]:
+        """For an entry: all errors by kind, and what the provider said about them."""
+        kinds = {kind.value: count for kind, count in self.kinds.items()}
+        said = {kind.value: details for kind, details in self.details.items()}
+        return {"errors": kinds, "error_details": told_details(kinds, said)}
+
+
+def summarize(table: OpTable, verification: Verification | None) -> Summary:
+    """Reduce records to metrics. Times of operations that did not succeed are kept apart as ``refused_*``."""
+    run = Run(table, verification)
+    metrics = {name: metric.of(run) for name, metric in METRICS.items() if metric.of is not None}
+    run.forget_times()
+    return Summary(len(table), run.outcomes, run.kinds, metrics, run.response_s(), _details(table))
+
+
+def _details(table: OpTable) -> dict[ErrorKind, list[tuple[str, int]]]:
+    """See ``Summary``; operations without a message from the provider are omitted."""
+    counts, first_ns = Counter[tuple[int, int]](), dict[tuple[int, int], int]()
+    for block in table.blocks():
+        details = values(block, "detail")
+        if not any(details):
+            continue
+        for kind, detail, end_ns in zip(codes(block, "kind"), details, values(block, "end_ns"), strict=True):
+            if kind and detail:
+                said = kind, detail
+                counts[said] += 1
+                first_ns[said] = min(end_ns, first_ns.get(said, end_ns))
+    found: dict[ErrorKind, list[tuple[str, int]]] = {}
+    for kind, detail in sorted(first_ns, key=first_ns.__getitem__):
+        found.setdefault(KINDS[kind] or ErrorKind.SERVER, []).append((table.details[detail], counts[kind, detail]))
+    return found
+
+
+def told_details(kinds: Mapping[str, int], details: Mapping[str, Iterable[tuple[str, int]]]) -> dict[str, Any]:
+    """For an entry: each kind of error that the provider explained, how often it occurred, and the first texts.
+
+    Args:
+        kinds: operations by kind of error.
+        details: by kind of error, what was said and how often, the first text first.
+    """
+    return {
+        kind: {
+            "count": kinds[kind],
+            "said": [{"detail": detail, "count": count} for detail, count in islice(said, _MOST_DETAILS)],
+        }
+        for kind, said in details.items()
+    }
+
+
+def _counts(found: bytearray, meanings: Sequence[Any]) -> Counter[Any]:
+    """Counts how often each meaning occurs."""
+    return Counter({meanings[code]: count for code, count in Counter(found).items()})
+
+
+def _share(count: int, whole: int) -> float | None:
+    return count / whole if whole else None

@@ -1,0 +1,180 @@
+"""Which of several providers is best at one metric, if the difference is more than noise.
+
+What may live here: how a run's own spread is told from its records, and the rule. Pure functions, and conservative:
+operations of one run are not independent, so a run is cut into a few consecutive groups, and each counts as one value.
+docs/comparing.md states the rule; the numbers in it are those of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress, pairwise
+from math import inf
+from statistics import fmean
+from typing import Literal
+
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.significance import kruskal_wallis
+from pytest_cloudbench.judge.stats import percentile, rows_in_order
+from pytest_cloudbench.model import Outcome
+from pytest_cloudbench.records import OUTCOMES, OpTable
+
+__all__ = ["FEWEST_OPS", "Candidate", "Ranking", "grouped", "rank", "spread_of"]
+
+_LEAST, _MOST = 5, 10
+"""Values per provider: fewer than five cannot be told apart at 1 %; more groups are less independent."""
+
+_PER_GROUP = 5
+FEWEST_OPS = _LEAST * _PER_GROUP
+"""Operations that a run needs so that its spread says anything."""
+
+_ALPHA = 0.01
+"""Probability of such a difference by chance, shared among all comparisons with the best."""
+
+_FACTOR, _FACTOR_OF_RUNS, _FACTOR_BUSY = 1.25, 1.1, 2.0
+"""Values closer than this are not told apart: one run each, five or more runs each, or a machine that was busy."""
+
+_POINT = 0.01
+"""The same for fractions: one percentage point."""
+
+_MOMENT_S = 0.001
+"""The same for times: what threads and timers of one machine do."""
+
+_SORTED_OPS = 100_000
+"""Runs of more operations have no spread of what needs them sorted once more."""
+
+_COUNTED: Mapping[str, frozenset[Outcome]] = {
+    "ok_rate": frozenset({Outcome.OK}),
+    "loss_rate": frozenset(Outcome) - {Outcome.OK},
+    "throttled_rate": frozenset({Outcome.THROTTLED}),
+    "failed_rate": frozenset({Outcome.FAILED}),
+    "corrupt_rate": frozenset({Outcome.CORRUPT}),
+}
+"""Metrics that are shares of operations, and what they count."""
+
+
+def grouped(values: Sequence[float], of: Callable[[Sequence[float]], float]) -> list[float]:
+    """Returns one number for each of at most ten consecutive groups of values; nothing for fewer than 25 values."""
+    count = min(_MOST, len(values) // _PER_GROUP)
+    if count < _LEAST:
+        return []
+    ends = [len(values) * place // count for place in range(count + 1)]
+    return [of(values[begin:end]) for begin, end in pairwise(ends)]
+
+
+def spread_of(table: OpTable, response_s: Sequence[float]) -> dict[str, list[float]]:
+    """Returns the values of a run's consecutive groups for each metric that has a spread.
+
+    Args:
+        table: all records, their outcomes corrected by the provider's listing.
+        response_s: response times of operations that succeeded, in the order they were due.
+    """
+
+    def at(share: float) -> list[float]:
+        return grouped(response_s, lambda some: percentile(sorted(some), share))
+
+    found = {"response_p50": at(0.5), "response_p99": at(0.99)}
+    outcomes, ok = table.codes("outcome"), OUTCOMES.index(Outcome.OK)
+    if len(table) <= _SORTED_OPS and any(code != ok for code in outcomes):
+        due = [outcomes[row] for row in rows_in_order(table.column("scheduled_ns"))]
+    else:
+        due = list(outcomes) if len(table) <= _SORTED_OPS else []
+    for name, counted in _COUNTED.items():
+        found[name] = grouped([float(OUTCOMES[code] in counted) for code in due], fmean)
+    found["throughput"] = _rates(table, bytearray(code == ok for code in outcomes))
+    return {name: values for name, values in found.items() if values}
+
+
+def _rates(table: OpTable, is_ok: bytearray) -> list[float]:
+    """Bytes per second of consecutive groups of operations, by their ends."""
+    if not 0 < len(table) <= _SORTED_OPS:
+        return []
+    sizes, ends = table.column("size_bytes"), table.column("end_ns")
+    done = sorted(zip(compress(ends, is_ok), compress(sizes, is_ok), strict=True))
+    count = min(_MOST, len(done) // _PER_GROUP)
+    if count < _LEAST:
+        return []
+    rates, last_ns = [], min(table.column("scheduled_ns"))
+    for place in range(count):
+        some = done[len(done) * place // count : len(done) * (place + 1) // count]
+        lasted_ns, last_ns = some[-1][0] - last_ns, some[-1][0]
+        if lasted_ns <= 0:
+            return []
+        rates.append(sum(size for _, size in some) / lasted_ns * 1e9)
+    return rates
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What one provider has shown of one metric.
+
+    Attributes:
+        value: the metric; None if it is not known.
+        samples: one value per run if there are five or more, or per group of one run, or per round of a conclusion.
+        is_of_runs: whether the samples are of different runs.
+        is_busy: whether the machine was busy meanwhile.
+        margin: a smaller difference is that of the load generator.
+        out: why the provider takes no part, or an empty text.
+    """
+
+    value: float | None
+    samples: Sequence[float] = ()
+    is_of_runs: bool = False
+    is_busy: bool = False
+    margin: float = 0.0
+    out: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Who is best at one metric.
+
+    Attributes:
+        verdict: ``best`` (one leader), ``among the best`` (several, and others that are worse), ``not distinguishable``
+            (nobody differs from the best) or ``not judged``.
+        leaders: the best provider first, and those that cannot be told from it.
+        why: why it is not judged.
+    """
+
+    verdict: Literal["best", "among the best", "not distinguishable", "not judged"]
+    leaders: tuple[str, ...] = ()
+    why: str = ""
+
+
+def rank(metric: str, candidates: Mapping[str, Candidate]) -> Ranking:
+    """Tell who is best at a metric. Nobody is where one who takes part has no spread: that one may be better."""
+    if metric not in METRICS:
+        return Ranking("not judged", why="no direction is better")
+    taking_part = {name: each for name, each in candidates.items() if not each.out and each.value is not None}
+    if len(taking_part) < 2:
+        outs = sorted({each.out for each in candidates.values() if each.out})
+        return Ranking("not judged", why=outs[0] if outs else "only one value is known")
+    if any(len(each.samples) < _LEAST for each in taking_part.values()):
+        return Ranking("not judged", why="too few repeats")
+    sign = 1 if METRICS[metric].better == "lower" else -1
+    order = sorted(taking_part, key=lambda name: sign * (taking_part[name].value or 0.0))
+    best = taking_part[order[0]]
+    alpha = _ALPHA / (len(order) - 1)
+    leaders = [name for name in order[1:] if not _is_better(metric, best, taking_part[name], sign, alpha)]
+    if len(leaders) == len(order) - 1:
+        return Ranking("not distinguishable", tuple(order))
+    return Ranking("among the best" if leaders else "best", (order[0], *leaders))
+
+
+def _is_better(metric: str, best: Candidate, other: Candidate, sign: int, alpha: float) -> bool:
+    """Returns whether a difference is both large enough to matter and too large for chance."""
+    values = sorted((best.value or 0.0, other.value or 0.0))
+    apart = values[1] - values[0]
+    if METRICS[metric].unit == "fraction":
+        is_large = apart >= _POINT
+    else:
+        factor = _FACTOR_OF_RUNS if best.is_of_runs and other.is_of_runs else _FACTOR
+        if METRICS[metric].time_like and (best.is_busy or other.is_busy):
+            factor = _FACTOR_BUSY
+        margin = max(best.margin, other.margin, _MOMENT_S if METRICS[metric].unit == "s" else 0.0)
+        ratio = values[1] / values[0] if values[0] > 0 else inf
+        is_large = apart > margin and ratio >= factor
+    if not is_large or sign * (fmean(other.samples) - fmean(best.samples)) <= 0:
+        return False
+    return kruskal_wallis([best.samples, other.samples]).p_value <= alpha

@@ -1,0 +1,425 @@
+"""Which level to measure next: searches that ask for a level and are told what was measured there.
+
+What may live here: state machines that are pure functions of what they were told. Nothing is random, so agents
+that are told the same ask for the same. The caller measures; a search never does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf, isfinite, log, sqrt
+from statistics import median
+from typing import Literal
+
+__all__ = ["BestLevel", "Bracket", "BracketProbe", "BracketSearch", "LevelSearch"]
+
+
+@dataclass(frozen=True, slots=True)
+class BestLevel:
+    """The level with the least time, as far as the search has found it.
+
+    Attributes:
+        level: the smallest of the contenders: if more is not measurably better, less is the answer. None: nothing
+            was measured.
+        time_s: median time at this level.
+        quickest: the level with the least median time; of equal ones the smallest.
+        contenders: ascending levels whose times cannot be distinguished from the quickest one's.
+        noise: relative standard deviation of the repeats at one level. None: nothing was measured twice.
+        probes: how many measurements were made, failed ones included.
+        is_complete: whether the search finished; otherwise its probes ran out, or it is still running.
+        measured: ascending levels to their times in seconds, in the order of measuring. A level whose
+            measurements all failed has none.
+    """
+
+    level: int | None
+    time_s: float | None
+    quickest: int | None
+    contenders: tuple[int, ...]
+    noise: float | None
+    probes: int
+    is_complete: bool
+    measured: Mapping[int, tuple[float, ...]]
+
+
+class LevelSearch:
+    """Looks for the number of parallel segments with the least time (Cloud-RAID, Table II), without a whole grid.
+
+    Levels are first measured once each, at doubling distances. Then, until nothing is left to do: levels that
+    cannot be told from the quickest one are measured up to ``repeats`` times, those with the fewest measurements
+    first; after that the gaps beside the quickest level, and the gap below the smallest contender, are halved (in
+    proportion) while they are wider than ``resolution``. Two levels can be told apart when their medians differ by
+    more than two standard errors of that difference, and by more than 2 %. Until something was measured twice, the
+    noise is taken to be 10 %.
+
+    A level that failed twice, and more often than it was measured, is not requested again.
+    """
+
+    def __init__(
+        self,
+        lowest: int = 1,
+        highest: int = 100,
+        repeats: int = 3,
+        max_probes: int = 60,
+        *,
+        start: Sequence[int] | None = None,
+        resolution: float = 0.15,
+    ) -> None:
+        """Set the limits; no level is requested yet.
+
+        Args:
+            lowest: smallest level, at least 1.
+            highest: largest level.
+            repeats: how often a contender is measured.
+            max_probes: the most measurements, including failed ones.
+            start: the levels of the first pass; by default lowest, doubled repeatedly up to highest.
+            resolution: gaps that are narrower than this share of their lower end are not halved.
+
+        Raises:
+            ValueError: limits that leave nothing to search, or a start outside of them.
+        """
+        if not (1 <= lowest <= highest and repeats >= 1 and max_probes >= 1 and resolution > 0):
+            raise ValueError("needs 1 <= lowest <= highest, repeats and max_probes of at least 1, resolution above 0")
+        self._first = sorted(set(start)) if start else _doubling(lowest, highest)
+        if not lowest <= self._first[0] <= self._first[-1] <= highest:
+            raise ValueError(f"start must lie between {lowest} and {highest}")
+        self._repeats, self._max_probes, self._resolution = repeats, max_probes, resolution
+        self._times: dict[int, list[float]] = defaultdict(list)
+        self._failures: dict[int, int] = defaultdict(int)
+        self._probes = 0
+
+    def next(self) -> int | None:
+        """Returns the level to measure now; the same one until ``tell`` is called. None: the search is over."""
+        return self._wanted() if self._probes < self._max_probes else None
+
+    def tell(self, level: int, seconds: float | None) -> None:
+        """Report the time measured at the requested level. None: the measurement failed.
+
+        Raises:
+            ValueError: not the requested level, or a time that is not finite and above zero.
+        """
+        if level != self.next():
+            raise ValueError(f"asked for level {self.next()}, told about {level}")
+        if seconds is not None and not (isfinite(seconds) and seconds > 0):
+            raise ValueError(f"{seconds} is no time")
+        self._probes += 1
+        if seconds is None:
+            self._failures[level] += 1
+        else:
+            self._times[level].append(seconds)
+
+    def result(self) -> BestLevel:
+        """Returns what is known so far."""
+        measured = {level: tuple(self._times.get(level, ())) for level in sorted({*self._times, *self._failures})}
+        is_complete = self._wanted() is None
+        medians = self._medians()
+        if not medians:
+            return BestLevel(None, None, None, (), None, self._probes, is_complete, measured)
+        contenders = self._contenders(medians)
+        return BestLevel(
+            contenders[0], medians[contenders[0]], _quickest(medians), tuple(contenders), self._noise(),
+            self._probes, is_complete, measured,
+        )  # fmt: skip
+
+    def _wanted(self) -> int | None:
+        for level in sorted({*self._first, *self._failures}):
+            if not self._times.get(level) and not self._is_hopeless(level):
+                return level
+        medians = self._medians()
+        if not medians:
+            return None
+        contenders = self._contenders(medians)
+        few = [
+            level for level in contenders if len(self._times[level]) < self._repeats and not self._is_hopeless(level)
+        ]
+        if few:
+            return min(few, key=lambda level: (len(self._times[level]), level))
+        return self._between(_quickest(medians), contenders[0])
+
+    def _between(self, quickest: int, smallest: int) -> int | None:
+        """Returns a level in the widest gap beside the quickest level, or in the gap below all contenders."""
+        known = sorted({*self._times, *self._failures})
+        gaps = [gap for gap in pairwise(known) if self._is_wide(*gap)]
+        beside = [gap for gap in gaps if quickest in gap] or [gap for gap in gaps if gap[1] == smallest]
+        if not beside:
+            return None
+        low, high = max(beside, key=lambda gap: (gap[1] / gap[0], -gap[0]))
+        return min(max(round(sqrt(low * high)), low + 1), high - 1)
+
+    def _is_wide(self, low: int, high: int) -> bool:
+        return high - low > 1 and high > low * (1 + self._resolution)
+
+    def _is_hopeless(self, level: int) -> bool:
+        failures = self._failures.get(level, 0)
+        return failures >= 2 and failures > len(self._times.get(level, ()))
+
+    def _medians(self) -> dict[int, float]:
+        return {level: median(self._times[level]) for level in sorted(self._times) if self._times[level]}
+
+    def _noise(self) -> float | None:
+        """Returns the noise pooled over levels, since one level has too few repeats to estimate its own."""
+        squares, freedom = 0.0, 0
+        for times in self._times.values():
+            logs = [log(time_s) for time_s in times]
+            middle = sum(logs) / len(logs) if logs else 0.0
+            squares += sum((each - middle) ** 2 for each in logs)
+            freedom += max(0, len(logs) - 1)
+        return sqrt(squares / freedom) if freedom else None
+
+    def _contenders(self, medians: Mapping[int, float]) -> list[int]:
+        noise = self._noise()
+        noise = 0.1 if noise is None else noise
+        best = _quickest(medians)
+        count = len(self._times[best])
+
+        def margin(level: int) -> float:
+            # 1.25: a median's error is so much larger than a mean's.
+            return max(0.02, 2 * 1.25 * noise * sqrt(1 / len(self._times[level]) + 1 / count))
+
+        return [level for level in medians if log(medians[level] / medians[best]) <= margin(level)]
+
+
+def _doubling(lowest: int, highest: int) -> list[int]:
+    levels = [lowest]
+    while levels[-1] * 2 < highest:
+        levels.append(levels[-1] * 2)
+    return sorted({*levels, highest})
+
+
+def _quickest(medians: Mapping[int, float]) -> int:
+    return min(medians, key=lambda level: (medians[level], level))
+
+
+# --- the largest level that passes ---
+
+
+@dataclass(frozen=True, slots=True)
+class BracketProbe:
+    """One measurement: its level, whether it passed (None: it could not be judged), and the operations it took."""
+
+    level: float
+    passed: bool | None
+    ops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """The limit of passing. If passing is a matter of chance over a range of levels, these are not confidence limits.
+
+    Attributes:
+        passes_at: the largest level that passed and lies below every level that failed. None: there is none.
+        fails_at: the smallest level that failed. None: none failed.
+        low: lower end of a wider interval for the answer: the largest level such that no probe at it or below it
+            failed. Equal to passes_at if probes agree. None: not known.
+        high: its upper end: the smallest level that failed such that no probe at it or above it passed. Equal to
+            fails_at if probes agree. None: not known.
+        is_bounded: whether passes_at and fails_at are known. Otherwise one of them is a bound of the answer.
+        is_monotonic: whether no level passed above one that failed.
+        inconclusive: why the interval is wider than asked for because of levels that could not be judged, else empty.
+        ended: ``resolution``: the interval is as narrow as asked for. ``edge``: the highest level passed, or the lowest
+            failed. ``inconclusive``: a level could not be judged. ``budget``: probes or operations ran out.
+            ``running``: not over yet.
+        ops: operations of all probes.
+        probes: all measurements in their order.
+    """
+
+    passes_at: float | None
+    fails_at: float | None
+    low: float | None
+    high: float | None
+    is_bounded: bool
+    is_monotonic: bool
+    inconclusive: str
+    ended: Literal["resolution", "edge", "inconclusive", "budget", "running"]
+    ops: int
+    probes: tuple[BracketProbe, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    passed: tuple[float, ...]
+    failed: tuple[float, ...]
+    blocked: tuple[float, ...]  # could not be judged
+    open: tuple[float, ...]  # needs more probes
+
+    @property
+    def low(self) -> float | None:
+        """The largest level that passed below all that failed."""
+        lowest_fail = min(self.failed, default=inf)
+        return max((level for level in self.passed if level < lowest_fail), default=None)
+
+    @property
+    def top(self) -> float | None:
+        """The smallest level above ``low`` that did not pass."""
+        low = self.low
+        return min((each for each in (*self.failed, *self.blocked) if low is None or each > low), default=None)
+
+
+class BracketSearch:
+    """Looks for the largest rate, or number of sensors, that passes (thesis 4.2.4).
+
+    Doubles from ``start`` until a level fails (or halves until one passes), then halves the interval in proportion
+    until its ends differ by at most ``resolution``. A level passes when more than half of ``repeats`` probes pass;
+    probing stops as soon as that is decided.
+
+    One disturbance must not hide levels above it: when a level fails, one level above it is tried too. If that
+    passes, the level that failed is given as many probes again. If it then still fails, outcomes are not monotonic: the
+    search goes on upwards until nothing passes, and says so with a wider interval.
+
+    A probe that could not be judged counts for neither side. A level with ``repeats`` such probes is given up; the
+    search goes on below it, and the answer's upper end stays open unless a level failed.
+    """
+
+    def __init__(
+        self,
+        lowest: float,
+        highest: float,
+        resolution: float = 0.1,
+        repeats: int = 3,
+        *,
+        max_probes: int = 60,
+        max_ops: int | None = None,
+        start: float | None = None,
+        integer: bool = False,
+    ) -> None:
+        """Set the limits; no level is requested yet.
+
+        Args:
+            lowest: smallest level, above zero.
+            highest: largest level.
+            resolution: largest difference between the ends, as a share of the lower one.
+            repeats: probes of one level, of which more than half must pass.
+            max_probes: most probes.
+            max_ops: the most operations of all probes. A level is not requested if, by the largest number of operations
+                per level so far, it would exceed them; the first probe can exceed them, and so can one that takes
+                more than its share.
+            start: where to begin, instead of lowest.
+            integer: whether levels are whole numbers.
+
+        Raises:
+            ValueError: limits that leave nothing to search.
+        """
+        start = lowest if start is None else start
+        if not (0 < lowest <= start <= highest < inf and resolution > 0 and repeats >= 1 and max_probes >= 1):
+            raise ValueError("needs 0 < lowest <= start <= highest, resolution above 0, repeats and max_probes from 1")
+        if integer and not all(float(level).is_integer() for level in (lowest, start, highest)):
+            raise ValueError("lowest, start and highest must be whole")
+        self._lowest, self._highest, self._start = lowest, highest, start
+        self._resolution, self._repeats, self._is_integer = resolution, repeats, integer
+        self._max_probes, self._max_ops = max_probes, max_ops
+        self._probes: list[BracketProbe] = []
+
+    def next(self) -> float | None:
+        """Returns the level to probe now; the same one until ``tell`` is called. None: the search is over."""
+        if len(self._probes) >= self._max_probes:
+            return None
+        return next((level for level in self._wanted() if self._is_affordable(level)), None)
+
+    def tell(self, level: float, passed: bool | None, ops: int = 0) -> None:
+        """Report whether the requested level passed. None: it could not be judged, for example with a saturated engine.
+
+        Raises:
+            ValueError: not the requested level, or a negative number of operations.
+        """
+        if level != self.next():
+            raise ValueError(f"asked for level {self.next()}, told about {level}")
+        if ops < 0:
+            raise ValueError(f"{ops} operations")
+        self._probes.append(BracketProbe(level, passed, ops))
+
+    def result(self) -> Bracket:
+        """Returns what is known so far."""
+        judged = self._judge()
+        passes_at, fails_at = judged.low, min(judged.failed, default=None)
+        votes_against = min((probe.level for probe in self._probes if probe.passed is False), default=inf)
+        votes_for = max((probe.level for probe in self._probes if probe.passed), default=0.0)
+        low = max((level for level in judged.passed if level < votes_against), default=None)
+        high = min((level for level in judged.failed if level > votes_for), default=None)
+        ended: Literal["resolution", "edge", "inconclusive", "budget", "running"]
+        if self.next() is not None:
+            ended = "running"
+        elif next(self._wanted(), None) is not None:
+            ended = "budget"
+        elif judged.top in judged.blocked:
+            ended = "inconclusive"
+        else:
+            ended = "resolution" if passes_at is not None and judged.top is not None else "edge"
+        doubtful = [level for level in judged.blocked if (passes_at or 0) < level < (fails_at or inf)]
+        return Bracket(
+            passes_at, fails_at, low, high, passes_at is not None and fails_at is not None,
+            fails_at is None or not judged.passed or judged.passed[-1] < fails_at,
+            f"could not be judged: {', '.join(f'{level:g}' for level in doubtful)}" if doubtful else "",
+            ended, sum(probe.ops for probe in self._probes), tuple(self._probes),
+        )  # fmt: skip
+
+    def _judge(self) -> _Judged:
+        outcomes: dict[float, list[bool | None]] = defaultdict(list)
+        for probe in self._probes:
+            outcomes[probe.level].append(probe.passed)
+        first = {level: _verdict(each, self._repeats) for level, each in outcomes.items()}
+        highest_pass = max((level for level, each in first.items() if each == "passed"), default=0.0)
+        groups: dict[str, list[float]] = {"passed": [], "failed": [], "blocked": [], "open": []}
+        for level in sorted(first):
+            is_contradicted = first[level] == "failed" and level < highest_pass
+            groups[_verdict(outcomes[level], 2 * self._repeats) if is_contradicted else first[level]].append(level)
+        return _Judged(*(tuple(groups[name]) for name in ("passed", "failed", "blocked", "open")))
+
+    def _wanted(self) -> Iterator[float]:
+        """Levels that would help, the most useful first; if one costs too much, the next one counts."""
+        judged = self._judge()
+        yield from judged.open
+        if not (judged.passed or judged.failed or judged.blocked):
+            if not judged.open:
+                yield self._start
+            return
+        low, top = judged.low, judged.top
+        above = max((*judged.passed, *judged.failed, *judged.blocked))
+        if top is None:  # nothing but passes: upwards
+            if above < self._highest:
+                yield self._step(above * 2)
+            return
+        # Above the first level that failed, and as long as levels above one that failed pass.
+        if judged.failed and above < self._highest and (above == judged.failed[0] or above in judged.passed):
+            yield self._step(above * 2)
+        if low is None:
+            if top > self._lowest:
+                yield self._step(top / 2)
+            return
+        if (middle := self._middle(low, top)) is not None:
+            yield middle
+
+    def _step(self, level: float) -> float:
+        level = min(max(level, self._lowest), self._highest)
+        return int(level) if self._is_integer else level
+
+    def _middle(self, low: float, top: float) -> float | None:
+        if top <= low * (1 + self._resolution):
+            return None
+        middle = sqrt(low * top)
+        if self._is_integer:
+            middle = min(max(round(middle), low + 1), top - 1)
+        return middle if low < middle < top else None
+
+    def _is_affordable(self, level: float) -> bool:
+        if self._max_ops is None:
+            return True
+        used = sum(probe.ops for probe in self._probes)
+        per_level = max((probe.ops / probe.level for probe in self._probes), default=0.0)
+        return used < self._max_ops and used + per_level * level <= self._max_ops
+
+
+def _verdict(outcomes: Sequence[bool | None], repeats: int) -> str:
+    """Returns the earliest possible decision; later outcomes do not change it."""
+    needed = repeats // 2 + 1
+    passed = failed = unjudged = 0
+    for outcome in outcomes:
+        passed, failed, unjudged = passed + (outcome is True), failed + (outcome is False), unjudged + (outcome is None)
+        if passed >= needed:
+            return "passed"
+        if failed > repeats - needed:
+            return "failed"
+        if unjudged >= repeats:
+            return "blocked"
+    return "open"

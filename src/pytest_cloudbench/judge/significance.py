@@ -1,0 +1,338 @@
+"""Turns measured numbers into statistics and probabilities, for ``shapes``: rank tests, slopes, a weighted line.
+
+What may live here: textbook formulas, as pure functions. Their callers say what the results mean. SciPy
+has most of them but is too large to depend on, so ``tests/judge/test_scipy.py`` compares each function with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from math import ceil, erfc, exp, inf, lgamma, log, log1p, sqrt
+from statistics import fmean, median, stdev
+from typing import Any
+
+__all__ = [
+    "Z90",
+    "Z95",
+    "BentLine",
+    "Evidence",
+    "Fit",
+    "Trend",
+    "best_line",
+    "chi2_sf",
+    "f_sf",
+    "jonckheere",
+    "kruskal_wallis",
+    "normal_sf",
+    "relative_errors",
+    "theil_sen",
+    "trimmed_mean",
+    "weighted_line",
+]
+
+Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
+Z90 = 1.6448536269514722  # two-sided 90 %: each side of a bound is tested at 5 %
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A test of significance: its name, its statistic, and the probability of such a statistic by chance alone."""
+
+    test: str
+    statistic: float
+    p_value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """level + slope * x, with the variances of both where the weights were inverse variances."""
+
+    level: float
+    slope: float
+    misfit: float  # weighted sum of squares
+    level_variance: float
+    slope_variance: float
+    covariance: float
+
+
+def weighted_line(xs: Sequence[float], ys: Sequence[float], weights: Sequence[float]) -> Fit:
+    """Weighted least squares, in closed form. Variances hold where weights are inverse variances.
+
+    Raises:
+        ZeroDivisionError: all xs are equal, or all weights zero.
+    """
+    total = sum(weights)
+    middle_x = sum(w * x for w, x in zip(weights, xs, strict=True)) / total
+    middle_y = sum(w * y for w, y in zip(weights, ys, strict=True)) / total
+    spread = sum(w * (x - middle_x) ** 2 for w, x in zip(weights, xs, strict=True))
+    slope = sum(w * (x - middle_x) * (y - middle_y) for w, x, y in zip(weights, xs, ys, strict=True)) / spread
+    level = middle_y - slope * middle_x
+    misfit = sum(w * (y - level - slope * x) ** 2 for w, x, y in zip(weights, xs, ys, strict=True))
+    return Fit(level, slope, misfit, 1 / total + middle_x**2 / spread, 1 / spread, -middle_x / spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A slope with its 95 % interval, and the test that it is not zero."""
+
+    evidence: Evidence
+    slope: float
+    low: float
+    high: float
+
+
+def theil_sen(groups: Sequence[Sequence[tuple[float, float]]], *, is_seasonal: bool) -> Trend:
+    """Mann-Kendall and Theil-Sen over the pairs within each group.
+
+    If groups are seasons, scores and variances of all are added (Hirsch, Slack and Smith 1982). The test has the
+    correction for continuity. The interval is Sen's (1968), with Kendall's variance: if both times and values are
+    tied, SciPy's lacks terms and can be negative.
+
+    Args:
+        groups: pairs of time and value, in any order; two values at one time say nothing about a trend.
+        is_seasonal: selects the name of the test.
+    """
+    slopes: list[float] = []
+    score = 0
+    variance = 0.0
+    for group in groups:
+        ordered = sorted(group)
+        variance += _score_variance(len(group), Counter(at for at, _ in group), Counter(value for _, value in group))
+        for (at, value), (later, other) in combinations(ordered, 2):
+            if later > at:
+                score += (other > value) - (other < value)
+                slopes.append((other - value) / (later - at))
+    slopes.sort()
+    name = "Mann-Kendall, seasonal" if is_seasonal else "Mann-Kendall"
+    if not slopes:
+        return Trend(Evidence(name, 0.0, 1.0), 0.0, -inf, inf)
+    if variance <= 0:  # one value only, again and again
+        return Trend(Evidence(name, 0.0, 1.0), 0.0, slopes[0], slopes[-1])
+    z = (score - (score > 0) + (score < 0)) / sqrt(variance)
+    half = Z95 * sqrt(variance) / 2
+    low, high = max(round(len(slopes) / 2 - half) - 1, 0), min(round(len(slopes) / 2 + half), len(slopes) - 1)
+    return Trend(Evidence(name, z, 2 * normal_sf(abs(z))), median(slopes), slopes[low], slopes[high])
+
+
+def _score_variance(count: int, first: Mapping[Any, int], second: Mapping[Any, int]) -> float:
+    """Variance of Kendall's score, rising minus falling pairs of ``count`` points, by chance (Kendall 1970, chapter 4).
+
+    The mappings say how often each value of either coordinate occurs. In integers, so that zero is exactly zero.
+    """
+    if count < 2:
+        return 0.0
+    (two, three, both), (other_two, other_three, other) = _tied(first), _tied(second)
+    pairs, others = count * (count - 1), max(1, count - 2)
+    free = (pairs * (2 * count + 5) - both - other) * pairs * others
+    return (free + 9 * two * other_two * others + 2 * three * other_three) / (18 * pairs * others)
+
+
+def _tied(counts: Mapping[Any, int]) -> tuple[int, int, int]:
+    """Sums over the given numbers of tied values: t (t - 1), t (t - 1) (t - 2), t (t - 1) (2 t + 5)."""
+    ties = [each for each in counts.values() if each > 1]
+    return (
+        sum(each * (each - 1) for each in ties),
+        sum(each * (each - 1) * (each - 2) for each in ties),
+        sum(each * (each - 1) * (2 * each + 5) for each in ties),
+    )
+
+
+_KNOWN = 6  # how many levels around the line the known errors of the centres are worth, when both tell the noise
+
+
+@dataclass(frozen=True, slots=True)
+class BentLine:
+    """A line from the first level, or a flat start and then a line; whichever fits the centres.
+
+    Attributes:
+        slowdown: value at the highest level over that at the lowest, minus one, by the line that fits better.
+        error: its standard error.
+        unevenness: largest deviation of a centre from the mean of all that its error does not explain, as a share.
+        bend_level: where the flat start ends. None: the bend does not pay for its parameter (F test at 1 %).
+        bend_interval: smallest and largest such level that fit nearly as well (95 %, from the profile of the misfit).
+        bend: the F test.
+    """
+
+    slowdown: float
+    error: float
+    unevenness: float
+    bend_level: int | None
+    bend_interval: tuple[int, int] | None
+    bend: Evidence
+
+
+def best_line(levels: Sequence[int], centres: Sequence[float], errors: Sequence[float]) -> BentLine:
+    """A straight and a bent line through the centres of at least three levels, by weighted least squares.
+
+    Args:
+        levels: ascending.
+        centres: a value for each level, above zero.
+        errors: standard errors of the centres, as shares of them.
+    """
+    weights = [(error * centre) ** -2 for error, centre in zip(errors, centres, strict=True)]
+    count = len(levels)
+
+    def bent_at(bend: float) -> Fit:
+        return weighted_line([max(0.0, level - bend) for level in levels], centres, weights)
+
+    # Flat means flat at two levels at least; a bend between two levels is looked for in several places.
+    steps = max(3, 80 // count)
+    places = [low + (high - low) * step / steps for low, high in pairwise(levels[1:]) for step in range(steps)]
+    fits = {place: fit for place in places if (fit := bent_at(place)).slope > 0}
+    fit, start, freedom = bent_at(levels[0]), float(levels[0]), count - 2
+    bend, bend_level, interval = Evidence("F, bent against straight", 0.0, 1.0), None, None
+    if fits:
+        place = min(fits, key=lambda place: fits[place].misfit)
+        bent, scale = fits[place], _scale(fits[place], count - 3)
+        gain = max(0.0, fit.misfit - bent.misfit) / scale
+        bend = Evidence(bend.test, gain, f_sf(gain, 1, count - 3 + _KNOWN))
+        if bend.p_value < 0.01:
+            near = [each for each in fits if fits[each].misfit <= bent.misfit + 3.84 * scale]
+            bend_level, interval = round(place), (round(min(near)), round(max(near)))
+        if gain > 4:  # the better one says how much slower, whatever its name
+            fit, start, freedom = bent, place, count - 3
+    slowdown, error = _growth(fit, levels[-1] - start, fit.level if fit.level > 0 else min(centres))
+    middle = sum(w * y for w, y in zip(weights, centres, strict=True)) / sum(weights)
+    uneven = max(abs(y / middle - 1) - 3 * error for y, error in zip(centres, errors, strict=True))
+    return BentLine(slowdown, error * sqrt(_scale(fit, freedom)), uneven, bend_level, interval, bend)
+
+
+def _scale(fit: Fit, freedom: int) -> float:
+    """How much larger the variances are than they should be, by what the line leaves unexplained."""
+    return max(1.0, (fit.misfit + _KNOWN) / (freedom + _KNOWN))
+
+
+def _growth(fit: Fit, reach: float, level: float) -> tuple[float, float]:
+    """Returns growth over that many levels as a share of the start, and its error; both are correlated estimates."""
+    share = fit.slope * reach / level
+    ratio = share / reach
+    variance = fit.slope_variance + ratio**2 * fit.level_variance - 2 * ratio * fit.covariance
+    return share, sqrt(max(variance, 0.0)) * reach / level
+
+
+def kruskal_wallis(groups: Sequence[Sequence[float]]) -> Evidence:
+    """H with the correction for ties, against chi-square; certain to be chance where all values are equal.
+
+    Raises:
+        ZeroDivisionError: a group is empty.
+    """
+    ordered = sorted(value for group in groups for value in group)
+    count = len(ordered)
+    # The mean of the ranks of equal values.
+    squares = sum(
+        sum((bisect_left(ordered, value) + bisect_right(ordered, value) + 1) / 2 for value in group) ** 2 / len(group)
+        for group in groups
+    )
+    tied = sum(each**3 - each for each in Counter(ordered).values())
+    correction = 1 - tied / (count**3 - count) if count > 1 else 0.0
+    if len(groups) < 2 or correction <= 0:
+        return Evidence("Kruskal-Wallis", 0.0, 1.0)
+    statistic = max(0.0, (12 / (count * (count + 1)) * squares - 3 * (count + 1)) / correction)
+    return Evidence("Kruskal-Wallis", statistic, chi2_sf(statistic, len(groups) - 1))
+
+
+def jonckheere(groups: Sequence[Sequence[float]]) -> Evidence:
+    """Jonckheere-Terpstra against rising groups, one-sided, by the normal approximation with the correction for ties.
+
+    It is Kendall's score of the values and the numbers of their groups. SciPy has it only as ``kendalltau``.
+    """
+    score = 0
+    below: list[float] = []  # all values of the groups before
+    for group in groups:
+        score += sum(bisect_left(below, value) + bisect_right(below, value) - len(below) for value in group)
+        below = sorted([*below, *group])
+    variance = _score_variance(len(below), dict(enumerate(map(len, groups))), Counter(below))
+    z = score / sqrt(variance) if variance else 0.0
+    return Evidence("Jonckheere-Terpstra", z, normal_sf(z))
+
+
+def normal_sf(z: float) -> float:
+    """Probability that a standard normal value exceeds z."""
+    return erfc(z / sqrt(2)) / 2
+
+
+def chi2_sf(statistic: float, freedom: int) -> float:
+    """The regularised upper incomplete gamma function Q(freedom / 2, statistic / 2)."""
+    a, x = freedom / 2, statistic / 2
+    if x <= 0:
+        return 1.0
+    if x == inf:
+        return 0.0
+    front = exp(a * log(x) - x - lgamma(a))
+    if x < a + 1:  # the series of P converges fast here, the continued fraction of Q elsewhere
+        term = total = 1 / a
+        step = a
+        while term > total * 1e-16:
+            step += 1
+            term *= x / step
+            total += term
+        return max(0.0, 1 - front * total)
+    return front / _continued(x + 1 - a, lambda k: (-k * (k - a), x + 2 * k + 1 - a))
+
+
+def _trimmed(values: Sequence[float]) -> tuple[list[float], int]:
+    """Returns ascending values, and how many to cut at each end: a tenth, but at least one from three values on."""
+    return sorted(values), ceil(len(values) / 10) if len(values) > 2 else 0
+
+
+def trimmed_mean(values: Sequence[float]) -> float:
+    """The mean after cutting a tenth of the values at each end; from three values on, at least one at each end."""
+    ordered, cut = _trimmed(values)
+    return fmean(ordered[cut : len(ordered) - cut])
+
+
+def relative_errors(found: Mapping[int, Sequence[float]], centres: Mapping[int, float]) -> list[float]:
+    """Standard error of each centre (from winsorised values, as for a trimmed mean), as a share of it."""
+    spreads = {}
+    for level, values in found.items():
+        ordered, cut = _trimmed(values)
+        if len(values) >= 5:
+            clipped = [min(max(value, ordered[cut]), ordered[-1 - cut]) for value in ordered]
+            spreads[level] = stdev(clipped) / centres[level] / (1 - 2 * cut / len(values))
+    if not spreads:
+        spreads = {level: stdev(each) / centres[level] for level, each in found.items() if len(each) > 1}
+    usual = median(spreads.values()) if spreads else 0.0
+    return [sqrt(max(spreads.get(level, usual), usual) ** 2 / len(values) + 0.03**2) for level, values in found.items()]
+
+
+def f_sf(statistic: float, freedom: int, rest: int) -> float:
+    """Probability that F with these degrees of freedom exceeds the statistic: an incomplete beta function."""
+    odds = freedom * statistic / rest
+    if odds <= 0:
+        return 1.0
+    if odds == inf:
+        return 0.0
+    x, y = 1 / (1 + odds), odds / (1 + odds)  # x + y = 1, each with all its digits
+    a, b = rest / 2, freedom / 2
+    front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) - a * log1p(odds) + b * log(y))
+    if x < (a + 1) / (a + b + 2):  # where the continued fraction converges fast
+        return front / a * _beta_fraction(x, a, b)
+    return 1 - front / b * _beta_fraction(y, b, a)
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    def term(k: int) -> tuple[float, float]:
+        m, is_odd = divmod(k, 2)
+        if is_odd:
+            return -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)), 1.0
+        return m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), 1.0
+
+    return 1 / _continued(1.0, term)
+
+
+def _continued(first: float, term: Callable[[int], tuple[float, float]]) -> float:
+    """first + a1 / (b1 + a2 / (b2 + ...)), by Lentz's method."""
+    value = c = first or 1e-300
+    d = 0.0
+    for k in range(1, 10_000):
+        a, b = term(k)
+        d = 1 / (b + a * d or 1e-300)
+        c = b + a / c or 1e-300
+        value *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return value

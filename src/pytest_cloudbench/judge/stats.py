@@ -1,0 +1,226 @@
+"""Turns numbers into summaries. Every percentile is exact: taken from all records, never from a histogram.
+
+What may live here: pure functions of tables of records. No clock, no I/O. A million records pass through as columns of
+numbers, a few of them at a time: names and digests are compared by their hashes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import groupby
+from math import ceil
+
+from pytest_cloudbench.model import ErrorKind, Outcome, Verb
+from pytest_cloudbench.records import KINDS, OUTCOMES, VERBS, OpTable, codes, values
+
+__all__ = [
+    "PERCENTILES",
+    "Listing",
+    "Verification",
+    "columns",
+    "percentile",
+    "rows_in_order",
+    "verify",
+]
+
+PERCENTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+
+_PUT, _DELETE = VERBS.index(Verb.PUT), VERBS.index(Verb.DELETE)
+_VERIFIED = frozenset({_PUT, _DELETE})
+_OK, _FAILED = OUTCOMES.index(Outcome.OK), OUTCOMES.index(Outcome.FAILED)
+_LOST, _CORRUPT = OUTCOMES.index(Outcome.LOST), OUTCOMES.index(Outcome.CORRUPT)
+_NO_ERROR, _SERVER_ERROR, _CORRUPT_ERROR = map(KINDS.index, (None, ErrorKind.SERVER, ErrorKind.CORRUPT))
+
+
+class Listing:
+    """What the provider lists at the end: 17 bytes per file, whatever its name. Of equal names the last counts.
+
+    Names are compared by 64 bits of BLAKE2: of runs with a million files, not one in ten million confuses one name with
+    another.
+    """
+
+    def __init__(self) -> None:
+        self._names, self._contents, self._has_digest = array("Q"), array("Q"), bytearray()
+        self._is_ordered = True
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def add(self, name: str, size_bytes: int, digest: str | None) -> None:
+        """Add one file with its lower-case hex digest, if the provider lists one."""
+        self._names.append(_hash(name))
+        self._contents.append(_hash(_content(size_bytes, digest)))
+        self._has_digest.append(digest is not None)
+        self._is_ordered = False
+
+    def order(self) -> None:
+        """Prepare the listing for lookups."""
+        if not self._is_ordered:
+            rows = rows_in_order(self._names)
+            self._names = array("Q", map(self._names.__getitem__, rows))
+            self._contents = array("Q", map(self._contents.__getitem__, rows))
+            self._has_digest = bytearray(map(self._has_digest.__getitem__, rows))
+            self._is_ordered = True
+
+    def find(self, name: int, size_bytes: int, digest: bytes) -> int:
+        """Returns what is listed of a file by the hash of its name: bits of ``_THERE``, ``_RIGHT`` and ``_DIGEST``."""
+        row = bisect_right(self._names, name) - 1
+        if row < 0 or self._names[row] != name:
+            return 0
+        has_digest = self._has_digest[row]
+        written = _hash(_content(size_bytes, digest.hex() if has_digest else None))
+        return _THERE | _DIGEST * has_digest | _RIGHT * (written == self._contents[row])
+
+
+_THERE, _RIGHT, _DIGEST = 1, 2, 4
+_RUN = 1 << 16
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
+
+
+def _content(size_bytes: int, digest: str | None) -> str:
+    return f"{size_bytes} {digest or ''}"
+
+
+def rows_in_order(keys: array[int]) -> array[int]:
+    """Returns rows in ascending order of their keys (stable); sorted in runs to avoid holding objects."""
+    runs = [
+        array("q", sorted(range(first, min(first + _RUN, len(keys))), key=keys.__getitem__))
+        for first in range(0, len(keys), _RUN)
+    ]
+    return runs[0] if len(runs) == 1 else array("q", heapq.merge(*runs, key=keys.__getitem__))
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Compares what the provider lists at the end with what was written. Counts of files.
+
+    Attributes:
+        checked: files that should be listed.
+        lost: files that are not listed with the right size and digest, whatever the cause.
+        silent: of these, files whose upload was answered with success.
+        wrong: of these, files that are listed with a wrong size or digest.
+        digest_checked: whether the provider lists a digest, so that content was compared.
+    """
+
+    checked: int
+    lost: int
+    silent: int
+    wrong: int
+    digest_checked: bool
+
+
+def verify(table: OpTable, listing: Listing, name_of: Callable[[int, int], str]) -> Verification:
+    """Compare every file that was written with the listing, and set the outcomes of lost and corrupt files.
+
+    A deletion that was answered with success has failed if the file is still listed. Of uploads to one name, only the
+    last one must be listed; for simultaneous uploads it is not known which one is last.
+
+    Args:
+        table: all records; outcomes of operations that were answered with success are corrected.
+        listing: the files that the provider lists.
+        name_of: the name of the file of a sensor and sequence number.
+    """
+    verbs, outcomes, kinds = table.codes("verb"), table.codes("outcome"), table.codes("kind")
+    names, found = _looked_up(table, listing, name_of)
+    overwritten = _overwritten(table, verbs, outcomes, names, found)
+    checked = lost = silent = wrong = 0
+    digest_checked = True
+    for row, verb in enumerate(verbs):
+        if verb not in _VERIFIED:
+            continue
+        answered, listed = outcomes[row] == _OK, found[row]
+        if verb == _DELETE:
+            if answered and listed:
+                outcomes[row], kinds[row] = _FAILED, _SERVER_ERROR
+            continue
+        checked += 1
+        if overwritten[row]:
+            continue
+        if listed and not listed & _DIGEST:
+            digest_checked = False
+        if listed & _RIGHT:
+            continue
+        lost += 1
+        silent += answered
+        wrong += listed & _THERE
+        if answered:
+            outcomes[row], kinds[row] = (_CORRUPT, _CORRUPT_ERROR) if listed else (_LOST, _NO_ERROR)
+    table.correct(outcomes, kinds)
+    return Verification(checked, lost, silent, wrong, digest_checked)
+
+
+def _looked_up(table: OpTable, listing: Listing, name_of: Callable[[int, int], str]) -> tuple[array[int], bytearray]:
+    """Returns for each verified record its file name's hash and what is listed (see ``Listing.find``)."""
+    listing.order()
+    names, found = array("Q"), bytearray()
+    for block in table.blocks():
+        fields = zip(*(values(block, name) for name in ("sensor", "seq", "size_bytes", "digest")), strict=True)
+        for verb, (sensor, seq, size_bytes, digest) in zip(codes(block, "verb"), fields, strict=True):
+            name = _hash(name_of(sensor, seq)) if verb in _VERIFIED else 0
+            names.append(name)
+            found.append(listing.find(name, size_bytes, digest) if verb in _VERIFIED else 0)
+    return names, found
+
+
+def _overwritten(
+    table: OpTable, verbs: bytearray, outcomes: bytearray, names: array[int], found: bytearray
+) -> bytearray:
+    """Marks uploads that were answered with success, but whose content need no longer be listed."""
+    marks = bytearray(len(names))
+    start_ns = end_ns = array("q")
+    for _, rows in groupby(rows_in_order(names), names.__getitem__):
+        puts = array("q", (row for row in rows if verbs[row] == _PUT))
+        if len(puts) < 2:
+            continue
+        answered = array("q", (row for row in puts if outcomes[row] == _OK))
+        if not answered:
+            continue
+        if not start_ns:
+            start_ns, end_ns = table.column("start_ns"), table.column("end_ns")
+        began_ns, last = max(map(start_ns.__getitem__, answered)), max(answered, key=lambda row: (end_ns[row], row))
+        # May be there: what was written last, or meanwhile, and what was refused since and has arrived all the same.
+        is_there = any(found[row] & _RIGHT and end_ns[row] >= began_ns for row in puts)
+        for row in answered:
+            marks[row] = is_there or row != last
+    return marks
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The nearest-rank percentile of ascending values: a value that was observed, at most the maximum."""
+    return ordered[_rank(len(ordered), share)]
+
+
+def _rank(count: int, share: float) -> int:
+    return max(0, ceil(share * count - 1e-9) - 1)
+
+
+def columns(table: OpTable, began_ns: int) -> dict[str, list[int | float | str | None]]:
+    """All records in the order of their start, as plain columns with times in seconds (``Result.ops``).
+
+    ``began_ns`` is the run's start, from which ``start_s`` counts.
+    """
+    start_ns, end_ns, first_byte_ns = table.start_ns, table.end_ns, table.first_byte_ns
+    sensor, seq, outcome, kind, scheduled_ns = table.sensor, table.seq, table.outcome, table.kind, table.scheduled_ns
+    rows = sorted(range(len(table)), key=start_ns.__getitem__)
+
+    def seconds(later: Sequence[int], earlier: Sequence[int]) -> list[int | float | str | None]:
+        return [(later[row] - earlier[row]) / 1e9 for row in rows]
+
+    return {
+        "sensor": [sensor[row] for row in rows],
+        "seq": [seq[row] for row in rows],
+        "outcome": [outcome[row].value for row in rows],
+        "kind": [None if (each := kind[row]) is None else each.value for row in rows],
+        "start_s": [(start_ns[row] - began_ns) / 1e9 for row in rows],
+        "service_s": seconds(end_ns, start_ns),
+        "response_s": seconds(end_ns, scheduled_ns),
+        "first_byte_s": [(first_byte_ns[row] - start_ns[row]) / 1e9 if first_byte_ns[row] else None for row in rows],
+    }

@@ -1,0 +1,8 @@
+"""What tests do to a provider: experiments, from due times to judged entries.
+
+What may live here: modules of experiments on a provider, for agents and for the controller that serves them.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,308 @@
+"""What the controller does for the fleet: the common start, progress, and when runs are merged.
+
+What may live here: the handlers behind the coordinator. Runs in the controller process, or in the only
+process without xdist. Nothing here measures: it starts, merges and judges.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import redact
+from pytest_cloudbench.clock import now_ns
+from pytest_cloudbench.fleet.coordinator import Coordinator, Handler, Item
+from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.fleet.wire import Message, StockEntry
+from pytest_cloudbench.live import Meter
+from pytest_cloudbench.load.costs import Spending, announcement
+from pytest_cloudbench.load.entries import Entries
+from pytest_cloudbench.load.merging import OpenRun, answer, merge
+from pytest_cloudbench.load.messages import (
+    Conclusion,
+    HandedIn,
+    ListingPage,
+    LogMoved,
+    LogPiece,
+    Merged,
+    ProgressReport,
+    Start,
+    Started,
+    SwitchFaults,
+    TextReport,
+)
+from pytest_cloudbench.load.series import SeriesKeeper
+from pytest_cloudbench.model import CloudbenchError
+from pytest_cloudbench.providers import Providers
+from pytest_cloudbench.results import benchmarks, recovery
+from pytest_cloudbench.results.machine import cpu_ticks
+
+__all__ = ["Conductor"]
+
+_LEAST_TICKS, _BUSY = 20, 0.95
+
+_START_MARGIN_S = 0.05
+_START_MARGIN_PER_AGENT_S = 0.002
+
+
+class Conductor:
+    """Serves the agents of one session.
+
+    Args:
+        config: pytest's configuration in this process.
+        facts: the run's facts.
+        entries: what the session has found out.
+        say: writes a line to the terminal.
+        asker: returns what puts a question to the user; None if nobody can be asked.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        facts: RunFacts,
+        entries: Entries,
+        say: Callable[[str], None],
+        asker: Callable[[], Callable[[str], bool] | None] = lambda: None,
+    ) -> None:
+        self.config, self.facts, self.entries, self._say = config, facts, entries, say
+        option = config.option
+        self.spending = Spending(option.cloudbench_max_cost, option.cloudbench_yes, asker)
+        self._providers = Providers(
+            facts.seed, time_scale=facts.time_scale, patience_s=option.cloudbench_patience, logs=Path(facts.results),
+            allow=self.spending.check,
+        )  # fmt: skip
+        self._runs: dict[str, OpenRun] = {}
+        self.reports: list[tuple[str, Path | None]] = []
+        self.is_incomplete = False
+        self.doubts: tuple[str, ...] = ()
+        self.meter = Meter()
+        self.on_start: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
+        self.coordinator: Coordinator | None = None
+        self._series = SeriesKeeper(facts, config.invocation_params.dir)
+
+    def build_coordinator(
+        self, patience_s: float, collected: Callable[[list[str]], None], **options: Any
+    ) -> Coordinator:
+        """Build the coordinator with these handlers; ``collected`` gets the node ids that all agents run."""
+        self.coordinator = Coordinator(
+            handlers={
+                "start": _gathered(Start, self._start),
+                "result": _gathered(HandedIn, self._result),
+                "conclude": _gathered(Conclusion, self._conclusion),
+                "measured": self._all_measured,
+            },
+            services={
+                "alive": lambda agent, payload: None,
+                "secret": lambda agent, payload: redact.learn(payload),
+                "clock": lambda agent, payload: now_ns(),
+                "collected": lambda agent, payload: collected(payload),
+                "selected": self._select,
+                "entries": self._add_stock,
+                "alone": _asked(Conclusion, self._alone),
+                "provide": self._providers.provide,
+                "agree": _asked(Start, self._agree),
+                "fresh": lambda agent, text: self._providers.reset(text),
+                "faults": _asked(
+                    SwitchFaults, lambda agent, asked: self._providers.faults(asked.provider, asked.are_on)
+                ),
+                "died": lambda agent, text: self._providers.died(text),
+                "listing": _asked(ListingPage, self._listing),
+                "records": _asked(LogPiece, self._records),
+                "moved": _asked(LogMoved, self._moved),
+                "report": _asked(TextReport, self._report),
+                "progress": _asked(ProgressReport, self._progress),
+                **self._series.services(),
+            },
+            patience_s=patience_s,
+            **options,
+        )
+        return self.coordinator
+
+    # -- services ---------------------------------------------------------------------------------
+
+    def _select(self, agent: str, count: int) -> None:
+        self.entries.selected = max(count, self.entries.selected or 0)
+
+    def _add_stock(self, agent: str, payload: list[Any]) -> None:
+        for each in payload:
+            benchmarks.add_entry(self.config, **StockEntry.from_plain(each).plain())
+
+    def _alone(self, agent: str, asked: Conclusion) -> Merged:
+        """Judge and store the conclusion of an item that is not a fleet item, as one entry."""
+        return self._conclusion(Item(asked.subject.nodeid, entered=[agent]), {agent: asked})
+
+    def _progress(self, agent: str, told: ProgressReport) -> None:
+        self.meter.told(agent, told.done, told.throttled, told.failed, told.sample_s)
+
+    def _records(self, agent: str, told: LogPiece) -> None:
+        """Keep a piece of the log of an agent on another host."""
+        run = self._runs[told.run]
+        run.folder.mkdir(parents=True, exist_ok=True)
+        with (run.folder / f"{agent}.oplog").open("ab") as file:
+            file.write(told.piece)
+
+    def _listing(self, agent: str, page: ListingPage) -> int:
+        run = self._runs[page.run]
+        for file in zip(page.names, page.sizes_bytes, page.digests, strict=True):
+            run.listing.add(*file)
+        return len(run.listing)
+
+    def _moved(self, agent: str, told: LogMoved) -> None:
+        """Note that an agent's log continues in another place, so that it is found even if that agent is lost."""
+        run = self._runs.get(told.run)
+        if run is not None:
+            run.logs[agent] = Path(told.path)
+            self._note(run)
+
+    def _report(self, agent: str, told: TextReport) -> None:
+        """Keep a text for the end, and its file beside the records."""
+        path = Path(told.path) if told.path else None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(told.content, encoding="utf-8", errors="backslashreplace", newline="\n")
+        self.reports.append((told.text, path))
+
+    # -- handlers ---------------------------------------------------------------------------------
+
+    def _agree(self, agent: str, asked: Start) -> None:
+        """Say what is about to be done to something that is kept; on real accounts, within what the user agreed to."""
+        accounts = self._providers.accounts(asked.subject.provider)
+        line = self.spending.begin(asked, accounts) if accounts else announcement(asked)
+        if self.config.option.verbose >= 0:
+            self._say(line)
+
+    def _start(self, item: Item, payloads: Mapping[str, Start]) -> Started:
+        """All agents are ready: set the time at which the experiment begins."""
+        asked = next(iter(payloads.values()))
+        subject, load = asked.subject, asked.load
+        self._providers.refill(subject.provider)
+        self._providers.faults(subject.provider, True)
+        folder = Path(self.facts.results) / subject.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        margin_s = _START_MARGIN_S + _START_MARGIN_PER_AGENT_S * len(payloads)
+        item.busy_until_s = now_ns() / 1e9 + margin_s + max(each.planned_s for each in payloads.values())
+        start_ns = now_ns() + round(margin_s * 1e9)
+        wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000
+        run = self._runs[subject.run] = OpenRun(
+            folder, item, asked, start_ns, wall_ms, self._providers.digest(subject.provider), notes=list(asked.notes),
+            cpu_ticks=cpu_ticks(),
+        )  # fmt: skip
+        self._note(run)
+        self.meter.begin(item.nodeid, load.ops, start_ns)
+        self.on_start()
+        return Started(start_ns)
+
+    def _note(self, run: OpenRun) -> None:
+        """Write down what ``cloudbench recover`` needs if this process is killed; a full disk does not stop the run."""
+        asked, subject = run.asked, run.asked.subject
+        info = {
+            **self.entries.info(subject, run.item, asked.published, run.profile_digest), **asked.extra,
+            "planned_ops": asked.load.ops,
+        }  # fmt: skip
+        note = {
+            "fullname": subject.fullname, "name": subject.name, "run": subject.run, "params": subject.params,
+            "run_id": self.facts.run_id, "info": info,
+        }  # fmt: skip
+        with contextlib.suppress(OSError):
+            recovery.write_note(run.folder, note, run.logs)
+
+    def _all_measured(self, item: Item, payloads: Mapping[str, str]) -> None:
+        """All agents have finished their operations: record how busy this machine was."""
+        run, now = self._runs[next(iter(payloads.values()))], cpu_ticks()
+        self._providers.faults(run.asked.subject.provider, False)  # the listing is no part of it
+        if run.cpu_ticks is not None and now is not None and now[1] - run.cpu_ticks[1] >= _LEAST_TICKS:
+            run.cpu_share = (now[0] - run.cpu_ticks[0]) / (now[1] - run.cpu_ticks[1])
+            if run.cpu_share > _BUSY:
+                run.notes.append(f"this machine was busy (CPU above {_BUSY:.0%}), which may have added to the times")
+
+    def _result(self, item: Item, payloads: Mapping[str, HandedIn]) -> Merged:
+        """All agents are done: merge, verify, store and judge. Returns the answer that every agent's test receives."""
+        self.meter.end()
+        self.on_end()
+        first = next(iter(payloads.values()))
+        run = self._runs.pop(first.run)
+        self._providers.faults(run.asked.subject.provider, True)
+        run.verified = first.verified
+        cpu_s = [each.cpu_s for each in payloads.values()]
+        run.client_cpu_s = None if None in cpu_s else sum(filter(None, cpu_s))
+        for agent, each in payloads.items():
+            run.notes += each.notes
+            if each.log_path:
+                run.logs[agent] = Path(each.log_path)
+        offsets_ns = {agent: each.clock_offset_ns for agent, each in payloads.items()}
+        try:
+            return self._conclude(run, self._stopped(payloads), offsets_ns)
+        except KeyboardInterrupt:  # without xdist this is the thread that Ctrl-C reaches
+            self._runs[first.run] = run
+            raise
+
+    def _stopped(self, payloads: Mapping[str, HandedIn]) -> list[str]:
+        """Why agents stopped early; their budget is a part of what the user gave."""
+        given = {"--max-ops": self.facts.max_ops, "--max-bytes": self.facts.max_bytes}
+        reasons = {each.stopped for each in payloads.values() if each.stopped}
+        used = {option for option in given if any(reason.startswith(option) for reason in reasons)}
+        return [f"{option} {given[option]} is used up" for option in sorted(used)]
+
+    def _conclude(self, run: OpenRun, stopped: list[str], offsets_ns: Mapping[str, int]) -> Merged:
+        doubts = [*self.doubts, *_missing(run.item), *stopped]
+        merged = merge(run, self.entries, doubts, self._providers.died(run.asked.subject.provider), offsets_ns)
+        self.is_incomplete |= run.is_incomplete
+        return merged
+
+    def _conclusion(self, item: Item, payloads: Mapping[str, Conclusion]) -> Merged:
+        """Judge and store what a test concludes from several runs, as one entry."""
+        asked = next(iter(payloads.values()))
+        doubts = list(dict.fromkeys([*self.doubts, *_missing(item), *asked.doubts]))
+        digest = self._providers.digest(asked.subject.provider)
+        info = {
+            **self.entries.info(asked.subject, item, asked.published, digest), "ops": asked.ops,
+            "ops_files": list(asked.ops_files), "stats_of": asked.stats_of, "loop": asked.loop, **asked.own,
+            **asked.extra, **asked.metrics, **asked.shown,
+        }  # fmt: skip
+        judgements = self.entries.judge(asked.subject, asked.expect, asked.metrics, doubts, info)
+        self.entries.add(
+            asked.subject, info, asked.rounds_s, judgements, doubts, asked.notes, asked.columns, asked.spread
+        )  # fmt: skip
+        return answer(info, judgements, doubts, asked.notes)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def salvage(self, why: str) -> None:
+        """Keep what was measured by experiments that never reached their result (Ctrl-C, a lost fleet)."""
+        unfinished, self._runs = self._runs, {}
+        for run in unfinished.values():
+            if not (run.logs or run.folder.is_dir()):
+                continue
+            try:
+                self._conclude(run, [why], {})
+            except CloudbenchError as error:
+                self._say(str(error))
+
+    def close(self) -> None:
+        """End the services and the watch. Raises ServiceError if a service had already died."""
+        if self.coordinator is not None:
+            self.coordinator.close()
+        self._series.close()
+        self._providers.close()
+
+
+def _missing(item: Item) -> list[str]:
+    return [f"{agent} {reason}" for agent, reason in item.missing.items()]
+
+
+def _gathered(kind: type[Message], handler: Callable[[Item, dict[str, Any]], Any]) -> Handler:
+    """Returns a handler for a gathering whose payloads are messages of one kind."""
+    return lambda item, payloads: handler(
+        item, {agent: kind.from_plain(payload) for agent, payload in payloads.items()}
+    )
+
+
+def _asked(kind: type[Message], service: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    """Returns a service whose requests are messages of one kind."""
+    return lambda agent, payload: service(agent, kind.from_plain(payload))

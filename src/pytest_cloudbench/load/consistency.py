@@ -1,0 +1,419 @@
+"""What reads see after a write was answered: of new, overwritten and removed files, and of one with several writers.
+
+What may live here: the writes and reads of each check, by two clients of one process and so of one clock: one writes,
+the other one, with connections of its own, asks again and again. What it means is ``judge.staleness``'s to say.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench.clock import now_ns
+from pytest_cloudbench.drivers.base import Counting, Driver, Preparing
+from pytest_cloudbench.judge.staleness import UNKNOWN, Glance, Trial, history_of, summarize_trials
+from pytest_cloudbench.load.engine import Budget, outcome_of
+from pytest_cloudbench.load.messages import LoadShape
+from pytest_cloudbench.model import BudgetError, CloudError, Content, ErrorKind, Op, Outcome, UsageError, Verb, chunks
+from pytest_cloudbench.payload import Generator, RandomContent
+from pytest_cloudbench.providers import Provided, connect
+from pytest_cloudbench.results.oplog import OpLog
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.load.experiment import Experiment, Result
+
+__all__ = ["CHECKS", "measure_consistency"]
+
+CHECKS = (
+    "read_after_write", "list_after_write", "read_after_overwrite", "list_after_overwrite", "read_after_delete",
+    "list_after_delete", "concurrent_overwrite", "repeated_write",
+)  # fmt: skip
+"""What can be asked, one check per entry."""
+
+_NEEDS_OVERWRITES = frozenset({"read_after_overwrite", "list_after_overwrite", "concurrent_overwrite"})
+
+_COLUMNS = (
+    "files", "violation_rate", "stale_reads", "regressions", "never", "consistency_p50", "consistency_max", "within_ms",
+    "resolution_ms", "asked_every_ms",
+)  # fmt: skip
+
+_THREADS = 5
+_WRITERS = 4
+_CONFIRMING = 3
+"""Reads in a row that must see the last write before the next file's turn."""
+
+_SETTLING = 8
+"""Reads after simultaneous writes, at least: a file that changes its mind does so soon or is found by longer grids."""
+
+_PAUSE_S = (0.0005, 0.01)
+_PATIENCE_S = 1.0
+_OLD, _THERE, _MISSING, _OTHER = "old content", "still there", "not there", "content of no write"
+
+
+def measure_consistency(
+    experiment: Experiment, payload: Generator, check: str, files: int, *, deadline_s: float = 30.0
+) -> Result:
+    """Write files, read each again and again until it is consistent, and make one entry.
+
+    The first agent does it with two clients; the others wait.
+
+    Args:
+        experiment: the test's experiment.
+        payload: its size is that of the files; versions of one file differ by a byte in size.
+        check: one of ``CHECKS``.
+        files: how many.
+        deadline_s: how long to wait for a file; then it counts as never consistent.
+
+    Raises UsageError for a check that is not known, or that the provider's driver does not offer, and otherwise what
+    ``Experiment.run`` raises.
+    """
+    if check not in CHECKS or files < 1 or deadline_s <= 0:
+        given = f"check={check!r}, files={files}, deadline_s={deadline_s:g}"
+        raise UsageError(f"measure_consistency: {given}; expected one of {', '.join(CHECKS)}, and numbers above 0")
+    if check in _NEEDS_OVERWRITES and not experiment.provider.driver.capabilities.overwrites:
+        raise UsageError(f"measure_consistency: {check}: this provider's driver does not overwrite")
+    agent, facts = experiment.agent, experiment.facts
+    with experiment.scratch(payload) as (run, on):
+        load = LoadShape(files, files * payload.size_bytes)
+        with experiment.logged(run, load) as log:
+
+            def work() -> dict[str, Any]:
+                given = agent.ask("provide", experiment.provider.spec)
+                reader = connect(Provided.from_plain(given))
+                try:
+                    if isinstance(reader, Preparing):
+                        reader.prepare(on.folder)
+                    writer, key = experiment.provider.driver, f"{facts.seed}/{run}"
+                    budget = Budget(facts.max_ops, facts.max_bytes)
+                    probe = _Probe(
+                        writer, reader, on.folder, key, payload.size_bytes, agent.index, log, budget, agent.stop,
+                        deadline_s,
+                    )  # fmt: skip
+                    with agent.sign_of_life():
+                        return probe.run(check, files)
+                finally:
+                    reader.close()
+
+            told = agent.once(f"consistency:{run}", work)
+    trials = [_trial_of(each) for each in told["trials"]]
+    return _concluded(experiment, check, files, trials, told["stopped"], deadline_s)
+
+
+def _concluded(
+    experiment: Experiment, check: str, files: int, trials: Sequence[Trial], stopped: str, deadline_s: float
+) -> Result:
+    summary = summarize_trials(trials)
+    facts, metrics = summary["facts"], summary["metrics"]
+    times_s = [each for each in facts["consistent_s"] if each is not None]
+    doubts = [stopped] if stopped else []
+    if not stopped and facts["files"] < files:
+        why = ", ".join(f"{problem} {count}" for problem, count in sorted(facts["problems"].items()))
+        doubts.append(f"{files - facts['files']} of {files} files were not judged: {why or 'nothing was read'}")
+    notes = []
+    if facts["never"]:
+        notes.append(f"{check}: {facts['never']} of {facts['files']} files were not consistent after {deadline_s:g} s")
+    if history := history_of(trials):
+        lines = "".join(f"{json.dumps(each)}\n" for each in history)
+        seen = ", ".join(f"{what} {count} x" for what, count in sorted(facts["seen"].items()))
+        text = f"{check} on {experiment.provider.spec}: {facts['violated']} of {facts['files']} files ({seen})"
+        experiment.report(text, f"violations-{check}.jsonl", lines)
+    return experiment.conclude(
+        metrics, times_s or [deadline_s], columns=_COLUMNS, facts={**facts, "check": check, "deadline_s": deadline_s},
+        stats_of="time until consistent: from the answer to the last write to the first read after which none was stale"
+        if times_s else "the deadline: no time is known",
+        doubts=doubts, notes=notes,
+        spread={"consistency_p50": times_s, "consistency_max": times_s,
+                "violation_rate": [float(count > 0) for count in facts["stale_per_file"]]},
+    )  # fmt: skip
+
+
+def _trial_of(plain: Mapping[str, Any]) -> Trial:
+    reads = tuple(Glance(start, end, seen) for start, end, seen in plain["reads"])
+    return Trial(plain["number"], plain["write_s"], reads, plain["problem"])
+
+
+class _FailedWriteError(Exception):
+    """A write that the check stands on did not succeed."""
+
+
+@dataclass(slots=True)
+class _Probe:
+    """One check at work."""
+
+    writer: Driver
+    reader: Driver
+    folder: str
+    key: str
+    size_bytes: int
+    agent: int
+    log: OpLog
+    budget: Budget
+    stop: threading.Event
+    deadline_s: float
+    stopped: str = ""
+    _counts: dict[int, int] = field(default_factory=dict)
+
+    def run(self, check: str, files: int) -> dict[str, Any]:
+        """Returns plain data: the trials, and why it ended early."""
+        one: Callable[[int], Trial] = getattr(self, f"_{check}")
+
+        def guarded(number: int) -> Trial | None:
+            if self.stopped or self.stop.is_set():
+                return None
+            try:
+                return one(number)
+            except BudgetError as error:
+                self.stopped = str(error)
+                return None
+            except _FailedWriteError as error:
+                return Trial(number, 0.0, (), str(error))
+
+        with ThreadPoolExecutor(_THREADS, "consistency") as pool:
+            trials = [trial for trial in pool.map(guarded, range(files)) if trial is not None]
+        return {
+            "stopped": self.stopped,
+            "trials": [
+                {"number": trial.number, "write_s": trial.write_s, "problem": trial.problem,
+                 "reads": [[read.start_s, read.end_s, read.seen] for read in trial.reads]}
+                for trial in trials
+            ],
+        }  # fmt: skip
+
+    # -- the checks ---------------------------------------------------------------------------------
+
+    def _read_after_write(self, number: int) -> Trial:
+        return self._asked(number, *self._put(number, 0), lambda: self._seen(number, 0))
+
+    def _list_after_write(self, number: int) -> Trial:
+        return self._asked(number, *self._put(number, 0), lambda: self._listed(number, 0))
+
+    def _read_after_overwrite(self, number: int) -> Trial:
+        self._put(number, 0)
+        self._until_right(number, lambda: self._seen(number, 0))
+        return self._asked(number, *self._put(number, 1), lambda: self._seen(number, 1))
+
+    def _list_after_overwrite(self, number: int) -> Trial:
+        self._put(number, 0)
+        self._until_right(number, lambda: self._listed(number, 0))
+        return self._asked(number, *self._put(number, 1), lambda: self._listed(number, 1))
+
+    def _read_after_delete(self, number: int) -> Trial:
+        self._put(number, 0)
+        self._until_right(number, lambda: self._seen(number, 0))
+        return self._asked(number, *self._delete(number), lambda: self._seen(number, None))
+
+    def _list_after_delete(self, number: int) -> Trial:
+        self._put(number, 0)
+        self._until_right(number, lambda: self._listed(number, 0))
+        return self._asked(number, *self._delete(number), lambda: self._listed(number, None))
+
+    def _concurrent_overwrite(self, number: int) -> Trial:
+        """Several writers at once. Any of them may win, but then it has won."""
+        self._put(number, 0)
+        self._until_right(number, lambda: self._seen(number, 0))
+        versions = range(1, _WRITERS + 1)
+        with ThreadPoolExecutor(_WRITERS, "writer") as pool:
+            writes = [pool.submit(self._try_put, number, version) for version in versions]
+            spans = {version: write.result() for version, write in zip(versions, writes, strict=True)}
+        done = {version: span for version, span in spans.items() if span is not None}
+        if not done:
+            raise _FailedWriteError("no writer succeeded")
+        began_ns, ended_ns = min(start for start, _ in done.values()), max(end for _, end in done.values())
+        last_start_ns = max(start for start, _ in done.values())
+        # Who was answered before another one began has been overwritten; who was refused may have arrived all the same.
+        over = {f"version {version}" for version, (_, end_ns) in done.items() if end_ns < last_start_ns} | {"version 0"}
+        reads = self._polled(
+            ended_ns, lambda: self._version(number, (0, *versions)),
+            lambda reads: _is_settled(reads) and reads[-1].seen not in over,
+        )  # fmt: skip
+        final = next((read.seen for read in reversed(reads) if not read.seen.startswith(UNKNOWN)), "")
+        judged = [
+            Glance(
+                read.start_s, read.end_s,
+                read.seen if read.seen.startswith(UNKNOWN)
+                else "" if read.seen == final and final not in over and final.startswith("version")
+                else f"{read.seen}, overwritten" if read.seen in over
+                else read.seen,
+            )
+            for read in reads
+        ]  # fmt: skip
+        return Trial(number, (ended_ns - began_ns) / 1e9, tuple(judged))
+
+    def _repeated_write(self, number: int) -> Trial:
+        """A client that repeats an upload before the first attempt is answered: there must be one file."""
+        with ThreadPoolExecutor(2, "writer") as pool:
+            attempts = [pool.submit(self._try_put, number, 0) for _ in range(2)]
+            spans = [span for span in (attempt.result() for attempt in attempts) if span is not None]
+        if not spans:
+            raise _FailedWriteError("neither attempt succeeded")
+        began_ns, ended_ns = min(start for start, _ in spans), max(end for _, end in spans)
+        return self._asked(number, began_ns, ended_ns, lambda: self._copies(number))
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def _asked(self, number: int, began_ns: int, ended_ns: int, look: Callable[[], str]) -> Trial:
+        """Ask until some reads in a row are right, or until the deadline."""
+        reads = self._polled(ended_ns, look, _is_confirmed)
+        return Trial(number, (ended_ns - began_ns) / 1e9, tuple(reads))
+
+    def _until_right(self, number: int, look: Callable[[], str]) -> None:
+        """Wait until what the check begins with is visible. Raises _FailedWriteError at the deadline."""
+        reads = self._polled(now_ns(), look, _is_confirmed)
+        if not _is_confirmed(reads):
+            raise _FailedWriteError("the file to begin with was not visible in time")
+
+    def _polled(
+        self, since_ns: int, look: Callable[[], str], is_done: Callable[[Sequence[Glance]], bool]
+    ) -> list[Glance]:
+        reads: list[Glance] = []
+        while not self.stop.is_set():
+            start_ns = now_ns()
+            wait_s = 0.0
+            try:
+                seen = look()
+            except CloudError as error:
+                seen, wait_s = f"{UNKNOWN} {error.kind.value}", min(error.retry_after_s or 0.1, _PATIENCE_S)
+            end_ns = now_ns()
+            reads.append(Glance((start_ns - since_ns) / 1e9, (end_ns - since_ns) / 1e9, seen))
+            if is_done(reads) or (end_ns - since_ns) / 1e9 > self.deadline_s:
+                break
+            self.stop.wait(max(wait_s, min(max((end_ns - start_ns) / 1e9, _PAUSE_S[0]), _PAUSE_S[1])))
+        return reads
+
+    def _seen(self, number: int, version: int | None) -> str:
+        """Download a file. Returns an empty text if it is that version (None: if it is gone), or else what it is."""
+        found = self._download(number, (0, 1))
+        if version is None:
+            return "" if found is None else _THERE
+        if found is None:
+            return _MISSING
+        return "" if found == version else _OTHER if found < 0 else _OLD
+
+    def _version(self, number: int, versions: Sequence[int]) -> str:
+        found = self._download(number, versions)
+        return _MISSING if found is None else _OTHER if found < 0 else f"version {found}"
+
+    def _download(self, number: int, versions: Sequence[int]) -> int | None:
+        """Returns which version a download gives, -1 if it is none of them, and None if there is no file."""
+
+        def read() -> int:
+            data = b"".join(self.reader.get(self._path(number)))
+            return next((version for version in versions if data == _bytes(self._content(number, version))), -1)
+
+        try:
+            return int(self._recorded(Verb.GET, number, self.reader, read, self.size_bytes))
+        except CloudError as error:
+            if error.kind is ErrorKind.NOT_FOUND:
+                return None
+            raise
+
+    def _listed(self, number: int, version: int | None) -> str:
+        """List the folder. Returns an empty text if it shows that version (None: if the file is not shown)."""
+        sizes = [entry.size_bytes for entry in self._listing(number) if entry.path == self._path(number)]
+        if version is None:
+            return _THERE if sizes else ""
+        if not sizes:
+            return _MISSING
+        if len(sizes) > 1:
+            return f"listed {len(sizes)} times"
+        return "" if sizes[0] == self._content(number, version).size_bytes else _OLD
+
+    def _copies(self, number: int) -> str:
+        """List the folder. Returns an empty text if there is one file of this number, under its own name."""
+        stem = self._path(number).removesuffix(".bin")
+        found = [entry.path for entry in self._listing(number) if entry.path.startswith(stem)]
+        if not found:
+            return _MISSING
+        return "" if found == [self._path(number)] else f"{len(found)} files"
+
+    def _listing(self, number: int) -> list[Any]:
+        def read() -> list[Any]:
+            try:
+                return [entry for entry in self.reader.list(self.folder) if not entry.is_folder]
+            except CloudError as error:
+                if error.kind is ErrorKind.NOT_FOUND:  # a folder of which nothing is visible yet
+                    return []
+                raise
+
+        found: list[Any] = self._recorded(Verb.LIST, number, self.reader, read, 0)
+        return found
+
+    # -- writing ------------------------------------------------------------------------------------
+
+    def _path(self, number: int) -> str:
+        return f"{self.folder}/file-{number:05d}.bin"
+
+    def _content(self, number: int, version: int) -> RandomContent:
+        """Versions differ in size, so that a listing tells them apart."""
+        return RandomContent(f"{self.key}/{number}/{version}", self.size_bytes + version)
+
+    def _put(self, number: int, version: int) -> tuple[int, int]:
+        """Upload, and wait where the provider asks to. Returns start and end of the attempt that succeeded."""
+        return self._written(
+            Verb.PUT, number, lambda: self.writer.put(self._path(number), self._content(number, version))
+        )
+
+    def _delete(self, number: int) -> tuple[int, int]:
+        return self._written(Verb.DELETE, number, lambda: self.writer.delete(self._path(number)))
+
+    def _try_put(self, number: int, version: int) -> tuple[int, int] | None:
+        """Upload once. Returns its start and end, or None if it failed."""
+        begin_ns = now_ns()
+        content = self._content(number, version)
+        try:
+            self._recorded(
+                Verb.PUT, number, self.writer, lambda: self.writer.put(self._path(number), content), content.size_bytes
+            )
+        except CloudError:
+            return None
+        return begin_ns, now_ns()
+
+    def _written(self, verb: Verb, number: int, work: Callable[[], object]) -> tuple[int, int]:
+        waited_s = 0.0
+        while True:
+            begin_ns = now_ns()
+            try:
+                self._recorded(verb, number, self.writer, work, self.size_bytes if verb is Verb.PUT else 0)
+            except CloudError as error:
+                wait_s = min(error.retry_after_s or 0.1, _PATIENCE_S)
+                if error.kind is not ErrorKind.THROTTLED or waited_s > self.deadline_s or self.stop.wait(wait_s):
+                    raise _FailedWriteError(f"{verb.value}: {error.kind.value}") from error
+                waited_s += wait_s
+            else:
+                return begin_ns, now_ns()
+
+    def _recorded(self, verb: Verb, number: int, driver: Driver, work: Callable[[], Any], size_bytes: int) -> Any:
+        """Do one operation and record it. Raises CloudError and BudgetError."""
+        self.budget.take(size_bytes)
+        seq = self._counts[number] = self._counts.get(number, -1) + 1
+        requests = driver.requests if isinstance(driver, Counting) else None
+        before = requests() if requests else 0
+        outcome, kind, detail = Outcome.OK, None, ""
+        start_ns = now_ns()
+        try:
+            return work()
+        except CloudError as error:
+            outcome, kind, detail = outcome_of(error.kind), error.kind, error.detail
+            raise
+        finally:
+            self.log.record(
+                Op(verb, number, seq, self.agent, start_ns, start_ns, 0, now_ns(), size_bytes, outcome, kind,
+                   detail=detail, requests=requests() - before if requests else None)
+            )  # fmt: skip
+
+
+def _is_confirmed(reads: Sequence[Glance]) -> bool:
+    return len(reads) >= _CONFIRMING and not any(read.seen for read in reads[-_CONFIRMING:])
+
+
+def _is_settled(reads: Sequence[Glance]) -> bool:
+    last = {read.seen for read in reads[-_CONFIRMING:]}
+    return len(reads) >= _SETTLING and len(last) == 1 and not last.pop().startswith(UNKNOWN)
+
+
+def _bytes(content: Content) -> bytes:
+    return b"".join(chunks(content))

@@ -1,0 +1,214 @@
+"""The entries of a session: judged by expectations and gates, stored, and kept for the table at its end.
+
+What may live here: what the entry of one run and the entry of a conclusion from several runs share. Runs in the
+controller process, or in the only process without xdist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import __version__
+from pytest_cloudbench.fleet.coordinator import Item
+from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.judge import expect
+from pytest_cloudbench.judge.baseline import Compared, choose
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.load.messages import Subject
+from pytest_cloudbench.load.verdicts import failing_gates
+from pytest_cloudbench.results import benchmarks
+from pytest_cloudbench.results.machine import machine_text
+
+__all__ = ["Entries", "Finding"]
+
+_ENTRY_SCHEMA = 2
+"""Of an entry's extra_info. 1: the first. 2: how its test ended, and what must be the same in a run to compare with."""
+
+_EMULATED = {"all": True, "some": "some", "none": False}
+"""What an entry says of emulators among what a provider is made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finished experiment, as the report shows it; it has ``columns`` if it is a conclusion from several runs.
+
+    ``experiment`` is its name without the provider, and ``spread`` has a metric's values in parts of the run.
+    """
+
+    nodeid: str
+    provider: str
+    params: Mapping[str, Any]
+    info: dict[str, Any]
+    columns: Sequence[str] = ()
+    experiment: str = ""
+    spread: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+class Entries:
+    """What one session has found out.
+
+    Args:
+        config: pytest's configuration in this process.
+        facts: the run's facts.
+        expectations: recorded expectations.
+        gates: bounds from the command line.
+
+    Attributes:
+        findings: for the table at the end.
+        selected: tests that are expected to measure something; None if no test is to be run.
+    """
+
+    def __init__(
+        self, config: pytest.Config, facts: RunFacts, expectations: Sequence[expect.Expectation],
+        gates: Sequence[expect.Gate],
+    ) -> None:  # fmt: skip
+        self.config, self.facts = config, facts
+        self.findings: list[Finding] = []
+        self.selected: int | None = None
+        self._expectations, self._gates = expectations, gates
+        self._stored: benchmarks.Runs | None = None
+        self._open: dict[str, list[dict[str, Any]]] = {}
+        self._judged: set[expect.Gate] = set()
+        self._failing: list[tuple[str, dict[str, Any], str]] = []  # a test, its entry, and a gate that fails it
+        self._machine = machine_text()
+
+    def info(
+        self, subject: Subject, item: Item, published: Mapping[str, Any], profile_digest: str | None
+    ) -> dict[str, Any]:
+        """Returns what every entry's extra_info holds and a reader needs to trust the entry."""
+        return {
+            "schema": _ENTRY_SCHEMA,
+            "outcome": "unfinished",
+            "machine": self._machine,
+            "agents": len(item.entered),
+            "missing_agents": dict(item.missing),
+            "provider": subject.provider,
+            "profile": subject.profile,
+            "profile_digest": profile_digest,
+            "emulated": _EMULATED[subject.emulated],
+            "published": published,
+            "time_scale": self.facts.time_scale,
+            "seed": self.facts.seed,
+            "run_id": self.facts.run_id,
+            "versions": {"pytest-cloudbench": __version__, **subject.versions},
+        }
+
+    def judge(
+        self, subject: Subject, given: Sequence[expect.Expectation], metrics: Mapping[str, float | None],
+        doubts: Sequence[str], info: Mapping[str, Any],
+    ) -> list[expect.Judgement]:  # fmt: skip
+        """Judge an entry by its expectations (``given`` and recorded ones) and by all gates."""
+        names = [subject.provider, *([f"emulated:{subject.profile}"] if subject.profile else [])]
+        found = expect.select([*self._expectations, *given], names, subject.test, subject.params)
+        claims = [claim for claim in found if claim.metric in metrics]
+        scaled = [f"--time-scale {self.facts.time_scale:g} distorts times"] if self.facts.time_scale != 1.0 else []
+
+        def doubts_of(metric: str) -> list[str]:
+            return [*doubts, *(scaled if METRICS[metric].time_like else [])]
+
+        judged = [expect.judge_expectation(claim, metrics, doubts_of(claim.metric)) for claim in claims]
+        gates = [gate for gate in self._gates if gate.metric in metrics]
+        self._judged.update(gates)
+        for gate in gates:
+            compared = self._compared(subject.fullname, gate.metric, info) if gate.relative else None
+            judged.append(expect.judge_gate(gate, metrics, compared, doubts_of(gate.metric)))
+        return judged
+
+    def add(
+        self, subject: Subject, info: dict[str, Any], data_s: Sequence[float],
+        judgements: Sequence[expect.Judgement], doubts: Sequence[str], notes: Sequence[str],
+        columns: Sequence[str] = (), spread: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """Store a judged entry, and keep it for the table at the end.
+
+        Entries of one experiment are of one group, so that pytest-benchmark shows its providers beside each other.
+        """
+        experiment = _without_provider(subject)
+        info |= {
+            "doubts": list(doubts),
+            "notes": list(notes),
+            "expectations": [each.line for each in judgements] or ["no expectation"],
+            "expectations_unmet": [each.line for each in judgements if each.status != "met"],
+        }
+        if data_s:  # nothing was measured where all agents are lost before their first record: no time is not 0 s
+            benchmarks.add_entry(
+                self.config, name=subject.name, fullname=subject.fullname, params=subject.params, extra_info=info,
+                data_s=data_s, group=experiment,
+            )  # fmt: skip
+        self._open.setdefault(subject.nodeid, []).append(info)
+        failing = failing_gates([(each.status, each.line) for each in judgements])
+        self._failing += [(subject.fullname, info, line) for line in failing]
+        self.findings.append(
+            Finding(subject.fullname, subject.provider, subject.params, info, columns, experiment, spread)
+        )
+
+    def unjudged(self) -> tuple[list[str], bool]:
+        """Returns the gates that judged no experiment, each with the reason, and whether that is a failure."""
+        if self.findings:
+            why = "no experiment in this run has that metric"
+        elif self.selected is None:
+            return [], False
+        else:
+            why = "no experiment was measured" if self.selected else "no test in this run measures anything"
+        lines = [f"{gate.text}: {why}" for gate in self._gates if gate not in self._judged]
+        return lines, bool(self.findings or self.selected)
+
+    def forgiven(self) -> list[str]:
+        """Returns gates that must fail a test that did not fail: it ended the session, or a hook made it pass."""
+        return [
+            f"{line} ({fullname} {info['outcome']})"
+            for fullname, info, line in self._failing if info["outcome"] in ("passed", "unfinished")
+        ]  # fmt: skip
+
+    def compare(self) -> Sequence[str]:
+        """Read what relative gates compare with. Returns the names of files that cannot be read.
+
+        Raises UsageError if the user named a run that cannot be read.
+        """
+        if self.stores:
+            self._stored = benchmarks.stored_runs(self.config)
+        return self._stored.unreadable if self._stored else ()
+
+    @property
+    def stores(self) -> bool:
+        """Returns whether a gate compares runs; if so, this run's entries are stored for the next run."""
+        return any(gate.relative for gate in self._gates)
+
+    def _compared(self, fullname: str, metric: str, info: Mapping[str, Any]) -> Compared:
+        runs = self._stored or benchmarks.Runs()
+        found = choose(runs.of(fullname), info, metric, runs.named, higher=METRICS[metric].better == "higher")
+        if found.value is None and runs.unreadable:
+            files = ", ".join(runs.unreadable[:3])
+            more = f" and {len(runs.unreadable) - 3} more" if len(runs.unreadable) > 3 else ""
+            return replace(found, remark=f"{found.remark}; {files}{more} cannot be read")
+        return found
+
+    def ended(self, nodeid: str, outcome: str) -> None:
+        """Record in a test's entries how it ended."""
+        for info in self._open.pop(nodeid, ()):
+            info["outcome"] = outcome
+
+    def interrupted(self) -> None:
+        """The session was interrupted: none of its entries may be a baseline."""
+        for finding in self.findings:
+            finding.info["outcome"] = "interrupted"
+
+
+def _without_provider(subject: Subject) -> str:
+    """Returns an entry's name without the provider among its parameters: what it has in common with other providers."""
+    test, mark, rest = subject.fullname.partition("[")
+    inside, _, label = rest.rpartition("]")
+    if not mark:
+        return subject.fullname
+    name = subject.provider.encode("unicode_escape").decode()  # as pytest writes it
+    around = f"-{inside}-"
+    if name and f"-{name}-" in around:
+        inside = around.replace(f"-{name}-", "-", 1).strip("-")
+        return f"{test}[{inside}]{label}" if inside else f"{test}{label}"
+    params = "-".join(str(value) for value in subject.params.values())
+    return f"{test}[{params}]{label}" if params else f"{test}{label}"

@@ -1,0 +1,523 @@
+"""The ``experiment`` fixture: what an experiment does on every agent.
+
+What may live here: one run from its empty folder to its merged result, and conclusions from several runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any
+
+from pytest_cloudbench.arrival import Arrival, Closed, ThinkTime, Threads, plan
+from pytest_cloudbench.drivers.base import Counting
+from pytest_cloudbench.fleet.agent import Agent
+from pytest_cloudbench.fleet.run import RunFacts, slug
+from pytest_cloudbench.judge.expect import Expectation
+from pytest_cloudbench.judge.metrics import told_details
+from pytest_cloudbench.judge.ranking import grouped
+from pytest_cloudbench.load.engine import Budget, Engine
+from pytest_cloudbench.load.logs import open_log
+from pytest_cloudbench.load.messages import (
+    Conclusion,
+    HandedIn,
+    LoadShape,
+    LogPiece,
+    Merged,
+    ProgressReport,
+    Start,
+    Started,
+    Subject,
+    TextReport,
+)
+from pytest_cloudbench.load.names import FileNames
+from pytest_cloudbench.load.operations import Deal, Files, OnFile, Upload, budget_of, task_of
+from pytest_cloudbench.load.room import available_bytes, check_room
+from pytest_cloudbench.load.unmeasured import Unmeasured
+from pytest_cloudbench.load.verdicts import ExpectationBroken, ExpectationUnknown, failing_gates, properties
+from pytest_cloudbench.model import (
+    BudgetError,
+    CloudError,
+    FleetError,
+    ServiceError,
+    UsageError,
+    Verb,
+)
+from pytest_cloudbench.payload import Generator, fresh
+from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.results.oplog import OpLog
+
+__all__ = ["Experiment", "Result", "result_of"]
+
+_SAMPLES = 64
+"""The number of response times that all agents together report at a time, for the live line."""
+
+_KEPT = ("ops", "loop", "ops_file", "cpu_share", "client_cpu_s")
+_ERRORS = ("errors", "error_details")
+"""What a conclusion needs from each of its runs."""
+
+
+def _own(parts: Sequence[Result]) -> dict[str, Any]:
+    """Combines several runs: the CPU share of the busiest run, the agents' CPU time, and the errors of all runs."""
+    counts, details = Counter[str](), dict[str, Counter[str]]()
+    for part in parts:
+        counts.update(part.info.get("errors", {}))
+        for kind, told in part.info.get("error_details", {}).items():
+            details.setdefault(kind, Counter()).update({each["detail"]: each["count"] for each in told["said"]})
+    shares = [part["cpu_share"] for part in parts if part.info.get("cpu_share") is not None]
+    cpu_s = [part.info.get("client_cpu_s") for part in parts]
+    return {
+        "cpu_share": max(shares, default=None),
+        "client_cpu_s": None if None in cpu_s or not cpu_s else sum(filter(None, cpu_s)),
+        "errors": dict(counts),
+        "error_details": told_details(counts, {kind: said.items() for kind, said in details.items()}),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The merged result of one ``experiment.run``, or of ``experiment.conclude``, the same on every agent.
+
+    Attributes:
+        info: every metric by name (see docs/method.md), and what a reader needs to trust it.
+        judgements: (status, line) of each expectation and gate.
+        doubts: why the numbers may be wrong; empty if there is no known reason.
+        notes: what else the controller has to say.
+        ops: with ``detail``, columns of all operations in the order of their start: ``sensor``, ``seq``, ``outcome``,
+            ``kind`` (texts), ``start_s`` from the run's start, ``service_s``, ``response_s``, ``first_byte_s`` (None
+            if it is not known).
+        files: with ``keep``, the files that the run has left on the provider, for the next one.
+    """
+
+    info: Mapping[str, Any]
+    judgements: tuple[tuple[str, str], ...] = ()
+    doubts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    ops: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    files: Files | None = None
+
+    def __getitem__(self, metric: str) -> Any:
+        return self.info[metric]
+
+    @property
+    def ok_s(self) -> list[float]:
+        """With ``detail``, the service times of operations that succeeded, in the order of their start."""
+        taken = zip(self.ops["service_s"], self.ops["outcome"], strict=True)
+        return [taken_s for taken_s, outcome in taken if outcome == "ok"]
+
+    def check(self) -> None:
+        """Assert this experiment's expectations and gates; call it last.
+
+        Raises ExpectationBroken when a claim is broken (or a gate cannot be judged), and ExpectationUnknown
+        when an expectation cannot be judged. Without a recorded expectation it passes.
+        """
+        gates = failing_gates(self.judgements)
+        if bad := [line for status, line in self.judgements if status == "broken" or line in gates]:
+            raise ExpectationBroken("\n".join(bad))
+        unknown = [line for status, line in self.judgements if status == "unknown"]
+        if unknown:
+            raise ExpectationUnknown("\n".join(unknown))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """This agent's part of one run, while it lasts."""
+
+    name: str
+    task: Upload | OnFile
+    files: Files
+    deal: Deal
+    asked: Start
+    budget: Budget
+    is_prepared: bool
+    verify: bool
+    label: str
+    has_folder: bool
+
+
+@dataclass(slots=True)
+class Experiment:
+    """Runs operations on all agents at the same time and merges what they measured.
+
+    Attributes:
+        agent: this process in the fleet.
+        provider: where the operations go.
+        facts: the run's facts.
+        test: the test function's name; expectations can be limited to it.
+        nodeid, name, params: pytest's names for the item.
+        unmet: collects the lines of gates that must fail the item, whatever the test does with its results.
+        properties: collects what machine-readable reports say about the item (``user_properties``).
+    """
+
+    agent: Agent
+    provider: Provider
+    facts: RunFacts
+    test: str
+    nodeid: str
+    name: str
+    params: Mapping[str, Any]
+    unmet: list[str] = field(default_factory=list)
+    properties: list[tuple[str, object]] = field(default_factory=list)
+    _runs: int = 0
+    _entries: int = 0
+    _kept: list[str] = field(default_factory=list)
+    _parts: list[Result] = field(default_factory=list)
+    _around: Unmeasured = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._around = Unmeasured(self.agent, self.provider, self.facts)
+
+    def run(
+        self, payload: Generator | None = None, *, arrival: Arrival | Closed, sensors: int = 0, ops_per_sensor: int = 1,
+        files: int = 0, operation: Verb = Verb.PUT, on: Files | None = None, sample: float = 1.0, keep: bool = False,
+        verify: bool = True, mkdir: bool = True, store: bool = True, detail: bool = False, label: str = "",
+        published: Mapping[str, Any] | None = None, expect: Sequence[Expectation] = (),
+        names: FileNames | None = None, facts: Mapping[str, Any] | None = None, notes: Sequence[str] = (),
+    ) -> Result:  # fmt: skip
+        """Upload new files, or run another operation on existing files: one file per operation.
+
+        Args:
+            payload: makes the content of each file; not needed with ``on``.
+            arrival: when operations are due. ``ThinkTime`` and ``Threads`` are closed loops, everything else is an open
+                one. A ``Replay`` also says what each operation is and its size, and sensors may have fewer operations.
+            sensors: logical sensors, shared out evenly among the agents.
+            ops_per_sensor: operations of each sensor.
+            files: with ``Threads``, the number of files instead of the two above.
+            operation: what is measured. All but an upload need files, which are uploaded before, unmeasured, if ``on``
+                does not name some; a download is compared with what was uploaded.
+            on: files that an earlier run kept; with ``Threads`` all of them, or a random ``sample``.
+            sample: with ``on`` and ``Threads``, the share of the files that is used, chosen anew by each run.
+            keep: leave the files for another run of this test; they are removed at its end.
+            verify: after uploads and deletions, compare the provider's listing.
+            mkdir: make the folder first. Without, the first upload makes it and an emulator keeps what it holds: then a
+                provider in trouble is measured, not waited for.
+            store: make an entry of the run, judge its expectations and show it. Otherwise it is part of a conclusion.
+            detail: return every operation's times (``Result.ops``); meant for up to a few thousand operations.
+            label: names the entry if a test makes several.
+            published: figures by metric to show beside the measured ones, with their ``source``.
+            expect: expectations besides those that are recorded in a file.
+            names: what new files are called, if that matters.
+            facts: what else the entry should hold (plain data).
+            notes: remarks to show with the numbers.
+
+        Raises UsageError for conflicting arguments or an operation that the provider does not offer,
+        FleetError when the controller is gone, CloudError when the folder cannot be made, filled or listed, and
+        ServiceError if the cause is that the emulator died.
+        """
+        self._runs += 1
+        self._entries += store
+        name, is_new = f"{self.nodeid}#{self._runs}", on is None
+        if on is None:
+            if payload is None:
+                raise UsageError("experiment.run: expected a payload, or on=files of a former run")
+            payload = fresh(payload, self._runs) if self._runs > 1 else payload
+            on = Files(f"/cloudbench-{self.facts.run_id}/{slug(name)}", payload, named=names)
+            deal = self._deal(arrival, sensors, ops_per_sensor, files, None)
+        else:
+            deal = self._deal(arrival, sensors, ops_per_sensor, files, self._chosen(on, sample, name))
+        check_room(deal, lambda: self.agent.once(f"room:{name}", available_bytes))
+        prepares = is_new and operation is not Verb.PUT
+        load = deal.load(self.agent.index, self.agent.count)
+        asked = Start(
+            self._subject(name, label), _shape_of(deal, on, prepares), operation=operation, stores=store, detail=detail,
+            published=published or {}, extra=facts or {}, notes=tuple(notes), expect=tuple(expect),
+        )  # fmt: skip
+        task = task_of(self.provider.driver, operation, on, load.targets if load else {})
+        place, bounds = (self.agent.index, self.agent.count), (self.facts.max_ops, self.facts.max_bytes)
+        budget = budget_of(deal, on.payload, prepares, place, bounds)
+        run = _Part(name, task, on, deal, asked, budget, prepares, verify, label, mkdir or not is_new)
+        result = self._within_folder(run, is_new, keep, mkdir)
+        told = {key: result[key] for key in (*_KEPT, *_ERRORS) if key in result.info}
+        self._parts.append(Result(told, doubts=result.doubts, notes=result.notes))  # a long series stays small
+        return result
+
+    def conclude(
+        self, metrics: Mapping[str, Any], rounds_s: Sequence[float], *, stats_of: str,
+        of: Sequence[Result] | None = None, columns: Sequence[str] = (), label: str = "",
+        facts: Mapping[str, Any] | None = None, published: Mapping[str, Any] | None = None,
+        doubts: Sequence[str] = (), notes: Sequence[str] = (), expect: Sequence[Expectation] = (),
+        spread: Mapping[str, Sequence[float]] | None = None,
+    ) -> Result:  # fmt: skip
+        """Make one entry from the results of several runs with ``store=False``, and judge it.
+
+        The entry has the doubts, notes and record files of those runs. All agents call this with the same arguments:
+        conclusions are pure functions of merged results.
+
+        Args:
+            metrics: values by name; expectations and gates can name those in ``metrics.METRICS``. None is "not known".
+            rounds_s: the durations that pytest-benchmark compares, at least one.
+            stats_of: what these durations are.
+            of: the runs that it combines; None for all runs that no conclusion has used yet.
+            columns: names of metrics or facts for the table at the end of the run.
+            facts: what else the entry should hold (plain data), such as every level that was tried.
+            label: names the entry if a test makes several.
+            published: figures to show beside the measured ones, with their ``source``.
+            doubts: why the numbers may be wrong, besides the doubts of the runs.
+            notes: other remarks to show with the numbers, besides the notes of the runs.
+            expect: expectations besides those that are recorded in a file.
+            spread: by metric, its value in each repeat, in their order: five or more tell providers apart.
+        """
+        self._runs += 1
+        self._entries += 1
+        parts = self._parts if of is None else of
+        concluded = {part.info.get("ops_file") for part in parts}
+        self._parts = [part for part in self._parts if part.info.get("ops_file") not in concluded]
+        told = [*doubts, *(doubt for part in parts for doubt in part.doubts)]
+        noted = [*notes, *(note for part in parts for note in part.notes)]
+        run = f"{self.nodeid}#{self._runs}"
+        asked = Conclusion(
+            self._subject(run, label), metrics, tuple(rounds_s), stats_of, tuple(columns), tuple(dict.fromkeys(told)),
+            tuple(dict.fromkeys(noted)), published=published or {}, extra=facts or {}, expect=tuple(expect),
+            ops=sum(part["ops"] for part in parts), loop=parts[-1]["loop"] if parts else None, own=_own(parts),
+            ops_files=tuple(part["ops_file"] for part in parts if "ops_file" in part.info),
+            spread={name: grouped(values, median) or list(values) for name, values in (spread or {}).items()},
+        )  # fmt: skip
+        return self._result(self.agent.gather(f"conclude:{run}", asked), label)
+
+    @contextmanager
+    def scratch(self, payload: Generator) -> Iterator[tuple[str, Files]]:
+        """Make a folder on the provider for work outside ``run``: on a fresh emulator, or journaled on a real service.
+
+        Gives the name of this run, and what is to be written into the folder, which is removed at the end. All agents
+        enter and leave it together. Raises CloudError, FleetError and ServiceError like ``run``.
+        """
+        self._runs += 1
+        name = f"{self.nodeid}#{self._runs}"
+        folder = f"/cloudbench-{self.facts.run_id}/{slug(name)}"
+        self._agree(name, Start(self._subject(name, ""), LoadShape(0, 0)))
+        try:
+            self.agent.once(f"folder:{name}", lambda: self._around.make(folder, mkdir=True, is_fresh=not self._kept))
+            self._around.prepare_driver(name, folder)
+            try:
+                yield name, Files(folder, fresh(payload, self._runs) if self._runs > 1 else payload)
+            finally:
+                if not self.agent.stop.is_set():
+                    self.agent.once(f"clean:{name}", lambda: self._around.remove(folder))
+        except (CloudError, FleetError) as error:
+            self._blame(error)
+            raise
+
+    @contextmanager
+    def logged(self, run: str, load: LoadShape) -> Iterator[OpLog]:
+        """A log for this agent's work in ``scratch``; it is merged into the run's records, a part of a conclusion.
+
+        ``load`` says what is planned. All agents enter and leave it together.
+        """
+        self.agent.gather(f"start:{run}", Start(self._subject(run, ""), load))
+        with open_log(self.agent, self.facts, self.nodeid, run) as log:
+            yield log
+        result = self._handed_in(run, log, "", stopped="", verified=False)
+        told = {key: result[key] for key in _KEPT if key in result.info}  # what fails there is a part of the method
+        self._parts.append(replace(result, info=told))
+
+    def remove(self, files: Files) -> bool:
+        """Remove a run's kept files now instead of at the end of the test. What cannot be removed now is removed then.
+
+        Returns whether they are gone. Raises UsageError for files that no run of this test kept.
+        """
+        if files.folder not in self._kept:
+            raise UsageError(f"experiment.remove: {files.folder} was not kept by a run of this test, or is removed")
+        if gone := bool(self.agent.once(f"remove:{files.folder}", partial(self._around.removed, files.folder))):
+            self._kept.remove(files.folder)
+        return gone
+
+    def report(self, text: str, file: str = "", content: str = "") -> None:
+        """Show a text below the tables at the end. All agents call this with the same arguments.
+
+        Args:
+            text: some lines.
+            file: the name of a file to keep in ``folder``; the end of the text says where it is.
+            content: the file's content.
+
+        Raises FleetError when the file cannot be written.
+        """
+        told = TextReport(text, str(self.folder / file) if file else "", content)
+        self.agent.once(f"report:{self.nodeid}#{self._runs}", lambda: self.agent.ask("report", told))
+
+    @property
+    def folder(self) -> Path:
+        """The folder for files about this test: on the controller, beside its records. It may not exist yet."""
+        return Path(self.facts.results) / slug(self.nodeid)
+
+    def close(self) -> None:
+        """Remove the files that runs have kept. The fixture does it."""
+        kept, self._kept = self._kept, []
+        for folder in kept:
+            if not self.agent.stop.is_set():
+                self.agent.once(f"clean:{folder}", partial(self._around.remove, folder))
+
+    # -- one run ----------------------------------------------------------------------------------
+
+    @staticmethod
+    def _deal(
+        arrival: Arrival | Closed, sensors: int, count: int, files: int, members: Sequence[tuple[int, int]] | None
+    ) -> Deal:
+        given: dict[str, object] = {"sensors": sensors, "ops_per_sensor": count, "files": files}
+        for key, value in given.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise UsageError(f"experiment.run: {key}={value!r}: expected a whole number of 1 or more")
+        if not isinstance(arrival, Threads):
+            if files or sensors < 1 or count < 1:
+                found = f"files={files}" if files else f"sensors={sensors}, ops_per_sensor={count}"
+                raise UsageError(f"experiment.run: {found}: {arrival!r} expects 1 or more sensors and ops_per_sensor")
+            return Deal(arrival, sensors, count)
+        if sensors or (files < 1 and members is None):
+            raise UsageError("experiment.run: Threads expect the number of files, not sensors")
+        chosen = members if members is None or not files else members[:files]
+        return Deal(arrival, files if chosen is None else len(chosen), 1, chosen)
+
+    def _chosen(self, on: Files, sample: float, name: str) -> Sequence[tuple[int, int]]:
+        """Returns a random share of kept files, the same on every agent; at least one."""
+        if not sample > 0:
+            raise UsageError(f"experiment.run: sample={sample!r}: expected a share above 0, such as 0.5")
+        if sample >= 1.0:
+            return on.members
+        count = max(1, round(sample * len(on.members)))
+        return sorted(Random(f"{self.facts.seed}/sample/{name}").sample(list(on.members), count))
+
+    def _within_folder(self, run: _Part, is_new: bool, keep: bool, mkdir: bool) -> Result:
+        folder = run.files.folder
+        self._agree(run.name, replace(run.asked, planned_s=run.deal.planned_s() / self.facts.time_scale))
+        try:
+            if is_new:
+                is_fresh = not self._kept and (mkdir or self._runs == 1)
+                self.agent.once(f"folder:{run.name}", lambda: self._around.make(folder, mkdir=mkdir, is_fresh=is_fresh))
+            try:
+                result = self._measured(run)
+                if keep:
+                    if is_new:
+                        self._kept.append(folder)
+                    members = run.deal.files(0, 1) if run.deal.load(0, 1) is None else ()
+                    return replace(result, files=replace(run.files, members=members))
+                return result
+            finally:
+                if is_new and folder not in self._kept and not self.agent.stop.is_set():
+                    self.agent.once(f"clean:{run.name}", lambda: self._around.remove(folder))
+        except (CloudError, FleetError) as error:
+            self._blame(error)
+            raise
+
+    def _agree(self, name: str, asked: Start) -> None:
+        """Before anything is written that outlives the run, let the controller say so, and ask where it must.
+
+        Raises FleetError if the run may not begin.
+        """
+        if self.provider.is_kept:
+            self.agent.once(f"agree:{name}", lambda: self.agent.ask("agree", asked))
+
+    def _blame(self, error: Exception) -> None:
+        """Raise ServiceError if the emulator has died, since that explains the error."""
+        why = "" if self.agent.stop.is_set() else self.agent.ask("died", self.provider.spec)
+        if why:
+            raise ServiceError(f"{why}; its records are kept, run again") from error
+
+    def _measured(self, run: _Part) -> Result:
+        agent, deal = self.agent, run.deal
+        if run.has_folder:
+            self._around.prepare_driver(run.name, run.files.folder)
+        stopped = ""
+        if run.is_prepared:
+            members = deal.files(agent.index, agent.count)
+            stopped = self._around.upload(run.name, run.files, members, run.budget)
+        planned_s = deal.planned_s() / self.facts.time_scale
+        lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
+
+        def progress(done: int, throttled: int, failed: int, sample_s: Sequence[float]) -> None:
+            agent.tell("progress", ProgressReport(done, throttled, failed, tuple(sample_s)))
+
+        with open_log(agent, self.facts, self.nodeid, run.name, progress) as log:
+            log.samples = max(1, _SAMPLES // agent.count)
+            driver = self.provider.driver
+            requests = driver.requests if isinstance(driver, Counting) else None
+            engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget, requests=requests)
+            begun_cpu_s = time.process_time()
+            stopped = self._load(run, engine, planned_s, stopped)
+            cpu_s = time.process_time() - begun_cpu_s
+            log.stop()  # but it is open until it is handed in: only so it survives its removal
+            agent.gather(f"measured:{run.name}", run.name)
+            if lists:
+                agent.once(f"list:{run.name}", lambda: self._around.list(run.name, run.files.folder))
+        return self._handed_in(run.name, log, run.label, stopped=stopped, verified=lists, cpu_s=cpu_s)
+
+    def _handed_in(
+        self, run: str, log: OpLog, label: str, *, stopped: str, verified: bool, cpu_s: float | None = None
+    ) -> Result:
+        """Hand in this agent's finished log. Returns what the controller made of all agents' logs."""
+        agent = self.agent
+        for piece in () if agent.same_clock else log.pieces():  # the controller cannot read it where it is
+            agent.ask("records", LogPiece(run, piece))
+        path = str(log.path) if agent.same_clock else ""
+        done = HandedIn(run, path, tuple(log.notes), cpu_s, stopped, verified, agent.clock_offset_ns)
+        return self._result(agent.gather(f"result:{run}", done), label)
+
+    def _load(self, run: _Part, engine: Engine, planned_s: float, stopped: str) -> str:
+        """Put this agent's share of the load on the provider. Returns why it ended early, or an empty text."""
+        agent, facts, deal = self.agent, self.facts, run.deal
+        mine = range(agent.index, deal.sensors, agent.count)
+
+        def start_ns(planned_s: float = planned_s) -> int:
+            told = agent.gather(f"start:{run.name}", replace(run.asked, planned_s=planned_s))
+            return Started.from_plain(told).start_ns - agent.clock_offset_ns
+
+        if stopped:
+            start_ns()
+            return stopped
+        try:
+            if isinstance(deal.arrival, Threads):
+                files, threads = deal.files(agent.index, agent.count), deal.threads(agent.index, agent.count)
+                engine.run_pool(deal.arrival, threads, files, facts.seed, start_ns, facts.time_scale)
+            elif isinstance(deal.arrival, ThinkTime):
+                count, scale = deal.ops_per_sensor, facts.time_scale
+                engine.run_closed(deal.arrival, mine, count, facts.seed, start_ns(), scale)
+            else:
+                schedule = plan(deal.arrival, mine, deal.ops_per_sensor, facts.seed, facts.time_scale)
+                engine.run_schedule(schedule, start_ns(schedule.horizon_s))
+        except BudgetError as error:
+            return str(error)
+        return ""
+
+    # -- what is known before it starts -----------------------------------------------------------
+
+    def _subject(self, run: str, label: str) -> Subject:
+        number = label or (str(self._entries) if self._entries > 1 else "")
+        fullname = self.nodeid + (f"#{number}" if number else "")
+        provider = self.provider
+        return Subject(
+            run, self.nodeid, fullname, self.name, self.test, self.params, slug(run), provider.spec, provider.profile,
+            provider.is_kept, provider.driver.versions(), provider.emulated,
+        )  # fmt: skip
+
+    # -- its result -----------------------------------------------------------------------------
+
+    def _result(self, answer: Any, label: str) -> Result:
+        result = result_of(answer)
+        self.unmet += [f"{label}: {line}" if label else line for line in failing_gates(result.judgements)]
+        if "expectations" in result.info:  # it is an entry, no part of one
+            number = label or (str(self._entries) if self._entries > 1 else "")
+            self.properties += properties(result.info, result.judgements, number)
+        return result
+
+
+def result_of(answer: Any) -> Result:
+    """Builds the result from the controller's answer."""
+    merged = Merged.from_plain(answer)
+    return Result(merged.info, merged.judgements, merged.doubts, merged.notes, merged.ops)
+
+
+def _shape_of(deal: Deal, files: Files, prepares: bool) -> LoadShape:
+    load, payload = deal.load(0, 1), files.payload
+    ops = load.ops if load else deal.sensors * deal.ops_per_sensor
+    threads = deal.arrival.count if isinstance(deal.arrival, Threads) else None
+    return LoadShape(
+        ops, load.size_bytes if load else ops * payload.size_bytes, ops if prepares else 0,
+        deal.sensors if threads is None else None, deal.ops_per_sensor, threads, repr(deal.arrival),
+        "closed" if isinstance(deal.arrival, Closed) else "open", None if load else payload.size_bytes,
+        type(payload).__name__, files.names,
+    )  # fmt: skip

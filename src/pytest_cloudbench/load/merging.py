@@ -1,0 +1,152 @@
+"""One run from the agents' logs to its records, its metrics and its entry.
+
+What may live here: a running experiment as the controller sees it, and how it becomes an entry at its end.
+"""
+
+from __future__ import annotations
+
+import shutil
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench.fleet.coordinator import Item
+from pytest_cloudbench.judge import expect, stats
+from pytest_cloudbench.judge.metrics import METRICS, Summary, summarize
+from pytest_cloudbench.judge.ranking import spread_of
+from pytest_cloudbench.load.entries import Entries
+from pytest_cloudbench.load.messages import Merged, Start
+from pytest_cloudbench.model import Outcome, ResultsError, Verb
+from pytest_cloudbench.records import OpTable
+from pytest_cloudbench.results import oplog
+
+__all__ = ["OpenRun", "answer", "merge"]
+
+_OF_UPLOADS = frozenset(name for name, metric in METRICS.items() if metric.about == (Verb.PUT,))
+
+
+@dataclass(slots=True)
+class OpenRun:
+    """One ``experiment.run`` while it lasts, as the controller sees it.
+
+    Attributes:
+        folder: holds the agents' logs.
+        item: the test item.
+        asked: what the agents have said about it.
+        start_ns, start_wall_ms: the common start, on the monotonic clock and of the Unix epoch.
+        profile_digest: of the emulator's behaviour, None for a real service.
+        listing: what the provider lists at the end; ``verified`` says that it was asked.
+        notes: remarks to show with the numbers.
+        logs: agent to its log, if that is not in ``folder``.
+        cpu_ticks: busy and all ticks of this machine's CPUs at the start; ``cpu_share`` is the busy share since.
+        client_cpu_s: CPU time of all agents, None if one agent's is not known.
+        is_incomplete: its records could not be written.
+    """
+
+    folder: Path
+    item: Item
+    asked: Start
+    start_ns: int
+    start_wall_ms: int
+    profile_digest: str | None = None
+    listing: stats.Listing = field(default_factory=stats.Listing)
+    notes: list[str] = field(default_factory=list)
+    logs: dict[str, Path] = field(default_factory=dict)
+    cpu_ticks: tuple[int, int] | None = None
+    cpu_share: float | None = None
+    client_cpu_s: float | None = None
+    verified: bool = False
+    is_incomplete: bool = False
+
+
+def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offsets_ns: Mapping[str, int]) -> Merged:
+    """Merge, verify, judge and store one run.
+
+    Args:
+        run: its logs are removed once their records are written.
+        entries: where its entry goes, if it becomes one.
+        doubts: reasons to distrust its numbers that are known before they are computed.
+        died: why its emulator has died, or an empty text.
+        offsets_ns: agent to the offset to add to its times.
+    """
+    asked, facts = run.asked, entries.facts
+    subject = asked.subject
+    logs = {path.stem: path for path in sorted(run.folder.glob("*.oplog"))} | run.logs
+    table = OpTable(*(oplog.read_log(path).shifted(offsets_ns.get(agent, 0)) for agent, path in logs.items()))
+    verification = stats.verify(table, run.listing, asked.load.names.name) if run.verified else None
+    run.listing = stats.Listing()  # the memory of the other one is of use to what follows
+    summary = summarize(table, verification)
+    metrics = summary.metrics
+    if asked.operation is not Verb.PUT:  # nothing was uploaded that could be lost
+        metrics = {key: value for key, value in metrics.items() if key not in _OF_UPLOADS}
+        verification = None
+    doubts = [*doubts, *_doubts(run, summary, facts.max_lateness_s), *([died] if died else [])]
+    info = {
+        **entries.info(subject, run.item, asked.published, run.profile_digest), **asked.extra,
+        **_run_info(run, summary, verification), **metrics,
+    }  # fmt: skip
+    judgements = entries.judge(subject, asked.expect, metrics, doubts, info) if asked.stores else []
+    ops = stats.columns(table, run.start_ns) if asked.detail else {}  # while the logs are there
+    spread = spread_of(table, summary.response_s) if asked.stores else {}
+    try:
+        parquet = run.folder.parent / f"{run.folder.name}.parquet"
+        oplog.write_parquet(table, parquet, {"nodeid": subject.nodeid, "run_id": facts.run_id})
+        info["ops_file"] = str(Path(parquet.parent.name) / parquet.name)
+        shutil.rmtree(run.folder, ignore_errors=True)
+        for path in logs.values():
+            path.unlink(missing_ok=True)
+    except ResultsError as error:
+        run.is_incomplete = True
+        folders = sorted({str(path.parent) for path in logs.values()})
+        run.notes.append(f"{error}; the agents' logs stay in {' and '.join(folders)}")
+        judgements.append(expect.Judgement("broken", str(error)))
+    if asked.stores:
+        info["stats_of"] = f"response time of operations ({asked.operation.value}) that succeeded"
+        data_s = summary.response_s
+        if not data_s:
+            info["stats_of"] = "elapsed time: no operation succeeded"
+            data_s = array("d", [] if info["elapsed"] is None else [info["elapsed"]])
+        entries.add(subject, info, data_s, judgements, doubts, run.notes, spread=spread)
+    return answer(info, judgements, doubts, run.notes, ops)
+
+
+def answer(
+    info: Mapping[str, Any], judgements: Sequence[expect.Judgement], doubts: Sequence[str], notes: Sequence[str],
+    ops: Mapping[str, Any] | None = None,
+) -> Merged:  # fmt: skip
+    """Returns the answer that all agents get for a run or a conclusion."""
+    judged = tuple((each.status, each.line) for each in judgements)
+    return Merged(info, judged, tuple(doubts), tuple(notes), ops or {})
+
+
+def _doubts(run: OpenRun, summary: Summary, max_lateness_s: float) -> list[str]:
+    """Returns why this run's numbers may be wrong."""
+    doubts, planned = [], run.asked.load.ops
+    late_s = summary.metrics["lateness_p99"]
+    if late_s is not None and late_s > max_lateness_s:
+        doubts.append(f"engine saturated (lateness p99 {late_s * 1e3:.0f} ms is over {max_lateness_s * 1e3:.0f} ms)")
+    if summary.ops < planned:
+        doubts.append(f"{planned - summary.ops} of {planned} operations were not tried")
+    return doubts
+
+
+def _run_info(run: OpenRun, summary: Summary, verification: stats.Verification | None) -> dict[str, Any]:
+    """Returns what else the extra_info of one run's entry holds: all counts, and what the load was."""
+    load = run.asked.load
+    return {
+        "start_wall_ms": run.start_wall_ms,
+        "ops": summary.ops,
+        "planned_ops": load.ops,
+        "files": verification.checked if verification else None,
+        "lost": verification.lost if verification else None,
+        "silently_lost": verification.silent if verification else None,
+        **{name.value: summary.outcomes.get(name, 0) for name in Outcome if name is not Outcome.LOST},
+        **summary.errors(),
+        "digest_checked": verification.digest_checked if verification else None,
+        "operation": run.asked.operation.value,
+        **{key: getattr(load, key) for key in ("sensors", "threads", "arrival", "loop", "size_bytes", "payload")},
+        "cpu_share": run.cpu_share,
+        "client_cpu_s": run.client_cpu_s,
+    }

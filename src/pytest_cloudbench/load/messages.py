@@ -1,0 +1,362 @@
+"""What the agents of an experiment and the controller say to each other.
+
+What may live here: frozen dataclasses, one per message or answer; ``fleet.wire`` sends them over a channel. What
+is one number, one text or a list of texts needs no class: it is sent as is. Imported by fifty agents: keep it light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_cloudbench.fleet.offsets import Offset
+from pytest_cloudbench.fleet.wire import Message
+from pytest_cloudbench.judge.expect import Expectation
+from pytest_cloudbench.load.names import FileNames
+from pytest_cloudbench.model import Verb
+
+__all__ = [
+    "ClockReading",
+    "Conclusion",
+    "HandedIn",
+    "ListingPage",
+    "LoadShape",
+    "LogMoved",
+    "LogPiece",
+    "Merged",
+    "ProgressReport",
+    "SeriesAdd",
+    "SeriesLines",
+    "SeriesNext",
+    "SeriesOpen",
+    "SeriesPage",
+    "SeriesPlan",
+    "SeriesRound",
+    "Start",
+    "Started",
+    "Subject",
+    "SwitchFaults",
+    "TextReport",
+    "UploadSeen",
+    "Whereabouts",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject(Message):
+    """Who an entry is about.
+
+    Attributes:
+        run: names the run, or the conclusion, within the session.
+        nodeid, name, test, params: pytest's names for the item.
+        fullname: the entry's name.
+        folder: the folder of the run's logs, below the session's records.
+        provider: the provider's spec, or the sync client's.
+        profile: the emulator's behaviour profile, or None for a real service.
+        is_kept: whether the files written outlive the run.
+        versions: versions of the libraries that do the work.
+        emulated: whether ``all``, ``some`` or ``none`` of the provider's parts are emulators.
+    """
+
+    run: str
+    nodeid: str
+    fullname: str
+    name: str
+    test: str
+    params: Mapping[str, Any]
+    folder: str
+    provider: str
+    profile: str | None
+    is_kept: bool
+    versions: Mapping[str, str]
+    emulated: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadShape(Message):
+    """What a run is going to do; a field is None if it is not known or does not apply.
+
+    Attributes:
+        ops, bytes: planned operations, and bytes that they move.
+        prepared: unmeasured uploads before the run.
+        sensors, ops_per_sensor, threads, arrival, loop: who runs operations, and when they are due.
+        size_bytes, payload: of each file.
+        names: what files are called.
+    """
+
+    ops: int
+    bytes: int
+    prepared: int = 0
+    sensors: int | None = None
+    ops_per_sensor: int | None = None
+    threads: int | None = None
+    arrival: str | None = None
+    loop: str | None = None
+    size_bytes: int | None = None
+    payload: str | None = None
+    names: FileNames = field(default_factory=FileNames)
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Message):
+    """An agent is ready for a run; the answer, when all are, is ``Started``.
+
+    Attributes:
+        subject: whose run it is.
+        load: of all agents together.
+        planned_s: how long this agent takes at least.
+        operation: what is measured.
+        stores: whether it becomes an entry; otherwise it is part of a conclusion.
+        detail: whether every operation's times are asked for.
+        published, extra, notes, expect: see ``Experiment.run``; ``extra`` is what else the entry holds.
+    """
+
+    subject: Subject
+    load: LoadShape
+    planned_s: float = 0.0
+    operation: Verb = Verb.PUT
+    stores: bool = False
+    detail: bool = False
+    published: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    expect: tuple[Expectation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Message):
+    """The common start, on the controller's clock."""
+
+    start_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandedIn(Message):
+    """An agent is done with a run; the answer, when all are, is ``Merged``.
+
+    Attributes:
+        run: which one.
+        log_path: the agent's log, or an empty text if it was sent in pieces.
+        notes: what the log has to say.
+        cpu_s: the agent's own CPU time, None if it was not measured.
+        stopped: why it ended early, or an empty text.
+        verified: whether the provider's listing was sent.
+        clock_offset_ns: add it to the log's times to get the controller's.
+    """
+
+    run: str
+    log_path: str
+    notes: tuple[str, ...]
+    cpu_s: float | None
+    stopped: str
+    verified: bool
+    clock_offset_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merged(Message):
+    """What the controller has made of a run or of a conclusion; see ``Experiment.Result``."""
+
+    info: Mapping[str, Any]
+    judgements: tuple[tuple[str, str], ...]
+    doubts: tuple[str, ...]
+    notes: tuple[str, ...]
+    ops: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion(Message):
+    """What a test concludes from several runs, or from something else it measured; the answer is ``Merged``.
+
+    Attributes:
+        subject: whose conclusion it is.
+        metrics, rounds_s, stats_of, columns, doubts, notes, published, extra, expect: see ``Experiment.conclude``;
+            ``extra`` is what else the entry holds.
+        shown: further values; they hide metrics of the same name from readers, but not from expectations.
+        ops: operations of all runs that it is made of.
+        ops_files: their records.
+        loop: ``open`` or ``closed``, None if there was no load.
+        own: combined facts of the runs, by the entry's key names: how busy the machine was, and errors.
+        spread: see ``Experiment.conclude``.
+    """
+
+    subject: Subject
+    metrics: Mapping[str, float | None]
+    rounds_s: tuple[float, ...]
+    stats_of: str
+    columns: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    published: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    shown: Mapping[str, Any] = field(default_factory=dict)
+    expect: tuple[Expectation, ...] = ()
+    ops: int = 0
+    ops_files: tuple[str, ...] = ()
+    loop: str | None = None
+    own: Mapping[str, Any] = field(default_factory=dict)
+    spread: Mapping[str, Any] = field(default_factory=dict)
+
+
+# --- while a run lasts ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchFaults(Message):
+    """Switch an emulated provider's faults on or off."""
+
+    provider: str
+    are_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListingPage(Message):
+    """Some of the files that the provider lists in a run's folder, as columns. The answer is how many were received."""
+
+    run: str
+    names: tuple[str, ...]
+    sizes_bytes: tuple[int, ...]
+    digests: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece(Message):
+    """A piece of the log of an agent on another host."""
+
+    run: str
+    piece: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogMoved(Message):
+    """An agent's log goes on elsewhere."""
+
+    run: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReport(Message):
+    """How far an agent is: operations so far, and a sample of response times since its last report."""
+
+    done: int
+    throttled: int
+    failed: int
+    sample_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextReport(Message):
+    """A text for the end of the session, and what to keep in a file; ``path`` is empty if there is no file."""
+
+    text: str
+    path: str
+    content: str
+
+
+# --- a series of rounds ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesPlan(Message):
+    """How long a series lasts.
+
+    Attributes:
+        rounds: the number of rounds if no duration is given.
+        duration_s: no round except the first begins later than this; the time between sessions does not count.
+        pause_s: between the end of a round and the next one. ``--time-scale`` divides both times.
+    """
+
+    rounds: int
+    duration_s: float | None = None
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesOpen(Message):
+    """Begin a series, or go on with one; see ``load.series.Series`` for what the fields mean."""
+
+    name: str
+    key: Mapping[str, Any]
+    setup: Mapping[str, Any]
+    plan: SeriesPlan
+    resume: str | None
+    keeps_plan: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesNext(Message):
+    """Is there another round? ``is_later``: after one of this session. The answer is a ``SeriesRound``."""
+
+    name: str
+    is_later: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesRound(Message):
+    """The number of the next round, or None if there is none; and how long to wait before it."""
+
+    number: int | None
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesAdd(Message):
+    """Write down a round."""
+
+    name: str
+    line: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesPage(Message):
+    """Some lines from a byte offset; the answer is ``SeriesLines``."""
+
+    name: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesLines(Message):
+    """Lines of a series.
+
+    Attributes:
+        lines: in order.
+        offset: where the next ones begin, 0 if there are none.
+        file: the name of the state file.
+        was_torn: whether its last line was incomplete when it was opened.
+    """
+
+    lines: tuple[Any, ...]
+    offset: int
+    file: str
+    was_torn: bool
+
+
+# --- readiness: agents to each other ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts(Message):
+    """An agent's index, and its host."""
+
+    index: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading(Message):
+    """An agent's clock against the controller's, None if the agent takes no part."""
+
+    index: int
+    offset: Offset | None
+
+
+@dataclass(frozen=True, slots=True)
+class UploadSeen(Message):
+    """One upload on the writer's clock; ``problem`` is the kind of error, or an empty text."""
+
+    start_ns: int
+    end_ns: int
+    problem: str

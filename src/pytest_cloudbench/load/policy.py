@@ -1,0 +1,95 @@
+"""What a run of load suites needs from pytest and its other plugins.
+
+What may live here: defaults that a suite sets through public options, each only if the user has not
+said otherwise. A user's own ``conftest.py`` may call ``adopt`` for experiments of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["adopt", "adopt_files", "adopted", "lean_workers", "suite_folder"]
+
+_ADOPTED = pytest.StashKey[Path]()
+_NOT_IN_WORKERS = {"hypothesispytest": "--hypothesis", "platformdirs": "", "xdist.looponfail": ""}
+"""Plugins a load agent never uses, by the options that need them after all; fifty workers would pay for each."""
+
+_ONLY_SUITES = {"benchmark": "--benchmark"}
+"""The same if only load suites are run: the controller makes the entries."""
+
+
+def adopt(config: pytest.Config, folder: Path) -> None:
+    """Store results below ``--cloudbench-results``, and judge by ``folder``'s ``expectations.toml``.
+
+    pytest-benchmark's own table is left to ``--benchmark-compare`` and ``--benchmark-verbose``.
+    """
+    if config.option.cloudbench_expectations is None and (folder / "expectations.toml").is_file():
+        config.option.cloudbench_expectations = str(folder / "expectations.toml")
+    _store(config, folder)
+
+
+def adopt_files(config: pytest.Config) -> None:
+    """Do the same for a run of configuration files only, which hold their own expectations."""
+    _store(config, config.invocation_params.dir / Path(config.args[0].partition("::")[0]).parent)
+
+
+def _store(config: pytest.Config, folder: Path) -> None:
+    option: Any = config.option
+    config.stash[_ADOPTED] = folder
+    if not hasattr(option, "benchmark_storage") or option.collectonly:
+        return
+    if hasattr(config, "workerinput"):  # the controller compares; each worker would say that it does, too
+        option.benchmark_compare = None
+    if "--benchmark-storage" not in _given(config) and "PYTEST_BENCHMARK_STORAGE" not in os.environ:
+        option.benchmark_storage = "file://" + str(config.invocation_params.dir / option.cloudbench_results)
+    if not (option.benchmark_compare or option.benchmark_verbose):
+        option.benchmark_quiet = True
+
+
+def adopted(config: pytest.Config) -> bool:
+    """Returns whether this run is one of load suites."""
+    return _ADOPTED in config.stash
+
+
+def suite_folder(name: str) -> Path | None:
+    """Returns a suite's folder in the installed package for a name as in ``--pyargs``; None for any other name."""
+    if not f"{name}.".startswith("pytest_cloudbench.suites."):
+        return None
+    below = name.partition("::")[0].split(".")[1:]
+    path = Path(__file__).parent.parent.joinpath(*below)
+    return next((each for each in (path, path.parent) if each.is_dir()), None)
+
+
+def lean_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Start the workers of a load suite without plugins that it never uses."""
+    if not adopted(config):
+        return
+    plugins = {**_NOT_IN_WORKERS, **(_ONLY_SUITES if _runs_only(config, config.stash[_ADOPTED]) else {})}
+    given = _given(config)
+    blocked = [f"-p no:{name}" for name, option in plugins.items() if not option or option not in given]
+    options = " ".join([os.environ.get("PYTEST_ADDOPTS", ""), *blocked])
+    for spec in specs:
+        spec.env.setdefault("PYTEST_ADDOPTS", options.strip())
+
+
+def _given(config: pytest.Config) -> str:
+    """Returns all options the user gave: command line, environment, configuration file."""
+    addopts = config.getini("addopts")
+    return " ".join(
+        [*map(str, config.invocation_params.args), os.environ.get("PYTEST_ADDOPTS", ""), *map(str, addopts)]
+    )
+
+
+def _runs_only(config: pytest.Config, folder: Path) -> bool:
+    """Returns whether the command line names only suites in ``folder``."""
+    named = [str(arg) for arg in config.args]
+    folders = [suite_folder(name) if config.option.pyargs else None for name in named]
+    paths = [
+        at or config.invocation_params.dir / name.partition("::")[0] for at, name in zip(folders, named, strict=True)
+    ]
+    return all(path.resolve().is_relative_to(folder.resolve()) for path in paths)

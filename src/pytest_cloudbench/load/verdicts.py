@@ -1,0 +1,114 @@
+"""How gates decide a test's outcome, whatever the test does with its results, and what its reports tell other programs.
+
+What may live here: the gates that an item's results have broken, from when a result is known to the item's failure;
+results as properties of the item's reports.
+Imported by fifty agents: keep it light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from math import isfinite
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.model import CloudbenchError
+
+__all__ = [
+    "ExpectationBroken",
+    "ExpectationUnknown",
+    "failing_gates",
+    "gated",
+    "plain_report",
+    "properties",
+    "unmet_gates",
+]
+
+_UNMET = pytest.StashKey[list[str]]()
+
+
+class ExpectationBroken(AssertionError):
+    """An expectation or a gate is not met; the message is one line per claim."""
+
+
+class ExpectationUnknown(Exception):
+    """An expectation cannot be judged because the numbers may be wrong."""
+
+
+def failing_gates(judgements: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines of the gates that fail a test: those that are broken, and those that cannot be judged."""
+    return [line for status, line in judgements if status in {"broken", "unknown"} and line.startswith("gate ")]
+
+
+def unmet_gates(item: pytest.Item) -> list[str]:
+    """Returns the list in which an item's results collect the lines of gates that must fail it."""
+    return item.stash.setdefault(_UNMET, [])
+
+
+_TOLD = ("provider", "emulated", "agents", "ops", "lost", "throttled", "failed")
+_WORST = ("broken", "unknown", "note", "met")
+
+
+def properties(
+    info: Mapping[str, Any], judgements: Sequence[tuple[str, str]], label: str
+) -> list[tuple[str, str | float | bool]]:
+    """Returns an entry for JUnit and other reports: its subject, metrics, doubts, and worst judgement.
+
+    A number that is unknown or not finite becomes the word ``unknown``.
+    """
+    judged = {status for status, _ in judgements}
+    doubts, verdict = "; ".join(info["doubts"]), next((status for status in _WORST if status in judged), "none")
+    told = {name: info[name] for name in (*_TOLD, *METRICS) if name in info}
+    told |= {"doubts": doubts or "none", "verdict": {"unknown": "inconclusive"}.get(verdict, verdict)}
+    prefix = f"cloudbench.{label}." if label else "cloudbench."
+    return [(prefix + name, _known(value)) for name, value in told.items()]
+
+
+def _known(value: Any) -> str | float | bool:
+    if value is None or (isinstance(value, float) and not isfinite(value)):
+        return "unknown"
+    return value if isinstance(value, (str, int, float)) else str(value)
+
+
+@contextmanager
+def gated(item: pytest.Item) -> Generator[None]:
+    """Wrap a phase of an item: fail it for the gates broken so far, unless the test reports them itself.
+
+    A broken gate wins over a skip, an inconclusive expectation and an error that was caught. It is added to a failure
+    with a reason of its own. An item that is expected to fail (xfail) may fail for it.
+    """
+    try:
+        yield
+    except (ExpectationBroken, ExpectationUnknown, pytest.skip.Exception) as error:
+        lines = _taken(item, said="" if isinstance(error, pytest.skip.Exception) else str(error))
+        if not lines:
+            raise
+        told = [] if isinstance(error, pytest.skip.Exception) else [str(error)]
+        raise ExpectationBroken("\n".join([*told, *lines])) from None
+    except (Exception, pytest.fail.Exception) as error:
+        for line in _taken(item):
+            error.add_note(line)
+        raise
+    if lines := _taken(item):
+        raise ExpectationBroken("\n".join(lines))
+
+
+def _taken(item: pytest.Item, said: str = "") -> list[str]:
+    """Returns lines not reported yet, and marks them as reported."""
+    unmet = unmet_gates(item)
+    lines = [line for line in dict.fromkeys(unmet) if line.partition("gate ")[2] not in said]
+    unmet.clear()
+    return lines
+
+
+def plain_report(report: pytest.TestReport, error: BaseException) -> None:
+    """Show errors meant for people as their message alone, without a traceback."""
+    if isinstance(error, ExpectationUnknown):
+        path, line, _ = report.location
+        report.outcome = "skipped"
+        report.longrepr = (path, (line or 0) + 1, f"inconclusive: {error}")
+    elif isinstance(error, (CloudbenchError, ExpectationBroken)):
+        report.longrepr = "\n".join([str(error), *getattr(error, "__notes__", ())])

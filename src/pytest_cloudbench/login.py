@@ -1,0 +1,245 @@
+"""Logging in to a provider: from what the user agrees to in a browser, or types, to stored credentials.
+
+What may live here: OAuth's three ways (a browser that comes back to loopback, a code to paste, a device code) and
+questions for keys. What is special to a provider is data of its driver (``drivers.base.OAuthLogin``).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+import ssl
+import webbrowser
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from http.client import HTTPException
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+from pytest_cloudbench import redact
+from pytest_cloudbench.clock import due_ns, now_ns, wait_for
+from pytest_cloudbench.drivers.base import OAuthLogin
+from pytest_cloudbench.model import CredentialsError, Endpoint
+
+__all__ = ["Application", "by_browser", "by_device_code", "by_pasted_code", "of_service"]
+
+_ANSWER_S = 100.0
+_AGREE_S = 600.0
+_MOST_BYTES = 1024 * 1024
+_DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+_DONE = b"<!doctype html><title>pytest-cloudbench</title><p>You are logged in. This window can be closed."
+_FAILED = b"<!doctype html><title>pytest-cloudbench</title><p>That did not work; the terminal says why."
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """The application for which a user logs in.
+
+    Attributes:
+        oauth: where and how.
+        client_id: the application's id.
+        client_secret: its secret; empty if it has none, as applications with PKCE need not.
+        ca_file: the CA of an emulator; empty for the system's.
+    """
+
+    oauth: OAuthLogin
+    client_id: str
+    client_secret: str = ""
+    ca_file: str = ""
+
+
+def of_service(oauth: OAuthLogin, endpoint: Endpoint) -> OAuthLogin:
+    """Returns the same way to log in, at a service that stands in for the provider."""
+    own = urlsplit(endpoint.url)
+
+    def moved(url: str) -> str:
+        return urlunsplit(urlsplit(url)._replace(scheme=own.scheme, netloc=own.netloc)) if url else ""
+
+    return replace(
+        oauth, authorize_url=moved(oauth.authorize_url), token_url=moved(oauth.token_url),
+        device_url=moved(oauth.device_url),
+    )  # fmt: skip
+
+
+def by_browser(
+    app: Application, show: Callable[[str], object], visit: Callable[[str], object] = webbrowser.open
+) -> Mapping[str, str]:
+    """Returns the tokens that a user agrees to in a browser, which comes back to a port of loopback.
+
+    Args:
+        app: the application.
+        show: prints a line for the user.
+        visit: opens a page in a browser.
+
+    Raises CredentialsError.
+    """
+    verifier, state = secrets.token_urlsafe(64), secrets.token_urlsafe(16)
+    with _Return(state) as server:
+        address = _address(app, verifier, {"redirect_uri": server.url, "state": state})
+        show(f"waiting for your browser (10 minutes); if none opens, visit: {address}")
+        visit(address)
+        code = server.code()
+    return _tokens(app, {"grant_type": "authorization_code", "code": code, "code_verifier": verifier,
+                         "redirect_uri": server.url})  # fmt: skip
+
+
+def by_pasted_code(app: Application, show: Callable[[str], object], ask: Callable[[str], str]) -> Mapping[str, str]:
+    """Returns the tokens for a code that a user copies from a browser, on this machine or another.
+
+    Args:
+        app: the application.
+        show: prints a line for the user.
+        ask: shows a question and returns what the user types.
+
+    Raises CredentialsError.
+    """
+    verifier, state = secrets.token_urlsafe(64), secrets.token_urlsafe(16)
+    back = {} if app.oauth.shows_code else {"redirect_uri": "http://127.0.0.1:1/", "state": state}
+    show(f"visit: {_address(app, verifier, back)}")
+    if app.oauth.shows_code:
+        code = ask("code: ").strip()
+    else:
+        show("when you have agreed, the browser shows an error, because nothing listens there: copy its address")
+        code = _code_in(ask("address: ").strip(), state)
+    if not code:
+        raise CredentialsError("login: no code was given")
+    redirect = {name: value for name, value in back.items() if name == "redirect_uri"}
+    return _tokens(app, {"grant_type": "authorization_code", "code": code, "code_verifier": verifier, **redirect})
+
+
+def by_device_code(app: Application, show: Callable[[str], object]) -> Mapping[str, str]:
+    """Returns the tokens that a user agrees to on any device (RFC 8628). Raises CredentialsError."""
+    status, told = _post(app, app.oauth.device_url, {"client_id": app.client_id, "scope": " ".join(app.oauth.scopes)})
+    if status != 200 or not isinstance(told.get("device_code"), str):
+        raise CredentialsError(f"login: no device code: {_words(told, status)}")
+    redact.learn([told["device_code"]])
+    show(f"visit {told.get('verification_uri')} and type {told.get('user_code')}")
+    pause_s, until_ns = float(told.get("interval", 5)), due_ns(min(float(told.get("expires_in", 900)), _AGREE_S))
+    form = {"grant_type": _DEVICE_GRANT, "device_code": told["device_code"], "client_id": app.client_id}
+    while now_ns() < until_ns:
+        wait_for(lambda: False, pause_s, poll_s=pause_s)
+        status, answer = _post(app, app.oauth.token_url, form)
+        reason = answer.get("error")
+        if status == 200:
+            return _checked(answer)
+        if reason == "slow_down":
+            pause_s += 5
+        elif reason != "authorization_pending":
+            raise CredentialsError(f"login: refused: {_words(answer, status)}")
+    raise CredentialsError("login: nobody agreed in time; try again")
+
+
+class _Return:
+    """A port of loopback to which the browser comes back with a code."""
+
+    def __init__(self, state: str) -> None:
+        found: list[str] = []
+        problems: list[str] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if urlsplit(self.path).path != "/":  # browsers also ask for an icon
+                    self.send_error(404)
+                    return
+                try:
+                    found.append(_code_in(self.path, state))
+                except CredentialsError as error:
+                    problems.append(str(error))
+                self.send_response(200 if found else 400)
+                self.send_header("content-type", "text/html")
+                self.end_headers()
+                self.wfile.write(_DONE if found else _FAILED)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing: the path holds the code."""
+
+        self._server, self._found, self._problems = HTTPServer(("127.0.0.1", 0), Handler), found, problems
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+
+    def __enter__(self) -> _Return:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.server_close()
+
+    def code(self) -> str:
+        """Wait for the browser. Raises CredentialsError."""
+        until_ns = due_ns(_AGREE_S)
+        while not self._found and not self._problems and now_ns() < until_ns:
+            self._server.timeout = (until_ns - now_ns()) / 1e9
+            self._server.handle_request()
+        if self._problems:
+            raise CredentialsError(self._problems[0])
+        if not self._found:
+            raise CredentialsError("login: the browser did not come back within 10 minutes; try --no-browser")
+        return self._found[0]
+
+
+def _code_in(address: str, state: str) -> str:
+    """Returns the code in an address to which a browser came back. Raises CredentialsError."""
+    given = dict(parse_qsl(urlsplit(address).query))
+    if "error" in given:
+        raise CredentialsError(f"login: refused: {redact.clean(given.get('error_description') or given['error'])}")
+    if not given.get("code"):
+        raise CredentialsError("login: the address has no code; copy all of it")
+    if not secrets.compare_digest(given.get("state", "").encode(), state.encode()):
+        raise CredentialsError("login: the address belongs to another login; begin again")
+    redact.learn([given["code"]])
+    return given["code"]
+
+
+def _address(app: Application, verifier: str, back: Mapping[str, str]) -> str:
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+    query = {
+        "client_id": app.client_id, "response_type": "code", "code_challenge": challenge,
+        "code_challenge_method": "S256", **({"scope": " ".join(app.oauth.scopes)} if app.oauth.scopes else {}),
+        **app.oauth.extra, **back,
+    }  # fmt: skip
+    return f"{app.oauth.authorize_url}?{urlencode(query)}"
+
+
+def _tokens(app: Application, form: Mapping[str, str]) -> Mapping[str, str]:
+    own = {"client_id": app.client_id, **({"client_secret": app.client_secret} if app.client_secret else {})}
+    status, answer = _post(app, app.oauth.token_url, {**form, **own})
+    if status != 200:
+        raise CredentialsError(f"login: the provider gave no tokens: {_words(answer, status)}")
+    return _checked(answer)
+
+
+def _checked(answer: Mapping[str, Any]) -> Mapping[str, str]:
+    tokens = {name: answer[name] for name in ("access_token", "refresh_token") if isinstance(answer.get(name), str)}
+    redact.learn(tokens.values())
+    if "access_token" not in tokens:
+        raise CredentialsError("login: the provider's answer has no access token")
+    return tokens
+
+
+def _post(app: Application, url: str, form: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+    """Send a form; returns the status and what the answer's JSON says. Raises CredentialsError."""
+    handlers = [HTTPSHandler(context=ssl.create_default_context(cafile=app.ca_file or None))]
+    opener = build_opener(*handlers, *([ProxyHandler({})] if app.ca_file else []))
+    request = Request(url, urlencode(form).encode(), {"accept": "application/json"})
+    try:
+        try:
+            with opener.open(request, timeout=_ANSWER_S) as response:
+                status, body = response.status, response.read(_MOST_BYTES)
+        except HTTPError as error:
+            with error:
+                status, body = error.code, error.read(_MOST_BYTES)
+    except (OSError, HTTPException) as error:
+        raise CredentialsError(f"login: {urlsplit(url).netloc}: {redact.clean(str(error))}") from None
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        told = None
+    return status, told if isinstance(told, dict) else {}
+
+
+def _words(answer: Mapping[str, Any], status: int) -> str:
+    said = answer.get("error_description") or answer.get("error") or f"status {status}"
+    return redact.clean(str(said)).splitlines()[0][:300]

@@ -1,0 +1,102 @@
+"""What every run needs of payloads, and what the other generators are made of: random bytes, and what a generator is.
+
+What may live here: what the rest of this package shares. Imported by fifty agents: keep it light.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from typing import Protocol
+
+from pytest_cloudbench.model import KIB, MIB, Content
+
+__all__ = ["Generator", "IdenticalPayload", "RandomContent", "RandomPayload"]
+
+_AES_ABOVE_BYTES = 64 * KIB
+_AES_BLOCK_BYTES = 16
+_AES_READ_BYTES = 4 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class RandomContent:
+    """Incompressible bytes, a pure function of ``key`` and size; any part can be read without the parts before it.
+
+    The size is part of it because a file that begins like another one is deduplicated. Above 64 KiB the bytes are the
+    key stream of AES-128 in counter mode; below, importing a cipher would cost more than it saves.
+    """
+
+    key: str
+    size_bytes: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        """At most ``length`` bytes from ``offset``."""
+        length = min(length, self.size_bytes - offset)
+        if length <= 0:
+            return b""
+        if self.size_bytes > _AES_ABOVE_BYTES:
+            return self._key_stream(offset, length)
+        return Random(f"{self.key}/{self.size_bytes}/0").randbytes(self.size_bytes)[offset : offset + length]
+
+    def _key_stream(self, offset: int, length: int) -> bytes:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        key = hashlib.sha256(f"{self.key}/{self.size_bytes}".encode()).digest()[:_AES_BLOCK_BYTES]
+        counter, skip = divmod(offset, _AES_BLOCK_BYTES)
+        stream = Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(_AES_BLOCK_BYTES, "big"))).encryptor()
+        zeros = _zeros()
+        stream.update(zeros[:skip])
+        if length <= len(zeros):
+            return stream.update(zeros[:length])
+        return b"".join(stream.update(zeros[: length - at]) for at in range(0, length, len(zeros)))
+
+
+@lru_cache(maxsize=1)
+def _zeros() -> memoryview:
+    """Plaintext for the key stream. Made once: zeroing memory takes four times as long as encrypting it."""
+    return memoryview(bytes(_AES_READ_BYTES))
+
+
+class Generator(Protocol):
+    """Makes the content of file number ``seq`` of one sensor.
+
+    It may have a ``suffix``, such as ``.jpg``, that the names of its files should end with.
+    """
+
+    @property
+    def size_bytes(self) -> int:
+        """Of each file; the mean where sizes differ."""
+        ...
+
+    def content(self, sensor: int, seq: int) -> Content:
+        """The same bytes for the same arguments."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPayload:
+    """Files that cannot be compressed and never repeat, so that no server-side deduplication fakes a result.
+
+    Source: thesis 3.4.3, RandomFileGenerator.
+    """
+
+    seed: str
+    size_bytes: int
+
+    def content(self, sensor: int, seq: int) -> Content:
+        """Bytes that depend on the run's seed, the sensor and the sequence number."""
+        return RandomContent(f"{self.seed}/{sensor}/{seq}", self.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class IdenticalPayload:
+    """Files with identical bytes. Source: thesis 3.4.3, IdenticalFileGenerator."""
+
+    seed: str
+    size_bytes: int
+
+    def content(self, sensor: int, seq: int) -> Content:
+        """The same bytes for every file of the run."""
+        return RandomContent(f"{self.seed}/identical", self.size_bytes)

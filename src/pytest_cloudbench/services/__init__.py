@@ -1,0 +1,58 @@
+"""Services: processes that stand in for a provider during a run, or are one. Emulators and real servers look alike
+here.
+
+What may live here: the protocols. The processes that implement them are in this package. A service belongs to the run
+that starts it: it ends with the run, whatever happens, and leaves no files behind.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from pytest_cloudbench.model import Endpoint
+
+__all__ = ["MakesFaults", "Service"]
+
+
+class Service(Protocol):
+    """A process that a run starts and that drivers talk to. Call ``start`` first; ``stop`` may be called twice."""
+
+    kind: str
+    """What to call it in a message: ``emulator`` or ``server``."""
+
+    def start(self) -> Endpoint:
+        """Start it and wait until it accepts requests. Otherwise, raises ServiceError with its last line of output."""
+        ...
+
+    def reset(self) -> None:
+        """Empty the account, if the service can. Each experiment has its own folder in any case."""
+        ...
+
+    def refill(self) -> None:
+        """Restore what an experiment may use up, such as a throttler's tokens; many services do nothing."""
+        ...
+
+    def watch(self, patience_s: float) -> None:
+        """From now on, end it if it does not answer for this long; ``exit_reason`` then says so."""
+        ...
+
+    def alive(self) -> bool:
+        """Returns whether it runs."""
+        ...
+
+    def exit_reason(self) -> str:
+        """Returns why it ended, in one line; empty while it runs."""
+        ...
+
+    def stop(self) -> None:
+        """End it, and remove its files."""
+        ...
+
+
+@runtime_checkable
+class MakesFaults(Protocol):
+    """A service that injects faults, which must not affect operations that are not measured."""
+
+    def faults(self, are_on: bool) -> None:
+        """Switch faults on or off."""
+        ...

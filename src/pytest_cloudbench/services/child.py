@@ -1,0 +1,246 @@
+"""A child process that serves this one, from its start to why it ended.
+
+What may live here: starting and ending one, its lifeline, its log, a watch on whether it still answers, and what
+services that are one child share. The caller defines what is sent over the pipes. The child's standard input is a pipe
+from this process. The child ends when the pipe closes, so it ends with this process, even if this process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from pytest_cloudbench.model import Endpoint, ServiceError
+
+__all__ = ["Child", "ChildService", "answers_http"]
+
+_STOP_S = 5.0
+
+
+class Child:
+    """One running child, in a session of its own. Safe to call from any thread.
+
+    Args:
+        argv: its command line.
+        log_path: the file to append its error output to; by default an unnamed temporary file.
+        env: its whole environment; None for that of this process.
+        cwd: its current folder.
+
+    Raises OSError if it cannot be started or the log cannot be written.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        log_path: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> None:
+        self._log = _Log(log_path)
+        try:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log.file, env=env, cwd=cwd,
+                start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            self._log.file.close()
+            raise
+        self._lock = threading.Lock()
+        self._reason = ""
+        self._stopping = threading.Event()
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    def write(self, data: bytes) -> None:
+        """Write to its standard input. Raises OSError if it has ended."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(data)
+        self._process.stdin.flush()
+
+    def readline(self, timeout_s: float | None = None) -> bytes:
+        """Returns its next line of output; empty if it has ended. Kills a child that is silent for ``timeout_s``."""
+        assert self._process.stdout is not None
+        if timeout_s is None:
+            return self._process.stdout.readline()
+        alarm = threading.Timer(timeout_s, self.kill, [f"it said nothing for {timeout_s:g} s and was ended"])
+        alarm.daemon = True
+        alarm.start()
+        try:
+            return self._process.stdout.readline()
+        finally:
+            alarm.cancel()
+
+    def watch(self, patience_s: float, answers: Callable[[float], bool]) -> None:
+        """From now on, kill it if it does not answer for this long, because it is stopped or stuck.
+
+        Clients that wait for it then see their connection end, and ``exit_reason`` says why.
+
+        Args:
+            patience_s: how long it may be silent.
+            answers: asks it something, and returns whether it answered within the given number of seconds.
+        """
+        threading.Thread(target=self._watch, args=(patience_s, answers), name="service-watch", daemon=True).start()
+
+    def _watch(self, patience_s: float, answers: Callable[[float], bool]) -> None:
+        silent = 0
+        while not self._stopping.wait(patience_s / 2) and self.alive():
+            silent = 0 if answers(patience_s / 2) else silent + 1
+            if silent == 2 and not self._stopping.is_set():  # not one: this process may have been stopped itself
+                self.kill(f"it did not answer for {patience_s:g} s and was ended")
+                return
+
+    def alive(self) -> bool:
+        """Returns whether the process runs."""
+        with self._lock:  # Popen.poll() says that it does while another thread is asking
+            return self._process.poll() is None
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait for its end. Raises subprocess.TimeoutExpired."""
+        self._process.wait(timeout_s)
+
+    def exit_reason(self) -> str:
+        """Returns why the process ended, in one line; empty while it runs."""
+        if self.alive():
+            return ""
+        return self._reason or self._ending()
+
+    def kill(self, reason: str = "") -> None:
+        """End it at once; ``exit_reason`` then returns ``reason``."""
+        if self.alive():
+            self._reason = self._reason or reason
+            self._process.kill()
+
+    def stop(self) -> None:
+        """Close the lifeline and wait; kill the child if it does not end. Safe to call again."""
+        self._stopping.set()
+        was_alive = self.alive()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):  # what was not sent is of no use to a process that is gone
+                    stream.close()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reason = self._reason or ("stopped" if was_alive else self._ending())
+        self._log.file.close()
+
+    def _ending(self) -> str:
+        """Returns how it ended, with its last line of output."""
+        status = self._process.wait()
+        line = self._log.last_line()
+        ending = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+        return f"{line} ({ending})" if line else ending
+
+
+class ChildService:
+    """What services that are one child process share. A subclass starts it, and says what ``stop`` also removes.
+
+    Attributes:
+        called: what messages call it, such as ``the emulator``.
+    """
+
+    called = "the service"
+    _started: tuple[Child, Endpoint] | None = None
+
+    @property
+    def child(self) -> Child:
+        """Its process. Raises ServiceError before ``start``."""
+        return self._running[0]
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it listens. Raises ServiceError before ``start``."""
+        return self._running[1]
+
+    @property
+    def _running(self) -> tuple[Child, Endpoint]:
+        if self._started is None:
+            raise ServiceError(f"{self.called} was not started")
+        return self._started
+
+    def watch(self, patience_s: float) -> None:
+        """From now on, end it if it does not answer a request for this long; only HTTP servers are asked.
+
+        The request is for no path of its API, so throttling and a profile's delays and faults do not affect it.
+        """
+        child, endpoint = self._running
+        if endpoint.url.startswith("http"):
+            child.watch(patience_s, lambda timeout_s: answers_http(endpoint.url, timeout_s))
+
+    def alive(self) -> bool:
+        """Returns whether it runs."""
+        return self.child.alive()
+
+    def exit_reason(self) -> str:
+        """Returns why it ended, in one line; empty while it runs."""
+        return self.child.exit_reason()
+
+    def stop(self) -> None:
+        """End it; safe to call again, and before ``start``."""
+        if self._started is not None:
+            self.child.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class _Log:
+    """What a child writes to stderr: in an unnamed temporary file, or appended to a given one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.file: IO[bytes] = tempfile.TemporaryFile() if path is None else path.open("a+b")  # noqa: SIM115  # lives as long as the child
+        self._start = self.file.seek(0, os.SEEK_END)
+
+    def last_line(self) -> str:
+        """Returns the last line of this run; empty if there is none or the log is closed."""
+        if self.file.closed:
+            return ""
+        self.file.seek(self._start)
+        lines = self.file.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "")
+
+
+def answers_http(url: str, timeout_s: float) -> bool:
+    """Returns whether a server answers a request, with any status, on the port that clients use.
+
+    The request is for a path that no API has. A server that has died counts as answering: ``exit_reason`` reports that.
+    """
+    import ssl
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    connection: HTTPConnection
+    if parts.scheme == "https":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is told, and nothing believed
+        connection = HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout_s, context=context)
+    else:
+        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", "/.cloudbench-alive")
+            connection.getresponse()
+        except TimeoutError:
+            return False
+        except (OSError, HTTPException):
+            return True
+    return True

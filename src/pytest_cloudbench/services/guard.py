@@ -1,0 +1,154 @@
+"""Starts a real server and ends it, whatever happens. Run by its path; it cannot import the package.
+
+What may live here: starting and ending one foreign process and what it starts. The first line on stdin is JSON (not an
+argument, which other users can read): ``argv``, ``folder`` (its current folder, removed at the end), ``port``,
+``ready`` (part of the line that it prints when it accepts requests; empty: it is ready once it listens) and ``setup``
+(a command to run then). One line on stdout says that it is ready. When stdin ends, because the owner has died or closed
+it, the server is ended. The exit status is the server's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["main"]
+
+_STOP_S = 3.0
+_SETUP_S = 30.0
+_LOOK_S = 0.02
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def main() -> int:
+    """Run the server until it or stdin ends; returns its exit status, negative for a signal."""
+    told = json.loads(sys.stdin.buffer.readline() or b"null")
+    if told is None:
+        return 0
+    die_with_us = _adopt_strays()
+    try:
+        process = subprocess.Popen(
+            told["argv"], cwd=told["folder"], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if told["ready"] else sys.stderr, stderr=subprocess.STDOUT,
+            start_new_session=True, preexec_fn=die_with_us,  # noqa: PLW1509  # there is no other thread yet
+        )  # fmt: skip
+    except OSError as error:
+        sys.stderr.write(f"{told['argv'][0]}: {error.strerror}\n")
+        shutil.rmtree(told["folder"], ignore_errors=True)
+        return 127
+    ended = threading.Event()
+    threading.Thread(target=_end_with_stdin, args=(process, ended), daemon=True).start()
+    follow = threading.Thread(target=_follow if told["ready"] else _knock, args=(process, told, ended), daemon=True)
+    follow.start()
+    if hasattr(os, "waitid"):  # it is not reaped yet, so its number, and its group's, belong to nobody else
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        ended.set()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    status = process.wait()
+    ended.set()
+    _end_strays()
+    follow.join(_STOP_S)
+    shutil.rmtree(told["folder"], ignore_errors=True)
+    return status
+
+
+def _announce(process: subprocess.Popen[bytes], told: dict[str, Any]) -> None:
+    if told.get("setup") and not _set_up(told):
+        process.kill()
+        return
+    with contextlib.suppress(OSError):  # nobody waits for it any more
+        os.write(1, b"ready\n")
+
+
+def _set_up(told: dict[str, Any]) -> bool:
+    """Run what prepares the server for its run, such as making a bucket. Returns whether that worked."""
+    try:
+        done = subprocess.run(
+            told["setup"],
+            cwd=told["folder"],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            timeout=_SETUP_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        sys.stderr.write(f"setup: {error}\n")
+        return False
+    return done.returncode == 0
+
+
+def _follow(process: subprocess.Popen[bytes], told: dict[str, Any], ended: threading.Event) -> None:
+    """Pass on the server's output, and look for the words that mean it is ready."""
+    assert process.stdout is not None
+    words, is_ready = told["ready"].encode(), False
+    for line in process.stdout:
+        os.write(2, line)
+        if not is_ready and words in line:
+            is_ready = True
+            threading.Thread(target=_announce, args=(process, told), daemon=True).start()
+
+
+def _knock(process: subprocess.Popen[bytes], told: dict[str, Any], ended: threading.Event) -> None:
+    """Try to connect until that succeeds; there is no event for when a foreign process begins to listen."""
+    while not ended.is_set():
+        try:
+            socket.create_connection(("127.0.0.1", told["port"]), timeout=_STOP_S).close()
+        except OSError:
+            ended.wait(_LOOK_S)
+        else:
+            _announce(process, told)
+            return
+
+
+def _end_with_stdin(process: subprocess.Popen[bytes], ended: threading.Event) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    for number in (signal.SIGTERM, signal.SIGKILL if os.name == "posix" else signal.SIGTERM):
+        if not ended.is_set():
+            with contextlib.suppress(OSError):
+                os.kill(process.pid, number)
+        ended.wait(_STOP_S)
+
+
+def _adopt_strays() -> Callable[[], Any] | None:
+    """On Linux, become the parent of orphans of the server, and have the server killed if this process is killed."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_strays() -> None:
+    """End the processes that the server left behind, also those in their own sessions."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    with contextlib.suppress(OSError):
+        while pids := children.read_text("ascii").split():
+            for pid in map(int, pids):
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    _status = main()
+    sys.stderr.flush()
+    if _status < 0:  # end as the server did, for whoever asks why
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(-_status, signal.SIG_DFL)
+        os.kill(os.getpid(), -_status)
+    os._exit(_status % 256)  # the thread that reads stdin may still wait

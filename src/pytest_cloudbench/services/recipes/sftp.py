@@ -1,0 +1,38 @@
+"""Starts rclone as an SFTP server on one folder, with a host key that its clients can know. Run by its path.
+
+What may live here: the host key, which rclone would make and tell nobody. Arguments: rclone, port and folder; it serves
+``files`` in that folder, and writes ``host_key`` and ``known_hosts`` beside it. User and password are in rclone's own
+variables.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+__all__ = ["main"]
+
+
+def main() -> str:
+    """Become the server; returns why that cannot be."""
+    name, port, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    program = shutil.which(name)
+    if program is None:
+        return f"{name} is not installed: run pip install 'pytest-cloudbench[{name}]'"
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    (folder / "host_key").touch(0o600)
+    (folder / "host_key").write_bytes(private)
+    (folder / "known_hosts").write_bytes(b"[127.0.0.1]:%s %s\n" % (port.encode(), public))
+    address = ["--addr", f"127.0.0.1:{port}", "--key", str(folder / "host_key")]
+    os.execv(program, [program, "serve", "sftp", "--config", "", *address, str(folder / "files")])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

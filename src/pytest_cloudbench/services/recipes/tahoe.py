@@ -1,0 +1,155 @@
+"""Starts a grid of Tahoe-LAFS on loopback: an introducer, three storage servers and a gateway. Run by its path.
+
+What may live here: the files of the nodes, their order, and the directory that runs write into. Arguments: the program,
+the folder, and the ports of the gateway, the introducer and the storage servers. It ends with its first node that does,
+and all nodes end with it, even if it is killed: they end when their standard input does.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+__all__ = ["main"]
+
+_NEEDED, _HAPPY, _TOTAL = 2, 3, 3
+_LOOK_S = 0.1
+_ASK_S = 60.0
+_NO_CONNECTION = (OSError, http.client.HTTPException, ValueError, KeyError)
+
+_INTRODUCER_CONFIG = """
+[node]
+web.port =
+tub.port = tcp:{port}:interface=127.0.0.1
+tub.location = tcp:127.0.0.1:{port}
+"""
+_STORAGE_CONFIG = """
+[node]
+nickname = {name}
+web.port =
+tub.port = tcp:{port}:interface=127.0.0.1
+tub.location = tcp:127.0.0.1:{port}
+[client]
+shares.needed = {needed}
+shares.happy = {happy}
+shares.total = {total}
+[storage]
+enabled = true
+anonymous = true
+"""
+_GATEWAY_CONFIG = """
+[node]
+nickname = gateway
+web.port = tcp:{web}:interface=127.0.0.1
+tub.port = disabled
+tub.location = disabled
+[client]
+shares.needed = {needed}
+shares.happy = {happy}
+shares.total = {total}
+[storage]
+enabled = false
+"""
+
+
+def main() -> str:
+    """Start all nodes and wait; returns why the grid cannot be, or why it ended."""
+    name, folder = sys.argv[1], Path(sys.argv[2])
+    web, introducer, *storage = map(int, sys.argv[3:])
+    program = shutil.which(name)
+    if program is None:
+        return f"{name} is not installed"
+    shares = {"needed": _NEEDED, "happy": _HAPPY, "total": _TOTAL}
+    ended = threading.Event()
+    first = _node(folder / "introducer", "introducer")
+    (first / "tahoe.cfg").write_text(_INTRODUCER_CONFIG.format(port=introducer))
+    if not _runs(program, first, "introducer running", ended):
+        return "the introducer did not start"
+    furl = (first / "private" / "introducer.furl").read_text("utf-8").strip()
+    nodes = []
+    for number, port in enumerate(storage, 1):
+        nodes.append(_node(folder / f"storage{number}", "client"))
+        told = _STORAGE_CONFIG.format(name=f"storage{number}", port=port, **shares)
+        (nodes[-1] / "tahoe.cfg").write_text(told)
+    nodes.append(_node(folder / "gateway", "client"))
+    (nodes[-1] / "tahoe.cfg").write_text(_GATEWAY_CONFIG.format(web=web, **shares))
+    running = []
+    for node in nodes:
+        (node / "private" / "introducers.yaml").write_text(json.dumps({"introducers": {"one": {"furl": furl}}}))
+        running.append(threading.Thread(target=_runs, args=(program, node, "client running", ended), daemon=True))
+        running[-1].start()
+    for thread in running:
+        thread.join()
+    while _connected(web) < len(storage):
+        if ended.wait(_LOOK_S):  # until a node ends; nothing says when the gateway has found the others
+            return "a node ended"
+    (folder / "cap").touch(0o600)
+    (folder / "cap").write_bytes(_asked(web, "POST", "/uri?t=mkdir"))
+    print("the grid is ready", flush=True)  # noqa: T201  # it is what the run waits for
+    ended.wait()
+    return "a node ended"
+
+
+def _node(folder: Path, kind: str) -> Path:
+    """Create the folder of a node. Its program tells the kind by the name of a file."""
+    (folder / "private").mkdir(parents=True, mode=0o700)
+    (folder / f"tahoe-{kind}.tac").touch()
+    return folder
+
+
+_PROCESSES: list[subprocess.Popen[str]] = []
+"""Their standard inputs stay open as long as this process lives."""
+
+
+def _runs(program: str, node: Path, ready: str, ended: threading.Event) -> bool:
+    """Start a node; returns, once it says that it is ready, whether it did. Sets ``ended`` when it ends."""
+    process = subprocess.Popen(
+        [program, "run", str(node)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace",
+    )  # fmt: skip
+    _PROCESSES.append(process)
+    assert process.stdout is not None
+
+    def follow() -> None:
+        for line in process.stdout or ():
+            sys.stderr.write(f"{node.name}: {line}")
+        ended.set()
+
+    for line in process.stdout:
+        sys.stderr.write(f"{node.name}: {line}")
+        if ready in line:
+            threading.Thread(target=follow, daemon=True).start()
+            return True
+    ended.set()
+    return False
+
+
+def _asked(web: int, method: str, path: str) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", web, timeout=_ASK_S)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status >= 300:
+            raise ValueError(f"{answer.status} {body[:200]!r}")
+        return body
+    finally:
+        connection.close()
+
+
+def _connected(web: int) -> int:
+    """Returns how many storage servers the gateway is connected to."""
+    try:
+        servers = json.loads(_asked(web, "GET", "/?t=json"))["servers"]
+    except _NO_CONNECTION:
+        return 0
+    return sum(each["connection_status"] == "connected" for each in servers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

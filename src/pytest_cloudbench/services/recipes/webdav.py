@@ -1,0 +1,45 @@
+"""Starts WsgiDAV on one folder, with a password that no other user can read. Run by its path.
+
+What may live here: its configuration, which its command line does not take. Arguments: port and folder; the password is
+in the environment variable ``SECRET``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["main"]
+
+_THREADS = 64
+
+
+def main() -> str:
+    """Serve until the process is ended; returns why it cannot."""
+    # Its own folder comes first on the path of a script, and holds a file of the name of a package.
+    sys.path = [each for each in sys.path if Path(each).resolve() != Path(__file__).resolve().parent]
+    try:
+        from cheroot import wsgi
+        from wsgidav.fs_dav_provider import FilesystemProvider
+        from wsgidav.wsgidav_app import WsgiDAVApp
+    except ImportError as error:
+        return f"{error.name} is not installed: run pip install wsgidav cheroot"
+    port, folder = sys.argv[1:]
+    app = WsgiDAVApp(
+        {
+            "provider_mapping": {"/": FilesystemProvider(folder, fs_opts={"follow_symlinks": False})},
+            "simple_dc": {"user_mapping": {"*": {"cloudbench": {"password": os.environ["SECRET"]}}}},
+            "http_authenticator": {"domain_controller": None, "accept_basic": True, "accept_digest": False,
+                                   "default_to_digest": False},
+            "dir_browser": {"enable": False},
+            "verbose": 1,
+        }
+    )  # fmt: skip
+    server = wsgi.Server(("127.0.0.1", int(port)), app, numthreads=_THREADS, request_queue_size=_THREADS)
+    server.start()
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""What a transfer costs besides traffic: memory of processes, energy of the machine.
+
+What may live here: reading the kernel's counters. None means "not known", never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+__all__ = ["difference", "energy_j", "read_energy_uj", "rss_bytes"]
+
+_POWERCAP = Path("/sys/class/powercap")
+_PAGE_UNIT_BYTES = 1024
+
+
+def rss_bytes(pids: Iterable[int], *, peak: bool = False) -> int | None:
+    """Resident memory of processes now, or the sum of each one's peak so far; None if nothing can be read.
+
+    Pages that processes share count once for each of them, so this is an upper bound.
+    """
+    wanted, total, seen = "VmHWM:" if peak else "VmRSS:", 0, False
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/status").read_text("ascii", "replace")
+        except OSError:
+            continue  # it has ended
+        for line in text.splitlines():
+            if line.startswith(wanted):
+                total, seen = total + int(line.split()[1]) * _PAGE_UNIT_BYTES, True
+    return total if seen else None
+
+
+def read_energy_uj(root: Path = _POWERCAP) -> dict[str, tuple[int, int]]:
+    """RAPL's counters by package: microjoules, and the value at which they wrap to zero; empty if not readable.
+
+    Only whole packages (``intel-rapl:0``), which include their parts. The energy is that of the whole machine.
+    """
+    found = {}
+    for package in sorted(root.glob("intel-rapl:*")):
+        if package.name.count(":") != 1:
+            continue
+        try:
+            value, most = (int((package / name).read_text("ascii")) for name in ("energy_uj", "max_energy_range_uj"))
+        except (OSError, ValueError):
+            return {}  # since Linux 5.10 only root may read them; a part of the machine would be a wrong number
+        found[package.name] = (value, most)
+    return found
+
+
+def energy_j(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> float | None:
+    """Joules of the whole machine between two readings; None if not known.
+
+    A counter that is lower than before has wrapped once. Several wraps cannot be detected (one takes minutes).
+    """
+    if not before or before.keys() != after.keys():
+        return None
+    used_uj = 0
+    for name, (first, most) in before.items():
+        last = after[name][0]
+        used_uj += last - first if last >= first else last - first + most
+    return used_uj / 1e6
+
+
+def difference(after: float | None, before: float | None) -> float | None:
+    """What was used in between; None if one of the two is not known."""
+    return None if after is None or before is None else after - before

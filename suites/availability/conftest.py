@@ -1,0 +1,37 @@
+"""Options of the availability suite."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cloudbench.options import Option, add_suite_options
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_suite_options(parser, "availability", (
+        Option("--duration", {
+            "type": seconds, "metavar": "TIME",
+            "help": "how long the series lasts, such as 90s, 6h or 20d (default: by grid)",
+        }),
+        Option("--pause", {
+            "type": seconds, "metavar": "TIME", "help": "pause between two rounds (default: by grid)",
+        }),
+        Option("--resume", {
+            "nargs": "?", "const": "", "metavar": "FILE",
+            "help": "go on with the latest unfinished series of the same provider, or with that of a state file",
+        }),
+        Option("--keep-files", {
+            "action": "store_true", "help": "remove the files at the end of the series instead of after each round",
+        }),
+    ))  # fmt: skip
+
+
+def seconds(text: str) -> float:
+    """The value of an option that is a duration. Raises pytest.UsageError."""
+    from pytest_cloudbench.load.series import duration_s
+    from pytest_cloudbench.model import UsageError
+
+    try:
+        return duration_s(text)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None

@@ -1,0 +1,1 @@
+"""Does a driver do what it declares? Nothing is measured."""

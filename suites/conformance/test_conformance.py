@@ -1,0 +1,449 @@
+"""Does a driver do what it declares? One test for each thing that experiments and other suites rely on.
+
+What the driver does not declare is skipped, and the reason says what that is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial, reduce
+from itertools import islice
+from operator import xor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cloudbench.drivers.base import Counting, Driver
+from pytest_cloudbench.model import KIB, MIB, CloudError, Conflict, Entry, ErrorKind, ProviderSpec, SpecError, Verb
+from pytest_cloudbench.payload import DIGESTS, RandomContent
+from pytest_cloudbench.payload.contents import Literal
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.load.sandbox import Sandbox
+
+needs = pytest.mark.needs
+
+MOST_LISTED = 10_000
+"""Entries of a listing of everything that are looked through: an account may hold millions."""
+
+
+def independent_digest(algorithm: str, data: bytes) -> str:
+    """Written again here: a mistake in the package's own must not cancel itself."""
+    if algorithm == "quickxorhash":
+        ring = (len(data) << 96) % (1 << 160)
+        for place in range(160):
+            row = reduce(xor, data[place::160], 0)
+            ring ^= (row << 11 * place % 160) % (1 << 160) ^ row >> (160 - 11 * place % 160)
+        return ring.to_bytes(20, "little").hex()
+    if algorithm != "sha256-4mib-blocks":
+        return hashlib.new(algorithm, data).hexdigest()
+    blocks = [data[start : start + 4 * MIB] for start in range(0, len(data), 4 * MIB)]
+    return hashlib.sha256(b"".join(hashlib.sha256(block).digest() for block in blocks)).hexdigest()
+
+
+def refusal(kind: ErrorKind, action: Callable[[], object]) -> CloudError:
+    with pytest.raises(CloudError) as caught:
+        action()
+    assert caught.value.kind is kind, caught.value
+    return caught.value
+
+
+def content_of(driver: Any, path: str) -> bytes:
+    return b"".join(driver.get(path))
+
+
+def files_below(driver: Any, folder: str) -> list[Entry]:
+    return [entry for entry in driver.list(folder) if not entry.is_folder]
+
+
+# --- what the driver says of itself ---
+
+
+def test_is_a_driver_and_says_what_it_is(sandbox: Sandbox) -> None:
+    driver = sandbox.provider.driver
+    assert isinstance(driver, Driver)
+    versions = driver.versions()
+    assert versions
+    assert all(name and text for name, text in versions.items())
+
+
+def test_capabilities_make_sense_together(driver: Any) -> None:
+    declared = driver.capabilities
+    assert declared.digest in {None, *DIGESTS}
+    assert {Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE} <= declared.verbs
+    for name, verb in (("copies_folders", Verb.COPY), ("moves_folders", Verb.MOVE), ("server_side_copy", Verb.COPY)):
+        assert verb in declared.verbs or not getattr(declared, name), f"{name} is declared without {verb.value}"
+    for conflict, verb in (
+        (Conflict.COPY_ON_EXISTING, Verb.COPY),
+        (Conflict.MOVE_ON_EXISTING, Verb.MOVE),
+        (Conflict.SHARE_AGAIN, Verb.SHARE),
+    ):
+        assert verb in declared.verbs or conflict not in declared.conflicts, f"{conflict} without {verb.value}"
+    assert (Verb.SHARE in declared.verbs) == (Verb.REVOKE in declared.verbs)
+    assert declared.requests.keys() <= declared.verbs
+    assert all(isinstance(number, int) and number >= 0 for number in declared.requests.values())
+
+
+def test_unknown_parameter_is_refused(sandbox: Sandbox) -> None:
+    spec = ProviderSpec.parse(sandbox.provider.spec)
+    target = "" if spec.is_emulated else spec.target
+    with pytest.raises(SpecError, match="colour"):
+        type(sandbox.provider.driver).connect(replace(spec, target=target, params={"colour": "red"}), None, {})
+
+
+def test_a_verb_sends_as_many_requests_as_are_declared(sandbox: Sandbox, top: str) -> None:
+    driver: Any = sandbox.provider.driver
+    counts = isinstance(driver, Counting)
+    if not counts:
+        pytest.skip("not declared: how many requests it has sent")
+    actions: dict[Verb, Callable[[], object]] = {
+        Verb.PUT: lambda: driver.put(f"{top}/a", Literal(b"1")),
+        Verb.GET: lambda: list(driver.get(f"{top}/a")),
+        Verb.STAT: lambda: driver.stat(f"{top}/a"),
+        Verb.LIST: lambda: list(driver.list(top)),
+        Verb.DELETE: lambda: driver.delete(f"{top}/a"),
+    }
+    for verb, action in actions.items():
+        before = driver.requests()
+        action()
+        assert driver.requests() - before >= driver.capabilities.requests.get(verb, 0), verb
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 5 * KIB, 4 * MIB, 4 * MIB + 1])
+def test_round_trip(driver: Any, top: str, size_bytes: int) -> None:
+    data = RandomContent("round trip", size_bytes).read(0, size_bytes)
+    path = f"{top}/file.bin"
+    put = driver.put(path, Literal(data))
+    stat = driver.stat(path)
+    assert content_of(driver, path) == data
+    assert (put.path, put.size_bytes, put.is_folder) == (path, size_bytes, False)
+    assert (stat.path, stat.size_bytes, stat.is_folder, stat.digest) == (path, size_bytes, False, put.digest)
+
+
+@needs("digest")
+@pytest.mark.parametrize("size_bytes", [0, 1, 4 * MIB, 8 * MIB + 3])
+def test_digest_is_the_declared_one(driver: Any, top: str, size_bytes: int) -> None:
+    data = RandomContent("digest", size_bytes).read(0, size_bytes)
+    algorithm = driver.capabilities.digest_of(size_bytes)
+    expected = algorithm and independent_digest(algorithm, data)
+    assert driver.put(f"{top}/a", Literal(data)).digest == expected
+    assert driver.stat(f"{top}/a").digest == expected
+    assert [entry.digest for entry in driver.list(top)] == [expected]
+
+
+@needs("no digest")
+def test_no_digest_is_given(driver: Any, top: str) -> None:
+    entry = driver.put(f"{top}/a", Literal(b"1"))
+    assert [each.digest for each in (entry, driver.stat(f"{top}/a"), *driver.list(top))] == [None] * 3
+
+
+@needs("overwrites")
+def test_overwrite_replaces_content(driver: Any, top: str) -> None:
+    for data in (b"the first and longer one", b"second"):
+        driver.put(f"{top}/a", Literal(data))
+        assert content_of(driver, f"{top}/a") == data
+    assert driver.stat(f"{top}/a").size_bytes == 6
+    assert [entry.size_bytes for entry in driver.list(top)] == [6]
+
+
+@needs("revisions", "overwrites")
+def test_each_overwrite_has_a_revision_of_its_own(driver: Any, top: str) -> None:
+    revisions = []
+    for data in (b"1", b"2", b"1"):
+        revisions.append(driver.put(f"{top}/a", Literal(data)).revision)
+        assert driver.stat(f"{top}/a").revision == revisions[-1]
+        assert [entry.revision for entry in driver.list(top)] == revisions[-1:]
+    assert None not in revisions
+    assert len(set(revisions)) == 3
+
+
+@needs("ranges")
+@pytest.mark.parametrize("offset", [1, 1023, 1024, 70_000, 99_999])
+def test_get_from_an_offset(driver: Any, top: str, offset: int) -> None:
+    data = RandomContent("range", 100_000).read(0, 100_000)
+    driver.put(f"{top}/a", Literal(data))
+    assert b"".join(driver.get(f"{top}/a", offset)) == data[offset:]
+
+
+@needs("streams")
+def test_get_gives_pieces_and_can_be_left(driver: Any, top: str) -> None:
+    driver.put(f"{top}/a", RandomContent("pieces", 3 * MIB))
+    pieces: Any = driver.get(f"{top}/a")
+    assert 0 < len(next(pieces)) < 3 * MIB
+    pieces.close()  # iterators of drivers are generators
+    assert driver.stat(f"{top}/a").size_bytes == 3 * MIB
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize("name", ["ä ö ß.bin", "日本語.txt", "🌧 cloud", "a'b\"c", "100%25 & +#?.x", ".hidden"])
+def test_names(driver: Any, top: str, name: str) -> None:
+    if problem := driver.capabilities.names.problem(name):
+        pytest.skip(f"not declared: {problem}")
+    path = f"{top}/{name}"
+    driver.put(path, Literal(b"x"))
+    assert driver.stat(path).path == path
+    assert content_of(driver, path) == b"x"
+    assert [entry.path for entry in driver.list(top)] == [path]
+    driver.delete(path)
+    assert list(driver.list(top)) == []
+
+
+@pytest.mark.parametrize("character", ["n", "ö", "日"])
+def test_longest_name(driver: Any, top: str, character: str) -> None:
+    rules = driver.capabilities.names
+    bounds = [rules.max_chars, rules.max_bytes and rules.max_bytes // len(character.encode())]
+    known = [bound for bound in bounds if bound is not None]
+    if not known:
+        pytest.skip("not declared: names.max_chars, names.max_bytes")
+    path = f"{top}/{character * min(known)}"
+    driver.put(path, Literal(b"x"))
+    assert [entry.path for entry in driver.list(top)] == [path]
+    refusal(ErrorKind.INVALID, lambda: driver.put(path + character, Literal(b"x")))
+
+
+@needs("names.refused")
+def test_refused_characters_are_invalid(driver: Any, top: str) -> None:
+    for character in driver.capabilities.names.refused:
+        refusal(ErrorKind.INVALID, partial(driver.put, f"{top}/a{character}b", Literal(b"x")))
+    assert list(driver.list(top)) == []
+
+
+@needs("names.case_sensitive")
+def test_case_is_kept_apart(driver: Any, top: str) -> None:
+    driver.put(f"{top}/A", Literal(b"1"))
+    driver.put(f"{top}/a", Literal(b"2"))
+    assert {entry.path for entry in driver.list(top)} == {f"{top}/A", f"{top}/a"}
+
+
+@needs("no names.case_sensitive", "overwrites")
+def test_case_is_one(driver: Any, top: str) -> None:
+    driver.put(f"{top}/A", Literal(b"1"))
+    driver.put(f"{top}/a", Literal(b"2"))
+    assert len(list(driver.list(top.upper()))) == 1
+
+
+@pytest.mark.parametrize("path", ["", "relative", "relative/a"])
+def test_malformed_paths_are_invalid(driver: Any, path: str) -> None:
+    refusal(ErrorKind.INVALID, lambda: driver.put(path, Literal(b"1")))
+
+
+# --- folders ---
+
+
+@needs("folders")
+def test_list_is_recursive_and_without_the_folder_itself(driver: Any, top: str) -> None:
+    driver.put(f"{top}/deep/er/a", Literal(b"12"))
+    driver.put(f"{top}/b", Literal(b"123"))
+    driver.mkdir(f"{top}/empty")
+    found = {(entry.path, entry.size_bytes, entry.is_folder) for entry in driver.list(top)}
+    assert found == {
+        (f"{top}/deep", 0, True),
+        (f"{top}/deep/er", 0, True),
+        (f"{top}/deep/er/a", 2, False),
+        (f"{top}/b", 3, False),
+        (f"{top}/empty", 0, True),
+    }
+
+
+@needs("no folders")
+def test_list_of_flat_keys_gives_files_alone(driver: Any, top: str) -> None:
+    driver.put(f"{top}/deep/er/a", Literal(b"12"))
+    driver.put(f"{top}/b", Literal(b"123"))
+    driver.put(f"{top}-not", Literal(b"beside"))  # begins with the same letters, and is not below
+    driver.mkdir(f"{top}/empty")
+    found = {(entry.path, entry.size_bytes, entry.is_folder) for entry in driver.list(top)}
+    driver.delete(f"{top}-not")
+    assert found == {(f"{top}/deep/er/a", 2, False), (f"{top}/b", 3, False)}
+
+
+def test_the_root_is_listed(driver: Any, top: str) -> None:
+    driver.put(f"{top}/b", Literal(b"123"))
+    listed = 0
+    for entry in islice(driver.list("/"), MOST_LISTED):
+        listed += 1
+        if entry.path == f"{top}/b":
+            return
+    if listed == MOST_LISTED:
+        pytest.skip(f"not known: the first {MOST_LISTED} entries of this account are others")
+    pytest.fail(f"{top}/b is not among the {listed} entries below /")
+
+
+@needs("folders")
+def test_mkdir_again_is_no_error(driver: Any, top: str) -> None:
+    driver.mkdir(f"{top}/x/y/z")
+    driver.mkdir(f"{top}/x/y/z")
+    driver.mkdir(f"{top}/x")
+    assert driver.stat(f"{top}/x/y").is_folder
+
+
+@needs("no folders")
+def test_mkdir_does_nothing(driver: Any, top: str) -> None:
+    driver.mkdir(f"{top}/x/y")
+    assert list(driver.list(top)) == []
+
+
+def test_delete_removes_a_tree(driver: Any, top: str) -> None:
+    driver.put(f"{top}/x/y/a", Literal(b"1"))
+    driver.put(f"{top}/xy", Literal(b"2"))
+    driver.delete(f"{top}/x")
+    assert [entry.path for entry in driver.list(top)] == [f"{top}/xy"]
+    refusal(ErrorKind.NOT_FOUND, lambda: driver.stat(f"{top}/x/y/a"))
+
+
+# --- what is not there, and what is in the way ---
+
+
+def missing(driver: Any, top: str, verb: str) -> Callable[[], object]:
+    actions: dict[str, Callable[[], object]] = {
+        "get": lambda: list(driver.get(f"{top}/no")),
+        "stat": lambda: driver.stat(f"{top}/no"),
+        "list": lambda: list(driver.list(f"{top}/no")),
+        "delete": lambda: driver.delete(f"{top}/no"),
+    }
+    return actions[verb]
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "get",
+        "stat",
+        pytest.param("list", marks=needs("no lists_by_prefix")),
+        pytest.param("delete", marks=needs("no deletes_missing")),
+    ],
+)
+def test_not_found(driver: Any, top: str, verb: str) -> None:
+    error = refusal(ErrorKind.NOT_FOUND, missing(driver, top, verb))
+    assert (error.operation, error.path) == (verb, f"{top}/no")
+    assert error.__cause__ is not None
+    assert error.retry_after_s is None
+
+
+@needs("lists_by_prefix")
+def test_a_folder_that_is_not_there_lists_as_an_empty_one(driver: Any, top: str) -> None:
+    assert list(driver.list(f"{top}/no")) == []
+
+
+@needs("deletes_missing")
+def test_what_is_not_there_can_be_deleted(driver: Any, top: str) -> None:
+    driver.delete(f"{top}/no")
+
+
+@pytest.mark.parametrize(
+    "conflict", [pytest.param(each, marks=needs(each), id=each.name.lower()) for each in list(Conflict)[:4]]
+)
+def test_conflicts(driver: Any, top: str, conflict: Conflict) -> None:
+    driver.put(f"{top}/file", Literal(b"1"))
+    driver.mkdir(f"{top}/folder")
+    actions: dict[Conflict, Callable[[], object]] = {
+        Conflict.PUT_ON_FOLDER: lambda: driver.put(f"{top}/folder", Literal(b"2")),
+        Conflict.PUT_BELOW_FILE: lambda: driver.put(f"{top}/file/below", Literal(b"2")),
+        Conflict.GET_FOLDER: lambda: list(driver.get(f"{top}/folder")),
+        Conflict.MKDIR_ON_FILE: lambda: driver.mkdir(f"{top}/file"),
+    }
+    refusal(ErrorKind.CONFLICT, actions[conflict])
+    assert content_of(driver, f"{top}/file") == b"1"
+
+
+# --- what only some drivers offer ---
+
+
+@needs(Verb.COPY)
+def test_copy(driver: Any, top: str) -> None:
+    driver.put(f"{top}/a", Literal(b"abc"))
+    copied = driver.copy(f"{top}/a", f"{top}/b")
+    assert (copied.path, copied.size_bytes) == (f"{top}/b", 3)
+    assert {entry.path for entry in driver.list(top)} == {f"{top}/a", f"{top}/b"}
+    assert content_of(driver, f"{top}/b") == b"abc"
+    refusal(ErrorKind.NOT_FOUND, lambda: driver.copy(f"{top}/no", f"{top}/c"))
+
+
+@needs(Verb.COPY, Conflict.COPY_ON_EXISTING)
+def test_copy_onto_a_file_is_refused(driver: Any, top: str) -> None:
+    driver.put(f"{top}/a", Literal(b"abc"))
+    driver.put(f"{top}/b", Literal(b"other"))
+    refusal(ErrorKind.CONFLICT, lambda: driver.copy(f"{top}/a", f"{top}/b"))
+    assert content_of(driver, f"{top}/b") == b"other"
+
+
+@needs(Verb.MOVE)
+def test_move(driver: Any, top: str) -> None:
+    driver.put(f"{top}/a", Literal(b"abc"))
+    assert driver.move(f"{top}/a", f"{top}/b").path == f"{top}/b"
+    assert [entry.path for entry in driver.list(top)] == [f"{top}/b"]
+    assert content_of(driver, f"{top}/b") == b"abc"
+    refusal(ErrorKind.NOT_FOUND, lambda: driver.move(f"{top}/no", f"{top}/c"))
+
+
+@needs(Verb.MOVE, Conflict.MOVE_ON_EXISTING)
+def test_move_onto_a_file_is_refused(driver: Any, top: str) -> None:
+    driver.put(f"{top}/a", Literal(b"abc"))
+    driver.put(f"{top}/b", Literal(b"other"))
+    refusal(ErrorKind.CONFLICT, lambda: driver.move(f"{top}/a", f"{top}/b"))
+    assert sorted(entry.size_bytes for entry in driver.list(top)) == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("verb", "leaves"),
+    [
+        pytest.param("copy", True, marks=needs("copies_folders")),
+        pytest.param("move", False, marks=needs("moves_folders")),
+    ],
+)
+def test_copy_or_move_of_a_folder_takes_all_it_holds(driver: Any, top: str, verb: str, leaves: bool) -> None:
+    driver.put(f"{top}/x/y/a", Literal(b"abc"))
+    getattr(driver, verb)(f"{top}/x", f"{top}/z")
+    expected = {f"{top}/z/y/a"} | ({f"{top}/x/y/a"} if leaves else set())
+    assert {entry.path for entry in files_below(driver, top)} == expected
+    assert content_of(driver, f"{top}/z/y/a") == b"abc"
+
+
+@needs(Verb.SHARE)
+def test_share_and_revoke(driver: Any, top: str) -> None:
+    driver.put(f"{top}/a", Literal(b"abc"))
+    url = driver.share(f"{top}/a")
+    assert url.startswith("https://")
+    driver.revoke(url)
+    refusal(ErrorKind.NOT_FOUND, lambda: driver.revoke(url))
+    refusal(ErrorKind.NOT_FOUND, lambda: driver.share(f"{top}/no"))
+
+
+@needs(Verb.SHARE, Conflict.SHARE_AGAIN)
+def test_a_second_share_is_refused(driver: Any, top: str) -> None:
+    driver.put(f"{top}/a", Literal(b"abc"))
+    driver.share(f"{top}/a")
+    refusal(ErrorKind.CONFLICT, lambda: driver.share(f"{top}/a"))
+
+
+@needs("space")
+def test_space(driver: Any) -> None:
+    used_bytes, total_bytes = driver.space()
+    assert 0 <= used_bytes <= total_bytes
+
+
+# --- many at once ---
+
+
+def test_sixteen_threads(driver: Any, top: str) -> None:
+    def story(number: int) -> list[Entry]:
+        path = f"{top}/thread-{number}"
+        data = RandomContent(f"thread {number}", 3000 + number).read(0, 4000)
+        for turn in range(10):
+            file = f"{path}/a" if driver.capabilities.overwrites else f"{path}/{turn}"
+            driver.put(file, Literal(data))
+            assert content_of(driver, file) == data
+            refusal(ErrorKind.NOT_FOUND, lambda: driver.stat(f"{path}/no"))
+        return list(driver.list(path))
+
+    with ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(story, range(16)))
+    files = 1 if driver.capabilities.overwrites else 10
+    assert [[entry.size_bytes for entry in entries] for entries in results] == [[3000 + n] * files for n in range(16)]

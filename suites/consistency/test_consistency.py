@@ -1,0 +1,38 @@
+"""What do reads see after a write was answered, and for how long do they see something else?
+
+One client writes, another one of the same process reads each file again and again. docs/suites/consistency.md says what
+counts as stale, and what the numbers mean.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_cloudbench.load.consistency import CHECKS, measure_consistency
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.load.experiment import Experiment
+    from pytest_cloudbench.payload import Payloads
+
+FILES = {"quick": 10, "paper": 200}
+DEADLINE_S = {"quick": 15.0, "paper": 300.0}
+SIZE_BYTES = 1000
+
+
+@pytest.fixture
+def files(pytestconfig: pytest.Config, grid: str) -> int:
+    """How many files each check is about."""
+    given: int | None = pytestconfig.option.cloudbench_consistency_files
+    return FILES[grid] if given is None else given
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_consistency(experiment: Experiment, payloads: Payloads, check: str, files: int, grid: str) -> None:
+    """Reads and listings after a write, an overwrite and a removal; simultaneous and repeated writes."""
+    capabilities = experiment.provider.driver.capabilities
+    if "overwrite" in check and not capabilities.overwrites:
+        pytest.skip(f"{experiment.provider.spec}: this driver does not overwrite")
+    result = measure_consistency(experiment, payloads.random(SIZE_BYTES), check, files, deadline_s=DEADLINE_S[grid])
+    result.check()

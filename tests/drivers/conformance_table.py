@@ -1,0 +1,38 @@
+"""The conformance table: every driver of the package, and what stands in for its provider where the suite is run.
+
+One row for each scheme of the registry, as ``--provider`` names it. ``{folder}`` is an empty folder, and ``{here}`` the
+one with this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["ALSO", "TABLE"]
+
+TABLE: Mapping[str, str] = {
+    "azure": "local:azure",
+    "box": "emulated:box?profile=ideal",
+    "dropbox": "emulated:ideal",
+    "dropbox+fast": "emulated:ideal?driver=dropbox+fast",
+    "folder": "folder:{folder}/objects",
+    "gcs": "local:gcs",
+    "gdrive": "emulated:gdrive?profile=ideal",
+    "mega": "emulated:mega?profile=ideal",
+    "onedrive": "emulated:onedrive?profile=ideal",
+    "opendal": "local:webdav?driver=opendal",
+    "rclone": "local:webdav?driver=rclone",
+    "s3": "local:s3",
+    "s3+fast": "local:s3?driver=s3%2Bfast&ranges=0",
+    "sftp": "local:sftp",
+    "swift": "local:swift",
+    "tahoe": "local:tahoe",
+    "webdav": "local:webdav",
+}
+
+ALSO = (
+    *(f"emulated:{api}?profile=ideal&driver=rclone" for api in ("box", "dropbox", "gdrive", "mega")),
+    *(f"local:{name}?driver=rclone" for name in ("azure", "s3", "sftp", "swift")),
+    *(f"local:{name}?driver=opendal" for name in ("azure", "s3")),
+)
+"""Drivers for many services, in front of more of them: what each driver is told of a service leads there."""

@@ -1,0 +1,200 @@
+"""The fault matrix's rows: for each driver, how it is pointed at the server that is at fault.
+
+To add a driver: a row in ROWS. ``connected`` makes its Endpoint from the server's URL, and nothing else is needed where
+each operation reads an answer in JSON or XML. Where it does not, the row says so, with the reason. A driver that sends
+no HTTP stands in WITHOUT_HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from pytest_cloudbench.model import Endpoint, ErrorKind
+
+from .server import Answer
+
+__all__ = ["EITHER", "JSON", "ROWS", "WITHOUT_HTTP", "Row"]
+
+K = ErrorKind
+EITHER = frozenset({K.NETWORK, K.SERVER})
+"""Half an answer to one library, an answer that makes no sense to another; nobody could say which it is."""
+JSON = {"content-type": "application/json"}
+XML = {"content-type": "application/xml"}
+_EXPIRED = Answer(401, b'{"error": "expired, you said {echo}"}', JSON)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One driver.
+
+    Attributes:
+        urls: the server's URL to the endpoint's.
+        secrets: credentials that no output may show.
+        public: credentials that any output may show; ``{url}`` is the server's.
+        spec: what the driver reads besides its scheme: a target and parameters without ``timeout_s``.
+        api: the endpoint's, where the driver speaks several.
+        begins: headers of an answer that begins a file's content.
+        expired: what the service says to a token that has ended.
+        unread: operations that read no body, because the answer to them has none; an unread one cannot be broken.
+        raw: operations whose answer is content itself, so that no body is garbage.
+        silent: operations that send nothing.
+        tells_wait: Retry-After means something to it.
+        follows: its library follows redirects, which cannot be switched off: then no secret may go with it.
+        is_plain: it speaks HTTP without TLS, so that no certificate can be wrong.
+        kinds: a fault's name, or its and an operation's, to the kinds that are right for this service, where they are
+            not the table's.
+    """
+
+    urls: Callable[[str], Mapping[str, str]]
+    secrets: Mapping[str, str]
+    public: Mapping[str, str] = field(default_factory=dict)
+    spec: str = ""
+    api: str = ""
+    begins: Mapping[str, str] = field(default_factory=dict)
+    expired: Answer = field(default=_EXPIRED)
+    unread: frozenset[str] = frozenset()
+    raw: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+    tells_wait: bool = True
+    is_plain: bool = False
+    follows: bool = False
+    kinds: Mapping[str, frozenset[ErrorKind]] = field(default_factory=dict)
+
+    def endpoint(self, url: str, ca_file: str) -> Endpoint:
+        """The service that the server pretends to be."""
+        public = {name: value.replace("{url}", url) for name, value in self.public.items()}
+        return Endpoint(self.urls(url), {**self.secrets, **public}, ca_file, api=self.api)
+
+
+def _one(url: str) -> Mapping[str, str]:
+    """For a service with one URL for everything."""
+    return {"api": url}
+
+
+WITHOUT_HTTP: Mapping[str, str] = {
+    "folder": "the operating system's calls; see test_driver_folder.py",
+    "opendal": "HTTP, by a library without a CA option; see test_driver_opendal.py",
+    "rclone": "HTTP, but to a daemon of its own; see test_driver_rclone.py",
+    "sftp": "SSH; see test_driver_sftp.py",
+}
+"""Scheme to what it speaks instead, and where its faults are tested."""
+
+_DROPBOX_FILE = {
+    ".tag": "file", "name": "a", "id": "id:aaaaaaaaaaaaaaaaaaaaaa", "path_lower": "/a", "path_display": "/a",
+    "rev": "0123456789abcdef0", "size": 4096, "client_modified": "2026-11-20T00:00:00Z",
+    "server_modified": "2026-11-20T00:00:00Z",
+}  # fmt: skip
+
+_DROPBOX = Row(
+    urls=lambda url: dict.fromkeys(("api", "content", "notify", "web"), url),
+    secrets={"access_token": "sl.u.secret-of-the-matrix-4711"},
+    begins={"dropbox-api-result": json.dumps(_DROPBOX_FILE)},
+    expired=Answer(
+        401, b'{"error_summary": "expired_access_token/{echo}", "error": {".tag": "expired_access_token"}}', JSON
+    ),
+)
+
+_S3 = Row(
+    urls=_one,
+    spec=":bucket",
+    secrets={"secret_access_key": "secret-key-of-the-matrix-4711", "session_token": "secret-session-of-the-matrix"},
+    public={"access_key_id": "AKIDMATRIX"},
+    begins={"etag": '"d41d8cd98f00b204e9800998ecf8427e"', "last-modified": "Fri, 20 Nov 2026 12:00:00 GMT"},
+    expired=Answer(400, b"<Error><Code>ExpiredToken</Code><Message><![CDATA[expired: {echo}]]></Message></Error>", XML),
+    raw=frozenset({"get"}),
+    unread=frozenset({"stat"}),  # a HEAD
+    kinds={
+        # The SDK checks the length of a file's content only, and calls XML that ends early a 500 of the service.
+        "cut-short": EITHER,
+        "reset-in-the-body": EITHER,
+        # Its HTTP library trips over the SDK's own headers before the driver sees the answer; S3 has no 303.
+        "303-to-another-host": frozenset({K.NETWORK}),
+        "401-expired stat": frozenset({K.INVALID}),  # S3 says it with 400 and a code, and a HEAD has no code
+    },
+)
+
+ROWS: Mapping[str, Row] = {
+    "azure": Row(
+        urls=_one,
+        spec=":container",
+        secrets={"account_key": "c2VjcmV0LTQ3MTEtc2VjcmV0LTQ3MTEtc2VjcmV0LTQ3MTE="},
+        public={"account": "us"},
+        expired=Answer(403, b"<Error><Code>AuthenticationFailed</Code></Error>", XML),
+        raw=frozenset({"put", "get", "delete", "copy"}),
+        unread=frozenset({"stat"}),  # a HEAD
+    ),
+    "box": Row(
+        urls=lambda url: dict.fromkeys(("api", "upload", "account"), url),
+        secrets={"access_token": "secret-token-of-the-matrix-4711"},
+        expired=Answer(
+            401, b"", {"www-authenticate": 'Bearer realm="Service", error="invalid_token", error_description="{echo}"'}
+        ),
+    ),
+    "dropbox": _DROPBOX,
+    "dropbox+fast": _DROPBOX,
+    "gcs": Row(
+        urls=_one,
+        spec=":bucket",
+        secrets={"access_token": "ya29.secret-of-the-matrix-4711"},
+        expired=Answer(401, b'{"error": {"code": 401, "message": "Invalid Credentials, {echo}"}}', JSON),
+        raw=frozenset({"get", "delete"}),
+    ),
+    "gdrive": Row(
+        urls=_one,
+        secrets={"access_token": "ya29.secret-of-the-matrix-4711"},
+        expired=Answer(
+            401,
+            b'{"error": {"code": 401, "message": "Invalid Credentials, {echo}", "errors": [{"reason": "authError"}]}}',
+            JSON,
+        ),
+    ),
+    "mega": Row(
+        urls=_one,
+        secrets={"password": "secret-word-of-the-matrix-4711"},
+        public={"email": "someone@example.com"},
+        expired=Answer(200, b"-15", JSON),  # it names no session; the first answer of each driver is that to a login
+    ),
+    "onedrive": Row(
+        urls=_one,
+        secrets={"access_token": "EwB-secret-of-the-matrix-4711"},
+        expired=Answer(
+            401,
+            b'{"error": {"code": "InvalidAuthenticationToken", "message": "Lifetime validation failed: {echo}"}}',
+            JSON,
+        ),
+        raw=frozenset({"delete"}),  # says nothing but its status
+        unread=frozenset({"get"}),  # leads to the content, and has none itself
+    ),
+    "s3": _S3,
+    "s3+fast": replace(
+        _S3,
+        secrets={"secret_access_key": "secret-key-of-the-matrix-4711"},
+        raw=frozenset({"get", "list", "delete", "copy"}),  # the client takes any page for an empty list
+        unread=frozenset({"stat", "put"}),
+        follows=True,
+        tells_wait=False,
+        kinds={f"{status}-to-another-host": EITHER for status in (301, 302, 303, 307, 308)}
+        | {"307-to-plain-http": EITHER, "401-expired stat": frozenset({K.INVALID})},
+    ),
+    "swift": Row(
+        urls=_one,
+        spec=":container",
+        secrets={"key": "secret-key-of-the-matrix-4711"},
+        public={"user": "us:me", "auth_url": "{url}/auth/v1.0"},
+    ),
+    "tahoe": Row(
+        urls=_one,
+        secrets={"cap": "URI:DIR2:secretcapofthematrix4711:secretcapofthematrix4711"},
+        raw=frozenset({"put", "get", "delete", "mkdir"}),  # a status is all that is said to most
+        begins={"accept-ranges": "bytes"},
+    ),
+    "webdav": Row(
+        urls=_one,
+        secrets={"password": "secret-word-of-the-matrix-4711"},
+        public={"user": "someone"},
+        raw=frozenset({"put", "get", "delete", "mkdir", "copy", "move"}),  # a status is all that is said to most
+    ),
+}
+"""Scheme to its row, in alphabetical order."""

@@ -1,0 +1,181 @@
+"""Real servers and silent ones, and what every driver must do with them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import drivers
+from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec
+from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.services.command import CommandService, load_recipe
+
+ODD_NAMES = (
+    "\u00e9", "e\u0301", "a%41", "aA", "a%2Fb", "%", "%zz", "100%25", "a+b", "a b", " before", "after ", "dot.",
+    ".hidden", "..hidden", "...", "a\\b", "~", "a?b", "a#b", "a;b", "a:b", "a*b", "a&amp;b", "<x>", "'\"", "n" * 1024,
+    "a\nb", "a\x7f", "\ud800", "\U0001f327",
+)  # fmt: skip
+"""Names that some client or server on the way takes for something else."""
+
+OUTSIDE = ("/../x", "/a/../b", "/./x", "/a/.", "/..", "/%2e%2e/../x", "x", "", "/a\0b")
+"""Paths that are never a file's."""
+
+
+_SOON_S = 120.0
+"""Long before the timeouts of drivers that wait for a server that is gone, also beside busy programs."""
+
+
+@contextmanager
+def served(recipe: str, **changes: Any) -> Iterator[CommandService]:
+    """A shipped server that runs; skips where it is not installed."""
+    loaded = replace(load_recipe(recipe), **changes)
+    if told := loaded.absent():
+        pytest.skip(told)
+    with CommandService(loaded) as service:
+        service.start()
+        yield service
+
+
+@contextmanager
+def connected(endpoint: Endpoint | None, text: str, credentials: Mapping[str, str] | None = None) -> Iterator[Any]:
+    driver = drivers.connect(ProviderSpec.parse(text), endpoint, credentials or {})
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+def content_of(driver: Any, path: str, offset: int = 0) -> bytes:
+    return b"".join(driver.get(path, offset))
+
+
+def refusal(kind: ErrorKind, action: Any) -> CloudError:
+    with pytest.raises(CloudError) as caught:
+        action()
+    assert caught.value.kind is kind, caught.value
+    return caught.value
+
+
+def refused_put(driver: Any, path: str, data: bytes) -> CloudError | None:
+    try:
+        driver.put(path, Literal(data))
+    except CloudError as error:
+        return error
+    return None
+
+
+def assert_names_are_kept_or_refused(driver: Any, top: str) -> set[str]:
+    """Each odd name holds its own content in the end, or was refused in one line. Returns those that were refused."""
+    kept, refused = dict[str, bytes](), set[str]()
+    for number, name in enumerate(ODD_NAMES):
+        path, data = f"{top}/{name}", f"content {number}".encode()
+        if found := refused_put(driver, path, data):
+            assert found.kind in {ErrorKind.INVALID, ErrorKind.SERVER}, found
+            assert "\n" not in found.detail
+            refused.add(name)
+        else:
+            kept[path] = data
+    listed = {entry.path for entry in driver.list(top)}
+    assert (listed - kept.keys(), kept.keys() - listed) == (set(), set())
+    for path, data in kept.items():
+        assert content_of(driver, path) == data, path
+        assert driver.stat(path).path == path
+    for path in OUTSIDE:
+        refusal(ErrorKind.INVALID, lambda path=path: driver.put(path, Literal(b"x")))
+        refusal(ErrorKind.INVALID, lambda path=path: content_of(driver, path))
+        refusal(ErrorKind.INVALID, lambda path=path: driver.delete(path))
+    for path in kept:
+        driver.delete(path)
+    assert list(driver.list(top)) == []
+    return refused
+
+
+def assert_a_killed_server_is_a_broken_network(service: CommandService, driver: Any, threads: int = 8) -> None:
+    """Kill it while threads write and read: each of them ends soon, with an error of the network."""
+    data, busy, over = bytes(300_000), threading.Barrier(threads + 1), threading.Event()
+
+    def write_and_read(number: int) -> CloudError:
+        driver.put(f"/killed/{number}", Literal(data))
+        busy.wait(_SOON_S)
+        try:
+            while not over.is_set():
+                driver.put(f"/killed/{number}", Literal(data))
+                content_of(driver, f"/killed/{number}")
+        except CloudError as error:
+            return error
+        raise AssertionError("it still answers")
+
+    with ThreadPoolExecutor(threads) as pool:
+        found = [pool.submit(write_and_read, number) for number in range(threads)]
+        try:
+            busy.wait(_SOON_S)
+            service.child.kill()
+            errors = [each.result(_SOON_S) for each in found]
+        finally:
+            over.set()
+    assert {error.kind for error in errors} == {ErrorKind.NETWORK}, errors
+    assert all(error.__cause__ is not None for error in errors)
+    for action in (lambda: driver.stat("/killed/0"), lambda: list(driver.list("/"))):
+        refusal(ErrorKind.NETWORK, action)
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    """The port of a server that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+class Answering:
+    """A plain HTTP server that gives one answer to everything, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.status, self.headers, self.body = 200, dict[str, str](), b""
+        self.asked: list[tuple[str, str]] = []
+        self.url = ""
+
+
+@contextmanager
+def answering() -> Iterator[Answering]:
+    told = Answering()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            told.asked.append((self.command, self.path))
+            self.send_response(told.status)
+            for name, value in told.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(told.body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(told.body)
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_PROPFIND = do_MKCOL = do_COPY = do_MOVE = answer
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+    server = Server(("127.0.0.1", 0), Handler)
+    told.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield told
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,486 @@
+"""What is special to the Google Drive driver: ids behind paths, requests per verb, pieces, tokens, the error table."""
+
+from __future__ import annotations
+
+import json
+import select
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.request import HTTPSHandler, ProxyHandler, build_opener
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from pytest_cloudbench import drivers, login
+from pytest_cloudbench.drivers.gdrive import GoogleDriveDriver
+from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.model import (
+    KIB,
+    MIB,
+    CloudError,
+    CredentialsError,
+    Endpoint,
+    ErrorKind,
+    ProviderSpec,
+    SpecError,
+    Verb,
+)
+from pytest_cloudbench.payload import RandomContent
+
+from .faults.server import Answer, FaultServer, fault_server
+
+SMALL = RandomContent("small", 5 * KIB)
+APP = {"refresh_token": "1//refresh-me", "client_id": "app", "client_secret": "hidden-too"}
+JSON = {"content-type": "application/json; charset=UTF-8"}
+FOLDER = "application/vnd.google-apps.folder"
+FILE = {"id": "f", "name": "a", "mimeType": "x/y", "size": "3", "createdTime": "1", "webViewLink": "https://x/d/f/view"}
+K = ErrorKind
+
+
+class Connect(Protocol):
+    def __call__(
+        self, where: Endpoint | None, text: str = "gdrive", credentials: Mapping[str, str] | None = None
+    ) -> Any: ...
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[EmulatorService]:
+    with start("gdrive-ideal", time_scale=50) as service:
+        yield service
+
+
+@pytest.fixture
+def emulator(running: EmulatorService) -> Iterator[EmulatorService]:
+    """An empty account; what a test sets is taken back."""
+    before = running.control(get="profile")["profile"]
+    running.control(reset=True)
+    yield running
+    running.control(set=before)
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultServer]:
+    with fault_server(tmp_path_factory.mktemp("scripted")) as server:
+        yield server
+
+
+@pytest.fixture
+def connected() -> Iterator[Connect]:
+    """Connects drivers, and closes them all at the end."""
+    with ExitStack() as stack:
+
+        def connect(where: Endpoint | None, text: str = "gdrive", credentials: Mapping[str, str] | None = None) -> Any:
+            made: Any = drivers.connect(ProviderSpec.parse(text), where, credentials or {})
+            stack.callback(made.close)
+            return made
+
+        yield connect
+
+
+@pytest.fixture
+def driver(emulator: EmulatorService, connected: Connect) -> Any:
+    return connected(emulator.endpoint)
+
+
+@pytest.fixture
+def at_fault(scripted: FaultServer, connected: Connect) -> Any:
+    """A driver whose provider says what a test tells it to; the folder /f is known to it."""
+    made = connected(Endpoint({"api": scripted.url()}, {"access_token": "ya29.secret-4711"}, scripted.ca_file))
+    made._folders["f"] = "folder-id"
+    return made
+
+
+def taken(driver: Any, action: Any) -> int:
+    before: int = driver.requests()
+    action()
+    return int(driver.requests()) - before
+
+
+def routes(emulator: EmulatorService) -> dict[str, int]:
+    """What the emulator was asked, and how often."""
+    found: Any = emulator.control(get="stats")["stats"]["routes"]
+    return {name: sum(counts.values()) for name, counts in found.items()}
+
+
+def failure(action: Any) -> CloudError:
+    with pytest.raises(CloudError) as caught:
+        action()
+    return caught.value
+
+
+# --- requests ---
+
+
+def test_each_verb_takes_what_is_declared_and_the_emulator_counts_the_same(
+    emulator: EmulatorService, driver: Any
+) -> None:
+    driver.mkdir("/f")
+    driver.prepare("/f")
+    url = ""
+
+    def share() -> None:
+        nonlocal url
+        url = driver.share("/f/a")
+
+    actions = {
+        Verb.PUT: lambda: driver.put("/f/a", SMALL),
+        Verb.GET: lambda: list(driver.get("/f/a")),
+        Verb.STAT: lambda: driver.stat("/f/a"),
+        Verb.SHARE: share,
+        Verb.REVOKE: lambda: driver.revoke(url),
+        Verb.COPY: lambda: driver.copy("/f/a", "/f/b"),
+        Verb.MOVE: lambda: driver.move("/f/b", "/f/c"),
+        Verb.DELETE: lambda: driver.delete("/f/c"),
+    }
+    declared = driver.capabilities.requests
+    for verb, action in actions.items():
+        before = sum(routes(emulator).values())
+        assert taken(driver, action) == declared[verb], verb
+        assert sum(routes(emulator).values()) - before == declared[verb], verb
+    assert taken(driver, lambda: list(driver.list("/"))) == 2  # the root and the folder in it
+    assert taken(driver, lambda: driver.put("/f/a", SMALL)) == declared[Verb.PUT]  # an overwrite is no more
+
+
+def test_folders_are_looked_up_once(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
+    assert taken(driver, lambda: driver.put("/a/b/c/file", SMALL)) == 3 * 2 + 2
+    assert taken(driver, lambda: driver.put("/a/b/c/file", SMALL)) == 2
+    other = connected(emulator.endpoint)
+    assert taken(other, lambda: other.stat("/a/b/c/file")) == 4
+    third = connected(emulator.endpoint)
+    assert taken(third, lambda: third.prepare("/a/b/c")) == 3
+    assert taken(third, lambda: third.stat("/a/b/c/file")) == 1
+
+
+def test_sixteen_threads_make_one_folder(emulator: EmulatorService, driver: Any) -> None:
+    together = threading.Barrier(16)
+
+    def put(number: int) -> None:
+        together.wait()
+        driver.put(f"/new/deep/{number}", SMALL)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(put, range(16)))
+    assert [entry.path for entry in driver.list("/") if entry.is_folder] == ["/new", "/new/deep"]
+    assert len(list(driver.list("/new/deep"))) == 16
+
+
+def test_a_remembered_folder_that_is_gone_is_looked_up_again(
+    emulator: EmulatorService, driver: Any, connected: Connect
+) -> None:
+    driver.put("/f/in/a", SMALL)
+    other = connected(emulator.endpoint)
+    other.delete("/f")
+    assert failure(lambda: driver.stat("/f/in/a")).kind is K.NOT_FOUND
+    driver.put("/f/in/b", SMALL)
+    assert [entry.path for entry in other.list("/f")] == ["/f/in", "/f/in/b"]
+    other.delete("/f")
+    other.put("/f/in/c", SMALL)
+    assert driver.stat("/f/in/c").size_bytes == SMALL.size_bytes
+
+
+def test_files_are_never_remembered(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
+    other = connected(emulator.endpoint)
+    first = driver.put("/a", SMALL)
+    second = other.put("/a", RandomContent("other", 17))
+    assert driver.stat("/a") == second != first
+    other.delete("/a")
+    assert failure(lambda: driver.stat("/a")).kind is K.NOT_FOUND
+
+
+def test_a_name_that_two_files_have(driver: Any) -> None:
+    driver.put("/f/a", RandomContent("1", 1))
+    driver.put("/g/a", RandomContent("2", 2))
+    driver.move("/f/a", "/g/a")
+    assert sorted(entry.size_bytes for entry in driver.list("/g")) == [1, 2]
+    assert driver.stat("/g/a").size_bytes == 1, "the one that was changed last"
+
+
+def test_names_with_a_slash_are_shown_without_one(emulator: EmulatorService, driver: Any) -> None:
+    send, files = driver._send, driver._files
+    send(files.create(body={"name": "a/b", "mimeType": "text/plain"}))
+    send(files.create(body={"name": "c/d", "mimeType": FOLDER}))
+    slash = "\N{FULLWIDTH SOLIDUS}"
+    assert sorted(entry.path for entry in driver.list("/")) == [f"/a{slash}b", f"/c{slash}d"]
+    assert failure(lambda: driver.stat("/a/b")).kind is K.NOT_FOUND
+
+
+def test_another_root(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
+    driver.put("/f/a", SMALL)
+    inside = connected(emulator.endpoint, f"gdrive?root={driver._folders['f']}")
+    assert [entry.path for entry in inside.list("/")] == ["/a"]
+    assert inside.stat("/").is_folder
+
+
+# --- up and down ---
+
+
+class Watched:
+    """Content that remembers how it was read."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._inner, self.size_bytes, self.reads = RandomContent("watched", size_bytes), size_bytes, list[int]()
+
+    def read(self, offset: int, length: int) -> bytes:
+        self.reads.append(length)
+        return self._inner.read(offset, length)
+
+
+def test_a_large_file_goes_up_in_pieces(emulator: EmulatorService, driver: Any) -> None:
+    content = Watched(5 * MIB + 17)
+    driver.resumable_bytes, driver.piece_bytes = 2 * MIB, 2 * MIB
+    driver.prepare("/")
+    entry = driver.put("/big", content)
+    assert max(content.reads) == 2 * MIB
+    assert routes(emulator) == {"files.list": 1, "upload.begin": 1, "upload": 3}
+    assert entry == driver.stat("/big")
+    assert b"".join(driver.get("/big")) == content.read(0, content.size_bytes)
+    again = driver.put("/big", Watched(4 * MIB))
+    assert (again.size_bytes, len(list(driver.list("/")))) == (4 * MIB, 1)
+
+
+def test_exactly_the_threshold_is_one_upload(emulator: EmulatorService, driver: Any) -> None:
+    assert driver.resumable_bytes == 5 * MIB
+    driver.resumable_bytes = 5 * KIB
+    driver.put("/a", SMALL)
+    assert routes(emulator) == {"files.list": 1, "upload": 1}
+
+
+def test_an_answer_that_leads_an_upload_elsewhere_is_not_followed(scripted: FaultServer, at_fault: Any) -> None:
+    at_fault.resumable_bytes = 0
+    headers = {**JSON, "location": "https://{elsewhere}/upload"}
+    scripted.say(Answer(200, b'{"files": []}', headers))
+    error = failure(lambda: at_fault.put("/f/a", SMALL))
+    assert (error.kind, error.detail.partition(":")[0]) == (K.SERVER, "the answer leads to another host")
+    assert len(scripted.asked) == 2
+    assert set(scripted.connections) == {"right"}
+
+
+def test_two_downloads_in_one_thread(driver: Any) -> None:
+    content = RandomContent("big", 1 * MIB)
+    driver.put("/a", content)
+    first, second = driver.get("/a"), driver.get("/a", 1000)
+    begun = next(first), next(second)
+    assert driver.stat("/a").size_bytes == 1 * MIB
+    data = content.read(0, 1 * MIB)
+    assert begun[0] + b"".join(first) == data
+    assert begun[1] + b"".join(second) == data[1000:]
+
+
+def test_a_download_that_is_left_keeps_nothing(driver: Any) -> None:
+    driver.put("/a", RandomContent("big", 1 * MIB))
+    pieces = driver.get("/a")
+    assert 0 < len(next(pieces)) <= 1 * KIB
+    pieces.close()
+    assert len(b"".join(driver.get("/a"))) == 1 * MIB
+
+
+def test_a_connection_that_the_server_has_closed_is_not_used(scripted: FaultServer, at_fault: Any) -> None:
+    body = json.dumps({"files": [FILE]}).encode()
+    scripted.say(Answer(200, body, JSON, then="close"))
+    for _ in range(3):
+        assert at_fault.stat("/f/a").size_bytes == 3
+        (kept,) = at_fault._transport.http.connections.values()
+        select.select([kept.sock], [], [], 30)  # until its goodbye has come
+    assert len(scripted.asked) == 3
+
+
+# --- tokens ---
+
+
+def test_a_token_is_renewed_by_the_operation_that_needs_it(
+    emulator: EmulatorService, driver: Any, connected: Connect
+) -> None:
+    driver.put("/a", SMALL)
+    made = connected(replace(emulator.endpoint, credentials=APP))
+    assert [taken(made, lambda: made.stat("/a")) for _ in range(3)] == [2, 1, 1]
+    assert routes(emulator)["oauth.token"] == 1
+
+
+def test_sixteen_threads_renew_a_token_once(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
+    driver.put("/a", SMALL)
+    made, together = connected(replace(emulator.endpoint, credentials=APP)), threading.Barrier(16)
+
+    def stat(_: int) -> int:
+        together.wait()
+        return int(made.stat("/a").size_bytes)
+
+    with ThreadPoolExecutor(16) as pool:
+        assert set(pool.map(stat, range(16))) == {SMALL.size_bytes}
+    assert routes(emulator)["oauth.token"] == 1
+
+
+def test_a_token_that_has_ended_is_an_error_of_its_operation(
+    emulator: EmulatorService, driver: Any, connected: Connect
+) -> None:
+    """The driver does not ask again: the provider ended it before its time."""
+    emulator.control(set={"account.token_lifetime_s": 3600})
+    made = connected(replace(emulator.endpoint, credentials=APP))
+    made.mkdir("/f")
+    emulator.control(reset=True)  # no token is known any more
+    assert [failure(lambda: made.stat("/f/a")).kind for _ in range(2)] == [K.AUTH, K.AUTH]
+
+
+def test_what_a_login_brings_is_what_the_driver_takes(emulator: EmulatorService, connected: Connect) -> None:
+    trusted = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
+    browser = build_opener(HTTPSHandler(context=trusted), ProxyHandler({}))
+    oauth = login.of_service(GoogleDriveDriver.oauth, emulator.endpoint)
+    app = login.Application(oauth, APP["client_id"], APP["client_secret"], emulator.endpoint.ca_file)
+    with ThreadPoolExecutor(1) as pool:  # the page leads the browser back to who waits for it
+        tokens = login.by_browser(app, lambda text: None, lambda url: pool.submit(lambda: browser.open(url).read()))
+    made = connected(replace(emulator.endpoint, credentials={**APP, "refresh_token": tokens["refresh_token"]}))
+    assert taken(made, lambda: list(made.list("/"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (400, {"error": "invalid_grant", "error_description": "Token has been expired or revoked."}, K.AUTH),
+        (401, {"error": "invalid_client", "error_description": "The OAuth client was not found."}, K.AUTH),
+        (500, {"error": "internal_failure"}, K.SERVER),
+        (503, {}, K.SERVER),
+        (429, {"error": "rate_limit_exceeded"}, K.THROTTLED),
+        (200, {"no": "token"}, K.AUTH),
+    ],
+)
+def test_a_refused_renewal_is_one_request(
+    scripted: FaultServer, connected: Connect, status: int, body: dict[str, str], kind: ErrorKind
+) -> None:
+    made = connected(Endpoint({"api": scripted.url()}, APP, scripted.ca_file))
+    scripted.say(Answer(status, json.dumps(body).encode(), JSON))
+    error = failure(lambda: made.stat("/a"))
+    assert error.kind is kind, error
+    assert (len(scripted.asked), made.requests()) == (1, 1)
+
+
+@pytest.fixture(scope="module")
+def key() -> dict[str, str]:
+    """A service account's key."""
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return {
+        "type": "service_account", "client_email": "robot@example.com", "private_key_id": "1",
+        "private_key": private.decode(), "token_uri": "https://oauth2.googleapis.com/token",
+    }  # fmt: skip
+
+
+def test_a_service_account(emulator: EmulatorService, connected: Connect, key: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    given = {"service_account_file": str(tmp_path / "key.json")}
+    made = connected(replace(emulator.endpoint, credentials=given))
+    assert taken(made, lambda: made.put("/a", SMALL)) == 3
+    assert routes(emulator) == {"oauth.token": 1, "files.list": 1, "upload": 1}, "no look at where the account is"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"private_key": "secret words"}'])
+def test_a_key_that_is_none(connected: Connect, tmp_path: Path, text: str) -> None:
+    (tmp_path / "key.json").write_text(text)
+    with pytest.raises(CredentialsError, match="is no key of a service account") as caught:
+        connected(None, credentials={"service_account_file": str(tmp_path / "key.json")})
+    assert "secret words" not in str(caught.value)
+    with pytest.raises(CredentialsError, match="cannot be read"):
+        connected(None, credentials={"service_account_file": str(tmp_path / "none.json")})
+
+
+# --- errors ---
+
+
+def google(status: int, reason: str) -> Answer:
+    detail = {"domain": "global", "reason": reason, "message": "words"}
+    body = {"error": {"code": status, "message": "words", "errors": [detail]}}
+    return Answer(status, json.dumps(body).encode(), JSON)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "detail"),
+    [
+        (google(403, "userRateLimitExceeded"), K.THROTTLED, "403 userRateLimitExceeded: words"),
+        (google(403, "rateLimitExceeded"), K.THROTTLED, None),
+        (google(403, "sharingRateLimitExceeded"), K.THROTTLED, None),
+        (google(429, "rateLimitExceeded"), K.THROTTLED, None),
+        (google(403, "storageQuotaExceeded"), K.QUOTA, None),
+        (google(403, "insufficientFilePermissions"), K.AUTH, None),
+        (google(403, "fileNotDownloadable"), K.CONFLICT, None),
+        (google(401, "authError"), K.AUTH, "401 authError: words"),
+        (google(404, "notFound"), K.NOT_FOUND, None),
+        (google(409, "fileIdInUse"), K.CONFLICT, None),
+        (google(412, "conditionNotMet"), K.CONFLICT, None),
+        (google(400, "badRequest"), K.INVALID, None),
+        (google(500, "backendError"), K.SERVER, None),
+        (google(503, "rateLimitExceeded"), K.SERVER, None),
+        (Answer(403, b"no json", {}), K.AUTH, "403 no json"),
+        (Answer(404, b'{"error": null}', JSON), K.NOT_FOUND, None),
+        (Answer(403, b'{"error": {"errors": []}}', JSON), K.AUTH, None),
+        (Answer(200, b'{"files": [{}]}', JSON), K.SERVER, None),
+        (Answer(200, b"{}", JSON), K.SERVER, None),
+    ],
+)
+def test_error_table(scripted: FaultServer, at_fault: Any, answer: Answer, kind: ErrorKind, detail: str | None) -> None:
+    scripted.say(answer)
+    at_fault._folders.pop("f")  # the root is known, and cannot be forgotten
+    error = failure(lambda: at_fault.stat("/a"))
+    assert (error.kind, error.operation, error.path) == (kind, "stat", "/a"), error
+    assert error.__cause__ is not None
+    assert detail in (None, error.detail)
+    assert len(scripted.asked) == 1
+
+
+def test_a_download_that_ends_early_and_a_range_that_is_ignored(scripted: FaultServer, at_fault: Any) -> None:
+    body = json.dumps({"files": [FILE]}).encode()
+    scripted.say(Answer(200, body, JSON, promised=50, then="close"))
+    assert failure(lambda: list(at_fault.get("/f/a"))).kind is K.NETWORK
+    scripted.say(Answer(200, body, JSON))
+    error = failure(lambda: list(at_fault.get("/f/a", 1)))
+    assert (error.kind, error.detail) == (K.SERVER, "the range was ignored")
+    assert b"".join(at_fault.get("/f/a")) == body
+
+
+@pytest.mark.parametrize("path", ["", "a", "//", "/a//b", "/a/", "/a/../b", "/./a", "/a\0b", "/\ud800"])
+def test_paths_that_are_none(emulator: EmulatorService, driver: Any, path: str) -> None:
+    for action in (lambda: driver.put(path, SMALL), lambda: driver.stat(path), lambda: driver.mkdir(path)):
+        assert failure(action).kind is K.INVALID
+    assert routes(emulator) == {}
+
+
+def test_quota_and_space(emulator: EmulatorService, driver: Any) -> None:
+    driver.put("/a", SMALL)
+    assert driver.space() == (SMALL.size_bytes, 2**63 - 1)
+    emulator.control(set={"quota.bytes": SMALL.size_bytes})
+    assert driver.space() == (SMALL.size_bytes, SMALL.size_bytes)
+    assert failure(lambda: driver.put("/b", SMALL)).kind is K.QUOTA
+
+
+# --- how it is connected ---
+
+
+@pytest.mark.parametrize("credentials", [{}, {"refresh_token": "r"}, {"client_id": "c", "client_secret": "s"}])
+def test_missing_credentials(credentials: dict[str, str], connected: Connect) -> None:
+    with pytest.raises(CredentialsError, match="access_token, or refresh_token and client_id and client_secret"):
+        connected(None, credentials=credentials)
+
+
+@pytest.mark.parametrize("text", ["gdrive:/folder", "gdrive?retries=3", "gdrive?timeout_s=soon"])
+def test_a_spec_that_makes_no_sense(text: str, connected: Connect) -> None:
+    with pytest.raises(SpecError) as caught:
+        connected(None, text, {"access_token": "t"})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_real_service_has_its_own_hosts(connected: Connect) -> None:
+    made = connected(None, credentials={"access_token": "t"})
+    assert made._transport.hosts == {"www.googleapis.com"}
+    assert made._files.list().uri.startswith("https://www.googleapis.com/drive/v3/files?")
+    assert made.requests() == 0, "connecting sends nothing"
+
+
+def test_versions_name_the_libraries(driver: Any) -> None:
+    assert {"google-api-python-client", "google-auth", "httplib2", "openssl", "gdrive.retries"} <= set(
+        driver.versions()
+    )

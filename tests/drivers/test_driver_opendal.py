@@ -1,0 +1,122 @@
+"""OpenDAL on real servers, and what it says of odd ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import drivers, providers
+from pytest_cloudbench.model import Endpoint, ErrorKind, ProviderSpec, SpecError, Verb
+from pytest_cloudbench.payload.contents import Literal
+
+from .real import (
+    answering,
+    assert_a_killed_server_is_a_broken_network,
+    assert_names_are_kept_or_refused,
+    connected,
+    content_of,
+    refusal,
+    served,
+    silent_server,
+)
+
+KEYS = {"user": "alice", "password": "app-password-4711"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    with served("webdav") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def driver(server: Any) -> Iterator[Any]:
+    with connected(server.endpoint, "opendal") as made:
+        yield made
+
+
+def test_odd_names_are_kept_or_refused(driver: Any) -> None:
+    refused = assert_names_are_kept_or_refused(driver, "/odd names")
+    assert refused <= {"n" * 1024, "\ud800", "after ", "a\nb", "a\x7f"}
+
+
+def test_white_space_at_the_ends_would_be_another_files(driver: Any) -> None:
+    for path in ("/ before", "/after ", "/x/after\u00a0", "/\u3000"):
+        refusal(ErrorKind.INVALID, lambda path=path: driver.put(path, Literal(b"1")))
+        refusal(ErrorKind.INVALID, lambda path=path: driver.delete(path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["webdav", "s3"])
+def test_a_killed_server_is_a_broken_network(name: str) -> None:
+    with served(name) as service, connected(service.endpoint, f"opendal:{'bench' * (name == 's3')}") as driver:
+        assert_a_killed_server_is_a_broken_network(service, driver)
+
+
+def test_silence_ends_with_the_timeout() -> None:
+    with silent_server() as port:
+        mute = Endpoint({"": f"http://127.0.0.1:{port}"}, KEYS, api="webdav")
+        with connected(mute, "opendal?timeout_s=0.3") as driver:
+            refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
+            refusal(ErrorKind.NETWORK, lambda: content_of(driver, "/a"))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(401, "auth"), (403, "auth"), (429, "throttled"), (500, "server"), (503, "server"), (507, "quota")],
+)
+def test_nothing_is_sent_twice(status: int, kind: str) -> None:
+    with answering() as told:
+        told.status, told.headers = status, {"Retry-After": "7"}
+        with connected(Endpoint({"": told.url}, KEYS, api="webdav"), "opendal") as driver:
+            for action in (lambda: content_of(driver, "/a"), lambda: driver.stat("/a")):
+                told.asked.clear()
+                error = refusal(ErrorKind(kind), action)
+                assert len(told.asked) == 1
+                assert error.__cause__ is not None
+                assert KEYS["password"] not in f"{error!r} {error.__cause__!r}"
+                assert "\n" not in error.detail
+                assert error.retry_after_s == (7.0 if "retry-after" in str(error.__cause__) else None)
+
+
+def test_each_verb_of_files_alone(driver: Any) -> None:
+    driver.put("/verbs/x/a", Literal(b"abc"))
+    driver.mkdir("/verbs/empty")
+    assert driver.capabilities.verbs >= {Verb.COPY, Verb.MOVE}
+    driver.copy("/verbs/x/a", "/verbs/b")
+    assert driver.move("/verbs/b", "/verbs/c").size_bytes == 3
+    assert {entry.path: entry.size_bytes for entry in driver.list("/verbs")} == {"/verbs/x/a": 3, "/verbs/c": 3}
+    assert content_of(driver, "/verbs/c", 1) == b"bc"
+    refusal(ErrorKind.NOT_FOUND, lambda: driver.stat("/verbs/no"))
+    driver.delete("/verbs")
+    driver.delete("/verbs")
+    assert list(driver.list("/verbs")) == []
+
+
+def test_a_service_that_needs_nothing_and_fields_of_one_that_does() -> None:
+    with providers.opened("opendal:memory") as driver:
+        driver.put("/a", Literal(b"abc"))
+        assert content_of(driver, "/a") == b"abc"
+        assert driver.versions()["opendal.retries"] == "off"
+        assert "whole contents" in driver.capabilities.via
+        assert not driver.capabilities.streams
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("opendal", "expected opendal:SERVICE"),
+        ("opendal:webdov", "did you mean webdav"),
+        ("opendal:webdav?endpiont=http://x", "unknown parameter 'endpiont'"),
+        ("opendal:s3?bucket=b", "region is missing"),
+        ("opendal:memory?timeout_s=never", "timeout_s is a number"),
+    ],
+)
+def test_specs_that_cannot_work(spec: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SpecError, match=told) as caught:
+        drivers.connect(ProviderSpec.parse(spec))
+    assert "\n" not in str(caught.value)

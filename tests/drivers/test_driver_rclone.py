@@ -1,0 +1,247 @@
+"""rclone over real servers: its daemon's life, and what its words mean."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import drivers
+from pytest_cloudbench.drivers import rclone
+from pytest_cloudbench.drivers._rclone_daemon import settings
+from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
+from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.payload.contents import Literal
+
+from .real import (
+    answering,
+    assert_a_killed_server_is_a_broken_network,
+    assert_names_are_kept_or_refused,
+    connected,
+    content_of,
+    refusal,
+    served,
+    silent_server,
+)
+
+HERE = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    with served("webdav") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def driver(server: Any) -> Iterator[Any]:
+    with connected(server.endpoint, "rclone") as made:
+        yield made
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is a remote of the user's own configuration."""
+    (tmp_path / "rclone.conf").write_text(f"[mine]\ntype = alias\nremote = {tmp_path}/files\n")
+    (tmp_path / "files" / "sub").mkdir(parents=True)
+    monkeypatch.setenv("RCLONE_CONFIG", str(tmp_path / "rclone.conf"))
+    return tmp_path / "files"
+
+
+def daemon_of(driver: Any) -> int:
+    """The process id of a driver's daemon: the only child of the guard."""
+    guard = driver._daemon._child.pid
+    return int(Path(f"/proc/{guard}/task/{guard}/children").read_text("ascii"))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.slow
+def test_odd_names_are_kept_or_refused(driver: Any) -> None:
+    refused = assert_names_are_kept_or_refused(driver, "/odd names")
+    assert refused <= {"n" * 1024, "\ud800", "a\nb", "a\x7f"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["webdav", "sftp", "s3"])
+def test_a_killed_server_is_a_broken_network(name: str) -> None:
+    with served(name) as service, connected(service.endpoint, f"rclone:{'bench' if name == 's3' else ''}") as driver:
+        assert_a_killed_server_is_a_broken_network(service, driver, threads=4)
+
+
+def test_sixteen_threads_start_one_daemon_which_ends_with_the_driver(server: Any) -> None:
+    with connected(server.endpoint, "rclone") as driver:
+        with ThreadPoolExecutor(16) as pool:
+            assert len(set(pool.map(lambda _: driver._daemon.url(), range(16)))) == 1
+        daemon, folder = daemon_of(driver), Path(driver._daemon._folder)
+        assert is_running(daemon)
+        assert folder.stat().st_mode & 0o077 == 0
+    assert not is_running(daemon)
+    assert not folder.exists()
+    drivers.connect(ProviderSpec.parse("rclone"), server.endpoint, {}).close()  # one that was never used
+
+
+def test_the_daemon_of_a_killed_agent_ends(mine: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from pytest_cloudbench import drivers\n"
+        "from pytest_cloudbench.model import ProviderSpec\n"
+        "from tests.drivers.test_driver_rclone import daemon_of\n"
+        "driver = drivers.connect(ProviderSpec.parse('rclone:mine:'))\n"
+        "driver.prepare('/')\n"
+        "print(daemon_of(driver), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        daemon = int(process.stdout.readline())
+        watched = os.pidfd_open(daemon)
+        assert is_running(daemon)
+        process.send_signal(signal.SIGKILL)
+    import select
+
+    ended, _, _ = select.select([watched], [], [], 60)
+    os.close(watched)
+    assert ended
+
+
+def test_a_daemon_that_ended_is_a_broken_network(server: Any) -> None:
+    with connected(server.endpoint, "rclone") as driver:
+        driver.put("/a", Literal(b"1"))
+        os.kill(daemon_of(driver), signal.SIGKILL)
+        driver._daemon._child.wait(60)
+        refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
+
+
+def test_the_users_own_remotes_are_used(mine: Path) -> None:
+    for place, folder in (("rclone:mine:", mine), ("rclone:mine:sub", mine / "sub")):
+        with connected(None, place) as driver:
+            driver.put("/x/a", RandomContent("own", 300_000))
+            assert (folder / "x" / "a").stat().st_size == 300_000
+            assert content_of(driver, "/x/a", 299_990) == RandomContent("own", 300_000).read(299_990, 10)
+            driver.delete("/x")
+            assert not (folder / "x").exists()
+
+
+def test_a_remote_that_is_not_there_is_named(mine: Path) -> None:
+    with connected(None, "rclone:nobody:") as driver:
+        error = refusal(ErrorKind.INVALID, lambda: driver.put("/a", Literal(b"1")))
+    assert "nobody" in error.detail
+    assert "\n" not in error.detail
+
+
+@pytest.mark.parametrize("spec", ["rclone", "rclone:", "rclone::", "rclone:mydrive", "rclone:my:a]b"])
+def test_specs_that_cannot_work(spec: str) -> None:
+    with pytest.raises(SpecError, match="rclone:REMOTE:PATH"):
+        drivers.connect(ProviderSpec.parse(spec))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("status", "kind"), [(503, "server"), (429, "throttled"), (401, "auth"), (507, "quota")])
+def test_nothing_is_sent_twice(status: int, kind: str) -> None:
+    keys = {"user": "alice", "password": "app-password-4711"}
+    with answering() as told:
+        told.status = status
+        with connected(Endpoint({"": told.url}, keys, api="webdav"), "rclone") as driver:
+            for action in (lambda: driver.put("/a", Literal(b"1")), lambda: content_of(driver, "/a")):
+                told.asked.clear()
+                error = refusal(ErrorKind(kind), action)
+                assert told.asked
+                assert max(Counter(told.asked).values()) == 1, told.asked
+                assert keys["password"] not in f"{error!r} {error.__cause__!r}"
+                assert driver._daemon.password not in str(error)
+
+
+def test_silence_ends_with_the_timeout() -> None:
+    keys = {"user": "alice", "password": "app-password-4711"}
+    with silent_server() as port:
+        mute = Endpoint({"": f"http://127.0.0.1:{port}"}, keys, api="webdav")
+        with connected(mute, "rclone?timeout_s=0.5") as driver:
+            refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
+            refusal(ErrorKind.NETWORK, lambda: driver.put("/a", Literal(b"1")))
+
+
+def test_each_verb_of_files_alone(driver: Any) -> None:
+    driver.put("/verbs/x/a", Literal(b"abc"))
+    driver.mkdir("/verbs/empty")
+    assert driver.copy("/verbs/x/a", "/verbs/y/b").path == "/verbs/y/b"
+    assert driver.move("/verbs/y/b", "/verbs/c").size_bytes == 3
+    assert {entry.path: entry.size_bytes for entry in driver.list("/verbs")} == {"/verbs/x/a": 3, "/verbs/c": 3}
+    assert (driver.stat("/verbs/c").size_bytes, content_of(driver, "/verbs/c", 1)) == (3, b"bc")
+    refusal(ErrorKind.NOT_FOUND, lambda: driver.stat("/verbs/no"))
+    refusal(ErrorKind.NOT_FOUND, lambda: content_of(driver, "/verbs/no"))
+    driver.delete("/verbs")
+    driver.delete("/verbs")
+    assert list(driver.list("/verbs")) == []
+
+
+def test_versions_tell_what_is_off_and_what_is_on(driver: Any) -> None:
+    versions = driver.versions()
+    assert "--retries 1 --low-level-retries 1" in versions["rclone.flags"]
+    assert versions["rclone.pacers"] == "on"
+    assert driver.capabilities.via.startswith("via rclone")
+    assert not hasattr(driver, "requests"), "how many requests its backends send is not known"
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("object not found", "not_found"),
+        ("too_many_requests/..", "throttled"),
+        ("googleapi: Error 403: User rate limit exceeded, userRateLimitExceeded", "throttled"),
+        ("SlowDown: Please reduce your request rate. status code: 503", "throttled"),
+        ("operation error S3: PutObject, https response error StatusCode: 403, AccessDenied", "auth"),
+        ("read tcp 127.0.0.1:1->127.0.0.1:2: read: connection reset by peer", "network"),
+        ('Put "http://127.0.0.1:1/a": dial tcp 127.0.0.1:1: connect: connection refused', "network"),
+        ("unexpected EOF", "network"),
+        ("is a directory not a file", "conflict"),
+        ("insufficient_space/..", "quota"),
+        ("something new: 418 I'm a teapot", "invalid"),
+        ("something new: 502 Bad Gateway", "server"),
+        ("something new", "server"),
+    ],
+)
+def test_words_have_a_kind(words: str, kind: str) -> None:
+    import json
+
+    found, told = rclone._reason(500, json.dumps({"error": words, "status": 500}).encode())
+    assert (found, told) == (ErrorKind(kind), words)
+
+
+def test_a_service_without_an_address_is_reached_through_its_proxy() -> None:
+    keys = {"access_token": "t0ken"}
+    behind = Endpoint({"api": "https://127.0.0.1:1"}, keys, "/ca.pem", api="dropbox", proxy="http://127.0.0.1:2")
+    found = settings(behind)
+    assert found["HTTPS_PROXY"] == "http://127.0.0.1:2"
+    assert found["SSL_CERT_FILE"] == found["RCLONE_CA_CERT"] == "/ca.pem"
+    assert found["RCLONE_CONFIG_CLOUDBENCH_TYPE"] == "dropbox"
+    assert '"t0ken"' in found["RCLONE_CONFIG_CLOUDBENCH_TOKEN"]
+    ahead = settings(Endpoint({"": "http://127.0.0.1:1/a/"}, {"account": "a", "account_key": "k"}, api="azure"))
+    assert ahead["RCLONE_CONFIG_CLOUDBENCH_ENDPOINT"] == "http://127.0.0.1:1/a"
+    assert "HTTPS_PROXY" not in ahead
+
+
+def test_what_the_daemon_says_wrong_is_the_servers_fault(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
+    answers: list[Any] = [{}, {"item": 1}, [], None]
+    for answer in answers:
+        monkeypatch.setattr(driver._client, "send_json", lambda *_args, answer=answer, **_options: answer)
+        with pytest.raises(CloudError) as caught:
+            driver.stat("/a")
+        assert caught.value.kind is ErrorKind.SERVER

@@ -1,0 +1,237 @@
+"""SFTP on a real server: trust, threads, and what it says when it is killed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import drivers
+from pytest_cloudbench.drivers import sftp
+from pytest_cloudbench.model import Endpoint, ErrorKind, ProviderSpec, SpecError
+from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.payload.contents import Literal
+
+from .real import (
+    assert_a_killed_server_is_a_broken_network,
+    assert_names_are_kept_or_refused,
+    connected,
+    content_of,
+    refusal,
+    served,
+    silent_server,
+)
+
+KEYS = {"user": "alice", "password": "long-password-4711"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    with served("sftp") as running:
+        yield running
+
+
+def fingerprint(endpoint: Endpoint) -> str:
+    from paramiko.hostkeys import HostKeys
+
+    (keys,) = HostKeys(endpoint.credentials["known_hosts"]).values()
+    return str(next(iter(keys.values())).fingerprint)
+
+
+def test_odd_names_are_kept_or_refused(server: Any) -> None:
+    with connected(server.endpoint, "sftp") as driver:
+        assert assert_names_are_kept_or_refused(driver, "/odd names") <= {"n" * 1024, "\ud800"}
+
+
+@pytest.mark.slow
+def test_a_killed_server_is_a_broken_network() -> None:
+    with served("sftp") as service, connected(service.endpoint, "sftp") as driver:
+        assert_a_killed_server_is_a_broken_network(service, driver)
+
+
+def test_silence_ends_with_the_timeout(monkeypatch: pytest.MonkeyPatch, server: Any) -> None:
+    monkeypatch.setattr(sftp, "_TIMEOUT_S", 0.2)
+    with silent_server() as port:
+        mute = replace(server.endpoint, urls={"": f"sftp://127.0.0.1:{port}/"})
+        with connected(mute, "sftp") as driver:
+            refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
+
+
+def test_only_a_known_host_key_is_trusted(server: Any, tmp_path: Path) -> None:
+    endpoint: Endpoint = server.endpoint
+    bare = {name: value for name, value in endpoint.credentials.items() if name != "known_hosts"}
+    unknown = replace(endpoint, credentials=bare)
+    (tmp_path / "empty").touch()
+    own = fingerprint(endpoint)
+    other = f"SHA256:{'A' * 43}"
+    for params in (f"known_hosts={tmp_path}/empty", f"host_key={other}"):
+        with connected(unknown, f"sftp?{params}") as driver:
+            error = refusal(ErrorKind.AUTH, lambda driver=driver: driver.put("/a", Literal(b"1")))
+            assert own in error.detail
+            assert driver.requests() == 0
+    lines = Path(endpoint.credentials["known_hosts"]).read_text("utf-8")
+    key = lines.split()[-1]
+    (tmp_path / "changed").write_text(lines.replace(key, key[:-6] + ("A" * 6 if key[-6:] != "A" * 6 else "B" * 6)))
+    with connected(unknown, f"sftp?known_hosts={tmp_path}/changed") as driver:
+        refusal(ErrorKind.AUTH, lambda: driver.stat("/"))
+    with connected(unknown, f"sftp?host_key={own}") as driver:
+        assert driver.stat("/").is_folder
+
+
+def test_a_wrong_password_is_named_without_itself(server: Any) -> None:
+    wrong = replace(server.endpoint, credentials={**server.endpoint.credentials, "password": KEYS["password"]})
+    with connected(wrong, "sftp") as driver:
+        error = refusal(ErrorKind.AUTH, lambda: driver.stat("/"))
+    assert KEYS["password"] not in f"{error!r} {error.__cause__!r}"
+
+
+def test_a_key_file_authenticates(tmp_path: Path) -> None:
+    import paramiko
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    for name in ("mine", "other"):
+        key = Ed25519PrivateKey.generate()
+        private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+        (tmp_path / name).write_bytes(private)
+    public = paramiko.Ed25519Key.from_private_key_file(str(tmp_path / "mine"))
+    (tmp_path / "authorized").write_text(f"{public.get_name()} {public.get_base64()}\n")
+    environment = {"RCLONE_AUTHORIZED_KEYS": str(tmp_path / "authorized")}
+    with served("sftp", environment=environment) as service:
+        host_key = fingerprint(service.endpoint)
+        for name in ("mine", "other"):
+            keys = {"user": "anyone", "key_file": str(tmp_path / name)}
+            endpoint = replace(service.endpoint, credentials=keys)
+            with connected(endpoint, f"sftp?host_key={host_key}") as driver:
+                if name == "mine":
+                    driver.put("/a", Literal(b"1"))
+                else:
+                    refusal(ErrorKind.AUTH, lambda driver=driver: driver.stat("/a"))
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("sftp://host", ("host", 22, "")),
+        ("sftp://host:2022/data/", ("host", 2022, "/data")),
+        ("sftp://host/~", ("host", 22, ".")),
+        ("sftp://host/~/bench", ("host", 22, "./bench")),
+        ("sftp://[::1]:2022/", ("::1", 2022, "")),
+    ],
+)
+def test_places(url: str, place: tuple[str, int, str]) -> None:
+    assert sftp._place(ProviderSpec.parse(url), url) == place
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["sftp", "sftp://alice:pw@host/", "sftp://host:port/", "sftp://host?host_key=MD5:11:22",
+     "sftp://host?known_hosts=/nowhere/at/all"],
+)  # fmt: skip
+def test_specs_that_cannot_work(spec: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        drivers.connect(ProviderSpec.parse(spec), None, KEYS)
+    assert "\n" not in str(caught.value)
+
+
+def test_many_threads_share_few_connections(server: Any) -> None:
+    content = RandomContent("large", 3_000_001)
+    with connected(server.endpoint, "sftp") as driver:
+
+        def story(number: int) -> bool:
+            driver.put(f"/threads/{number}", content)
+            return content_of(driver, f"/threads/{number}") == content.read(0, content.size_bytes)
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(story, range(16)))
+        assert len(driver._idle) <= 8
+        driver.delete("/threads")
+
+
+def test_a_download_that_is_left_leaves_nothing_behind(server: Any) -> None:
+    with connected(server.endpoint, "sftp") as driver:
+        driver.put("/left", RandomContent("left", 5_000_000))
+        pieces = driver.get("/left")
+        next(pieces)
+        pieces.close()
+        assert not driver._idle, "answers are still on their way on its connection"
+        assert content_of(driver, "/left", 4_999_990) == RandomContent("left", 5_000_000).read(4_999_990, 10)
+
+
+def test_requests_are_those_of_the_protocol(server: Any) -> None:
+    with connected(server.endpoint, "sftp") as driver:
+        driver.put("/count/a", Literal(b"1"))
+        before = driver.requests()
+        driver.put("/count/a", Literal(bytes(3 * 32 * 1024)))
+        assert driver.requests() - before == 5, "open, three writes, close"
+        assert content_of(driver, "/count/a") == bytes(3 * 32 * 1024)
+        assert driver.requests() - before == 5 + 6, "open, its size, three reads, close"
+
+
+@contextmanager
+def full_server(most_bytes: int) -> Iterator[tuple[Endpoint, str]]:
+    """An SFTP server whose disk is full after so many bytes of a file; its endpoint and host key."""
+    import paramiko
+
+    class Full(paramiko.SFTPHandle):  # type: ignore[misc]  # the library has no types
+        def stat(self) -> Any:
+            return paramiko.SFTPAttributes()
+
+        def write(self, offset: int, data: bytes) -> Any:
+            return paramiko.SFTP_OK if offset + len(data) <= most_bytes else paramiko.SFTP_FAILURE
+
+    class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]  # the library has no types
+        def open(self, path: str, flags: int, attr: Any) -> Any:
+            return Full(flags)
+
+        def stat(self, path: str) -> Any:
+            return paramiko.SFTP_NO_SUCH_FILE
+
+    class Door(paramiko.ServerInterface):  # type: ignore[misc]  # the library has no types
+        def get_allowed_auths(self, username: str) -> str:
+            return "password"
+
+        def check_auth_password(self, username: str, password: str) -> Any:
+            return paramiko.AUTH_SUCCESSFUL
+
+        def check_channel_request(self, kind: str, chanid: int) -> Any:
+            return paramiko.OPEN_SUCCEEDED
+
+    key = paramiko.ECDSAKey.generate()
+    doors = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            try:
+                while True:
+                    door = paramiko.Transport(listener.accept()[0])
+                    doors.append(door)
+                    door.add_server_key(key)
+                    door.set_subsystem_handler("sftp", paramiko.SFTPServer, Files)
+                    door.start_server(server=Door())
+            except OSError:
+                pass
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield Endpoint({"": f"sftp://127.0.0.1:{listener.getsockname()[1]}/"}, KEYS), key.fingerprint
+        for door in doors:
+            door.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def test_a_refused_last_write_is_not_lost() -> None:
+    """As on a full disk: paramiko's own pipelining ignores what the server says to the last writes."""
+    with full_server(100_000) as (endpoint, key), connected(endpoint, f"sftp?host_key={key}") as driver:
+        driver.put("/fits", RandomContent("fits", 100_000))
+        refusal(ErrorKind.SERVER, lambda: driver.put("/full", RandomContent("full", 100_001)))
+        refusal(ErrorKind.SERVER, lambda: driver.put("/full", RandomContent("full", 10_000_000)))
+        driver.put("/fits", RandomContent("fits", 100_000))

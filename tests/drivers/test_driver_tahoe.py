@@ -1,0 +1,147 @@
+"""Tahoe-LAFS on a grid of its own, and what a gateway says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import drivers
+from pytest_cloudbench.model import CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
+from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.payload.contents import Literal
+
+from .real import (
+    Answering,
+    answering,
+    assert_a_killed_server_is_a_broken_network,
+    assert_names_are_kept_or_refused,
+    connected,
+    content_of,
+    refusal,
+    served,
+    silent_server,
+)
+
+CAP = "URI:DIR2:aaaaaaaaaaaaaaaaaaaaaaaaaa:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Any]:
+    with served("tahoe") as running:
+        yield running
+
+
+@pytest.fixture
+def odd() -> Iterator[tuple[Answering, Any]]:
+    with answering() as told, connected(Endpoint({"": told.url}, {"cap": CAP}), "tahoe") as driver:
+        yield told, driver
+
+
+@pytest.mark.slow
+def test_odd_names_are_kept_or_refused(grid: Any) -> None:
+    with connected(grid.endpoint, "tahoe") as driver:
+        assert assert_names_are_kept_or_refused(driver, "/odd names") <= {"e\u0301", "\ud800"}
+
+
+@pytest.mark.slow
+def test_a_file_needs_two_of_three_servers(grid: Any) -> None:
+    """One storage server's shares are removed, then another's: the file is read, then it is not."""
+    content = RandomContent("shares", 200_000)
+    folder = Path(grid.endpoint.credentials["cap_file"]).parent
+    with connected(grid.endpoint, "tahoe") as driver:
+        before = set(folder.glob("storage*/storage/shares/*/*/*"))
+        driver.put("/shares", content)
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: content_of(driver, "/shares"), range(4)))
+        assert found == [content.read(0, content.size_bytes)] * 4
+        new = sorted(
+            path for path in {*folder.glob("storage*/storage/shares/*/*/*")} - before if path.stat().st_size > 90_000
+        )
+        assert [path.parts[len(folder.parts)] for path in new] == ["storage1", "storage2", "storage3"]
+        new[0].unlink()
+        assert content_of(driver, "/shares") == content.read(0, content.size_bytes)
+        new[1].unlink()
+        refusal(ErrorKind.SERVER, lambda: content_of(driver, "/shares"))
+
+
+@pytest.mark.slow
+def test_a_killed_grid_is_a_broken_network() -> None:
+    with served("tahoe") as service, connected(service.endpoint, "tahoe") as driver:
+        assert_a_killed_server_is_a_broken_network(service, driver, threads=3)
+
+
+def test_silence_ends_with_the_timeout() -> None:
+    with silent_server() as port:
+        mute = Endpoint({"": f"http://127.0.0.1:{port}"}, {"cap": CAP})
+        with connected(mute, "tahoe?timeout_s=0.2") as driver:
+            refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "detail"),
+    [
+        (404, b"No such child: no", "not_found", "404 No such child: no"),
+        (400, b"PUT to a directory", "conflict", "400 PUT to a directory"),
+        (500, b"Traceback (most recent call last):\n  File x\nallmydata.UploadUnhappinessError: shares on 1", "server",
+         "500 allmydata.UploadUnhappinessError: shares on 1"),
+        (410, b"<html><head>x</head><body><h1>NoSharesError</h1> gone &amp; lost</body></html>", "not_found",
+         "410 NoSharesError gone & lost"),
+        (503, b"", "server", "503"),
+        (429, b"slow", "throttled", "429 slow"),
+    ],
+)  # fmt: skip
+def test_each_refusal_is_one_request_of_its_kind(
+    status: int, body: bytes, kind: str, detail: str, odd: tuple[Answering, Any]
+) -> None:
+    told, driver = odd
+    told.status, told.body = status, body
+    actions = (
+        lambda: driver.put("/a", Literal(b"1")), lambda: content_of(driver, "/a"), lambda: driver.stat("/a"),
+        lambda: list(driver.list("/a")), lambda: driver.delete("/a"), lambda: driver.mkdir("/a"),
+        lambda: driver.copy("/a", "/b"), lambda: driver.move("/a", "/b"),
+    )  # fmt: skip
+    for action in actions:
+        told.asked.clear()
+        before = driver.requests()
+        error = refusal(ErrorKind(kind), action)
+        assert len(told.asked) == driver.requests() - before == 1
+        assert error.detail == detail
+        assert CAP not in f"{error!r} {error.__cause__!r}"
+
+
+def test_a_name_that_the_gateway_would_change_is_refused(odd: tuple[Answering, Any]) -> None:
+    told, driver = odd
+    refusal(ErrorKind.INVALID, lambda: driver.put("/e\u0301", Literal(b"1")))
+    assert told.asked == []
+
+
+def test_a_page_about_a_folder_is_no_file(odd: tuple[Answering, Any]) -> None:
+    told, driver = odd
+    told.body = b"<html>a folder</html>"
+    refusal(ErrorKind.CONFLICT, lambda: content_of(driver, "/a"))
+    for body in (b"", b"{}", b"[1]", b'["unknown", {}]', b'["filenode", {}]'):
+        told.body = body
+        refusal(ErrorKind.SERVER, lambda: driver.stat("/a"))
+
+
+def test_specs_and_credentials(tmp_path: Path) -> None:
+    def connect(text: str, **keys: str) -> None:
+        drivers.connect(ProviderSpec.parse(text), None, keys).close()
+
+    (tmp_path / "cap").write_text(f"{CAP}\n")
+    connect("tahoe:http://127.0.0.1:3456", cap=CAP)
+    connect("tahoe:https://grid.example/", cap_file=str(tmp_path / "cap"))
+    for text in ("tahoe", "tahoe://127.0.0.1", "tahoe:ftp://x"):
+        with pytest.raises(SpecError, match="expected tahoe:URL"):
+            connect(text, cap=CAP)
+    for keys, told in (
+        ({}, "cap, or cap_file"),
+        ({"cap": "URI:CHK:xxxxxxxx"}, "URI:DIR2"),
+        ({"cap_file": "/no"}, "/no"),
+    ):
+        with pytest.raises(CredentialsError, match=told):
+            connect("tahoe:http://127.0.0.1:3456", **keys)

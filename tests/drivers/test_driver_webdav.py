@@ -1,0 +1,164 @@
+"""WebDAV on a real server, and what only an odd one says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import drivers
+from pytest_cloudbench.drivers import webdav
+from pytest_cloudbench.model import CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
+from pytest_cloudbench.payload import RandomContent
+from pytest_cloudbench.payload.contents import Literal
+
+from .real import (
+    Answering,
+    answering,
+    assert_a_killed_server_is_a_broken_network,
+    assert_names_are_kept_or_refused,
+    connected,
+    content_of,
+    refusal,
+    served,
+    silent_server,
+)
+
+KEYS = {"user": "alice", "password": "app-password-4711"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    with served("webdav") as running:
+        yield running
+
+
+@pytest.fixture
+def odd() -> Iterator[tuple[Answering, Any]]:
+    with answering() as told, connected(Endpoint({"": told.url}, KEYS), "webdav") as driver:
+        yield told, driver
+
+
+def test_odd_names_are_kept_or_refused(server: Any) -> None:
+    with connected(server.endpoint, "webdav") as driver:
+        refused = assert_names_are_kept_or_refused(driver, "/odd names")
+    assert refused <= {"n" * 1024, "\ud800", "a\nb", "a\x7f"}
+
+
+def test_a_killed_server_is_a_broken_network() -> None:
+    with served("webdav") as service, connected(service.endpoint, "webdav") as driver:
+        assert_a_killed_server_is_a_broken_network(service, driver)
+
+
+def test_silence_ends_with_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webdav, "_TIMEOUT_S", 0.2)
+    with silent_server() as port, connected(Endpoint({"": f"http://127.0.0.1:{port}"}, KEYS), "webdav") as driver:
+        refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
+        refusal(ErrorKind.NETWORK, lambda: content_of(driver, "/a"))
+
+
+def test_a_wrong_password_is_named_without_itself(server: Any) -> None:
+    wrong = Endpoint(server.endpoint.urls, KEYS)
+    with connected(wrong, "webdav") as driver:
+        error = refusal(ErrorKind.AUTH, lambda: driver.put("/a", Literal(b"1")))
+    assert error.detail.startswith("401 ")
+    assert KEYS["password"] not in f"{error!r} {error.__cause__!r}"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, "invalid"), (403, "auth"), (423, "conflict"), (429, "throttled"), (500, "server"), (502, "server"),
+     (503, "server"), (507, "quota"), (509, "throttled"), (301, "server"), (302, "server")],
+)  # fmt: skip
+def test_each_refusal_is_one_request_of_its_kind(status: int, kind: str, odd: tuple[Answering, Any]) -> None:
+    told, driver = odd
+    told.status, told.headers = status, {"Retry-After": "7", "Location": "http://127.0.0.1:1/elsewhere"}
+    told.body = b'<d:error xmlns:d="DAV:" xmlns:s="http://sabredav.org/ns"><s:message>In words</s:message></d:error>'
+    actions = (
+        lambda: driver.put("/a", Literal(b"1")), lambda: content_of(driver, "/a"), lambda: driver.stat("/a"),
+        lambda: list(driver.list("/a")), lambda: driver.delete("/a"), lambda: driver.mkdir("/a"),
+        lambda: driver.copy("/a", "/b"), lambda: driver.move("/a", "/b"),
+    )  # fmt: skip
+    for action in actions:
+        before, sent = len(told.asked), driver.requests()
+        error = refusal(ErrorKind(kind), action)
+        assert len(told.asked) - before == driver.requests() - sent == 1, told.asked[before:]
+        assert (error.retry_after_s, error.detail) == (7.0, f"{status} In words")
+
+
+def test_answers_that_nobody_understands_are_the_servers_fault(odd: tuple[Answering, Any]) -> None:
+    told, driver = odd
+    for body in (b"", b"<", b"<html/>", b'<d:multistatus xmlns:d="DAV:"/>', b"\xff"):
+        told.status, told.body = 207, body
+        refusal(ErrorKind.SERVER, lambda: driver.stat("/a"))
+    told.status, told.body = 200, b"the whole file"
+    assert refusal(ErrorKind.SERVER, lambda: content_of(driver, "/a", 4)).detail == "the range was ignored"
+
+
+def test_a_folder_that_could_not_be_removed_whole_says_why(odd: tuple[Answering, Any]) -> None:
+    told, driver = odd
+    told.status = 207
+    told.body = (
+        b'<d:multistatus xmlns:d="DAV:"><d:response><d:href>/a/b</d:href><d:status>HTTP/1.1 423 Locked</d:status>'
+        b"</d:response></d:multistatus>"
+    )
+    refusal(ErrorKind.CONFLICT, lambda: driver.delete("/a"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "url"),
+    [
+        ("webdav://cloud.example/remote.php/dav/files/alice", "https://cloud.example/remote.php/dav/files/alice"),
+        ("webdav://cloud.example:8080/dav?tls=0", "http://cloud.example:8080/dav"),
+        ("webdav:https://cloud.example/dav/", "https://cloud.example/dav/"),
+        ("webdav:http://[::1]:8080/", "http://[::1]:8080/"),
+    ],
+)
+def test_specs(spec: str, url: str) -> None:
+    assert webdav._url_of(ProviderSpec.parse(spec)) == url
+    drivers.connect(ProviderSpec.parse(spec), None, KEYS).close()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["webdav", "webdav:", "webdav:///dav", "webdav://alice:pw@cloud.example/", "webdav://cloud.example?tls=maybe",
+     "webdav:https://cloud.example/?tls=1", "webdav://cloud.example:port/"],
+)  # fmt: skip
+def test_specs_that_cannot_work(spec: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        drivers.connect(ProviderSpec.parse(spec), None, KEYS)
+    assert "\n" not in str(caught.value)
+
+
+def test_credentials_are_user_and_password_or_a_token(odd: tuple[Answering, Any]) -> None:
+    with pytest.raises(CredentialsError, match="user and password, or token"):
+        drivers.connect(ProviderSpec.parse("webdav://cloud.example"), None, {"user": "alice"})
+    told, _ = odd
+    with connected(Endpoint({"": told.url}, {"token": "t0ken-0815-long"}), "webdav") as driver:
+        told.status = 204
+        driver.delete("/a")
+        assert driver._http.headers["authorization"] == "Bearer t0ken-0815-long"
+
+
+def test_a_path_below_which_it_writes_is_never_left(server: Any) -> None:
+    """A base with characters that are encoded, and a sibling that begins with its name."""
+    base = Endpoint({"": f"{server.endpoint.url}base%20%2525/"}, server.endpoint.credentials)
+    with connected(server.endpoint, "webdav") as whole, connected(base, "webdav") as driver:
+        whole.put("/base %25-not/x", Literal(b"beside"))
+        whole.mkdir("/base %25")
+        driver.put("/a/b", RandomContent("b", 100))
+        assert [entry.path for entry in driver.list("/")] == ["/a", "/a/b"]
+        assert whole.stat("/base %25/a/b").size_bytes == 100
+        whole.delete("/base %25")
+        whole.delete("/base %25-not")
+
+
+def test_large_files_stream(server: Any) -> None:
+    content = RandomContent("large", 20_000_003)
+    with connected(server.endpoint, "webdav") as driver:
+        driver.put("/large", content)
+        assert content_of(driver, "/large") == content.read(0, content.size_bytes)
+        assert content_of(driver, "/large", 19_999_999) == content.read(19_999_999, 4)
+        driver.delete("/large")
+        assert driver.versions()["webdav4.retries"] == "off"

@@ -1,0 +1,201 @@
+"""Drivers that other distributions bring, by entry point."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench import drivers
+from pytest_cloudbench.model import ProviderSpec, SpecError
+from tests.fleet.harness import Lab, lab_in
+
+from .distributions import HERE, install
+
+ONE_TEST = """
+from pytest_cloudbench.arrival import ThinkTime
+
+def test_it(experiment, payloads):
+    result = experiment.run(payloads.random(size_bytes=100), arrival=ThinkTime(0), sensors=4, ops_per_sensor=3)
+    assert result["lost"] == 0
+    assert result["ops"] == 12
+"""
+
+KNOWN = ", ".join(drivers.schemes())
+
+LOUD = "import pathlib\npathlib.Path(__file__).with_suffix('.imported').touch()\nraise RuntimeError('two\\nlines')\n"
+"""A module that leaves a trace when it is imported, which fails."""
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with lab_in(tmp_path) as made:
+        (tmp_path / "test_it.py").write_text(ONE_TEST)
+        yield made
+
+
+def with_path(folder: Path) -> dict[str, str | None]:
+    """The environment in which what is in a folder is installed."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of installed distributions that this process sees; modules loaded from it are forgotten."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    before = set(sys.modules)
+    yield folder
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
+            del sys.modules[name]
+
+
+def test_a_distribution_brings_a_driver(site: Path, tmp_path: Path) -> None:
+    install(site, "flat", {"flat": "flat:FlatDriver"})
+    assert drivers.has_driver("flat")
+    driver = drivers.connect(ProviderSpec.parse(f"flat:{tmp_path}/objects"))
+    assert list(driver.list("/")) == []
+    assert drivers.absolute(ProviderSpec("flat:a?overwrites=0", "flat", "a", {})) == f"flat:{Path.cwd()}/a?overwrites=0"
+    assert "flat" not in drivers.schemes()  # those are the package's own
+
+
+def test_it_is_found_in_every_process_after_an_installation_by_pip(lab: Lab) -> None:
+    project = lab.folder / "project"
+    project.mkdir()
+    (project / "flat_driver.py").write_text((HERE / "flat.py").read_text("utf-8"))
+    (project / "pyproject.toml").write_text(
+        textwrap.dedent("""
+        [build-system]
+        requires = ["hatchling"]
+        build-backend = "hatchling.build"
+        [project]
+        name = "flat-driver"
+        version = "1.0"
+        [project.entry-points."pytest_cloudbench.drivers"]
+        flat = "flat_driver:FlatDriver"
+        [tool.hatch.build.targets.wheel]
+        only-include = ["flat_driver.py"]
+        """)
+    )
+    command = "-m pip install -q --no-index --no-deps --no-build-isolation --target site ./project".split()
+    done = subprocess.run(
+        [sys.executable, *command], cwd=lab.folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    run = lab.run("test_it.py", "--provider", "flat:objects", "-n", "2", env=with_path(lab.folder / "site"))
+    assert (run.status, run.counts()) == (0, {"passed": 1}), run.text
+    info = run.info("test_it[flat:objects]")
+    assert (info["provider"], info["versions"]["flat"]) == ("flat:objects", "1")
+
+
+def test_what_a_killed_run_left_on_it_can_be_cleaned(lab: Lab) -> None:
+    folder = install(lab.folder / "site", "flat", {"flat": "flat:FlatDriver"})
+    journal = str(lab.folder / "journal.jsonl")
+    env = {**with_path(folder), "CLOUDBENCH_JOURNAL": journal}
+    (lab.folder / "test_left.py").write_text(
+        "import os\ndef test_left(sandbox):\n    sandbox.folder()\n    os._exit(9)\n"
+    )
+    assert lab.run("test_left.py", "--provider", "flat:objects", env=env, store=False).status == 9
+    assert list((lab.folder / "objects").iterdir())
+    cleaned = subprocess.run(
+        [sys.executable, "-m", "pytest_cloudbench.cli", "clean"], cwd="/",
+        env={**os.environ, "PYTHONPATH": str(folder), "CLOUDBENCH_JOURNAL": journal},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (cleaned.returncode, cleaned.stdout.splitlines()[-1]) == (0, "1 folder removed"), cleaned.stderr
+    assert list((lab.folder / "objects").iterdir()) == []
+
+
+def test_a_driver_of_the_package_needs_no_look_at_what_is_installed(site: Path) -> None:
+    install(site, "loud", {"folder": "loud:Folder"}, {"loud": LOUD})
+    code = f"""
+    import sys
+    sys.path.insert(0, {str(site)!r})
+    import importlib.metadata
+    def looked(**named):
+        raise AssertionError("looked")
+    importlib.metadata.entry_points = looked
+    from pytest_cloudbench import drivers
+    print(drivers.driver_class("folder").__module__, drivers.has_driver("dropbox"))
+    try:
+        drivers.driver_class("other")
+    except AssertionError as error:
+        print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines() == ["pytest_cloudbench.drivers.folder True", "looked"], done.stderr
+
+
+def test_others_are_not_imported(site: Path, tmp_path: Path) -> None:
+    install(site, "flat", {"flat": "flat:FlatDriver"})
+    install(site, "loud", {"loud": "loud:Loud"}, {"loud": LOUD})
+    drivers.connect(ProviderSpec.parse(f"flat:{tmp_path}/objects"))
+    with pytest.raises(SpecError, match=re.escape(f"there are: {KNOWN}, flat, loud; did you mean flat?")):
+        drivers.driver_class("flad")
+    assert not (site / "loud.imported").exists()
+    with pytest.raises(SpecError):
+        drivers.driver_class("loud")
+    assert (site / "loud.imported").exists()
+
+
+BROKEN: Mapping[str, tuple[Mapping[str, str], str]] = {
+    "clash": (
+        {"one": "flat:FlatDriver", "two": "wrong:WrongDriver"},
+        "provider 'mine': several distributions bring this driver: one 1.0 (flat:FlatDriver), two 1.0 "
+        "(wrong:WrongDriver); uninstall all but one",
+    ),
+    "raises": (
+        {"one": "loud:Loud"},
+        "provider 'mine': loud:Loud cannot be imported: RuntimeError: two lines (from one 1.0)",
+    ),
+    "no module": (
+        {"one": "no_such_module_here:Driver"},
+        "provider 'mine': no_such_module_here:Driver cannot be imported: ModuleNotFoundError: No module named "
+        "'no_such_module_here' (from one 1.0)",
+    ),
+    "no class": (
+        {"one": "flat:NoDriver"},
+        "provider 'mine': flat:NoDriver cannot be imported: AttributeError: module 'flat' has no attribute 'NoDriver' "
+        "(from one 1.0)",
+    ),
+    "a function": (
+        {"one": "textwrap:dedent"},
+        "provider 'mine': textwrap:dedent is no class: expected one that has connect, versions, put, get, stat, list, "
+        "delete, mkdir, close",
+    ),
+    "methods missing": (
+        {"one": "wrong:BareDriver"},
+        "provider 'mine': wrong:BareDriver has no versions, put, get, stat, list, delete, mkdir, close: every driver "
+        "must have it",
+    ),
+    "verbs missing": (
+        {"one": "wrong:BoastfulDriver"},
+        "provider 'mine': BoastfulDriver.capabilities declares revoke, share, which it does not have",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_driver_that_cannot_be_used_is_one_line(lab: Lab, case: str) -> None:
+    brought, expected = BROKEN[case]
+    folder = lab.folder / "site"
+    for name, value in brought.items():
+        install(folder, name, {"mine": value}, {"loud": LOUD})
+    run = lab.run("test_it.py", "--provider", "mine:objects", "-n", "2", env=with_path(folder), store=False)
+    assert (run.status, run.text.splitlines()) == (4, [f"ERROR: {expected}", ""]), run.text
+
+
+def test_a_driver_for_nobody(lab: Lab) -> None:
+    run = lab.run("test_it.py", "--provider", "mine:objects", env=with_path(lab.folder), store=False)
+    expected = "ERROR: provider 'mine': no driver has this name; there are: " + KNOWN
+    assert (run.status, run.text.splitlines()) == (4, [expected, ""])

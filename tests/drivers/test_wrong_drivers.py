@@ -1,0 +1,134 @@
+"""The shipped conformance suite finds what is wrong with a driver, and demands no more than it declares."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from tests.fleet.harness import Ended, Lab, lab_in
+
+from .distributions import install
+from .test_driver_conformance import conform
+from .wrong import LIES, WRONGS
+
+# What has to fail for each mistake; the sequences in random order may find it, too.
+FOUND: Mapping[str, str] = {
+    # mistakes
+    "LosesBytes": "round_trip digest_is_the_declared_one overwrite_replaces_content get_from_an_offset names copy move",
+    "IgnoresRanges": "get_from_an_offset any_order",
+    "ListsStaleSizes": "overwrite_replaces_content any_order",
+    "WrongKind": "not_found delete_removes_a_tree sixteen_threads any_order",
+    "ForeignError": "not_found conflicts any_order",
+    "NoCause": "not_found",
+    "Swallows": "not_found any_order",
+    "NotRecursive": "list_is_recursive_and_without_the_folder_itself the_root_is_listed any_order",
+    "MovesOverFiles": "move_onto_a_file_is_refused any_order",
+    "CopiesAreLinks": "any_order",
+    "NotForThreads": "sixteen_threads",
+    "Whole": "get_gives_pieces_and_can_be_left",
+    # lies about capabilities
+    "share": "capabilities_make_sense_together",
+    "digest": "digest_is_the_declared_one any_order",
+    "no_digest": "no_digest_is_given any_order",
+    "revisions": "each_overwrite_has_a_revision_of_its_own",
+    "flat": "list_of_flat_keys_gives_files_alone mkdir_does_nothing any_order",
+    "prefix": "a_folder_that_is_not_there_lists_as_an_empty_one",
+    "deletes_missing": "what_is_not_there_can_be_deleted any_order",
+    "copies_folders": "copy_or_move_of_a_folder_takes_all_it_holds",
+    "case": "case_is_one",
+    "longest": "longest_name",
+    "shortest": "longest_name",
+    "requests": "a_verb_sends_as_many_requests_as_are_declared",
+    "refused": "refused_characters_are_invalid",
+}
+# Mistakes that show in nearly everything: then the rest of what fails is not listed.
+WIDE = {"LosesBytes", "NotRecursive", "MovesOverFiles", "ForeignError", "flat"}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with lab_in(tmp_path_factory.mktemp("wrong")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def brought(lab: Lab) -> dict[str, str | None]:
+    """The environment in which the distributions with the wrong drivers, and another right one, are installed."""
+    folder = install(lab.folder / "site", "wrong", {"wrong": "wrong:WrongDriver"})
+    install(folder, "flat", {"flat": "flat:FlatDriver"})
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
+
+
+@pytest.fixture(scope="module")
+def run(lab: Lab, brought: dict[str, str | None]) -> Ended:
+    """One run over all drivers."""
+    names = ["right", *WRONGS, *LIES]
+    specs = [f"wrong:objects/{name}?how={name}" for name in names]
+    specs += ["flat:flat/right", "flat:flat/once?overwrites=0"]
+    options = [f"--provider={spec}" for spec in specs]
+    return conform(lab, *options, "-n", "2", "--cloudbench-seed", "1", "--tb=line", env=brought)
+
+
+@pytest.fixture(scope="module")
+def failed(run: Ended) -> Mapping[str, set[str]]:
+    """The tests that failed, by driver, without ``test_`` and parameters."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for test, driver in re.findall(r"^FAILED \S+::test_(\w+)\[\w+:\w+/(\w+)", run.text, re.M):
+        found[driver].add(test)
+    return found
+
+
+def test_every_mistake_is_listed() -> None:
+    assert FOUND.keys() == WRONGS.keys() | LIES.keys()
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_wrong_driver_fails_for_what_is_wrong(failed: Mapping[str, set[str]], name: str) -> None:
+    expected = set(FOUND[name].split())
+    assert expected <= failed[name]
+    if name not in WIDE:
+        assert failed[name] <= expected | {"any_order"}
+
+
+@pytest.mark.parametrize("name", ["right", "once"])
+def test_a_right_driver_fails_for_nothing(run: Ended, failed: Mapping[str, set[str]], name: str) -> None:
+    assert failed[name] == set()
+    assert not run.lines_with("ERROR")
+    passed = re.findall(rf"^PASSED \S+::test_(\w+)\[(\w+):\w+/{name}\b", run.text, re.M)
+    assert {"any_order", "round_trip", "sixteen_threads"} <= {test for test, _ in passed}
+    assert {scheme for _, scheme in passed} == ({"wrong", "flat"} if name == "right" else {"flat"})
+
+
+def test_what_is_not_declared_is_not_demanded(run: Ended) -> None:
+    """Flat keys, no streams, no conflicts: such a test is skipped and says what is not declared."""
+    reasons = " ".join(re.findall(r"^SKIPPED .*: not declared: (.*)$", run.text, re.M))
+    for word in ("folders", "streams", "revisions", "overwrites", "a conflict for a put onto a folder", "move"):
+        assert word in reasons
+    passed = set(re.findall(r"^PASSED \S+::test_(\w+)\[flat", run.text, re.M))
+    assert {
+        "list_of_flat_keys_gives_files_alone",
+        "mkdir_does_nothing",
+        "a_folder_that_is_not_there_lists_as_an_empty_one",
+        "what_is_not_there_can_be_deleted",
+    } <= passed
+    assert not {"conflicts", "get_gives_pieces_and_can_be_left", "move"} & passed
+
+
+def test_the_sequence_that_fails_is_shown(lab: Lab, brought: dict[str, str | None]) -> None:
+    alone = conform(lab, "--provider=wrong:objects/again?how=CopiesAreLinks", "-k", "any_order",
+                    "--cloudbench-seed", "1", env=brought)  # fmt: skip
+    assert alone.lines_with("state.copy(")
+    assert alone.lines_with("state.put(")
+
+
+def test_nothing_is_left_by_drivers_that_can_delete(run: Ended) -> None:
+    left = {
+        path.relative_to(run.folder / "objects").parts[0]
+        for path in (run.folder / "objects").rglob("*")
+        if path.is_file()
+    }
+    assert left <= {"WrongKind", "NotRecursive"}  # which do not let anyone see what is there

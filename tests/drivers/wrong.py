@@ -1,0 +1,226 @@
+"""Drivers that are wrong, each in one known way (``wrong:FOLDER?how=NAME``): what the conformance suite has to find.
+
+Installed as a distribution of its own by the tests, so it imports nothing of them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from pytest_cloudbench.drivers.folder import FolderDriver
+from pytest_cloudbench.model import (
+    Capabilities,
+    CloudError,
+    Conflict,
+    Content,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    NameRules,
+    ProviderSpec,
+    Verb,
+)
+
+__all__ = ["LIES", "WRONGS", "BareDriver", "BoastfulDriver", "WrongDriver"]
+
+_RIGHT = FolderDriver.capabilities
+
+LIES: Mapping[str, Capabilities] = {
+    "share": replace(_RIGHT, conflicts=frozenset(Conflict)),
+    "digest": replace(_RIGHT, digest="md5"),
+    "no_digest": replace(_RIGHT, digest=None),
+    "revisions": replace(_RIGHT, revisions=True),
+    "flat": replace(_RIGHT, folders=False),
+    "prefix": replace(_RIGHT, lists_by_prefix=True),
+    "deletes_missing": replace(_RIGHT, deletes_missing=True),
+    "copies_folders": replace(_RIGHT, copies_folders=True),
+    "case": replace(_RIGHT, names=replace(_RIGHT.names, case_sensitive=False)),
+    "longest": replace(_RIGHT, names=NameRules(max_chars=300)),
+    "shortest": replace(_RIGHT, names=NameRules(max_chars=100)),
+    "requests": replace(_RIGHT, requests=dict.fromkeys(_RIGHT.verbs, 1)),
+    "refused": replace(_RIGHT, names=replace(_RIGHT.names, refused=":")),
+}
+"""What a right driver declares that is not so."""
+
+
+class WrongDriver(FolderDriver):
+    """The driver of a folder, but for one mistake."""
+
+    capabilities: Any = _RIGHT  # type: ignore[misc]  # of one connection: it depends on the spec
+    _sizes: dict[str, int]
+
+    @classmethod
+    def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> WrongDriver:
+        """The wrong driver that ``how`` names."""
+        params = dict(spec.params)
+        how = params.pop("how", "")
+        if how in WRONGS and cls is WrongDriver:
+            return WRONGS[how].connect(spec, endpoint, credentials)
+        driver: Any = super().connect(replace(spec, params=params), endpoint, credentials)
+        driver.capabilities, driver._sizes = LIES.get(how, _RIGHT), {}
+        return cast("WrongDriver", driver)
+
+
+class _Cut:
+    """A content without its last byte."""
+
+    def __init__(self, content: Content) -> None:
+        self._content, self.size_bytes = content, max(0, content.size_bytes - 1)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._content.read(offset, min(length, self.size_bytes - offset))
+
+
+class LosesBytes(WrongDriver):
+    """Stores all but the last byte, and says that it has stored it."""
+
+    def put(self, path: str, content: Content) -> Entry:
+        super().put(path, _Cut(content))
+        return replace(super().stat(path), size_bytes=content.size_bytes)
+
+
+class IgnoresRanges(WrongDriver):
+    """Gives the whole file, wherever it should begin."""
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        return super().get(path)
+
+
+class ListsStaleSizes(WrongDriver):
+    """Lists the size that a file had first."""
+
+    def put(self, path: str, content: Content) -> Entry:
+        self._sizes.setdefault(path, content.size_bytes)
+        return super().put(path, content)
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        for entry in super().list(folder):
+            yield replace(entry, size_bytes=self._sizes.get(entry.path, entry.size_bytes))
+
+
+class WrongKind(WrongDriver):
+    """Calls what is not there the server's fault."""
+
+    def stat(self, path: str) -> Entry:
+        try:
+            return super().stat(path)
+        except CloudError as error:
+            raise CloudError(ErrorKind.SERVER, "stat", path) from error
+
+
+class ForeignError(WrongDriver):
+    """Lets its library's own error out."""
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        try:
+            yield from super().get(path, offset)
+        except CloudError as error:
+            raise FileNotFoundError(path) from error
+
+
+class NoCause(WrongDriver):
+    """Does not chain the cause."""
+
+    def delete(self, path: str) -> None:
+        try:
+            super().delete(path)
+        except CloudError as error:
+            raise CloudError(error.kind, "delete", path) from None
+
+
+class Swallows(WrongDriver):
+    """Deletes what is not there without a word, though it declares otherwise."""
+
+    def delete(self, path: str) -> None:
+        try:
+            super().delete(path)
+        except CloudError as error:
+            if error.kind is not ErrorKind.NOT_FOUND:
+                raise
+
+
+class NotRecursive(WrongDriver):
+    """Lists what is directly in a folder."""
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        for entry in super().list(folder):
+            if entry.path.rpartition("/")[0] == folder.rstrip("/"):
+                yield entry
+
+
+class MovesOverFiles(WrongDriver):
+    """Replaces what is in the way of a move, though it declares a conflict."""
+
+    def move(self, source: str, target: str) -> Entry:
+        os.replace(self._local("move", source), self._local("move", target))
+        return self.stat(target)
+
+
+class CopiesAreLinks(WrongDriver):
+    """A copy and its source are one file; a put writes into it: only an order of operations shows that."""
+
+    def put(self, path: str, content: Content) -> Entry:
+        local = self._local("put", path)
+        if not os.path.isfile(local):
+            return super().put(path, content)
+        local.write_bytes(content.read(0, content.size_bytes))
+        return self.stat(path)
+
+    def copy(self, source: str, target: str) -> Entry:
+        entry = super().copy(source, target)
+        local = self._local("copy", target)
+        local.unlink()
+        os.link(self._local("copy", source), local)
+        return entry
+
+
+class NotForThreads(WrongDriver):
+    """Keeps what one thread is putting where the next one puts it, too."""
+
+    _begun = threading.Event()
+
+    def put(self, path: str, content: Content) -> Entry:
+        self._kept = content
+        earlier, mine = self._begun, threading.Event()
+        self._begun = mine
+        earlier.set()
+        mine.wait(0.002)  # until another thread puts; alone, nobody does
+        return super().put(path, self._kept)
+
+
+class Whole(WrongDriver):
+    """Gives the whole file at once, though it declares pieces."""
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        yield b"".join(super().get(path, offset))
+
+
+WRONGS: Mapping[str, type[WrongDriver]] = {
+    each.__name__: each
+    for each in (
+        LosesBytes, IgnoresRanges, ListsStaleSizes, WrongKind, ForeignError, NoCause, Swallows, NotRecursive,
+        MovesOverFiles, CopiesAreLinks, NotForThreads, Whole,
+    )
+}  # fmt: skip
+"""Mistakes, by name."""
+
+
+class BareDriver:
+    """Lacks methods that every driver has."""
+
+    capabilities = _RIGHT
+
+    @classmethod
+    def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> Any:
+        """Never called."""
+        raise AssertionError
+
+
+class BoastfulDriver(FolderDriver):
+    """Declares verbs that it does not have."""
+
+    capabilities = replace(_RIGHT, verbs=frozenset(Verb))

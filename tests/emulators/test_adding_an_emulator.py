@@ -1,0 +1,94 @@
+"""docs/adding-an-emulator.md is followed to the letter: its code, in a copy of the repository, makes an emulator."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import ssl
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from pytest_cloudbench.services.child import Child
+from tests.adding import copy_checkout, environment_of, places, run_in, steps
+
+_ROOT = Path(__file__).parents[2]
+_PAGE = (_ROOT / "docs" / "adding-an-emulator.md").read_text()
+_EMULATE = "import sys; from pytest_cloudbench.cli import main; sys.exit(main(['emulate', 'pail', '--port', '0']))"
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository in which the page was followed."""
+    made = copy_checkout(tmp_path_factory.mktemp("copy") / "checkout")
+    for step in steps(_PAGE):
+        step.do(made)
+    return made
+
+
+def test_the_page_names_every_place_it_touches() -> None:
+    assert sorted(places(_PAGE)) == sorted(step.path for step in steps(_PAGE))
+
+
+def test_its_tests_and_the_rules_of_the_code_pass(copy: Path) -> None:
+    """The new emulator's tests, those of all profiles, and the architecture's: nothing else has to change."""
+    tests = ("tests/emulators/test_pail.py", "tests/emulators/test_emulator_profile.py", "tests/test_architecture.py")
+    done = run_in(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), done.stdout[-300:]
+
+
+def test_its_code_is_formatted_and_clean(copy: Path) -> None:
+    written = [place for place in places(_PAGE) if place.endswith(".py")]
+    for command in (("check",), ("format", "--check")):
+        done = run_in(copy, "-m", "ruff", *command, "--no-cache", *written)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def address(copy: Path) -> Iterator[tuple[str, str, str]]:
+    """URL, authority and token of the emulator, started as the page says."""
+    child = Child([sys.executable, "-c", _EMULATE], env=environment_of(copy), cwd=str(copy))
+    try:
+        ready = json.loads(child.readline(60))
+        yield ready["urls"]["api"], ready["ca_file"], ready["credentials"]["token"]
+    finally:
+        child.stop()
+
+
+def test_it_answers_over_http(address: tuple[str, str, str]) -> None:
+    url, ca_file, token = address
+    trusted = ssl.create_default_context(cafile=ca_file)
+    connection = http.client.HTTPSConnection(urlsplit(url).netloc, timeout=30, context=trusted)
+    statuses = []
+    for method, path in (
+        ("PUT", "/a/b"),
+        ("GET", "/a/b"),
+        ("GET", "/?prefix=/a/"),
+        ("DELETE", "/a/b"),
+        ("GET", "/a/b"),
+    ):
+        connection.request(method, path, b"hello" if method == "PUT" else None, {"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        statuses.append(answer.status)
+        body = answer.read()
+        if path == "/?prefix=/a/":
+            assert json.loads(body) == [["/a/b", 5, "5d41402abc4b2a76b9719d911017c592"]]
+    connection.close()
+    assert statuses == [201, 200, 200, 204, 404]
+
+
+def test_without_its_registry_line_there_is_no_such_emulator(tmp_path: Path) -> None:
+    """What the page says is needed: the copy, and not this checkout, is what the tests above ran."""
+    shutil.copytree(_ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for step in steps(_PAGE):
+        if "/pail/" in step.path:
+            step.do(tmp_path)
+    done = run_in(tmp_path, "-c", _EMULATE)
+    assert done.returncode != 0
+    assert "there is no such emulator" in done.stderr + done.stdout

@@ -1,0 +1,239 @@
+"""The store by id and parent: any sequence of operations against a model, and what only an API with ids needs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+
+from pytest_cloudbench.emulators.blob import Blob, BlobWriter, hashed
+from pytest_cloudbench.emulators.core import NodeStore, Tokens
+from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node, StoreError
+
+_NAMES = st.sampled_from(["a", "A", "b/c"])
+
+
+def store_of(fold: Callable[[str], str] = str) -> NodeStore:
+    """A store whose ids and versions are 1, 2, 3."""
+    ids, revs = count(1), count(1)
+    return NodeStore(lambda: str(next(ids)), lambda: str(next(revs)), fold)
+
+
+def blob_of(data: bytes) -> Blob:
+    """A blob with an MD5."""
+    return hashed(data, hashlib.md5(usedforsecurity=False))
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """The model: id to (parent id, name, contents oldest first; None for a folder)."""
+
+    nodes: Bundle[str] = Bundle("nodes")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = store_of()
+        self.store.readiness_s = 2.0
+        self.now_s = 0.0
+        self.root = self.store.root.id
+        self.model: dict[str, tuple[str, str, list[tuple[float, bytes]] | None]] = {}
+
+    def _folder(self, node_id: str) -> Folder | None:
+        if node_id == self.root:
+            return self.store.root
+        known = self.model.get(node_id)
+        node = self.store.by_id(node_id)
+        return node if known is not None and known[2] is None and isinstance(node, Folder) else None
+
+    def _below(self, node_id: str) -> list[str]:
+        direct = [child for child, (parent, _, _) in self.model.items() if parent == node_id]
+        return [*direct, *(deeper for child in direct for deeper in self._below(child))]
+
+    @rule(target=nodes)
+    def the_root(self) -> str:
+        return self.root
+
+    @rule(target=nodes, parent=nodes, name=_NAMES, data=st.none() | st.binary(max_size=2))
+    def add(self, parent: str, name: str, data: bytes | None) -> str:
+        folder = self._folder(parent)
+        if folder is None:
+            return self.root
+        if data is None:
+            made: Node = self.store.add_folder(folder, name, self.now_s)
+        else:
+            made = self.store.add_file(folder, name, blob_of(data), self.now_s)
+        assert made.id not in self.model
+        self.model[made.id] = (parent, name, None if data is None else [(self.now_s, data)])
+        return made.id
+
+    @rule(node=nodes, data=st.binary(max_size=2))
+    def overwrite(self, node: str, data: bytes) -> None:
+        contents = self.model.get(node, ("", "", None))[2]
+        if contents is not None:
+            file = self.store.get(node)
+            assert isinstance(file, File)
+            self.store.add_version(file, blob_of(data), self.now_s)
+            contents.append((self.now_s, data))
+
+    @rule(node=nodes, parent=nodes, name=_NAMES)
+    def move(self, node: str, parent: str, name: str) -> None:
+        folder = self._folder(parent)
+        if folder is None or node not in self.model:
+            return
+        if parent == node or parent in self._below(node):
+            with pytest.raises(StoreError, match="into_itself"):
+                self.store.move(self.store.get(node), folder, name, self.now_s)
+            return
+        self.store.move(self.store.get(node), folder, name, self.now_s)
+        self.model[node] = (parent, name, self.model[node][2])
+
+    @rule(node=nodes, parent=nodes, name=_NAMES)
+    def copy(self, node: str, parent: str, name: str) -> None:
+        folder = self._folder(parent)
+        if folder is None or node not in self.model or parent == node or parent in self._below(node):
+            return
+        twin = self.store.copy(self.store.get(node), folder, name, self.now_s)
+        self._model_copy(node, twin, parent, name)
+
+    def _model_copy(self, node: str, twin: Node, parent: str, name: str) -> None:
+        contents = self.model[node][2]
+        self.model[twin.id] = (parent, name, None if contents is None else [(self.now_s, contents[-1][1])])
+        if isinstance(twin, Folder):
+            originals = [child for child, (above, _, _) in self.model.items() if above == node]
+            for original, copied in zip(originals, twin.nodes(), strict=True):
+                self._model_copy(original, copied, twin.id, self.model[original][1])
+
+    @rule(node=nodes)
+    def remove(self, node: str) -> None:
+        if node not in self.model:
+            return
+        self.store.remove(self.store.get(node), self.now_s)
+        for gone in [node, *self._below(node)]:
+            assert self.store.by_id(gone) is not None
+            with pytest.raises(StoreError, match="not_found"):
+                self.store.get(gone)
+            del self.model[gone]
+
+    @rule()
+    def wait(self) -> None:
+        self.now_s += 1.0
+
+    @invariant()
+    def the_same_nodes_everywhere(self) -> None:
+        found = {node.id: node for node in self.store.root.below()}
+        assert found.keys() == self.model.keys()
+        for node_id, (parent, name, contents) in self.model.items():
+            node = found[node_id]
+            above = node.parent
+            assert above is not None
+            assert (above.id, node.name, self.store.get(node_id)) == (parent, name, node)
+            assert node in self.store.named(above, name)
+            assert isinstance(node, File) == (contents is not None)
+            if isinstance(node, File) and contents is not None:
+                visible = [data for at_s, data in contents if at_s + 2.0 <= self.now_s]
+                version = node.seen(self.now_s)
+                assert (version.blob.data if version else None) == (visible[-1] if visible else None)
+                assert [version.blob.data for version in node.versions] == [data for _, data in contents]
+
+    @invariant()
+    def space_is_that_of_the_newest_versions(self) -> None:
+        newest = [contents[-1][1] for _, _, contents in self.model.values() if contents is not None]
+        assert self.store.used_bytes == sum(map(len, newest))
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_equal_names_under_one_parent_and_moving_one_by_its_id() -> None:
+    store = store_of()
+    first = store.add_file(store.root, "x", blob_of(b"1"), 0.0)
+    second = store.add_file(store.root, "x", blob_of(b"2"), 0.0)
+    shelf = store.add_folder(store.root, "x", 0.0)
+    assert [node.id for node in store.named(store.root, "x")] == [first.id, second.id, shelf.id]
+    store.move(store.get(second.id), shelf, "y", 1.0)
+    assert [node.id for node in store.root.nodes()] == [first.id, shelf.id]
+    assert [node.id for node in shelf.nodes()] == [second.id]
+    assert (second.name, second.parent, second.versions[-1].blob.data) == ("y", shelf, b"2")
+    store.remove(first, 2.0)
+    assert (first.deleted_s, store.named(store.root, "x")) == (2.0, [shelf])
+
+
+def test_a_removed_folder_holds_nothing() -> None:
+    store = store_of()
+    folder = store.add_folder(store.root, "f", 0.0)
+    file = store.add_file(folder, "x", blob_of(b"1"), 0.0)
+    store.remove(folder, 1.0)
+    assert (list(folder.below()), folder.deleted_s, file.deleted_s, store.used_bytes) == ([], 1.0, 1.0, 0)
+
+
+def test_names_fold_as_the_store_says() -> None:
+    exact, alike = store_of(), store_of(str.lower)
+    for store in (exact, alike):
+        store.add_folder(store.root, "Straße", 0.0)
+    assert [len(store.named(store.root, "STRASSE")) for store in (exact, alike)] == [0, 0]
+    assert [len(store.named(store.root, "straße")) for store in (exact, alike)] == [0, 1]
+
+
+def test_what_does_not_fit_changes_nothing() -> None:
+    store = store_of()
+    store.quota_bytes = 5
+    file = store.add_file(store.root, "a", blob_of(b"123"), 0.0)
+    for write in (
+        lambda: store.add_file(store.root, "b", blob_of(b"123"), 0.0),
+        lambda: store.add_version(file, blob_of(b"123456"), 0.0),
+        lambda: store.copy(file, store.root, "c", 0.0),
+    ):
+        with pytest.raises(StoreError, match="insufficient_space"):
+            write()
+    assert (store.used_bytes, [node.name for node in store.root.nodes()]) == (3, ["a"])
+    store.add_version(file, blob_of(b"12345"), 0.0)
+    assert store.used_bytes == 5
+
+
+def test_the_log_tells_when_reads_may_know() -> None:
+    store = store_of()
+    woken: list[int] = []
+    store.log.listeners.append(lambda: woken.append(len(store.log.keys)))
+    store.readiness_s = 3.0
+    slow = store.add_file(store.root, "slow", blob_of(b""), 0.0)
+    folder = store.add_folder(store.root, "at once", 1.0)
+    assert (store.log.end(2.0), store.log.keys, store.log.next_change_s()) == (1, [folder.id], 3.0)
+    assert (store.log.end(3.0), store.log.keys) == (2, [folder.id, slow.id])
+    assert store.log.next_change_s() == float("inf")
+    assert woken == [0, 1]
+
+
+def test_changes_that_appear_together_keep_their_order() -> None:
+    log: ChangeLog[str] = ChangeLog()
+    for key in "zyx":
+        log.add(key, 0.0, 1.0)
+    assert (log.end(1.0), log.keys) == (3, ["z", "y", "x"])
+
+
+def test_the_root_stays() -> None:
+    store = store_of()
+    with pytest.raises(StoreError, match="into_itself"):
+        store.remove(store.root, 0.0)
+
+
+def test_a_writer_hashes_as_it_is_told() -> None:
+    writer = BlobWriter(hashlib.sha1(usedforsecurity=False))
+    for piece in (b"ab", b"", b"c"):
+        writer.feed(piece)
+    blob = writer.finish()
+    assert (blob.data, blob.size_bytes) == (b"abc", 3)
+    assert blob.hash_hex == "a9993e364706816aba3e25717850c26c9cd0d89d"  # FIPS 180-4's example
+
+
+def test_tokens_are_the_same_for_the_same_seed() -> None:
+    first, again, other = ([tokens.next("id:", 22) for _ in range(2)] for tokens in map(Tokens, (1, 1, 2)))
+    assert first == again != other
+    assert all(len(token) == 25 and token.startswith("id:") for token in first)
+    lengths = [Tokens(1).next("", length) for length in range(70)]
+    assert [len(token) for token in lengths] == list(range(70))
+    assert set("".join(lengths)) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")

@@ -1,0 +1,145 @@
+"""Dropbox's tree on its own: rules that hold after any sequence of operations, and the blobs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_cloudbench.emulators.dropbox.blocks import BLOCK_BYTES, BlockBlob, BlockWriter
+from pytest_cloudbench.emulators.dropbox.tree import Tree
+from pytest_cloudbench.emulators.nodes import File, Folder, StoreError
+from pytest_cloudbench.emulators.paths import PathEntry
+
+_NAMES = st.sampled_from(["a", "B", "b", "c.txt"])
+_PATHS = st.lists(_NAMES, min_size=1, max_size=3).map(lambda names: "/" + "/".join(names))
+_STEPS = st.one_of(
+    st.tuples(st.just("put"), _PATHS, st.binary(max_size=3)),
+    st.tuples(st.just("mkdir"), _PATHS, st.none()),
+    st.tuples(st.just("delete"), _PATHS, st.none()),
+    st.tuples(st.just("move"), _PATHS, _PATHS),
+    st.tuples(st.just("copy"), _PATHS, _PATHS),
+    st.tuples(st.just("restore"), _PATHS, st.none()),
+)
+
+
+def _do(tree: Tree, step: tuple[str, str, Any], now_s: float) -> None:
+    verb, path, other = step
+    actions: dict[str, Callable[[], object]] = {
+        "put": lambda: tree.put(path, BlockBlob.of(other), now_s, mode="overwrite"),
+        "mkdir": lambda: tree.mkdir(path, now_s),
+        "delete": lambda: tree.delete(path, now_s),
+        "move": lambda: tree.move(path, other, now_s),
+        "copy": lambda: tree.copy(path, other, now_s),
+        "restore": lambda: [tree.restore(path, old.rev, now_s) for old in tree.revisions(path, now_s).versions[-1:]],
+    }
+    with contextlib.suppress(StoreError):
+        actions[verb]()
+
+
+def _listed(tree: Tree, now_s: float) -> dict[str, str]:
+    """What a recursive listing shows: path to kind or content hash."""
+    root = tree.folder("", now_s)
+    entries = tree.paths.entries(root, now_s, recursive=True)
+    return {path.lower(): version.blob.hash_hex if version else "folder" for path, _, version, _ in entries}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_STEPS, max_size=25), st.sampled_from([0.0, 2.5]))
+def test_invariants_and_a_follower_of_the_log(steps: list[tuple[str, str, Any]], readiness_s: float) -> None:
+    """A client that follows the log sees what a listing sees, at every moment."""
+    tree = Tree()
+    tree.store.readiness_s = readiness_s
+    seen: dict[str, str] = {}
+    place = 0
+    for now_s, step in enumerate([*steps, *[("delete", "/nothing", None)] * 4]):
+        _do(tree, step, now_s)
+        end = tree.paths.log.end(now_s)
+        for path in tree.paths.log.keys[place:end]:
+            live = tree.paths.find(path)
+            if live is None or not isinstance(live, Folder):
+                seen = {old: what for old, what in seen.items() if not f"{old}/".startswith(f"{path}/")}
+            version = live.seen(now_s) if isinstance(live, File) else None
+            if version is not None:
+                seen[path] = version.blob.hash_hex
+            elif isinstance(live, Folder):
+                if seen.get(path, "folder") != "folder":
+                    del seen[path]
+                seen[path] = "folder"
+        place = end
+        assert seen == _listed(tree, now_s)
+        root = tree.folder("", now_s)
+        everything = list(tree.paths.entries(root, now_s + 99, recursive=True))
+        assert tree.store.used_bytes == sum(version.blob.size_bytes for _, _, version, _ in everything if version)
+        for path, node, _, _ in everything:
+            assert (tree.paths.find(path.lower()), tree.paths.gone(path.lower())) == (node, None)
+            assert tree.store.by_id(node.id) is node
+            assert tree.paths.path(node) == path
+            assert isinstance(tree.paths.find(path.rpartition("/")[0]), Folder)
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=10), max_size=6))
+def test_blob_is_the_same_however_it_arrives(pieces: list[bytes]) -> None:
+    whole = b"".join(pieces)
+    writer = BlockWriter()
+    for piece in pieces:
+        writer.feed(piece)
+    for blob in (BlockBlob.of(whole), writer.finish(), BlockBlob.join(BlockBlob.of(piece) for piece in pieces)):
+        assert blob.data == whole
+        assert blob.hash_hex == hashlib.sha256(hashlib.sha256(whole).digest() if whole else b"").hexdigest()
+
+
+@pytest.mark.parametrize("size", [BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES])
+def test_blocks(size: int) -> None:
+    data = bytes(251) * (size // 251) + bytes(size % 251)
+    blocks = [data[start : start + BLOCK_BYTES] for start in range(0, size, BLOCK_BYTES)]
+    expected = hashlib.sha256(b"".join(hashlib.sha256(block).digest() for block in blocks)).hexdigest()
+    writer = BlockWriter()
+    for start in range(0, size, 1_000_003):
+        writer.feed(data[start : start + 1_000_003])
+    assert BlockBlob.of(data).hash_hex == writer.finish().hash_hex == expected
+    assert BlockBlob.join([BlockBlob.of(block) for block in blocks]).hash_hex == expected
+
+
+def test_flipped_differs_in_one_bit() -> None:
+    blob = BlockBlob.of(b"\x00" * 4)
+    assert blob.flipped(9).data == b"\x00\x02\x00\x00"
+    assert blob.flipped(9 + 32).data == blob.flipped(9).data
+    assert blob.flipped(9).hash_hex != blob.hash_hex
+    assert BlockBlob.of(b"").flipped(3).data == b""
+
+
+def test_names_are_the_same_for_the_same_seed() -> None:
+    ids = [Tree(seed=seed).mkdir("/a", 0).node.id for seed in (1, 1, 2)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_deleted_entries_give_way_to_new_ones() -> None:
+    tree = Tree()
+    old = tree.put("/A.txt", BlockBlob.of(b"1"), 0)
+    tree.delete("/a.TXT", 1)
+    assert tree.get("/a.txt", 1, include_deleted=True) == PathEntry("/A.txt", old.node, None, is_gone=True)
+    new = tree.put("/a.txt", BlockBlob.of(b"2"), 2)
+    assert new.node.id != old.node.id
+    assert tree.get("/a.txt", 2, include_deleted=True) == new
+    assert [entry.blob.data for entry in tree.revisions("/a.txt", 2).versions] == [b"2", b"1"]
+    tree.put("/a.txt", BlockBlob.of(b"3"), 3, mode="overwrite")
+    tree.move("/a.txt", "/b.txt", 4)
+    assert [entry.blob.data for entry in tree.revisions("/b.txt", 4).versions] == [b"3", b"2", b"1"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "free"),
+    [("/a.txt", "/a (1).txt"), ("/a", "/a (1)"), ("/.hidden", "/.hidden (1)"), ("/a.tar.gz", "/a.tar (1).gz")],
+)
+def test_autorename(taken: str, free: str) -> None:
+    tree = Tree()
+    tree.put(taken, BlockBlob.of(b"1"), 0)
+    assert tree.put(taken, BlockBlob.of(b"2"), 0, autorename=True).path == free
+    assert tree.put(taken, BlockBlob.of(b"3"), 0, autorename=True).path == free.replace("(1)", "(2)")

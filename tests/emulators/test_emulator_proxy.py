@@ -1,0 +1,57 @@
+"""The door for clients that cannot be pointed at an emulator: real host names lead to it, and nothing else does."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from pytest_cloudbench.emulators import EmulatorService, start
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[EmulatorService]:
+    with start("ideal") as running:
+        yield running
+
+
+def ask(emulator: EmulatorService, host: str, port: int = 443) -> http.client.HTTPResponse:
+    proxy = urlsplit(emulator.endpoint.proxy)
+    context = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
+    connection = http.client.HTTPSConnection(proxy.hostname or "", proxy.port, timeout=30, context=context)
+    connection.set_tunnel(host, port)
+    token = emulator.endpoint.credentials["access_token"]
+    connection.request("POST", "/2/users/get_current_account", headers={"Authorization": f"Bearer {token}"})
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response
+
+
+def test_a_real_name_leads_to_the_emulator_with_its_certificate(emulator: EmulatorService) -> None:
+    assert emulator.endpoint.api == "dropbox"
+    assert ask(emulator, "api.dropboxapi.com").status == 200
+    assert ask(emulator, "API.Dropboxapi.com").status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [("example.com", 443), ("api.dropboxapi.com", 80), ("127.0.0.1", 443), ("x.api.dropboxapi.com", 443)],
+)
+def test_no_other_name_leads_anywhere(emulator: EmulatorService, host: str, port: int) -> None:
+    with pytest.raises(OSError, match="403 Not a host"):
+        ask(emulator, host, port)
+
+
+@pytest.mark.parametrize("head", [b"GET http://example.com/ HTTP/1.1\r\n\r\n", b"\r\n\r\n", b"CONNECT \r\n\r\n"])
+def test_what_is_no_tunnel_is_refused(emulator: EmulatorService, head: bytes) -> None:
+    import socket
+
+    proxy = urlsplit(emulator.endpoint.proxy)
+    with socket.create_connection((proxy.hostname or "", proxy.port or 0), timeout=30) as connection:
+        connection.sendall(head)
+        told = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert told.startswith((b"HTTP/1.1 405 ", b"HTTP/1.1 403 "))

@@ -1,0 +1,589 @@
+"""The Drive emulator, function by function; every answer is checked against Google's own description of the API."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+
+from pytest_cloudbench.emulators import EmulatorService, start
+
+from .drive_wire import FOLDER, DriveWire, drive_client
+
+UPLOAD = "/upload/drive/v3/files"
+UNIT = 256 * 1024
+SHEET = "application/vnd.google-apps.spreadsheet"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[EmulatorService]:
+    with start("gdrive-ideal", time_scale=50) as service:
+        yield service
+
+
+@pytest.fixture
+def emulator(running: EmulatorService) -> Iterator[EmulatorService]:
+    """An empty account; what a test sets is taken back."""
+    before = running.control(get="profile")["profile"]
+    running.control(reset=True)
+    yield running
+    running.control(set=before)
+
+
+@pytest.fixture
+def wire(emulator: EmulatorService) -> Iterator[DriveWire]:
+    with drive_client(emulator.endpoint) as client:
+        yield client
+
+
+# --- files ---
+
+
+def test_a_file_from_its_begin_to_its_end(wire: DriveWire) -> None:
+    file_id = wire.upload("a.txt", b"0123456789", mime="text/plain")
+    whole = wire.ok("GET", f"files/{file_id}", query={"fields": "*"})
+    assert (whole["size"], whole["md5Checksum"], whole["fileExtension"]) == (
+        "10", hashlib.md5(b"0123456789", usedforsecurity=False).hexdigest(), "txt",
+    )  # fmt: skip
+    assert whole["sha256Checksum"] == hashlib.sha256(b"0123456789").hexdigest()
+    assert wire.ok("GET", f"files/{file_id}") == {
+        "kind": "drive#file", "id": file_id, "name": "a.txt", "mimeType": "text/plain",
+    }  # fmt: skip
+    assert wire.ok("GET", f"files/{file_id}?alt=media") == b"0123456789"
+    assert wire("DELETE", f"files/{file_id}").status == 204
+    gone = wire("GET", f"files/{file_id}")
+    assert (gone.status, gone.reason) == (404, "notFound")
+    assert gone.value["error"]["message"] == f"File not found: {file_id}."
+
+
+def test_ranges(wire: DriveWire) -> None:
+    file_id, empty = wire.upload("a", b"0123456789"), wire.upload("b", b"")
+    for text, status, data in (
+        ("bytes=7-", 206, b"789"),
+        ("bytes=2-3", 206, b"23"),
+        ("bytes=-2", 206, b"89"),
+        ("lines=1-", 200, b"0123456789"),
+    ):
+        reply = wire("GET", f"files/{file_id}?alt=media", headers={"Range": text})
+        assert (reply.status, reply.value) == (status, data)
+    beyond = wire("GET", f"files/{file_id}?alt=media", headers={"Range": "bytes=10-"})
+    assert (beyond.status, beyond.headers["content-range"]) == (416, "bytes */10")
+    assert (
+        wire("GET", f"files/{empty}?alt=media", headers={"Range": "bytes=0-9"}).headers["content-range"] == "bytes */0"
+    )
+
+
+def test_several_files_may_have_one_name(wire: DriveWire) -> None:
+    ids = {wire.upload("same", b"1"), wire.upload("same", b"2")}
+    assert {each["id"] for each in wire.ok("GET", "files?q=name='same'")["files"]} == ids
+
+
+def test_an_update_is_a_revision(wire: DriveWire) -> None:
+    file_id = wire.upload("a", b"one")
+    first = wire.ok("GET", f"files/{file_id}?fields=headRevisionId,version")
+    wire.ok("PATCH", f"{UPLOAD}/{file_id}?uploadType=media", b"second", headers={"Content-Type": "text/plain"})
+    assert wire.ok("GET", f"files/{file_id}?alt=media") == b"second"
+    revisions = wire.ok("GET", f"files/{file_id}/revisions")["revisions"]
+    assert revisions[0]["id"] == first["headRevisionId"]
+    assert len(revisions) == 2
+    assert wire.ok("GET", f"files/{file_id}/revisions/{first['headRevisionId']}?alt=media") == b"one"
+    assert wire("GET", f"files/{file_id}/revisions/none").reason == "notFound"
+    wire.ok("PATCH", f"files/{file_id}/revisions/{revisions[0]['id']}", {"keepForever": True})
+    wire.ok("DELETE", f"files/{file_id}/revisions/{revisions[1]['id']}")
+    assert wire.ok("GET", f"files/{file_id}?alt=media") == b"one"
+    assert wire("DELETE", f"files/{file_id}/revisions/{revisions[0]['id']}").status == 403
+
+
+def test_move_rename_and_what_cannot_be(wire: DriveWire) -> None:
+    one, two = wire.folder("one"), wire.folder("two")
+    inner, file_id = wire.folder("inner", one), wire.upload("a", parent=one)
+    moved = wire.ok(
+        "PATCH", f"files/{file_id}", {"name": "b"}, query={"addParents": two, "removeParents": one, "fields": "*"}
+    )
+    assert (moved["name"], moved["parents"]) == ("b", [two])
+    assert wire("PATCH", f"files/{one}?addParents={inner}", {}).reason == "cannotAddParent"
+    assert wire("PATCH", f"files/{file_id}?addParents={file_id}", {}).status == 403
+    assert wire("PATCH", f"files/{file_id}", {"parents": [one]}).reason == "fieldNotWritable"
+    assert wire("PATCH", f"files/{file_id}", {"size": "1"}).reason == "fieldNotWritable"
+    assert wire("DELETE", "files/root").status == 403
+    assert wire("PATCH", "files/none", {}).status == 404
+
+
+def test_copy(wire: DriveWire) -> None:
+    folder, file_id = wire.folder("to"), wire.upload("a", b"abc", mime="text/plain")
+    copied = wire.ok("POST", f"files/{file_id}/copy?fields=*", {"name": "b", "parents": [folder]})
+    assert (copied["name"], copied["parents"], copied["size"], copied["mimeType"]) == ("b", [folder], "3", "text/plain")
+    assert wire.ok("POST", f"files/{file_id}/copy", {})["name"] == "Copy of a"
+    assert wire("POST", f"files/{folder}/copy", {}).reason == "cannotCopyFile"
+
+
+def test_times_and_other_properties(wire: DriveWire) -> None:
+    file_id = wire.upload("a", modifiedTime="2001-02-03T04:05:06.789Z", description="d", appProperties={"k": "v"})
+    found = wire.ok("GET", f"files/{file_id}?fields=modifiedTime,description,appProperties")
+    assert found == {"modifiedTime": "2001-02-03T04:05:06.789Z", "description": "d", "appProperties": {"k": "v"}}
+    later = wire.ok("PATCH", f"files/{file_id}?fields=modifiedTime", {"modifiedTime": "2001-02-03T06:05:06+02:00"})
+    assert later["modifiedTime"] == "2001-02-03T04:05:06.000Z"
+    assert wire.names("appProperties has { key='k' and value='v' }") == ["a"]
+    assert wire("PATCH", f"files/{file_id}", {"modifiedTime": "yesterday"}).status == 400
+
+
+def test_ids_can_be_made_before_the_file(wire: DriveWire) -> None:
+    first, second = wire.ok("GET", "files/generateIds?count=2")["ids"]
+    assert wire.ok("POST", "files", {"id": first, "name": "a"})["id"] == first
+    again = wire("POST", "files", {"id": first, "name": "a"})
+    assert (again.status, again.reason) == (409, "fileIdInUse")
+    assert wire("POST", "files", {"id": "made-up", "name": "a"}).status == 400
+    assert second != first
+
+
+def test_documents_of_google_have_no_content(wire: DriveWire) -> None:
+    sheet = wire.upload("s", b"1,2\n", mime=SHEET)
+    whole = wire.ok("GET", f"files/{sheet}?fields=*")
+    assert "md5Checksum" not in whole
+    assert "headRevisionId" not in whole
+    refused = wire("GET", f"files/{sheet}?alt=media")
+    assert (refused.status, refused.reason) == (403, "fileNotDownloadable")
+    exported = wire("GET", f"files/{sheet}/export?mimeType=text/csv")
+    assert (exported.status, exported.headers["content-type"], exported.value) == (200, "text/csv", b"1,2\n")
+    assert wire("GET", f"files/{sheet}/export?mimeType=image/png").status == 400
+    assert wire("GET", f"files/{wire.upload('a')}/export?mimeType=text/csv").reason == "fileNotExportable"
+    assert wire.ok("GET", f"files/{sheet}/revisions/1")["id"] == "1"
+
+
+def test_shortcuts(wire: DriveWire) -> None:
+    target = wire.upload("a")
+    kind = {"mimeType": "application/vnd.google-apps.shortcut"}
+    made = wire.ok("POST", "files?fields=*", {"name": "s", "shortcutDetails": {"targetId": target}, **kind})
+    assert made["shortcutDetails"] == {"targetId": target, "targetMimeType": "application/octet-stream"}
+    assert "size" not in made
+    assert wire.names(f"shortcutDetails.targetId = '{target}'") == ["s"]
+    assert wire("POST", "files", kind).status == 400
+
+
+# --- trash, space, changes ---
+
+
+def test_trash(wire: DriveWire) -> None:
+    folder = wire.folder("f")
+    file_id = wire.upload("a", b"abc", folder)
+    wire.ok("PATCH", f"files/{folder}?fields=", {"trashed": True})
+    assert wire.ok("GET", f"files/{file_id}?fields=trashed,explicitlyTrashed") == {
+        "trashed": True,
+        "explicitlyTrashed": False,
+    }
+    assert wire.names("trashed = false") == []
+    assert sorted(wire.names("trashed = true")) == ["a", "f"]
+    assert wire.ok("GET", "about?fields=storageQuota")["storageQuota"]["usageInDriveTrash"] == "3"
+    wire.ok("PATCH", f"files/{folder}", {"trashed": False})
+    assert sorted(wire.names("trashed = false")) == ["a", "f"]
+    wire.ok("PATCH", f"files/{file_id}", {"trashed": True})
+    assert wire("DELETE", "files/trash").status == 204
+    assert wire.names() == ["f"]
+
+
+def test_space(wire: DriveWire, emulator: EmulatorService) -> None:
+    emulator.control(set={"quota.bytes": 5})
+    wire.upload("a", b"1234")
+    quota = wire.ok("GET", "about?fields=storageQuota")["storageQuota"]
+    assert (quota["usage"], quota["limit"]) == ("4", "5")
+    headers = {"X-Upload-Content-Length": "2"}
+    full = wire("POST", f"{UPLOAD}?uploadType=resumable", {"name": "b"}, headers=headers)
+    assert (full.status, full.reason) == (403, "storageQuotaExceeded")
+    assert wire("POST", f"{UPLOAD}?uploadType=media", b"12").reason == "storageQuotaExceeded"
+    assert wire("GET", "about").reason == "required"
+    assert wire.ok("GET", "about?fields=*")["kind"] == "drive#about"
+
+
+def test_changes(wire: DriveWire) -> None:
+    token = wire.ok("GET", "changes/startPageToken")["startPageToken"]
+    kept, gone = wire.upload("kept"), wire.upload("gone")
+    wire.ok("PATCH", f"files/{kept}", {"name": "other"})
+    wire.ok("DELETE", f"files/{gone}")
+    page = wire.ok("GET", f"changes?pageToken={token}&fields=*")
+    assert [(each["fileId"], each["removed"]) for each in page["changes"]] == [(kept, False), (gone, True)]
+    assert page["changes"][0]["file"]["name"] == "other"
+    assert wire.ok("GET", f"changes?pageToken={page['newStartPageToken']}")["changes"] == []
+    first = wire.ok("GET", f"changes?pageToken={token}&pageSize=1")
+    assert "newStartPageToken" not in first
+    assert len(wire.ok("GET", f"changes?pageToken={first['nextPageToken']}")["changes"]) == 2
+    assert len(wire.ok("GET", f"changes?pageToken={token}&includeRemoved=false")["changes"]) == 1
+    assert wire("GET", "changes?pageToken=nonsense").status == 400
+    assert wire("GET", "changes").reason == "required"
+
+
+# --- lists ---
+
+
+def test_pages(wire: DriveWire) -> None:
+    folder = wire.folder("f")
+    for number in range(7):
+        wire.upload(f"{number}", parent=folder)
+    query = {"q": f"'{folder}' in parents", "pageSize": "3", "fields": "nextPageToken,files/name", "orderBy": "name"}
+    names: list[str] = []
+    token, pages = "", 0
+    while token or not pages:
+        page = wire.ok("GET", "files", query={**query, **({"pageToken": token} if token else {})})
+        names += [each["name"] for each in page["files"]]
+        token, pages = page.get("nextPageToken", ""), pages + 1
+    assert (names, pages) == ([f"{number}" for number in range(7)], 3)
+    wrongs = "pageSize=0 pageSize=1001 pageToken=x orderBy=colour q=name q=name+=+x fields=files(x fields=none".split()
+    for wrong in (*wrongs, "fields=files(none)"):
+        assert wire("GET", f"files?{wrong}").status == 400, wrong
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("", ["a'b", "Report one", "x\\y", "folder", "one"]),
+        ("name = 'report ONE'", ["Report one"]),
+        ("name = 'a\\'b'", ["a'b"]),
+        ("name = 'x\\\\y'", ["x\\y"]),
+        ('name="one"', ["one"]),
+        ("name contains 'one'", ["Report one", "one"]),
+        ("name contains 'port'", []),
+        ("name != 'one' and not name contains 'rep'", ["a'b", "x\\y", "folder"]),
+        ("mimeType = 'application/vnd.google-apps.folder'", ["folder"]),
+        ("mimeType != 'application/vnd.google-apps.folder' and trashed=false", ["a'b", "Report one", "x\\y", "one"]),
+        ("mimeType contains 'text/'", ["one"]),
+        ("fullText contains 'hello'", ["one"]),
+        ("'root' in parents and (name = 'one' or name = 'folder')", ["folder", "one"]),
+        ("starred = true", ["folder"]),
+        ("'me' in owners and 'me' in writers and starred = true", ["folder"]),
+        ("modifiedTime > '2030-01-01T00:00:00'", []),
+        ("modifiedTime < '2000-01-01T00:00:00Z'", ["one"]),
+        ("createdTime >= '2001-01-01'", ["a'b", "Report one", "x\\y", "folder", "one"]),
+        ("visibility = 'limited' and name = 'one'", ["one"]),
+        ("sharedWithMe", None),
+        ("sharedWithMe = true", []),
+        ("'nobody' in colours", None),
+        ("name = one", None),
+        ("(name = 'one'", None),
+        ("name = 'one' or", None),
+        ("(" * 60 + "name = 'one'" + ")" * 60, None),
+        ("name ~ 'one'", None),
+        ("trashed > true", None),
+        ("modifiedTime > 'soon'", None),
+    ],
+)
+def test_searches(wire: DriveWire, query: str, names: list[str] | None) -> None:
+    folder = wire.folder("folder")
+    wire.ok("PATCH", f"files/{folder}", {"starred": True})
+    for name in ("a'b", "Report one", "x\\y"):
+        wire.upload(name)
+    wire.upload("one", b"hello", mime="text/plain", modifiedTime="1999-12-31T00:00:00Z")
+    if names is None:
+        assert wire("GET", "files", query={"q": query}).status == 400
+    else:
+        assert sorted(wire.names(query)) == sorted(names)
+
+
+def test_a_search_in_a_folder_that_is_not_there(wire: DriveWire) -> None:
+    reply = wire("GET", "files?q='none'+in+parents")
+    assert (reply.status, reply.value["error"]["message"]) == (404, "File not found: .")
+
+
+def test_a_list_can_be_too_long_for_an_address(wire: DriveWire) -> None:
+    wire.upload("one")
+    query = urlencode({"q": " or ".join(["name = 'one'"] * 40), "fields": "files(name)"}).encode()
+    headers = {"X-HTTP-Method-Override": "GET", "Content-Type": "application/x-www-form-urlencoded"}
+    assert json.loads(json.dumps(wire("POST", "files", query, headers=headers).value)) == {"files": [{"name": "one"}]}
+
+
+# --- uploads ---
+
+
+def session(wire: DriveWire, name: str = "big", size: int | None = None, file_id: str = "") -> str:
+    """Opens a resumable upload; where its pieces go."""
+    headers = {"X-Upload-Content-Type": "text/plain"} | ({"X-Upload-Content-Length": str(size)} if size else {})
+    verb, path = ("PATCH", f"{UPLOAD}/{file_id}") if file_id else ("POST", UPLOAD)
+    reply = wire(verb, f"{path}?uploadType=resumable", {} if file_id else {"name": name}, headers=headers)
+    assert (reply.status, reply.value) == (200, b"")
+    place = urlsplit(reply.headers["location"])
+    assert place.netloc == f"127.0.0.1:{wire.connection.port}"
+    return f"{place.path}?{place.query}"
+
+
+def piece(wire: DriveWire, place: str, span: str, data: bytes = b"", verb: str = "PUT") -> Any:
+    return wire(verb, place, data, headers={"Content-Range": f"bytes {span}", "Authorization": ""})
+
+
+@pytest.mark.parametrize("verb", ["PUT", "POST"])
+def test_a_resumable_upload(wire: DriveWire, verb: str) -> None:
+    data = bytes(range(256)) * 4096  # 1 MiB
+    place = session(wire, size=len(data))
+    asked = piece(wire, place, f"*/{len(data)}")
+    assert (asked.status, "range" in asked.headers) == (308, False)
+    first = piece(wire, place, f"0-{2 * UNIT - 1}/{len(data)}", data[: 2 * UNIT], verb)
+    assert (first.status, first.headers["range"]) == (308, f"bytes=0-{2 * UNIT - 1}")
+    last = piece(wire, place, f"{2 * UNIT}-{len(data) - 1}/{len(data)}", data[2 * UNIT :], verb)
+    assert (last.status, last.value["name"], last.value["mimeType"]) == (200, "big", "text/plain")
+    again = piece(wire, place, f"*/{len(data)}")
+    assert (again.status, again.value["id"]) == (200, last.value["id"])
+    assert wire.ok("GET", f"files/{last.value['id']}?alt=media") == data
+    place = session(wire, file_id=last.value["id"])
+    assert piece(wire, place, "0-2/3", b"new", verb).status == 200
+    assert wire.ok("GET", f"files/{last.value['id']}?alt=media") == b"new"
+
+
+def test_pieces_that_do_not_fit(wire: DriveWire) -> None:
+    place = session(wire)
+    assert b"offset is 262144 byte(s)" in piece(wire, place, f"{UNIT}-{2 * UNIT - 1}/*", bytes(UNIT)).value
+    assert b"equal or greater than 262144" in piece(wire, place, "0-9/*", bytes(10)).value
+    odd = piece(wire, place, f"0-{UNIT + 9}/*", bytes(UNIT + 10))
+    assert (odd.status, odd.headers["range"]) == (308, f"bytes=0-{UNIT - 1}")
+    again = piece(wire, place, f"0-{2 * UNIT - 1}/*", b"x" * (2 * UNIT))
+    assert again.headers["range"] == f"bytes=0-{2 * UNIT - 1}"
+    done = piece(wire, place, f"{2 * UNIT}-{2 * UNIT}/{2 * UNIT + 1}", b"e")
+    assert wire.ok("GET", f"files/{done.value['id']}?alt=media") == bytes(UNIT) + b"x" * UNIT + b"e"
+    assert piece(wire, place, "nonsense").status == 400
+    assert piece(wire, f"{UPLOAD}?uploadType=resumable&upload_id=none", "0-0/1", b"x").status == 404
+
+
+def test_a_session_can_be_ended(wire: DriveWire) -> None:
+    place = session(wire)
+    assert wire("DELETE", place).status == 499
+    assert piece(wire, place, "*/*").status == 404
+
+
+def test_an_upload_goes_on_after_a_cut(wire: DriveWire, emulator: EmulatorService) -> None:
+    data = bytes(range(256)) * 4096
+    place = session(wire, size=len(data))
+    context = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
+    port = urlsplit(emulator.endpoint.url).port
+    plain = socket.create_connection(("127.0.0.1", port), timeout=30)
+    with context.wrap_socket(plain, server_hostname="127.0.0.1") as cut:
+        head = f"PUT {place} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
+        head += f"Content-Range: bytes 0-{len(data) - 1}/{len(data)}\r\n\r\n"
+        cut.sendall(head.encode() + data[: 2 * UNIT + 100])
+        while piece(wire, place, "*/*").headers.get("range") != f"bytes=0-{2 * UNIT - 1}":
+            pass  # until so much has arrived
+    asked = piece(wire, place, f"*/{len(data)}")
+    assert (asked.status, asked.headers["range"]) == (308, f"bytes=0-{2 * UNIT - 1}")
+    done = piece(wire, place, f"{2 * UNIT}-{len(data) - 1}/{len(data)}", data[2 * UNIT :])
+    assert wire.ok("GET", f"files/{done.value['id']}?alt=media") == data
+
+
+def test_whole_in_one_piece_without_saying_how_much(wire: DriveWire) -> None:
+    place = session(wire)
+    done = wire("PUT", place, b"abc", headers={"Authorization": ""})
+    assert wire.ok("GET", f"files/{done.value['id']}?alt=media") == b"abc"
+
+
+@pytest.mark.parametrize("label", ["multipart/related", "multipart/form-data", "multipart/mixed"])
+@pytest.mark.parametrize("data", [b"", b"abc", b"\r\n--other\r\n", b"ends with a line\r\n", bytes(range(256))])
+def test_multipart(wire: DriveWire, label: str, data: bytes) -> None:
+    body = (
+        b'preamble\r\n--a b\r\nContent-Disposition: form-data; name="metadata"\r\n'
+        b'Content-Type: application/json\r\n\r\n{"name": "m"}\r\n--a b\r\nContent-Type: text/plain\r\n\r\n'
+        + data
+        + b"\r\n--a b--\r\n"
+    )
+    headers = {"Content-Type": f'{label}; boundary="a b"'}
+    made = wire.ok("POST", f"{UPLOAD}?uploadType=multipart", body, headers=headers)
+    assert (made["name"], made["mimeType"]) == ("m", "text/plain")
+    assert wire.ok("GET", f"files/{made['id']}?alt=media") == data
+
+
+def test_a_multipart_body_in_chunks(wire: DriveWire) -> None:
+    pieces = iter([b"--b\r\n\r\n{}\r\n--b\r\nContent-Transfer-Encoding: base64\r\n\r\n", b"YWJj\r\n", b"--b--"])
+    headers = {"Authorization": f"Bearer {wire.token}", "Content-Type": "multipart/related; boundary=b"}
+    wire.connection.request("POST", f"{UPLOAD}?uploadType=multipart", pieces, headers, encode_chunked=True)
+    made = json.loads(wire.connection.getresponse().read())
+    assert made["name"] == "Untitled"
+    assert wire.ok("GET", f"files/{made['id']}?alt=media") == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("query", "kind", "body"),
+    [
+        ("uploadType=multipart", "multipart/related; boundary=b", b"--b\r\n\r\n{}\r\n--b--"),
+        ("uploadType=multipart", "multipart/related; boundary=b", b"nothing"),
+        ("uploadType=multipart", "multipart/related; boundary=b", b"--b\r\n\r\n{\r\n--b\r\n\r\nx\r\n--b--"),
+        ("uploadType=multipart", "application/json", b"{}"),
+        ("uploadType=other", "text/plain", b"x"),
+        ("", "text/plain", b"x"),
+        ("uploadType=resumable", "application/json", b"[]"),
+    ],
+)
+def test_uploads_that_make_no_sense(wire: DriveWire, query: str, kind: str, body: bytes) -> None:
+    assert wire("POST", f"{UPLOAD}?{query}", body, headers={"Content-Type": kind}).status == 400
+    assert wire.names() == []
+
+
+# --- sharing, comments, shared drives ---
+
+
+def test_a_link_works_until_it_is_taken_back(wire: DriveWire) -> None:
+    file_id = wire.upload("a", b"abc")
+    public = f"/uc?id={file_id}&export=download"
+    assert wire("GET", public, headers={"Authorization": ""}).status == 403
+    made = wire.ok("POST", f"files/{file_id}/permissions", {"type": "anyone", "role": "reader"})
+    assert (made["id"], made["role"], made["allowFileDiscovery"]) == ("anyoneWithLink", "reader", False)
+    assert wire("GET", public, headers={"Authorization": ""}).value == b"abc"
+    assert wire.names("visibility = 'anyoneWithLink'") == ["a"]
+    assert wire.ok("PATCH", f"files/{file_id}/permissions/anyoneWithLink", {"role": "commenter"})["role"] == "commenter"
+    assert wire("DELETE", f"files/{file_id}/permissions/anyoneWithLink").status == 204
+    assert wire("DELETE", f"files/{file_id}/permissions/anyoneWithLink").reason == "notFound"
+    assert wire("GET", public, headers={"Authorization": ""}).status == 403
+    assert wire("GET", "/uc?id=none", headers={"Authorization": ""}).status == 404
+
+
+def test_permissions(wire: DriveWire) -> None:
+    file_id = wire.upload("a")
+    owner = wire.ok("GET", f"files/{file_id}/permissions")["permissions"][0]
+    one = {"type": "user", "emailAddress": "a@b.c"}
+    made = wire.ok("POST", f"files/{file_id}/permissions?fields=*", {**one, "role": "writer"})
+    assert wire.ok("GET", f"files/{file_id}/permissions/{made['id']}?fields=*") == made
+    again = wire.ok("POST", f"files/{file_id}/permissions", {**one, "role": "reader"})
+    assert (again["id"], again["role"]) == (made["id"], "reader")
+    for wrong in ({}, {"role": "king", "type": "anyone"}, {"role": "reader"}, {"role": "reader", "type": "user"},
+                  {"role": "reader", "type": "domain"}, {"role": "owner", "type": "anyone"}):  # fmt: skip
+        assert wire("POST", f"files/{file_id}/permissions", wrong).status in (400, 403), wrong
+    assert wire("DELETE", f"files/{file_id}/permissions/{owner['id']}").status == 403
+    assert wire.ok("GET", f"files/{file_id}?fields=shared,permissionIds")["shared"] is True
+
+
+def test_comments_and_replies(wire: DriveWire) -> None:
+    base = f"files/{wire.upload('a')}/comments"
+    assert wire("GET", base).reason == "required"
+    note = wire.ok("POST", f"{base}?fields=*", {"content": "<hello>"})
+    assert note["htmlContent"] == "&lt;hello&gt;"
+    reply = wire.ok("POST", f"{base}/{note['id']}/replies?fields=*", {"content": "r", "action": "resolve"})
+    assert wire.ok("GET", f"{base}/{note['id']}?fields=*")["resolved"] is True
+    assert wire.ok("PATCH", f"{base}/{note['id']}/replies/{reply['id']}?fields=content", {"content": "s"}) == {
+        "content": "s"
+    }
+    assert wire.ok("GET", f"{base}/{note['id']}/replies?fields=replies/content") == {"replies": [{"content": "s"}]}
+    wire.ok("DELETE", f"{base}/{note['id']}/replies/{reply['id']}")
+    assert wire.ok("PATCH", f"{base}/{note['id']}?fields=content", {"content": "b"}) == {"content": "b"}
+    wire.ok("DELETE", f"{base}/{note['id']}")
+    assert wire.ok("GET", f"{base}?fields=comments/id") == {"comments": []}
+    assert len(wire.ok("GET", f"{base}?fields=*&includeDeleted=true")["comments"]) == 1
+    assert wire("GET", f"{base}/{note['id']}?fields=*").status == 404
+
+
+def test_shared_drives(wire: DriveWire) -> None:
+    drive = wire.ok("POST", "drives?requestId=1", {"name": "team"})
+    assert wire("POST", "drives?requestId=1", {"name": "team"}).status == 409
+    assert wire("POST", "drives", {"name": "team"}).status == 400
+    file_id = wire.upload("a", parent=drive["id"])
+    found = wire.ok("GET", f"files/{file_id}?fields=driveId,parents,owners")
+    assert found == {"driveId": drive["id"], "parents": [drive["id"]]}
+    assert wire.names() == []
+    assert wire.names(corpora="drive", driveId=drive["id"], includeItemsFromAllDrives="true") == ["a"]
+    assert wire.ok("PATCH", f"drives/{drive['id']}", {"name": "other"})["name"] == "other"
+    assert wire.ok("POST", f"drives/{drive['id']}/hide?fields=hidden") == {"hidden": True}
+    assert wire.ok("GET", "drives")["drives"] == [{"kind": "drive#drive", "id": drive["id"], "name": "other"}]
+    assert wire("DELETE", f"drives/{drive['id']}").reason == "teamDriveNotEmpty"
+    wire.ok("DELETE", f"files/{file_id}")
+    assert wire("DELETE", f"drives/{drive['id']}").status == 204
+    assert wire("GET", f"drives/{drive['id']}").status == 404
+
+
+# --- who may ask, what goes wrong ---
+
+
+def test_who_may_not_ask(wire: DriveWire) -> None:
+    wrong = wire("GET", "files", token="wrong")
+    assert (wrong.status, wrong.reason) == (401, "authError")
+    assert wrong.headers["www-authenticate"].endswith('error="invalid_token"')
+    assert wire("GET", "files", headers={"Authorization": ""}).reason == "required"
+    assert wire("GET", f"files?access_token={wire.token}", headers={"Authorization": ""}).status == 200
+    assert wire("POST", f"{UPLOAD}?uploadType=media", b"x" * 100_000, token="wrong").status == 401
+    assert wire("GET", "files", headers={"If-Match": '"x"'}).reason == "conditionNotMet"
+
+
+@pytest.mark.parametrize(("reason", "status"), [("userRateLimitExceeded", 403), ("rateLimitExceeded", 429)])
+def test_too_many(wire: DriveWire, emulator: EmulatorService, reason: str, status: int) -> None:
+    limits = {"throttle.rate_per_s": 1e-6, "throttle.burst": 1, "throttle.reason": reason, "throttle.retry_after_s": 0}
+    emulator.control(set=limits)
+    wire.upload("a")
+    refused = wire("POST", "files", {"name": "b"})
+    assert (refused.status, refused.reason) == (status, reason)
+    assert refused.value["error"]["errors"][0]["domain"] == "usageLimits"
+    assert "retry-after" not in refused.headers
+    emulator.control(set={"throttle.retry_after_s": 3})
+    assert wire("POST", "files", {"name": "b"}).headers["retry-after"] == "3"
+
+
+def test_broken_and_unknown(wire: DriveWire, emulator: EmulatorService) -> None:
+    assert wire("GET", "nothing").status == 404
+    assert wire("PUT", "files").status == 404
+    assert wire("POST", "files", b"{").reason == "parseError"
+    emulator.control(set={"faults.error_rate": 1.0})
+    broken = wire("GET", "files")
+    assert (broken.status, broken.reason) == (500, "backendError")
+    emulator.control(set={"faults.error_rate": 0.0, "faults.corrupt_rate": 1.0})
+    file_id = wire.upload("a", b"\0" * 8)
+    emulator.control(set={"faults.corrupt_rate": 0.0})
+    assert sum(byte.bit_count() for byte in wire.ok("GET", f"files/{file_id}?alt=media")) == 1
+
+
+def test_a_file_that_reads_do_not_see_yet(wire: DriveWire, emulator: EmulatorService) -> None:
+    emulator.control(set={"readiness.delay_s": 3600})
+    file_id = wire.upload("a")
+    assert wire("GET", f"files/{file_id}").status == 404
+    assert wire.names() == []
+    assert wire.ok("GET", "changes?pageToken=1")["changes"] == []
+
+
+# --- tokens ---
+
+
+def form(wire: DriveWire, path: str = "/token", **values: str) -> Any:
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Authorization": ""}
+    return wire("POST", path, urlencode(values).encode(), headers=headers)
+
+
+def test_tokens_end_and_are_renewed(wire: DriveWire, emulator: EmulatorService) -> None:
+    emulator.control(set={"account.token_lifetime_s": 5})
+    app = {"client_id": "app", "client_secret": "secret"}
+    answer = form(wire, grant_type="refresh_token", refresh_token="1//made-up", **app).value
+    assert sorted(answer) == ["access_token", "expires_in", "scope", "token_type"]
+    assert wire("GET", "files", token=answer["access_token"]).status == 200
+    status = 200
+    while status == 200:  # 5 s of the emulator's clock are 0.1 s
+        status = wire("GET", "files", token=answer["access_token"]).status
+    assert status == 401
+    refused = form(wire, grant_type="refresh_token", refresh_token="invalid", **app)
+    assert (refused.status, refused.value["error"]) == (400, "invalid_grant")
+    assert form(wire, grant_type="refresh_token", refresh_token="1//x").value["error"] == "invalid_client"
+    assert form(wire, grant_type="password", **app).value["error"] == "unsupported_grant_type"
+
+
+def test_a_code_and_its_revocation(wire: DriveWire) -> None:
+    page = wire("GET", "/o/oauth2/v2/auth?client_id=app&response_type=code&redirect_uri=http://127.0.0.1:1/&state=s")
+    code = parse_qs(urlsplit(page.headers["location"]).query)["code"][0]
+    given = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "client_id": "app",
+        "redirect_uri": "http://127.0.0.1:1/",
+    }
+    answer = form(wire, **given).value
+    assert sorted(answer) == ["access_token", "expires_in", "refresh_token", "scope", "token_type"]
+    assert form(wire, **given).value["error"] == "invalid_grant"
+    assert form(wire, "/revoke", token=answer["refresh_token"]).status == 200
+    assert wire("GET", "files", token=answer["access_token"]).status == 401
+    assert form(wire, "/revoke", token="nobody's").value["error"] == "invalid_token"
+    assert wire("GET", "/o/oauth2/v2/auth?client_id=app&redirect_uri=http://example.com/").status == 400
+
+
+def test_an_assertion_must_be_one(wire: DriveWire) -> None:
+    grant = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+    assert form(wire, grant_type=grant, assertion="a.b.c").value["error"] == "invalid_grant"
+
+
+def test_a_connection_is_kept(wire: DriveWire) -> None:
+    wire.upload("a")
+    before: http.client.HTTPSConnection = wire.connection
+    local = before.sock.getsockname()
+    wire.ok("POST", "files", {"name": "f", "mimeType": FOLDER})
+    assert before.sock.getsockname() == local

@@ -1,0 +1,505 @@
+"""The OneDrive emulator, asked over TLS; every answer is checked against Graph's metadata."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+
+from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.emulators.onedrive.address import parse
+from pytest_cloudbench.payload.quickxor import QuickXor
+
+from .graph_wire import GraphWire, Told, problems
+
+ROOT = "/v1.0/me/drive/root"
+UNIT = 320 * 1024
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[EmulatorService]:
+    with start("onedrive-ideal") as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(running: EmulatorService) -> Iterator[EmulatorService]:
+    """The emulator with an empty account, and the settings of ``ideal`` again afterwards."""
+    before = running.control(get="profile")["profile"]
+    running.control(reset=True)
+    yield running
+    running.control(set=before)
+
+
+@pytest.fixture
+def wire(emulator: EmulatorService) -> Iterator[GraphWire]:
+    made = GraphWire(emulator.endpoint)
+    yield made
+    made.connection.close()
+
+
+def content(wire: GraphWire, path: str, **headers: str) -> Told:
+    """What a file holds, by the address that the service names."""
+    told = wire("GET", f"{ROOT}:/{path}:/content")
+    assert (told.status, told.value) == (302, b"")
+    return wire("GET", told.headers["location"], token=None, **headers)
+
+
+def names(told: Told) -> list[str]:
+    return [entry["name"] for entry in told.value["value"]]
+
+
+# --- the metadata, addresses, the hash ---
+
+
+def test_the_metadata_refuses_what_it_does_not_know() -> None:
+    assert problems("driveItem", {"id": "1", "size": 3, "file": {"mimeType": "text/plain"}}) == []
+    assert problems("driveItem", {"id": "1", "size": "3"})
+    assert problems("driveItem", {"id": "1", "sized": 3})
+    assert problems("driveItem", {"size": 3})
+    assert problems("error", {"error": {"code": "x"}})
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1.0/me/drive", ("", None, "", "")),
+        ("/v1.0/drives/b!x/root:/a%2Fb/c:/content", ("root", "a/b/c", "content", "")),
+        ("/v1.0/me/drive/items/A!1:/n.txt:/createUploadSession", ("A!1", "n.txt", "createUploadSession", "")),
+        ("/_api/v2.0/drives('b!q')/items('root')/children('T')", ("root", "/T", "", "")),
+        ("/v1.0/me/drive/root/microsoft.graph.delta(token='x')", ("root", None, "delta", "x")),
+        ("/v1.0/me/drive/items/i/versions/1.0/content", ("i", None, "versions/*/content", "1.0")),
+        ("/v1.0/me/drive/root/search(q='it''s')", ("root", None, "search", "it's")),
+        ("/v1.0/me/drive/root:/items('x').txt", ("root", "items('x').txt", "", "")),
+    ],
+)
+def test_addresses(path: str, expected: tuple[str, str | None, str, str]) -> None:
+    found = parse(path)
+    assert found is not None
+    assert found[3:] == expected
+
+
+@pytest.mark.parametrize("path", ["/v1.0/me/driver", "/v2.0/me/drive", "/me/drive"])
+def test_what_is_no_address(path: str) -> None:
+    assert parse(path) is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 159, 160, 161, 5000])
+def test_quickxor_is_the_published_one(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    ring = 0
+    for place, byte in enumerate(data):
+        ring ^= byte << 11 * place % 160
+    ring = (ring ^ ring >> 160) % 2**160 ^ size << 96
+    in_pieces = QuickXor()
+    for start_ in range(0, size, 77):
+        in_pieces.update(data[start_ : start_ + 77])
+    assert in_pieces.digest() == ring.to_bytes(20, "little")
+
+
+def test_quickxor_of_a_known_text() -> None:
+    known = QuickXor()
+    known.update(b"hello world")
+    assert base64.b64encode(known.digest()) == b"aCgDG9jwBhDc4Q1yawMZAAAAAAA="
+
+
+# --- items ---
+
+
+def test_a_file_from_its_begin_to_its_end(wire: GraphWire) -> None:
+    first = wire("PUT", f"{ROOT}:/new folder/ä #1.txt:/content", b"hello world", Content_Type="text/plain")
+    assert first.status == 201
+    item = first.value
+    assert (item["name"], item["size"], item["file"]["mimeType"]) == ("ä #1.txt", 11, "text/plain")
+    assert item["file"]["hashes"]["quickXorHash"] == "aCgDG9jwBhDc4Q1yawMZAAAAAAA="
+    assert item["parentReference"]["path"].endswith("/root:/new%20folder")
+    again = wire("PUT", f"/v1.0/me/drive/items/{item['id']}/content", b"0123456789")
+    assert (again.status, again.value["id"]) == (200, item["id"])
+    assert again.value["eTag"] != item["eTag"]
+    assert content(wire, "new folder/ä #1.txt").value == b"0123456789"
+    part = content(wire, "New Folder/ä #1.TXT", Range="bytes=7-")
+    assert (part.status, part.value, part.headers["content-range"]) == (206, b"789", "bytes 7-9/10")
+    assert content(wire, "new folder/ä #1.txt", Range="bytes=10-").status == 416
+    direct = wire("GET", again.value["@microsoft.graph.downloadUrl"], token=None)
+    assert direct.value == b"0123456789"
+    assert "filename*=UTF-8''%C3%A4%20%231.txt" in direct.headers["content-disposition"]
+    assert wire("DELETE", f"{ROOT}:/new folder/ä #1.txt").status == 204
+    assert wire.item("new folder/ä #1.txt").code == "itemNotFound"
+    assert wire("GET", again.value["@microsoft.graph.downloadUrl"], token=None).status == 401
+
+
+def test_conflicts_and_what_to_do_with_them(wire: GraphWire) -> None:
+    wire.put("a.txt")
+    told = wire("PUT", f"{ROOT}:/a.txt:/content?@microsoft.graph.conflictBehavior=fail", b"2")
+    assert (told.status, told.code) == (409, "nameAlreadyExists")
+    told = wire("PUT", f"{ROOT}:/a.txt:/content?@microsoft.graph.conflictBehavior=rename", b"2")
+    assert (told.status, told.value["name"]) == (201, "a 1.txt")
+    folder = {"name": "A.TXT", "folder": {}}
+    assert wire("POST", f"{ROOT}/children", folder).status == 409
+    renamed = wire("POST", f"{ROOT}/children", {**folder, "@microsoft.graph.conflictBehavior": "rename"})
+    assert renamed.value["name"] == "A 2.TXT"
+    assert wire("PUT", f"{ROOT}:/A 2.txt:/content", b"2").code == "nameAlreadyExists"
+    assert wire("PUT", f"{ROOT}:/a.txt/below:/content", b"2").code == "nameAlreadyExists"
+
+
+@pytest.mark.parametrize("name", ["a:b", "a*b", 'a"b', "x" * 256, " a", ""])
+def test_names_that_no_item_can_have(wire: GraphWire, name: str) -> None:
+    told = wire("POST", f"{ROOT}/children", {"name": name, "folder": {}})
+    assert (told.status, told.code) == (400, "invalidRequest")
+
+
+def test_pages_of_children(wire: GraphWire) -> None:
+    folder = wire.folder("many")["id"]
+    for number in range(7):
+        wire("PUT", f"/v1.0/me/drive/items/{folder}:/{number}.txt:/content", b"x" * number)
+    seen, url = [], f"/v1.0/me/drive/items/{folder}/children?$top=3&$select=name,size"
+    while url:
+        page = wire("GET", url)
+        assert len(page.value["value"]) <= 3
+        assert set(page.value["value"][0]) == {"@odata.etag", "name", "size"}
+        seen += names(page)
+        url = page.value.get("@odata.nextLink", "")
+    assert seen == [f"{number}.txt" for number in range(7)]
+    largest = wire("GET", f"{ROOT}:/many:/children?$orderby=size desc&$top=2")
+    assert names(largest) == ["6.txt", "5.txt"]
+    assert names(wire("GET", largest.value["@odata.nextLink"])) == ["4.txt", "3.txt"]
+    assert wire("GET", f"{ROOT}/children?$top=0").status == 400
+    assert wire("GET", f"{ROOT}/children?$orderby=colour").status == 400
+    assert wire("GET", f"{ROOT}/children?$skiptoken=!").status == 400
+
+
+def test_moving_and_renaming(wire: GraphWire) -> None:
+    item = wire.put("from/a.txt")
+    folder = wire.folder("to")
+    wanted = {"name": "b.txt", "parentReference": {"id": folder["id"]}}
+    moved = wire("PATCH", f"{ROOT}:/from/a.txt", wanted)
+    assert (moved.status, moved.value["id"], moved.value["name"]) == (200, item["id"], "b.txt")
+    times = {"createdDateTime": "2020-01-02T03:04:05Z", "lastModifiedDateTime": "2021-01-02T03:04:05.6Z"}
+    told = wire("PATCH", f"/v1.0/me/drive/items/{item['id']}", {"fileSystemInfo": times})
+    assert told.value["fileSystemInfo"]["lastModifiedDateTime"] == "2021-01-02T03:04:05Z"
+    wire.put("to/c.txt")
+    assert wire("PATCH", f"{ROOT}:/to/c.txt", {"name": "B.txt"}).code == "nameAlreadyExists"
+    assert wire("PATCH", f"{ROOT}:/to/b.txt", {"name": "B.txt"}).value["name"] == "B.txt"
+    inside = {"parentReference": {"id": folder["id"]}}
+    assert wire("PATCH", f"{ROOT}:/to", inside).code == "invalidRequest"
+    by_path = {"parentReference": {"path": "/drive/root:/from"}}
+    assert wire("PATCH", f"{ROOT}:/to/b.txt", by_path).status == 200
+    assert wire.item("from").value["size"] == 5
+    assert wire.item("to").value["size"] == 5
+    assert wire("PATCH", ROOT, {"name": "x"}).status == 400
+
+
+def test_tags_protect_from_lost_updates(wire: GraphWire) -> None:
+    item = wire.put("a.txt")
+    address = f"/v1.0/me/drive/items/{item['id']}"
+    assert wire("GET", address, If_None_Match=item["eTag"]).status == 304
+    wire.put("a.txt", b"other")
+    for method, path, body in (("PATCH", address, {"name": "b"}), ("DELETE", address, None),
+                               ("PUT", f"{address}/content", b"mine")):  # fmt: skip
+        told = wire(method, path, body, If_Match=item["eTag"])
+        assert (told.status, told.code) == (412, "resourceModified")
+    newest = wire("GET", address).value["eTag"]
+    assert wire("DELETE", address, If_Match=newest).status == 204
+
+
+def test_copies_and_their_monitor(wire: GraphWire, emulator: EmulatorService) -> None:
+    wire.put("from/sub/a.txt")
+    accepted = wire("POST", f"{ROOT}:/from:/copy", {"name": "to"}, Prefer="respond-async")
+    assert (accepted.status, accepted.value) == (202, b"")
+    told = wire("GET", accepted.headers["location"], token=None)
+    assert (told.status, told.value["status"], told.value["percentageComplete"]) == (200, "completed", 100.0)
+    assert wire("GET", f"/v1.0/me/drive/items/{told.value['resourceId']}").value["name"] == "to"
+    assert content(wire, "to/sub/a.txt").value == b"hello"
+    again = wire("POST", f"{ROOT}:/from:/copy", {"name": "to"})
+    failed = wire("GET", again.headers["location"], token=None).value
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "nameAlreadyExists")
+    beside = wire("POST", f"{ROOT}:/from:/copy?@microsoft.graph.conflictBehavior=rename", {"name": "to"})
+    assert wire("GET", beside.headers["location"], token=None).value["status"] == "completed"
+    assert wire.item("to 1/sub/a.txt").status == 200
+    emulator.control(set={"jobs.start_s": 3600})
+    later = wire("POST", f"{ROOT}:/from:/copy", {"name": "later"})
+    waits = wire("GET", later.headers["location"], token=None)
+    assert (waits.status, waits.value["status"]) == (202, "inProgress")
+    assert wire.item("later").status == 404
+    assert wire("POST", f"{ROOT}:/no:/copy", {"name": "x"}).status == 404
+    assert wire("GET", "/monitor/none", token=None).status == 404
+
+
+def test_the_recycle_bin(wire: GraphWire) -> None:
+    item = wire.put("folder/a.txt", b"12345")
+    folder = wire.item("folder").value
+    wire("DELETE", f"{ROOT}:/folder")
+    quota = wire("GET", "/v1.0/me/drive").value["quota"]
+    assert (quota["used"], quota["deleted"], quota["state"]) == (0, 5, "normal")
+    assert wire("GET", f"/v1.0/me/drive/items/{item['id']}").status == 404
+    back = wire("POST", f"/v1.0/me/drive/items/{folder['id']}/restore")
+    assert (back.status, back.value["name"]) == (200, "folder")
+    assert content(wire, "folder/a.txt").value == b"12345"
+    assert wire("POST", f"/v1.0/me/drive/items/{folder['id']}/permanentDelete").status == 204
+    assert wire("POST", f"/v1.0/me/drive/items/{folder['id']}/restore").status == 404
+    assert wire("GET", "/v1.0/me/drive").value["quota"]["deleted"] == 0
+    assert wire("DELETE", ROOT).status == 403
+
+
+def test_versions(wire: GraphWire) -> None:
+    wire.put("a.txt", b"one")
+    item = wire.put("a.txt", b"three")
+    address = f"/v1.0/me/drive/items/{item['id']}/versions"
+    assert [(entry["id"], entry["size"]) for entry in wire("GET", address).value["value"]] == [("2.0", 5), ("1.0", 3)]
+    told = wire("GET", f"{address}/1.0/content")
+    assert wire("GET", told.headers["location"], token=None).value == b"one"
+    assert wire("POST", f"{address}/1.0/restoreVersion").status == 204
+    assert content(wire, "a.txt").value == b"one"
+    assert wire("GET", f"{address}/9.0").status == 404
+
+
+# --- upload sessions ---
+
+
+def session(wire: GraphWire, path: str, **item: object) -> str:
+    told = wire("POST", f"{ROOT}:/{path}:/createUploadSession", {"item": item} if item else None)
+    assert told.status == 200, told.value
+    return str(told.value["uploadUrl"])
+
+
+def send(wire: GraphWire, url: str, data: bytes, first: int, total: int) -> Told:
+    return wire("PUT", url, data, token=None, Content_Range=f"bytes {first}-{first + len(data) - 1}/{total}")
+
+
+def test_an_upload_goes_on_after_a_cut(wire: GraphWire, emulator: EmulatorService) -> None:
+    data = random.Random(1).randbytes(2 * UNIT + 10)
+    times = {"lastModifiedDateTime": "2020-01-01T00:00:00Z"}
+    url = session(wire, "big.bin", fileSystemInfo=times, **{"@microsoft.graph.conflictBehavior": "replace"})
+    first = send(wire, url, data[:UNIT], 0, len(data))
+    assert (first.status, first.value["nextExpectedRanges"]) == (202, [f"{UNIT}-"])
+    wire.connection.close()
+    other = GraphWire(emulator.endpoint)
+    asked = other("GET", url, token=None)
+    assert (asked.status, asked.value["nextExpectedRanges"]) == (200, [f"{UNIT}-"])
+    assert send(other, url, data[UNIT : 2 * UNIT], UNIT, len(data)).status == 202
+    done = send(other, url, data[2 * UNIT :], 2 * UNIT, len(data))
+    assert (done.status, done.value["size"]) == (201, len(data))
+    assert done.value["fileSystemInfo"]["lastModifiedDateTime"] == times["lastModifiedDateTime"]
+    assert content(other, "big.bin").value == data
+    assert other("GET", url, token=None).code == "itemNotFound"
+    other.connection.close()
+
+
+def test_fragments_that_do_not_fit(wire: GraphWire) -> None:
+    url, data = session(wire, "a.bin"), b"x" * UNIT
+    total = 3 * UNIT
+    for first, words in ((UNIT, "Uploaded fragment is out of order."),):
+        told = send(wire, url, data, first, total)
+        assert (told.status, told.code, told.value["error"]["message"]) == (416, "invalidRange", words)
+    assert send(wire, url, data, 0, total).status == 202
+    told = send(wire, url, data, 0, total)
+    assert (told.status, told.value["error"]["innerError"]["code"]) == (416, "fragmentOverlap")
+    assert send(wire, url, data, UNIT, total + 1).status == 400
+    assert send(wire, url, data[:-1], UNIT, total).status == 400
+    wrong = wire("PUT", url, data, token=None, Content_Range=f"bytes {UNIT}-{UNIT + 5}/{total}")
+    assert wrong.value["error"]["innerError"]["code"] == "fragmentLengthMismatch"
+    assert wire("PUT", url, data, token=None).status == 400
+    assert wire("POST", url, token=None).value["error"]["innerError"]["code"] == "uploadSessionIncomplete"
+    assert wire("GET", url, token=None).value["nextExpectedRanges"] == [f"{UNIT}-"]
+    assert wire("DELETE", url, token=None).status == 204
+    assert send(wire, url, data, UNIT, total).status == 404
+    assert wire("GET", url[:-1] + "x", token=None).status == 401
+
+
+def test_sessions_onto_what_exists(wire: GraphWire) -> None:
+    item = wire.put("a.txt")
+    fails = {"item": {"@microsoft.graph.conflictBehavior": "fail"}}
+    told = wire("POST", f"{ROOT}:/a.txt:/createUploadSession", fails)
+    assert (told.status, told.code) == (409, "nameAlreadyExists")
+    overwritten = send(wire, session(wire, "a.txt"), b"as rclone does", 0, 14)
+    assert (overwritten.status, overwritten.value["id"]) == (200, item["id"])
+    renamed = send(wire, session(wire, "a.txt", **{"@microsoft.graph.conflictBehavior": "rename"}), b"new", 0, 3)
+    assert (renamed.status, renamed.value["name"]) == (201, "a 1.txt")
+    update = wire("POST", f"/v1.0/me/drive/items/{item['id']}/createUploadSession").value["uploadUrl"]
+    replaced = send(wire, update, b"newer", 0, 5)
+    assert (replaced.status, replaced.value["id"]) == (200, item["id"])
+    deferred = wire("POST", f"{ROOT}:/d.txt:/createUploadSession", {"deferCommit": True}).value["uploadUrl"]
+    assert send(wire, deferred, b"abc", 0, 3).status == 202
+    assert wire.item("d.txt").status == 404
+    assert wire("POST", deferred, token=None).status == 201
+    url = session(wire, "late.txt", **{"@microsoft.graph.conflictBehavior": "fail"})
+    wire.put("late.txt")
+    assert send(wire, url, b"abc", 0, 3).code == "nameAlreadyExists"
+
+
+# --- changes, links, people ---
+
+
+def test_changes(wire: GraphWire) -> None:
+    wire.put("folder/a.txt")
+    wire.put("b.txt")
+    first = wire("GET", f"{ROOT}/delta?$top=2")
+    seen, page = names(first), first
+    while "@odata.nextLink" in page.value:
+        page = wire("GET", page.value["@odata.nextLink"])
+        seen += names(page)
+    assert seen == ["root", "folder", "a.txt", "b.txt"]
+    link = page.value["@odata.deltaLink"].replace("$top=2&", "")
+    assert names(wire("GET", link)) == []
+    wire.put("b.txt", b"changed")
+    wire("PATCH", f"{ROOT}:/b.txt", {"name": "c.txt"})
+    wire("DELETE", f"{ROOT}:/folder")
+    news = wire("GET", link).value["value"]
+    assert {(entry["name"], "deleted" in entry) for entry in news} == {
+        ("c.txt", False), ("folder", True), ("a.txt", True)
+    }  # fmt: skip
+    latest = wire("GET", f"{ROOT}/delta?token=latest")
+    assert latest.value["value"] == []
+    wire.put("d.txt")
+    assert names(wire("GET", latest.value["@odata.deltaLink"])) == ["d.txt"]
+    told = wire("GET", f"{ROOT}/delta?token=other")
+    assert (told.status, told.code) == (410, "resyncRequired")
+    assert told.headers["location"].endswith("/root/delta")
+
+
+def test_links_and_permissions(wire: GraphWire) -> None:
+    item = wire.put("a.txt")
+    address = f"/v1.0/me/drive/items/{item['id']}"
+    made = wire("POST", f"{address}/createLink", {"type": "view", "scope": "anonymous"})
+    again = wire("POST", f"{address}/createLink", {"type": "view", "scope": "anonymous"})
+    assert (made.status, again.status, again.value["id"]) == (201, 200, made.value["id"])
+    url = made.value["link"]["webUrl"]
+    share = "u!" + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+    assert wire("GET", f"/v1.0/shares/{share}/driveItem").value["id"] == item["id"]
+    listed = wire("GET", f"{address}/permissions").value["value"]
+    assert [entry["roles"] for entry in listed] == [["owner"], ["read"]]
+    one = f"{address}/permissions/{made.value['id']}"
+    assert wire("PATCH", one, {"roles": ["write"]}).value["roles"] == ["write"]
+    assert wire("DELETE", one).status == 204
+    assert wire("GET", one).status == 404
+    assert wire("GET", f"/v1.0/shares/{share}/driveItem").status == 404
+    assert wire("DELETE", f"{address}/permissions/{listed[0]['id']}").status == 403
+    invited = wire("POST", f"{address}/invite", {"recipients": [{"email": "a@example.com"}], "roles": ["write"]})
+    assert invited.value["value"][0]["roles"] == ["write"]
+    assert wire("POST", f"{address}/invite", {"recipients": []}).status == 400
+    assert wire("POST", f"{address}/createLink", {"type": "eat"}).status == 400
+
+
+def test_searching(wire: GraphWire) -> None:
+    for path in ("reports/it's 2026.txt", "reports/other.txt", "it's.txt"):
+        wire.put(path)
+    told = wire("GET", f"{ROOT}/search(q='it''s')")
+    assert sorted(names(told)) == ["it's 2026.txt", "it's.txt"]
+    assert names(wire("GET", f"{ROOT}/search(q='nothing')")) == []
+    assert names(wire("GET", "/v1.0/me/drive/search(q='other')")) == ["other.txt"]
+
+
+# --- who may ask, what cannot be asked ---
+
+
+def test_who_may_not_ask(wire: GraphWire, emulator: EmulatorService) -> None:
+    for token, words in ((None, "Access token is empty."), ("wrong", "JWT is not well formed")):
+        told = wire("GET", ROOT, token=token)
+        assert (told.status, told.code) == (401, "InvalidAuthenticationToken")
+        assert words in told.value["error"]["message"]
+        assert told.headers["www-authenticate"].startswith("Bearer")
+    emulator.control(set={"account.token_lifetime_s": 0})
+    form = b"grant_type=refresh_token&refresh_token=r&client_id=c"
+    path = "/common/oauth2/v2.0/token"
+    answer = wire("POST", path, form, Content_Type="application/x-www-form-urlencoded").value
+    told = wire("GET", ROOT, token=answer["access_token"])
+    assert told.value["error"]["message"] == "Lifetime validation failed, the token is expired."
+
+
+def test_tokens_and_device_codes(wire: GraphWire) -> None:
+    def ask(path: str, form: str) -> Told:
+        headers = {"Content_Type": "application/x-www-form-urlencoded"}
+        return wire("POST", f"/common/oauth2/v2.0/{path}", form.encode(), token=None, **headers)
+
+    told = ask("token", "grant_type=refresh_token&refresh_token=r&client_id=c")
+    assert (told.value["token_type"], told.value["expires_in"]) == ("Bearer", 14_400)
+    assert told.value["refresh_token"]
+    assert wire("GET", ROOT, token=told.value["access_token"]).status == 200
+    refused = ask("token", "grant_type=refresh_token&refresh_token=invalid&client_id=c")
+    assert (refused.status, refused.value["error"]) == (400, "invalid_grant")
+    assert refused.value["error_description"].startswith("AADSTS")
+    device = ask("devicecode", "client_id=c&scope=Files.ReadWrite").value
+    grant = f"grant_type=urn:ietf:params:oauth:grant-type:device_code&client_id=c&device_code={device['device_code']}"
+    assert ask("token", grant).value["error"] == "authorization_pending"
+    assert wire("GET", "/devicelogin?otc=WRONG", token=None).status == 400
+    assert wire("GET", f"/devicelogin?otc={device['user_code']}", token=None).status == 200
+    granted = ask("token", grant)
+    assert wire("GET", ROOT, token=granted.value["access_token"]).status == 200
+    assert granted.value["refresh_token"]
+    assert ask("token", grant).value["error"] == "bad_verification_code"
+
+
+def test_what_cannot_be_asked(wire: GraphWire) -> None:
+    for path, expected in (
+        ("/v1.0/me/drive/root/eat", (400, "BadRequest")),
+        ("/v1.0/nothing", (400, "BadRequest")),
+        ("/elsewhere", (404, "ResourceNotFound")),
+        ("/v1.0/drives/0123456789ABCDEF/root", (404, "itemNotFound")),
+        ("/v1.0/drives/wrong/root", (400, "invalidRequest")),
+        ("/v1.0/me/drive/items/none", (404, "itemNotFound")),
+    ):
+        told = wire("GET", path)
+        assert (told.status, told.code) == expected, path
+    assert wire("PUT", f"{ROOT}/children", b"{}").status == 405
+    for text in (b"[]", b"{", b'"a"'):
+        told = wire("POST", f"{ROOT}/children", text)
+        assert (told.status, told.code) == (400, "invalidRequest")
+    assert wire("POST", f"{ROOT}/children", {"name": "x"}).status == 400
+    deep = "/".join(["x" * 100] * 5)
+    assert wire("PUT", f"{ROOT}:/{deep}:/content", b"x").status == 400
+
+
+def test_too_many_and_too_much(wire: GraphWire, emulator: EmulatorService) -> None:
+    emulator.control(set={"quota.bytes": 3})
+    told = wire("PUT", f"{ROOT}:/x:/content", b"1234")
+    assert (told.status, told.code) == (507, "quotaLimitReached")
+    emulator.control(set={"quota.bytes": 0, "throttle.rate_per_s": 1e-6, "throttle.burst": 1,
+                          "throttle.retry_after_s": 7})  # fmt: skip
+    answers = [wire("PUT", f"{ROOT}:/x:/content", b"x") for _ in range(2)]
+    assert [told.status for told in answers] == [201, 429]
+    assert (answers[1].code, answers[1].headers["retry-after"]) == ("activityLimitReached", "7")
+    emulator.control(set={"faults.error_rate": 1.0})
+    assert wire("GET", ROOT).code == "generalException"
+
+
+def test_both_kinds_of_address(wire: GraphWire) -> None:
+    wire.put("a.txt")
+    for start_ in ("/v1.0/me/drive", "/_api/v2.0/me/drive", f"/v1.0/drives/{wire.drive_id}",
+                   f"/_api/v2.0/drives('{wire.drive_id}')", "/v1.0/users/x/drive"):  # fmt: skip
+        assert wire("GET", f"{start_}/root:/a.txt").value["name"] == "a.txt", start_
+
+
+def test_a_written_file_is_seen_when_it_is_ready(wire: GraphWire, emulator: EmulatorService) -> None:
+    emulator.control(set={"readiness.delay_s": 3600})
+    wire("PUT", f"{ROOT}:/a.txt:/content", b"x")
+    assert wire.item("a.txt").status == 404
+    assert names(wire("GET", f"{ROOT}/children")) == []
+    assert names(wire("GET", f"{ROOT}/delta")) == ["root"]
+
+
+def test_business_accounts_have_other_words() -> None:
+    with start("onedrive-ideal") as emulator:
+        emulator.control(set={"account.type": "business"})
+        emulator.control(reset=True)
+        wire = GraphWire(emulator.endpoint)
+        assert wire.drive_id.startswith("b!")
+        item = wire.put("a.txt")
+        assert item["id"].startswith("01")
+        assert item["parentReference"]["driveType"] == "business"
+        assert "sharepoint.com" in item["webUrl"]
+        listed = wire("GET", f"/v1.0/drives/{quote(wire.drive_id)}/root/children")
+        assert names(listed) == ["a.txt"]
+        changes = wire("GET", f"/v1.0/drives/{wire.drive_id}/root/delta")
+        assert changes.value["@microsoft.graph.hasMoreData"] is False
+        wire.connection.close()
+
+
+def test_requests_are_named_in_refusals(wire: GraphWire) -> None:
+    told = wire("GET", "/v1.0/me/drive/items/none", client_request_id="mine")
+    inner = json.loads(json.dumps(told.value))["error"]["innerError"]
+    assert inner["client-request-id"] == "mine"
+    assert set(inner) == {"date", "request-id", "client-request-id"}

@@ -1,0 +1,137 @@
+"""An API that no provider has, for tests of what the server offers skins: notes on shelves.
+
+It has what Dropbox has not: parameters in paths, several methods on one path, a route that the query chooses, bodies
+that are looked at while they arrive, and answers without a body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from pytest_cloudbench.emulators.blob import Blob, BlobWriter
+from pytest_cloudbench.emulators.core import NodeStore, Tokens
+from pytest_cloudbench.emulators.http import fields
+from pytest_cloudbench.emulators.keys import KeyView
+from pytest_cloudbench.emulators.nodes import Folder, StoreError
+from pytest_cloudbench.emulators.profile import Profile
+from pytest_cloudbench.emulators.routing import RouteTable
+from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Match, Route
+from pytest_cloudbench.emulators.throttle import Refusal
+
+__all__ = ["CHOICES", "DEFAULTS", "create"]
+
+CHOICES = {"throttle.reason": ("too_fast", "too_much")}
+DEFAULTS = {"throttle.reason": "too_fast"}
+
+_SHELF = "/v1/shelves/{shelf}"
+_NOTE = "/v1/shelves/{shelf}/notes/{note*}"
+
+
+class _Counting(BlobWriter):
+    """Counts the pieces in which a body came."""
+
+    def __init__(self) -> None:
+        super().__init__(hashlib.md5(usedforsecurity=False))
+        self.pieces = 0
+
+    def feed(self, piece: bytes) -> None:
+        self.pieces += 1
+        super().feed(piece)
+
+    def finish(self) -> tuple[Blob, int]:  # type: ignore[override]  # a sink may give the handler anything
+        return super().finish(), self.pieces
+
+
+def _answer(status: int, **value: object) -> Answer:
+    return Answer(status, [(b"content-type", b"application/json")], json.dumps(value).encode())
+
+
+def _denied(call: Call) -> Answer | None:
+    return None if call.headers.get(b"x-key") == b"toy" else _answer(401, asked=call.method, shelf=call.parameters)
+
+
+class Toy:
+    """The skin."""
+
+    roles = ("api",)
+    host_names = ()
+
+    def __init__(self, profile: Profile, seed: int) -> None:
+        tokens = Tokens(seed)
+        self.credentials = {"key": "toy"}
+        self._store = NodeStore(lambda: tokens.next("", 12), lambda: tokens.next("", 12))
+        self._shelves: dict[str, KeyView] = {}
+        self.configure(profile)
+        self._routes = RouteTable(
+            [
+                ("GET", _SHELF, Route("list", Kind.META, self._list, denied=_denied)),
+                ("DELETE", _SHELF, Route("clear", Kind.WRITE, self._clear, denied=_denied)),
+                ("GET", _NOTE, Route("read", Kind.READ, self._read, denied=_denied)),
+                ("HEAD", _NOTE, Route("look", Kind.META, self._read, denied=_denied)),
+                ("PUT", _NOTE, Route("write", Kind.WRITE, self._write, sink=lambda _: _Counting(), denied=_denied)),
+                ("DELETE", _NOTE, Route("remove", Kind.WRITE, self._remove, denied=_denied)),
+            ]
+        )
+        self._echo = Route("echo", Kind.META, self._said)
+
+    def configure(self, profile: Profile) -> None:
+        self._store.quota_bytes = profile.quota.bytes
+
+    def route(self, method: str, path: str, query: bytes) -> Match | None:
+        if query == b"echo":
+            return Match(self._echo, {})
+        return self._routes.find(method, path)
+
+    def refused(self, call: Call, refusal: Refusal) -> Answer:
+        return _answer(503, slow_down=call.parameters, reason=refusal.reason)
+
+    def broken(self, call: Call) -> Answer:
+        return _answer(500, broken=call.path)
+
+    def unknown(self, method: str, path: str) -> Answer:
+        methods = self._routes.methods(path)
+        return _answer(405, allowed=methods) if methods else _answer(404, nothing=path)
+
+    def _shelf(self, call: Call) -> KeyView:
+        name = call.parameters["shelf"]
+        if name not in self._shelves:
+            folder: Folder = self._store.add_folder(self._store.root, name, call.now_s)
+            self._shelves[name] = KeyView(self._store, folder)
+        return self._shelves[name]
+
+    def _list(self, call: Call) -> Answer:
+        prefix = fields(call.query).get("prefix", "")
+        return _answer(200, notes=[key for key, _ in self._shelf(call).page(call.now_s, prefix=prefix).keys])
+
+    def _clear(self, call: Call) -> Answer:
+        for key, _ in self._shelf(call).page(call.now_s).keys:
+            self._shelf(call).remove(key, call.now_s)
+        return Answer(204, [], b"")
+
+    def _write(self, call: Call) -> Answer:
+        blob, pieces = call.body
+        try:
+            self._shelf(call).put(call.parameters["note"], blob, call.now_s)
+        except StoreError as error:
+            return _answer(507, reason=error.reason)
+        return _answer(201, md5=blob.hash_hex, pieces=pieces)
+
+    def _read(self, call: Call) -> Answer:
+        try:
+            blob = self._shelf(call).get(call.parameters["note"], call.now_s).blob
+        except StoreError as error:
+            return _answer(404, reason=error.reason)
+        return Answer(200, [(b"etag", blob.hash_hex.encode())], blob.data)
+
+    def _remove(self, call: Call) -> Answer:
+        return Answer(204 if self._shelf(call).remove(call.parameters["note"], call.now_s) else 404, [], b"")
+
+    def _said(self, call: Call) -> Answer:
+        said = call.body.decode()
+        return _answer(200, method=call.method, path=call.path, said=said, header=call.headers[b"x-word"].decode())
+
+
+def create(profile: Profile, clock: Clock, seed: int) -> Toy:
+    """An API without a shelf."""
+    return Toy(profile, seed)

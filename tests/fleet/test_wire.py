@@ -1,0 +1,170 @@
+"""Messages over a channel: what goes in comes out, and what does not fit is named."""
+
+from __future__ import annotations
+
+import datetime
+from array import array
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pytest
+from execnet.gateway_base import dumps, loads
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_cloudbench.fleet.offsets import Offset
+from pytest_cloudbench.fleet.wire import Entered, Message
+from pytest_cloudbench.judge.expect import Expectation
+from pytest_cloudbench.load import messages
+from pytest_cloudbench.load.messages import HandedIn, ListingPage, LoadShape, Merged, Start, Subject
+from pytest_cloudbench.load.names import FileNames
+from pytest_cloudbench.model import FleetError, Verb
+
+from .harness import Lab
+
+SUBJECT = Subject("run", "a.py::t", "a.py::t", "t", "t", {"size": 3}, "run", "folder:/x", None, True, {"lib": "1"})
+CLAIM = Expectation("folder:/x", "loss_rate", None, 0.5, "a paper", datetime.date(2014, 6, 30), {"size": 3})
+START = Start(SUBJECT, LoadShape(10, 20, names=FileNames(".jpg")), 1.5, Verb.GET, expect=(CLAIM,), notes=("slow",))
+
+
+def sent(message: Message) -> Any:
+    """Through execnet's own serialisation."""
+    return loads(dumps(message.plain()))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Message):
+    """Every kind of field."""
+
+    number: int
+    maybe: int | None
+    share: float
+    texts: tuple[str | None, ...]
+    pair: tuple[str, int]
+    counts: Mapping[str, int] = field(default_factory=dict)
+    raw: bytes = b""
+
+
+@given(
+    st.builds(
+        Sample,
+        st.integers(-(2**70), 2**70),
+        st.none() | st.integers(-(2**40), 2**40),
+        st.floats(allow_nan=False),
+        st.lists(st.none() | st.text()).map(tuple),
+        st.tuples(st.text(), st.integers(-5, 5)),
+        st.dictionaries(st.text(), st.integers(0, 9)),
+        st.binary(),
+    )
+)
+def test_what_goes_in_comes_out(message: Sample) -> None:
+    assert Sample.from_plain(sent(message)) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        START,
+        HandedIn("run", "", ("moved",), None, "", verified=True, clock_offset_ns=-(10**15)),
+        Merged({"loss_rate": None, "levels": [1, (2, 3)]}, (("met", "gate x"),), (), ("note",)),
+        Offset(-(10**13), 500, 7),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_messages_within_messages(message: Message) -> None:
+    assert type(message).from_plain(sent(message)) == message
+
+
+def test_every_message_has_types_that_are_checked() -> None:
+    kinds = [each for each in vars(messages).values() if isinstance(each, type) and issubclass(each, Message)]
+    kinds = [each for each in kinds if each is not Message]
+    assert len(kinds) > 20
+    for kind in kinds:
+        with pytest.raises(FleetError, match=f"message {kind.__name__}: has a field 'zebra' that is not known here"):
+            kind.from_plain({"zebra": 1})
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"index": None}, "message Entered: the field 'index' is missing"),
+        ({"index": "1"}, "message Entered: index: expected int, found '1'"),
+        ({"index": True}, "message Entered: index: expected int, found True"),
+        ({"stop": 1}, "message Entered: stop: expected str, found 1"),
+        ({"again": 1}, "message Entered: has a field 'again' that is not known here"),
+    ],
+)
+def test_what_does_not_fit_is_named(change: dict[str, Any], told: str) -> None:
+    given = Entered(0, 1, "").plain() | change
+    data = {key: given[key] for key in given if given[key] is not None}
+    with pytest.raises(FleetError) as caught:
+        Entered.from_plain(data)
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        (("subject", "versions"), {"lib": 1}, "message Subject: versions: expected str, found 1"),
+        (("load", "ops"), "many", "message LoadShape: ops: expected int, found 'many'"),
+        (("operation",), "burn", "message Start: operation: expected one of Verb, found 'burn'"),
+        (("notes",), "slow", "message Start: notes: expected a list, found 'slow'"),
+        (("published",), [], "message Start: published: expected a mapping, found []"),
+        (("load",), None, "message LoadShape: expected its fields by name, found None"),
+    ],
+)
+def test_what_does_not_fit_inside_is_named(place: tuple[str, ...], value: Any, told: str) -> None:
+    data = START.plain()
+    inner = data
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    with pytest.raises(FleetError) as caught:
+        Start.from_plain(data)
+    assert str(caught.value) == told
+
+
+def test_a_column_of_another_type_is_found_wherever_it_is() -> None:
+    page = ListingPage("run", ("a",) * 3000, (1,) * 3000, ("00", None, "11") * 1000).plain()
+    assert ListingPage.from_plain(page).digests[1] is None
+    page["sizes_bytes"][2999] = 1.5
+    with pytest.raises(FleetError, match=r"message ListingPage: sizes_bytes: expected int, found 1\.5"):
+        ListingPage.from_plain(page)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (object(), "Merged.info: no channel carries a object; expected plain data"),
+        (-(2**31) - 1, "Merged.info: no channel carries -2147483649, which is below -2"),
+        ([0, -(2**40)], "Merged.info: no channel carries -1099511627776, which is below -2"),
+    ],
+)
+def test_what_no_channel_carries_is_named_before_it_is_sent(value: Any, told: str) -> None:
+    with pytest.raises(FleetError) as caught:
+        Merged({"x": value}, (), (), ()).plain()
+    assert str(caught.value).startswith(told)
+
+
+def test_values_that_look_plain_are_made_plain() -> None:
+    info = {"verb": Verb.GET, "times": array("d", [0.5]), "day": datetime.date(2014, 6, 30), "claim": CLAIM}
+    merged = Merged.from_plain(sent(Merged(info, (), (), ())))
+    claim = {**asdict(CLAIM), "date": "2014-06-30"}
+    assert merged.info == {"verb": "get", "times": [0.5], "day": "2014-06-30", "claim": claim}
+    assert type(merged.info["verb"]) is str
+
+
+def test_an_agent_of_another_version_takes_no_part(lab: Lab) -> None:
+    lab.write("def test_it(experiment): pass")
+    (lab.folder / "conftest.py").write_text(
+        "import os\n"
+        "if 'PYTEST_XDIST_WORKER' in os.environ:\n"
+        "    from pytest_cloudbench.fleet import worker\n"
+        "    worker.__version__ = '0.0.9'\n"
+    )
+    run = lab.run("-n", "1", "--max-worker-restart=0")
+    assert run.status not in (0, 5), run.text
+    assert run.lines_with("gw0 has pytest-cloudbench 0.0.9, and the controller 0.1.0: install the same version"), (
+        run.text
+    )

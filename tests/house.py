@@ -1,0 +1,145 @@
+"""Rules about the package as a whole: one class for a name, no import circle, nobody touches another module's privates.
+
+Pure functions over source text, by module name; ``test_architecture`` runs them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+PACKAGE = "pytest_cloudbench"
+
+
+def repeated_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Public class names that more than one module has, with these modules."""
+    found: dict[str, list[str]] = {}
+    for module, source in sources.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(module)
+    return {name: modules for name, modules in found.items() if len(modules) > 1}
+
+
+def imported_modules(source: str, modules: Mapping[str, str]) -> Iterator[str]:
+    """The modules of the package that one imports when it runs: also inside functions, and by import_module."""
+    tree = ast.parse(source)
+    for_types = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
+        for statement in block.body
+        for node in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
+            names = [str(getattr(node.args[0], "value", ""))]
+        for name in names:
+            if re.match(rf"{PACKAGE}(\.|$)", name):
+                below = name.removeprefix(PACKAGE).removeprefix(".")
+                yield below if below in modules else below.rpartition(".")[0]
+
+
+def circles(sources: Mapping[str, str]) -> list[list[str]]:
+    """Groups of modules that import each other, directly or not; what only the type checker imports does not count."""
+    reached: dict[str, set[str]] = {}
+    direct = {module: set(imported_modules(source, sources)) for module, source in sources.items()}
+    for module in sources:
+        todo, seen = list(direct[module]), set[str]()
+        while todo:
+            target = todo.pop()
+            if target not in seen:
+                seen.add(target)
+                todo += direct.get(target, ())
+        reached[module] = seen
+    groups = {
+        tuple(sorted(other for other in reached[module] if module in reached.get(other, ())))
+        for module in sources
+        if module in reached[module]
+    }
+    return [list(group) for group in sorted(groups) if len(group) > 1]
+
+
+def foreign_privates(source: str) -> list[tuple[int, str]]:
+    """(line, expression) of each private name that belongs to another module.
+
+    A name with an underscore is a module's own where it defines it: a function, a class, an attribute of one of its
+    classes or a name of its own.
+    """
+    tree = ast.parse(source)
+    own = {
+        node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value):
+            own.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
+            own |= set(re.findall(r"\w+", ast.unparse(node.value)))
+    found = []
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and is_private(node.attr)
+            and node.attr not in own
+            and not is_self(node.value)
+        ):
+            found.append((node.lineno, ast.unparse(node)))
+        elif isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(PACKAGE)):
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names if is_private(alias.name)]
+    return found
+
+
+def is_private(name: str) -> bool:
+    """One underscore in front; two on each side belong to Python."""
+    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+def is_self(node: ast.AST) -> bool:
+    """Whether this is the object, or the class, whose method looks at it."""
+    return ast.unparse(node) in {"self", "cls", "super()"}
+
+
+def other_meanings(source: str, words: Collection[str], glossary: str) -> list[tuple[int, str]]:
+    """(line, what is wrong) where one of ``words`` means what the glossary does not say.
+
+    A public class whose last word is one of them stands in the glossary, in backticks; a parameter or attribute that is
+    called so is of such a class.
+    """
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef) and is_new_meaning(node.name, words, glossary):
+            found.append((node.lineno, f"class {node.name}: the glossary does not tell it from others"))
+        name, kind = annotated(node)
+        if name in words and kind and not any(last_word(each) == name for each in re.findall(r"\w+", kind)):
+            found.append((getattr(node, "lineno", 0), f"{name}: {kind}"))
+    return found
+
+
+def is_new_meaning(name: str, words: Collection[str], glossary: str) -> bool:
+    """Whether a public class is called by one of the words, and the glossary does not have it."""
+    return not name.startswith("_") and last_word(name) in words and f"`{name}`" not in glossary
+
+
+def annotated(node: ast.AST) -> tuple[str, str]:
+    """The name of a parameter or attribute, and its annotation."""
+    if isinstance(node, ast.arg) and node.annotation:
+        return node.arg, ast.unparse(node.annotation)
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, (ast.Name, ast.Attribute)):
+        return ast.unparse(node.target).rpartition(".")[2], ast.unparse(node.annotation)
+    return "", ""
+
+
+def last_word(name: str) -> str:
+    """Of a name in camel case, in lower case."""
+    words: list[str] = re.findall(r"[A-Z][a-z0-9]*", name) or [name]
+    return words[-1].lower()

@@ -1,0 +1,1 @@
+"""What is concluded from numbers, checked against values that are known."""

@@ -1,0 +1,99 @@
+"""docs/adding-a-metric.md, followed word for word in a copy of the project."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.adding import run_in
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "adding-a-metric.md").read_text("utf-8")
+REGISTRY = "src/pytest_cloudbench/judge/metrics.py"
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def anchor_of(section: str) -> str:
+    """The line above which a section says that its block goes."""
+    anchors: list[str] = re.findall(r"^Above the line `(.+?)`", PAGE.partition(f"\n## {section}\n")[2], re.MULTILINE)
+    return anchors[0]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with what the page adds."""
+    copy = tmp_path_factory.mktemp("copy")
+    for name in ("src", "tools", "tests/judge"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "tests" / "__init__.py").touch()
+    function, row, test, experiment = blocks("python")
+    text = (copy / REGISTRY).read_text("utf-8")
+    for section, added in (("How it is computed", f"{function}\n\n"), ("The row", row)):
+        anchor = anchor_of(section)
+        assert text.count(f"\n{anchor}\n") == 1, f"{REGISTRY} has no such line, or several: {anchor}"
+        text = text.replace(f"\n{anchor}\n", f"\n{added}{anchor}\n")
+    (copy / REGISTRY).write_text(text, "utf-8")
+    with (copy / "tests/judge/test_metrics.py").open("a", encoding="utf-8") as file:
+        file.write(f"\n\n{test}")
+    (copy / "test_mean.py").write_text(experiment)
+    (copy / "mean.toml").write_text(blocks("toml")[0])
+    (copy / "pytest.ini").write_text("[pytest]\n")
+    return copy
+
+
+def run(copy: Path, *words: str) -> str:
+    """What a command prints in the copy. It must succeed."""
+    done = run_in(copy, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def command(start: str) -> list[str]:
+    """The words after ``$ START`` of the page's only such command."""
+    (found,) = [line for block in blocks("console") for line in block.splitlines() if line.startswith(f"$ {start}")]
+    return found.removeprefix(f"$ {start}").split()
+
+
+def test_what_the_page_adds_passes_its_own_test_and_ruff(copy: Path) -> None:
+    where = run(copy, "-c", "import pytest_cloudbench; print(pytest_cloudbench.__file__)")
+    assert Path(where.strip()).is_relative_to(copy)
+    assert "1 passed" in run(
+        copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/judge/test_metrics.py", "-k", "the_mean_is_of"
+    )
+    run(copy, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), REGISTRY)
+
+
+def test_bench_files_know_the_metric(copy: Path) -> None:
+    schema = copy / "src/pytest_cloudbench/configs/bench.schema.json"
+    assert "response_mean" not in schema.read_text("utf-8")
+    run(copy, *command("python"))
+    assert "response_mean" in schema.read_text("utf-8")
+
+
+def test_the_metric_is_in_table_entry_expectation_gate_and_junit(copy: Path) -> None:
+    out = run(copy, "-m", "pytest", "-p", "no:cacheprovider", *command("pytest"), "--benchmark-json=out.json")
+    assert "p50 ms  p99 ms  mean ms  late p99" in re.sub(" {2,}", "  ", out)
+    (entry,) = json.loads((copy / "out.json").read_text("utf-8"))["benchmarks"]
+    mean_s = entry["extra_info"]["response_mean"]
+    assert 0 < mean_s <= entry["extra_info"]["response_max"]
+    gate = f"gate response_mean:60: {mean_s:.6g} s is within the bound <= 60"
+    assert gate in out
+    claim = f"response_mean <= 30 (a bound that holds everywhere, 2026-11-22): met, measured {mean_s:.6g}"
+    assert entry["extra_info"]["expectations"] == [claim, gate]
+    told = {each.get("name"): each.get("value") for each in ElementTree.parse(copy / "junit.xml").iter("property")}
+    assert told["cloudbench.response_mean"] == str(mean_s)
+    assert told["cloudbench.verdict"] == "met"
+
+
+def test_a_gate_on_the_metric_can_break(copy: Path) -> None:
+    words = [word.replace("response_mean:60", "response_mean:0") for word in command("pytest")]
+    with pytest.raises(AssertionError, match=r"gate response_mean:0: \S+ s breaks the bound <= 0"):
+        run(copy, "-m", "pytest", "-p", "no:cacheprovider", *words)

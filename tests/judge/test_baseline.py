@@ -1,0 +1,112 @@
+"""Which stored entry a relative gate compares with."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_cloudbench.judge.baseline import Compared, Stored, choose
+
+NOW: dict[str, Any] = {
+    "schema": 2, "outcome": "unfinished", "doubts": [], "missing_agents": {}, "agents": 4, "machine": "Linux, 2 x CPU",
+    "provider": "emulated:dropbox", "profile_digest": "abc", "time_scale": 1.0, "operation": "put", "sensors": 50,
+    "threads": None, "planned_ops": 500, "payload": "RandomPayload", "size_bytes": 5120, "arrival": "FixedInterval(1)",
+    "loop": "open", "seed": "one", "response_p99": 0.5,
+}  # fmt: skip
+
+
+def stored(value: object = 1.0, run: str = "0001_a.json", **changes: object) -> Stored:
+    """A good entry, but for what is changed."""
+    return Stored(run, {**NOW, "outcome": "passed", "seed": "another", "response_p99": value, **changes})
+
+
+def test_the_latest_that_fits_is_chosen() -> None:
+    assert choose([stored(1), stored(2), stored(3)], NOW, "response_p99") == Compared(3.0)
+    worse = [stored(9, outcome="failed"), stored(9, doubts=["engine saturated"]), stored(9, agents=50)]
+    assert choose([stored(1), stored(2), *worse], NOW, "response_p99") == Compared(2.0)
+    assert choose([], NOW, "response_p99") == Compared(None, "no baseline yet")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"outcome": "failed"}, "did not pass"),
+        ({"outcome": "skipped"}, "did not pass"),
+        ({"outcome": "rerun"}, "did not pass"),
+        ({"outcome": None}, "did not pass"),
+        ({"outcome": "interrupted"}, "ended in an interruption"),
+        ({"outcome": "unfinished"}, "ended in an interruption"),
+        ({"doubts": ["--max-ops 10 is used up"]}, "had doubts"),
+        ({"doubts": None}, "had doubts"),
+        ({"missing_agents": {"gw1": "was lost"}}, "had doubts"),
+        ({"agents": 50}, "differed in agents (50, here 4)"),
+        ({"machine": "Darwin, 8 x CPU"}, "differed in machine (Darwin, 8 x CPU, here Linux, 2 x CPU)"),
+        ({"profile_digest": "def"}, "differed in profile_digest (def, here abc)"),
+        ({"time_scale": 10.0}, "differed in time_scale (10.0, here 1.0)"),
+        ({"size_bytes": 1, "planned_ops": 5}, "differed in planned_ops (5, here 500), size_bytes (1, here 5120)"),
+        ({"arrival": "x" * 99}, f"differed in arrival ({'x' * 57}..., here FixedInterval(1))"),
+        ({"schema": 1}, "came from another version"),
+    ],
+)
+def test_what_does_not_fit_and_why(changes: dict[str, Any], reason: str) -> None:
+    one = stored(**changes)
+    assert choose([one], NOW, "response_p99") == Compared(None, f"no baseline: the stored run {reason}")
+    assert choose([one] * 3, NOW, "response_p99") == Compared(None, f"no baseline: the 3 stored runs {reason}")
+    named = choose([one], NOW, "response_p99", named="0001")
+    if reason.startswith(("differed", "came")):
+        assert named == Compared(1.0, f"0001_a.json {reason}"), "who names a run gets it, and is told"
+    else:
+        assert named == Compared(None, f"0001_a.json {reason}", fails=True)
+
+
+@pytest.mark.parametrize("value", [nan, inf, "1.0", None, True, [1], 10**400])
+def test_what_holds_no_number(value: object) -> None:
+    reason = "held no number for response_p99"
+    assert choose([stored(value)], NOW, "response_p99") == Compared(None, f"no baseline: the stored run {reason}")
+    assert choose([stored(value)], NOW, "response_p99", "1") == Compared(None, f"0001_a.json {reason}", fails=True)
+    assert choose([stored(2), stored(value)], NOW, "response_p99") == Compared(2.0)
+
+
+def test_several_reasons_are_counted() -> None:
+    entries = [stored(agents=50), stored(agents=50), stored(outcome="failed"), Stored("x", {"mean": 1})]
+    assert choose(entries, NOW, "response_p99").remark == (
+        "no baseline: of 4 stored runs 1 held no number for response_p99, 1 did not pass, "
+        "2 differed in agents (50, here 4)"
+    )
+
+
+def test_a_named_run_without_the_test_is_an_error() -> None:
+    assert choose([], NOW, "response_p99", named="0001") == Compared(
+        None, "the run 0001 has no entry for this test", fails=True
+    )
+
+
+plain = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3)),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=2), inner, max_size=2)),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from([*NOW, "other"]), plain), max_size=3), st.sampled_from(["", "0001"]))
+def test_whatever_was_stored_is_judged(infos: list[dict[str, Any]], named: str) -> None:
+    found = choose([Stored("0001_a.json", info) for info in infos], NOW, "response_p99", named)
+    assert found.value is not None or found.remark
+    assert "\n" not in found.remark
+
+
+def test_a_run_that_had_zero_is_no_baseline_where_higher_is_better() -> None:
+    reason = "held 0 for response_p99, and nothing is a share below that"
+    assert choose([stored(0.0)], NOW, "response_p99") == Compared(0.0)
+    assert choose([stored(0.0)], NOW, "response_p99", higher=True) == Compared(
+        None, f"no baseline: the stored run {reason}"
+    )
+    assert choose([stored(2), stored(0.0)], NOW, "response_p99", higher=True) == Compared(2.0)
+    assert choose([stored(0.0)], NOW, "response_p99", "1", higher=True) == Compared(
+        None, f"0001_a.json {reason}", fails=True
+    )

@@ -1,0 +1,49 @@
+"""The registry of metrics: its rows, and the numbers of a run that they are computed from."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from pytest_cloudbench.judge.metrics import CONCLUSIONS, METRICS, Run, summarize
+from pytest_cloudbench.model import ErrorKind, Outcome, Verb
+from pytest_cloudbench.records import OpTable
+
+from .test_stats import NS, op, table_of
+
+
+def test_a_conclusion_is_what_no_record_gives() -> None:
+    assert {name for name, metric in METRICS.items() if metric.of is None} == CONCLUSIONS.keys()
+    assert not [name for name, metric in CONCLUSIONS.items() if metric.column or metric.about]
+
+
+def test_no_two_columns_have_one_title() -> None:
+    titles = Counter(metric.column for metric in METRICS.values() if metric.column)
+    assert titles.keys() >= {"loss rate", "p50 ms", "p99 ms", "late p99"}
+    assert not [title for title, count in titles.items() if count > 1]
+
+
+def test_what_is_about_uploads_is_so_everywhere() -> None:
+    """Runs of other operations have no such number; bench files cannot expect it of them."""
+    about = {name: metric.about for name, metric in METRICS.items() if metric.about}
+    assert about.pop("throughput") == (Verb.PUT, Verb.GET)
+    assert {name for name, verbs in about.items() if verbs == (Verb.PUT,)} == {"loss_rate", "silent_loss_rate"}
+    assert {name.rpartition("_")[0] for name, verbs in about.items() if verbs == (Verb.GET,)} == {"first_byte"}
+
+
+def test_a_run_by_hand() -> None:
+    refused = op(seq=2, end_ns=19 * NS, outcome=Outcome.THROTTLED, kind=ErrorKind.THROTTLED)
+    run = Run(table_of(op(seq=0), op(seq=1, start_ns=12 * NS), refused), None)
+    assert run.elapsed_s == 9.0
+    assert run.good_bytes == 10
+    assert run.per_s(run.good_bytes) == pytest.approx(10 / 9)
+    assert run.share(Outcome.THROTTLED) == pytest.approx(1 / 3)
+    assert run.kinds == {ErrorKind.THROTTLED: 1}
+    assert run.sorted_ns("response") == [4 * NS, 4 * NS]
+    assert run.sorted_ns("service") == [2 * NS, 3 * NS]
+    assert run.sorted_ns("refused") == [9 * NS]
+    assert run.sorted_ns("lateness") == [NS, NS, 2 * NS]
+    assert run.sorted_ns("first_byte") == [0, NS]
+    assert Run(OpTable(), None).per_s(1.0) is None
+    assert summarize(OpTable(), None).metrics["elapsed"] is None

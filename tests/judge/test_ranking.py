@@ -1,0 +1,125 @@
+"""Who is best, only if the difference is more than noise: set differences are found, and equals are not told apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from statistics import fmean, median
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, grouped, rank, spread_of
+from pytest_cloudbench.model import Op, Outcome, Verb
+from pytest_cloudbench.records import OpTable
+
+
+def operations(
+    seed: int, middle_s: float, count: int = 200, drift: float = 0.3, ok_share: float = 1.0
+) -> tuple[OpTable, list[float]]:
+    """Operations of one run, which depend on those before: a slow walk, and a spread of their own."""
+    random, walk, ops, times_s = Random(seed), 0.0, [], []
+    for number in range(count):
+        walk = 0.9 * walk + random.gauss(0.0, drift * 0.4)
+        taken_s = middle_s * 2.0 ** (walk + random.gauss(0.0, 0.2))
+        is_ok = random.random() < ok_share
+        begin_ns = number * 10_000_000
+        ops.append(
+            Op(Verb.PUT, number, 0, 0, begin_ns, begin_ns, 0, begin_ns + round(taken_s * 1e9), 1000,
+               Outcome.OK if is_ok else Outcome.THROTTLED)
+        )  # fmt: skip
+        times_s += [taken_s] if is_ok else []
+    return OpTable.of(ops), times_s
+
+
+def candidate(seed: int, middle_s: float, metric: str = "response_p50") -> Candidate:
+    table, times_s = operations(seed, middle_s)
+    return Candidate(median(times_s), spread_of(table, times_s)[metric])
+
+
+def test_a_set_difference_is_found() -> None:
+    found = rank("response_p50", {"slow": candidate(1, 0.2), "fast": candidate(2, 0.1), "slower": candidate(3, 0.3)})
+    assert (found.verdict, found.leaders) == ("best", ("fast",))
+
+
+def test_equals_are_not_told_apart_however_often_they_are_asked() -> None:
+    """Not even those that a test of significance would: operations of one run depend on each other."""
+    found = [
+        rank("response_p50", {"one": candidate(seed, 0.1), "other": candidate(seed + 1000, 0.1)}).verdict
+        for seed in range(200)
+    ]
+    assert found.count("best") <= 2
+
+
+def test_leaders_that_cannot_be_told_apart_are_named_together() -> None:
+    found = rank("response_p50", {"a": candidate(1, 0.1), "far": candidate(2, 0.4), "b": candidate(3, 0.1)})
+    assert found.verdict == "among the best"
+    assert set(found.leaders) == {"a", "b"}
+
+
+def test_more_is_better_where_the_metric_says_so() -> None:
+    many = {
+        name: Candidate(rate, [rate * (1 + step / 50) for step in range(10)]) for name, rate in (("a", 5), ("b", 9))
+    }
+    assert rank("throughput", many).leaders == ("b",)
+
+
+def test_refusals_are_found_and_a_percentage_point_is_not() -> None:
+    def refusing(seed: int, share: float) -> Candidate:
+        table, times_s = operations(seed, 0.1, count=500, ok_share=1 - share)
+        return Candidate(1 - len(times_s) / 500, spread_of(table, times_s)["loss_rate"])
+
+    assert rank("loss_rate", {"all": refusing(1, 0.0), "some": refusing(2, 0.2)}).leaders == ("all",)
+    assert rank("loss_rate", {"all": refusing(1, 0.0), "few": refusing(2, 0.004)}).verdict == "not distinguishable"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"samples": [0.1] * 4}, "too few repeats"), ({"value": None}, "only one value is known"),
+        ({"out": "all others have doubts"}, "all others have doubts"),
+    ],
+)  # fmt: skip
+def test_nobody_is_best_where_one_cannot_be_judged(changes: dict[str, Any], why: str) -> None:
+    fast, slow = candidate(1, 0.1), candidate(2, 0.4)
+    found = rank("response_p50", {"fast": fast, "slow": replace(slow, **changes)})
+    assert (found.verdict, found.leaders, found.why) == ("not judged", (), why)
+
+
+def test_a_difference_has_to_be_large_too() -> None:
+    """A quarter for one run each, a tenth for several runs, twice on a busy machine, more than the generator's own."""
+    steady = {"a": Candidate(1.0, [1.0] * 10), "b": Candidate(1.2, [1.2] * 10)}
+    assert rank("response_p50", steady).verdict == "not distinguishable"
+    assert rank("response_p50", {name: replace(each, is_of_runs=True) for name, each in steady.items()}).leaders == (
+        "a",
+    )
+    far = {"a": Candidate(1.0, [1.0] * 10, is_busy=True), "b": Candidate(1.9, [1.9] * 10)}
+    assert rank("response_p50", far).verdict == "not distinguishable"
+    assert rank("response_p50", {**far, "a": Candidate(1.0, [1.0] * 10)}).leaders == ("a",)
+    assert rank("response_p50", {**far, "a": Candidate(1.0, [1.0] * 10, margin=1.0)}).verdict == "not distinguishable"
+    assert rank(
+        "response_p50", {"a": Candidate(0.0002, [0.0002] * 10), "b": Candidate(0.0009, [0.0009] * 10)}
+    ).verdict == ("not distinguishable"), "less than a millisecond is the machine's"
+
+
+def test_more_providers_need_more_evidence() -> None:
+    five = {str(number): Candidate(1.0 + number, [1.0 + number] * 5) for number in range(6)}
+    assert rank("response_p50", dict(list(five.items())[:2])).verdict == "best"
+    assert rank("response_p50", five).verdict == "not distinguishable"
+
+
+def test_what_has_no_better_direction_is_not_judged() -> None:
+    assert rank("polling", {"a": Candidate(1.0), "b": Candidate(2.0)}).verdict == "not judged"
+
+
+def test_groups_are_consecutive_and_few() -> None:
+    assert grouped(range(FEWEST_OPS - 1), fmean) == []
+    assert grouped(range(FEWEST_OPS), fmean) == [2.0, 7.0, 12.0, 17.0, 22.0]
+    assert len(grouped(range(100_000), fmean)) == 10
+
+
+def test_a_rate_is_that_of_its_group() -> None:
+    ops = [
+        Op(Verb.PUT, number, 0, 0, 0, 0, 0, (number + 1) * 100_000_000, 1000, Outcome.OK) for number in range(50)
+    ]  # fmt: skip
+    assert spread_of(OpTable.of(ops), [])["throughput"] == pytest.approx([10_000.0] * 10)

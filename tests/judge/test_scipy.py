@@ -1,0 +1,314 @@
+"""Every function of ``judge/significance``, the percentile and Wilson's interval against SciPy, which only tests need.
+
+SciPy is imported in functions: it takes more than a second, and xdist's workers would pay for it at collection.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from math import inf, nextafter, sqrt
+from statistics import median
+from types import FunctionType
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from pytest_cloudbench.judge import significance
+from pytest_cloudbench.judge.shapes import availability
+from pytest_cloudbench.judge.significance import (
+    Z90,
+    Z95,
+    best_line,
+    chi2_sf,
+    f_sf,
+    jonckheere,
+    kruskal_wallis,
+    normal_sf,
+    relative_errors,
+    theil_sen,
+    trimmed_mean,
+    weighted_line,
+)
+from pytest_cloudbench.judge.stats import percentile
+
+MANY = settings(deadline=None, max_examples=300)
+TINY = 1e-290  # below, doubles lose digits
+
+FREE = st.one_of(st.integers(1, 30), st.sampled_from([100, 101, 1000, 10_000, 1_000_000]))
+MEASURED = st.floats(1e-6, 1e6)
+TIED = st.sampled_from([0.5, 1.0, 1.0 + 2**-52, 2.0, 3.0, 1e-300, 1e300])  # many are equal, some nearly, some extreme
+VALUES = st.one_of(st.lists(MEASURED, min_size=1, max_size=40), st.lists(TIED, min_size=1, max_size=40))
+GROUPS = st.one_of(
+    [st.lists(st.lists(values, min_size=1, max_size=12), min_size=2, max_size=8) for values in (MEASURED, TIED)]
+)
+
+
+def is_near(ours: float, theirs: float, rel: float = 1e-9) -> None:
+    assert ours == pytest.approx(theirs, rel=rel, abs=TINY)
+
+
+def test_each_public_function_has_its_comparison() -> None:
+    """A test of a new function's name, which calls it and SciPy."""
+    public = [getattr(significance, name) for name in significance.__all__]
+    names = {each.__name__ for each in public if isinstance(each, FunctionType)}
+    assert names >= {"chi2_sf", "theil_sen"}
+    for name in [*sorted(names), "percentile", "availability"]:
+        test = getattr(sys.modules[__name__], f"test_{name}_agrees_with_scipy", None)
+        assert test is not None, f"{name}: no comparison with SciPy"
+        tree = ast.parse(inspect.getsource(test))
+        called = {each.func.id for each in ast.walk(tree) if isinstance(each, ast.Call) and hasattr(each.func, "id")}
+        assert name in called
+        assert any(isinstance(each, ast.ImportFrom) and "scipy" in str(each.module) for each in ast.walk(tree)), name
+
+
+def test_quantiles_of_the_normal_distribution_agree_with_scipy() -> None:
+    from scipy import stats
+
+    assert pytest.approx(stats.norm.isf(0.025), rel=1e-15) == Z95
+    assert pytest.approx(stats.norm.isf(0.05), rel=1e-15) == Z90
+
+
+@MANY
+@given(z=st.floats(allow_nan=False))
+@example(z=-inf)
+@example(z=37.0)
+def test_normal_sf_agrees_with_scipy(z: float) -> None:
+    from scipy import stats
+
+    is_near(normal_sf(z), stats.norm.sf(z))
+
+
+@MANY
+@given(statistic=st.one_of(st.floats(0, 50), st.floats(0), st.floats(0.5, 1.5)), freedom=FREE, is_share=st.booleans())
+@example(statistic=inf, freedom=1, is_share=False)
+@example(statistic=5e-324, freedom=3, is_share=False)
+@example(statistic=1.0, freedom=1_000_000, is_share=True)
+def test_chi2_sf_agrees_with_scipy(statistic: float, freedom: int, is_share: bool) -> None:
+    """Of many degrees of freedom the digits of lgamma's difference are lost, whose size is that of the logarithm."""
+    from scipy import stats
+
+    statistic *= freedom if is_share else 1  # near the mean, where both ways to compute it meet
+    is_near(chi2_sf(statistic, freedom), stats.chi2.sf(statistic, freedom), rel=1e-11 + 1e-14 * freedom)
+
+
+@MANY
+@given(statistic=st.one_of(st.floats(0, 50), st.floats(0), st.floats(1e-14, 1e-8)), freedom=FREE, rest=FREE)
+@example(statistic=inf, freedom=1, rest=5)
+@example(statistic=5e-11, freedom=1, rest=1_000_000)
+@example(statistic=1.0, freedom=1_000_000, rest=1_000_000)
+@example(statistic=1.7747596174140102e-20, freedom=1, rest=1)
+def test_f_sf_agrees_with_scipy(statistic: float, freedom: int, rest: int) -> None:
+    """The same of many degrees of freedom. SciPy's own F is off by 3e-11 at 1e-14, its incomplete beta is not."""
+    from scipy import special, stats
+
+    odds = freedom * statistic / rest
+    small = special.betaincc(freedom / 2, rest / 2, odds / (1 + odds)) if odds < 1 else None
+    if odds < 1e-15:  # where its complement is 1, whatever is missing
+        small = 1 - special.betainc(freedom / 2, rest / 2, odds)
+    expected = stats.f.sf(statistic, freedom, rest) if small is None else small
+    is_near(f_sf(statistic, freedom, rest), expected, rel=1e-11 + 1e-13 * (freedom + rest))
+
+
+@MANY
+@given(groups=GROUPS)
+def test_kruskal_wallis_agrees_with_scipy(groups: list[list[float]]) -> None:
+    from scipy import stats
+
+    ours = kruskal_wallis(groups)
+    if len({value for group in groups for value in group}) == 1:  # SciPy: no number
+        assert (ours.statistic, ours.p_value) == (0.0, 1.0)
+        return
+    statistic, p_value = stats.kruskal(*groups)
+    assert ours.statistic == pytest.approx(max(0.0, statistic), rel=1e-9, abs=1e-9)
+    assert ours.p_value == pytest.approx(p_value, rel=1e-7)
+
+
+@MANY
+@given(groups=GROUPS)
+def test_jonckheere_agrees_with_scipy(groups: list[list[float]]) -> None:
+    """Kendall's score of values and numbers of groups; of two groups, Mann and Whitney's U."""
+    from scipy import stats
+
+    ours = jonckheere(groups)
+    if len({value for group in groups for value in group}) == 1:
+        assert (ours.statistic, ours.p_value) == (0.0, 0.5)
+        return
+    numbers = [number for number, group in enumerate(groups) for _ in group]
+    values = [value for group in groups for value in group]
+    if len(values) > 2:  # SciPy divides by n - 2
+        theirs = stats.kendalltau(numbers, values, method="asymptotic", alternative="greater")
+        is_near(ours.p_value, theirs.pvalue)
+    u = stats.mannwhitneyu(*groups[:2], alternative="less", use_continuity=False, method="asymptotic")
+    if len({value for group in groups[:2] for value in group}) > 1:
+        is_near(jonckheere(groups[:2]).p_value, u.pvalue)
+
+
+POINTS = st.one_of(
+    st.lists(st.tuples(st.integers(0, 10**6).map(float), MEASURED), min_size=3, max_size=30),
+    st.lists(st.tuples(st.integers(0, 8).map(float), st.integers(0, 5).map(float)), min_size=3, max_size=30),
+)
+
+
+@MANY
+@given(seasons=st.lists(POINTS, min_size=1, max_size=4))
+@example(seasons=[[(0.0, 1.0), (0.0, 2.0), (0.0, 3.0), (1.0, 2.0)]])  # what happens at one time is no trend
+def test_theil_sen_agrees_with_scipy(seasons: list[list[tuple[float, float]]]) -> None:
+    """Score and variance of each season from Kendall's tau, then Mann-Kendall's correction for continuity."""
+    from scipy import stats
+
+    score = variance = 0.0
+    for each in seasons:
+        at, values = zip(*each, strict=True)
+        assume(len(set(at)) > 1 and len(set(values)) > 1)
+        tau = stats.kendalltau(at, values, method="asymptotic", variant="b")
+        pairs = len(each) * (len(each) - 1) / 2
+        untied = [pairs - sum(n * (n - 1) / 2 for n in map(column.count, set(column))) for column in (at, values)]
+        found = tau.statistic * sqrt(untied[0] * untied[1])
+        assume(abs(found) > 0.5)  # or the variance cannot be told from tau and p
+        score += found
+        variance += (found / stats.norm.isf(tau.pvalue / 2)) ** 2
+    expected = (abs(score) - 1) / sqrt(variance) if abs(score) > 0.5 else 0.0
+    ours = theil_sen(seasons, is_seasonal=len(seasons) > 1)
+    assert abs(ours.evidence.statistic) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert ours.evidence.statistic * score >= -1e-9
+    is_near(ours.evidence.p_value, 2 * stats.norm.sf(abs(ours.evidence.statistic)))
+    one, (at, values) = theil_sen(seasons[:1], is_seasonal=False), zip(*seasons[0], strict=True)
+    if len(set(at)) == len(at) or len(set(values)) == len(values):  # or SciPy drops terms of the variance
+        slope, _, low, high = stats.theilslopes(values, at, alpha=0.95)
+        assert (one.slope, one.low, one.high) == pytest.approx((slope, low, high))
+
+
+@MANY
+@given(
+    points=st.lists(
+        st.tuples(st.integers(-1000, 10**6), MEASURED, st.floats(1e-3, 1e3)),
+        min_size=2, max_size=20, unique_by=lambda point: point[0],
+    )
+)  # fmt: skip
+def test_weighted_line_agrees_with_scipy(points: list[tuple[int, float, float]]) -> None:
+    from scipy import linalg
+
+    xs, ys, weights = zip(*points, strict=True)
+    fit = weighted_line(xs, ys, weights)
+    largest = max(map(abs, xs))  # scaled, for SciPy's matrix knows no centre
+    design = [[sqrt(weight), sqrt(weight) * x / largest] for x, weight in zip(xs, weights, strict=True)]
+    (level, slope), *_ = linalg.lstsq(design, [sqrt(weight) * y for y, weight in zip(ys, weights, strict=True)])
+    size = max(ys) * max(weights) / min(weights)
+    assert fit.level == pytest.approx(level, rel=1e-6, abs=1e-9 * size)
+    assert fit.slope * largest == pytest.approx(slope, rel=1e-6, abs=1e-9 * size)
+    inverse = linalg.pinv(design) @ linalg.pinv(design).T
+    found = (fit.level_variance, fit.slope_variance * largest**2, fit.covariance * largest)
+    assert found == pytest.approx((inverse[0, 0], inverse[1, 1], inverse[0, 1]), rel=1e-4, abs=1e-9)
+    misfit = sum(w * (y - fit.level - fit.slope * x) ** 2 for x, y, w in points)
+    assert fit.misfit == pytest.approx(misfit)
+
+
+def _bends(levels: Sequence[int]) -> list[float]:
+    """Where ``best_line`` looks for a bend, as its comment says: not before the second level."""
+    steps = max(3, 80 // len(levels))
+    return [low + (high - low) * step / steps for low, high in pairwise(levels[1:]) for step in range(steps)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    levels=st.lists(st.integers(1, 200), min_size=4, max_size=10, unique=True).map(sorted),
+    bend_at=st.integers(0, 9), growth=st.floats(0, 3), data=st.data(),
+)  # fmt: skip
+def test_best_line_agrees_with_scipy(levels: list[int], bend_at: int, growth: float, data: st.DataObject) -> None:
+    """The lines, the growth with its error (asked for as a parameter of its own) and the F test, from curve_fit."""
+    import numpy as np
+    from scipy import optimize, stats
+
+    noise = data.draw(st.lists(st.floats(-0.2, 0.2), min_size=len(levels), max_size=len(levels)))
+    errors = data.draw(st.lists(st.floats(0.03, 0.3), min_size=len(levels), max_size=len(levels)))
+    start = levels[min(bend_at, len(levels) - 1)]
+    truth = [10 * (1 + growth * max(0, level - start) / levels[-1]) for level in levels]
+    centres = [value * (1 + each) for value, each in zip(truth, noise, strict=True)]
+    sigma = np.array(errors) * centres
+
+    def fitted(bend: float) -> tuple[float, float, float]:
+        """Misfit, growth from the bend to the last level, its error with known variances."""
+        reach = levels[-1] - bend
+        xs = np.maximum(0.0, np.array(levels) - bend) / reach
+        (level, share), covariance = optimize.curve_fit(
+            lambda x, level, share: level * (1 + share * x), xs, centres, p0=(centres[0], 0.1), sigma=sigma,
+            absolute_sigma=True, method="trf", jac=lambda x, level, share: np.stack([1 + share * x, level * x], axis=1),
+            xtol=1e-15, ftol=1e-15, gtol=1e-15,
+        )  # fmt: skip
+        misfit = (((level * (1 + share * xs) - centres) / sigma) ** 2).sum()
+        return float(misfit), float(share), float(sqrt(covariance[1, 1]))
+
+    ours = best_line(levels, centres, errors)
+    fits = {bend: fit for bend in _bends(levels) if (fit := fitted(bend))[1] > 0}
+    straight = chosen = fitted(levels[0])
+    known, freedom = 6, len(levels) - 2
+    gain = 0.0
+    if fits:
+        bent = min(fits.values())
+        gain = max(0.0, straight[0] - bent[0]) / max(1.0, (bent[0] + known) / (len(levels) - 3 + known))
+        assert ours.bend.p_value == pytest.approx(stats.f.sf(gain, 1, len(levels) - 3 + known), rel=1e-4)
+        assume(abs(gain - 4) > 1e-4)
+        if gain > 4:
+            chosen, freedom = bent, len(levels) - 3
+    assert ours.bend.statistic == pytest.approx(gain, rel=1e-4, abs=1e-6)
+    assert ours.slowdown == pytest.approx(chosen[1], rel=1e-3, abs=1e-6)
+    scale = max(1.0, (chosen[0] + known) / (freedom + known))
+    assert ours.error == pytest.approx(chosen[2] * sqrt(scale), rel=1e-3)
+    middle = float(np.average(centres, weights=sigma**-2))
+    uneven = max(abs(y / middle - 1) - 3 * error for y, error in zip(centres, errors, strict=True))
+    assert ours.unevenness == pytest.approx(uneven)
+
+
+@MANY
+@given(values=VALUES)
+def test_trimmed_mean_agrees_with_scipy(values: list[float]) -> None:
+    """The share that SciPy is told cuts as many as ours: a tenth, rounded up."""
+    from scipy import stats
+
+    cut = -(-len(values) // 10) if len(values) > 2 else 0
+    is_near(trimmed_mean(values), stats.trim_mean(values, (cut + 0.5) / len(values) if cut else 0))
+
+
+@MANY
+@given(groups=st.lists(st.lists(st.floats(0.5, 50), min_size=5, max_size=40), min_size=1, max_size=6))
+def test_relative_errors_agrees_with_scipy(groups: list[list[float]]) -> None:
+    """Errors of trimmed means; then no level is surer than is usual, and 3 % of its own is added."""
+    from scipy.stats import mstats
+
+    found = dict(enumerate(groups))
+    centres = {level: trimmed_mean(values) for level, values in found.items()}
+    spreads = []
+    for level, values in found.items():
+        share = nextafter(-(-len(values) // 10) / len(values), 1)
+        error = float(mstats.trimmed_stde(values, limits=(share, share)))
+        spreads.append(error * sqrt(len(values)) / centres[level])
+    usual = median(spreads)
+    sizes = map(len, groups)
+    expected = [sqrt(max(each, usual) ** 2 / size + 0.03**2) for each, size in zip(spreads, sizes, strict=True)]
+    assert relative_errors(found, centres) == pytest.approx(expected)
+
+
+@MANY
+@given(values=VALUES, share=st.sampled_from([0.0, 0.025, 0.1, 0.5, 0.9, 0.99, 0.999, 1.0]))
+def test_percentile_agrees_with_scipy(values: list[float], share: float) -> None:
+    from scipy import stats
+
+    assert percentile(sorted(values), share) == stats.quantile(values, share, method="inverted_cdf")
+
+
+@MANY
+@given(tried=st.integers(1, 10**7), share=st.floats(0, 1))
+@example(tried=72_500, share=1.0)
+@example(tried=1, share=0.0)
+def test_availability_agrees_with_scipy(tried: int, share: float) -> None:
+    from scipy import stats
+
+    completed = round(tried * share)
+    ours, theirs = availability(completed, tried), stats.binomtest(completed, tried).proportion_ci(method="wilson")
+    assert ours.share == completed / tried
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), rel=1e-9, abs=1e-15)

@@ -1,0 +1,372 @@
+"""Summaries against known truths: percentiles by counting, and losses that were made on purpose found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_cloudbench.judge.metrics import CONCLUSIONS, METRICS, summarize
+from pytest_cloudbench.judge.stats import PERCENTILES, Listing, Verification, percentile, verify
+from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
+from pytest_cloudbench.records import OpTable
+
+FEW = settings(deadline=None, max_examples=60)
+NS = 1_000_000_000
+DIGEST = bytes(range(32))
+GROUPS = ("response", "service", "refused", "first_byte", "lateness")
+
+
+def op(sensor: int = 0, seq: int = 0, **changes: object) -> Op:
+    first = Op(Verb.PUT, sensor, seq, 0, 10 * NS, 11 * NS, 12 * NS, 14 * NS, 5, Outcome.OK, digest=DIGEST)
+    return replace(first, **changes)  # type: ignore[arg-type]  # the fields are typed where Op is
+
+
+def table_of(*ops: Op) -> OpTable:
+    return OpTable.of(ops)
+
+
+Listed = dict[str, tuple[int, str | None]]
+
+
+def verified(table: OpTable, listed: Listed, name_of: Callable[[int, int], str]) -> Verification:
+    listing = Listing()
+    for name, (size_bytes, digest) in listed.items():
+        listing.add(name, size_bytes, digest)
+    return verify(table, listing, name_of)
+
+
+def name_of(sensor: int, seq: int) -> str:
+    return f"{sensor}-{seq}"
+
+
+def by_counting(values: list[float], share: Fraction) -> float:
+    """The least observed value that at least ``share`` of all values do not exceed."""
+    return min(
+        value for value in values if Fraction(sum(other <= value for other in values)) >= share * len(values)
+    )  # fmt: skip
+
+
+@FEW
+@given(
+    values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=60),
+    per_mille=st.integers(1, 1000),
+)
+def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values: list[float], per_mille: int) -> None:
+    assert percentile(sorted(values), per_mille / 1000) == by_counting(values, Fraction(per_mille, 1000))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 99, 100, 101, 999, 1000, 1001, 123_456, 1_000_000])
+def test_percentiles_have_the_exact_rank_at_any_count(count: int) -> None:
+    """Ranks computed in fractions: 0.999 * 1000 must not become rank 1000 by a rounding error."""
+    for label, share in PERCENTILES.items():
+        exact = {"p50": Fraction(1, 2), "p90": Fraction(9, 10), "p99": Fraction(99, 100), "p99.9": Fraction(999, 1000)}
+        rank = -(-exact.get(label, Fraction(1)) * count // 1)
+        assert percentile(range(1, count + 1), share) == rank
+
+
+times = st.integers(1, 10**6)
+ops = st.builds(
+    op,
+    sensor=st.integers(0, 5), seq=st.integers(0, 5), scheduled_ns=times, start_ns=times, end_ns=times,
+    first_byte_ns=st.one_of(st.just(0), times), outcome=st.sampled_from(Outcome),
+    kind=st.one_of(st.none(), st.sampled_from(ErrorKind)),
+)  # fmt: skip
+
+
+@FEW
+@given(records=st.lists(ops, max_size=40))
+def test_a_summary_counts_every_record_and_keeps_refused_apart_from_ok(records: list[Op]) -> None:
+    summary = summarize(table_of(*records), None)
+    good = [each for each in records if each.outcome is Outcome.OK]
+    refused = [each for each in records if each.outcome is not Outcome.OK]
+    assert summary.ops == len(records) == sum(summary.outcomes.values())
+    assert sum(summary.kinds.values()) == sum(each.kind is not None for each in records)
+    assert sorted(summary.response_s) == sorted(each.response_ns / 1e9 for each in good)
+    for group, values in {
+        "response": [each.response_ns for each in good],
+        "service": [each.service_ns for each in good],
+        "refused": [each.response_ns for each in refused],
+        "first_byte": [each.first_byte_ns - each.start_ns for each in good if each.first_byte_ns],
+        "lateness": [each.lateness_ns for each in records],
+    }.items():
+        column = [summary.metrics[f"{group}_{label}"] for label in PERCENTILES]
+        if not values:
+            assert column == [None] * len(PERCENTILES)
+            continue
+        known = [value for value in column if value is not None]
+        assert known == sorted(known)
+        assert len(known) == len(PERCENTILES)
+        assert known[-1] == max(values) / 1e9
+        assert set(known) <= {value / 1e9 for value in values}
+
+
+def test_the_metrics_are_those_that_claims_can_name() -> None:
+    assert summarize(OpTable(), None).metrics.keys() == METRICS.keys() - CONCLUSIONS.keys()
+
+
+def test_nothing_measured_is_none_never_zero() -> None:
+    summary = summarize(OpTable(), None)
+    assert set(summary.metrics.values()) == {None}
+    assert (summary.ops, list(summary.response_s)) == (0, [])
+    nothing_to_check = verified(OpTable(), {}, name_of)
+    assert summarize(OpTable(), nothing_to_check).metrics["loss_rate"] is None
+
+
+def test_only_refused_operations_leave_the_times_of_success_unknown() -> None:
+    metrics = summarize(table_of(op(outcome=Outcome.THROTTLED, kind=ErrorKind.THROTTLED)), None).metrics
+    assert {name: value for name, value in metrics.items() if name.startswith(("response", "service"))} == {
+        f"{group}_{label}": None for group in ("response", "service") for label in PERCENTILES
+    }
+    assert metrics["refused_max"] == 4.0
+    assert (metrics["throttled_rate"], metrics["failed_rate"], metrics["ok_rate"]) == (1.0, 0.0, 0.0)
+    assert (metrics["throughput"], metrics["ops_per_s"]) == (0.0, 0.0)
+
+
+def test_the_formulas_of_one_record() -> None:
+    metrics = summarize(table_of(op()), None).metrics
+    assert {name: metrics[f"{name}_max"] for name in GROUPS} == {
+        "response": 4.0, "service": 3.0, "refused": None, "first_byte": 1.0, "lateness": 1.0,
+    }  # fmt: skip
+    assert (metrics["elapsed"], metrics["throughput"], metrics["ops_per_s"]) == (4.0, 1.25, 0.25)
+
+
+def test_responses_are_in_the_order_they_were_due() -> None:
+    late, soon = op(scheduled_ns=9 * NS, end_ns=10 * NS), op(scheduled_ns=1 * NS, end_ns=4 * NS)
+    assert list(summarize(table_of(late, soon), None).response_s) == [3.0, 1.0]
+
+
+@FEW
+@given(left=st.lists(ops, max_size=10), right=st.lists(ops, max_size=10))
+def test_tables_of_tables_join_the_records(left: list[Op], right: list[Op]) -> None:
+    table = OpTable(table_of(*left), OpTable(table_of(*right)))
+    assert list(table.ops()) == [*left, *right]
+    assert len(table) == len(left) + len(right)
+
+
+@FEW
+@given(records=st.lists(ops, max_size=10), offset=st.integers(-(10**12), 10**12))
+def test_shift_moves_known_times_and_leaves_the_rest(records: list[Op], offset: int) -> None:
+    table = table_of(*records).shifted(offset)
+    assert list(table.ops()) == [
+        replace(
+            each,
+            scheduled_ns=each.scheduled_ns + offset,
+            start_ns=each.start_ns + offset,
+            end_ns=each.end_ns + offset,
+            first_byte_ns=each.first_byte_ns + offset if each.first_byte_ns else 0,
+        )
+        for each in records
+    ]
+
+
+def everything(table: OpTable) -> Listed:
+    return {name_of(each.sensor, each.seq): (each.size_bytes, each.digest.hex()) for each in table.ops()}
+
+
+def test_nothing_is_lost_when_everything_is_listed() -> None:
+    table = table_of(*(op(sensor, seq) for sensor in range(3) for seq in range(4)))
+    assert verified(table, everything(table), name_of) == Verification(12, 0, 0, 0, True)
+    assert table.outcome == [Outcome.OK] * 12
+    assert summarize(table, Verification(12, 0, 0, 0, True)).metrics["loss_rate"] == 0.0
+
+
+def _missing(listing: Listed, name: str) -> None:
+    del listing[name]
+
+
+def _wrong_size(listing: Listed, name: str) -> None:
+    listing[name] = (4, listing[name][1])
+
+
+def _wrong_digest(listing: Listed, name: str) -> None:
+    listing[name] = (5, DIGEST[::-1].hex())
+
+
+@pytest.mark.parametrize(
+    ("damage", "outcome", "kind", "wrong"),
+    [
+        (_missing, Outcome.LOST, None, 0),
+        (_wrong_size, Outcome.CORRUPT, ErrorKind.CORRUPT, 1),
+        (_wrong_digest, Outcome.CORRUPT, ErrorKind.CORRUPT, 1),
+    ],
+)
+def test_a_silent_loss_is_found_and_corrected_in_place(
+    damage: Callable[[Listed, str], None], outcome: Outcome, kind: ErrorKind | None, wrong: int
+) -> None:
+    table = table_of(op(0, 0), op(1, 0), op(1, 1))
+    listing = everything(table)
+    damage(listing, "1-0")
+    assert verified(table, listing, name_of) == Verification(3, 1, 1, wrong, True)
+    assert table.outcome == [Outcome.OK, outcome, Outcome.OK]
+    assert table.kind == [None, kind, None]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.THROTTLED, Outcome.FAILED, Outcome.CORRUPT])
+def test_a_file_whose_upload_was_refused_and_is_not_listed_is_lost_but_not_silently(outcome: Outcome) -> None:
+    table = table_of(op(outcome=outcome, kind=ErrorKind.SERVER))
+    assert verified(table, {}, name_of) == Verification(1, 1, 0, 0, True)
+    assert (table.outcome, table.kind) == ([outcome], [ErrorKind.SERVER])
+
+
+def test_a_file_that_arrived_although_its_upload_failed_is_not_lost() -> None:
+    """The answer was lost on its way, not the file."""
+    table = table_of(op(outcome=Outcome.FAILED, kind=ErrorKind.NETWORK))
+    assert verified(table, everything(table), name_of) == Verification(1, 0, 0, 0, True)
+    assert table.outcome == [Outcome.FAILED]
+
+
+def test_a_torn_file_of_a_failed_upload_is_lost_and_wrong() -> None:
+    table = table_of(op(outcome=Outcome.FAILED, kind=ErrorKind.NETWORK))
+    assert verified(table, {"0-0": (2, None)}, name_of) == Verification(1, 1, 0, 1, False)
+    assert table.outcome == [Outcome.FAILED]
+
+
+def test_without_digests_sizes_alone_are_compared_and_it_says_so() -> None:
+    table = table_of(op(0), op(1))
+    assert verified(table, {"0-0": (5, None), "1-0": (6, None)}, name_of) == Verification(2, 1, 1, 1, False)
+
+
+def test_only_files_that_were_written_are_checked_and_others_in_the_folder_do_not_matter() -> None:
+    table = table_of(op(0, verb=Verb.GET), op(1, verb=Verb.PUT), op(2, verb=Verb.LIST))
+    assert verified(table, {"1-0": (5, DIGEST.hex()), "other": (1, None)}, name_of) == Verification(1, 0, 0, 0, True)
+
+
+@FEW
+@given(
+    fates=st.lists(st.sampled_from(["there", "missing", "size", "digest", "throttled", "failed, there"]), max_size=40)
+)
+def test_losses_made_on_purpose_are_found_again(fates: list[str]) -> None:
+    outcomes = {"throttled": Outcome.THROTTLED, "failed, there": Outcome.FAILED}
+    table = table_of(*(op(sensor, outcome=outcomes.get(fate, Outcome.OK)) for sensor, fate in enumerate(fates)))
+    listing: Listed = {}
+    for sensor, fate in enumerate(fates):
+        if fate not in ("missing", "throttled"):
+            digest = "00" if fate == "digest" else DIGEST.hex()
+            listing[name_of(sensor, 0)] = (9 if fate == "size" else 5, digest)
+    found = verified(table, listing, name_of)
+    silent = sum(fates.count(fate) for fate in ("missing", "size", "digest"))
+    assert found == Verification(
+        len(fates), silent + fates.count("throttled"), silent, fates.count("size") + fates.count("digest"), True
+    )
+    metrics = summarize(table, found).metrics
+    if fates:
+        assert metrics["loss_rate"] == found.lost / len(fates)
+        assert metrics["silent_loss_rate"] == silent / len(fates)
+        assert metrics["throttled_rate"] == fates.count("throttled") / len(fates)
+        assert metrics["failed_rate"] == fates.count("failed, there") / len(fates)
+
+
+# --- uploads to one name ---
+
+
+def same_name(sensor: int, seq: int) -> str:
+    return "one"
+
+
+def upload(number: int, start: int, end: int, outcome: Outcome = Outcome.OK) -> Op:
+    return op(number, start_ns=start, end_ns=end, outcome=outcome, digest=bytes([number]) * 32)
+
+
+def listed(number: int) -> dict[str, tuple[int, str | None]]:
+    return {"one": (5, (bytes([number]) * 32).hex())}
+
+
+@pytest.mark.parametrize(
+    ("uploads", "there", "lost"),
+    [
+        ([(0, 1), (2, 3), (4, 5)], 2, []),
+        ([(0, 1), (2, 3), (4, 5)], 1, [2]),  # the last one did not come to stay
+        ([(0, 1), (2, 3), (4, 5)], None, [2]),
+        ([(0, 9), (2, 8), (4, 7)], 0, []),  # at the same time: any of them may be the last
+        ([(0, 9), (2, 8), (4, 7)], 2, []),
+        ([(0, 9), (2, 8), (4, 7)], 3, [0]),
+        ([(0, 3), (2, 4), (5, 6)], 0, [2]),
+    ],
+)
+def test_of_uploads_to_one_name_only_the_last_one_must_be_there(
+    uploads: list[tuple[int, int]], there: int | None, lost: list[int]
+) -> None:
+    table = table_of(*(upload(number, *times) for number, times in enumerate(uploads)))
+    found = verified(table, listed(there) if there is not None else {}, same_name)
+    assert (found.checked, found.lost, found.silent) == (3, len(lost), len(lost))
+    assert [number for number in table.sensor if table.outcome[number] is not Outcome.OK] == lost
+    assert {table.outcome[number] for number in lost} <= {Outcome.LOST if there is None else Outcome.CORRUPT}
+
+
+def test_a_refused_upload_to_one_name_is_lost_unless_it_has_arrived_all_the_same() -> None:
+    ops = [upload(0, 0, 1), upload(1, 2, 3), upload(2, 4, 5, Outcome.FAILED)]
+    assert verified(table_of(*ops), listed(1), same_name) == Verification(3, 1, 0, 1, True)
+    assert verified(table_of(*ops), listed(2), same_name) == Verification(3, 0, 0, 0, True)
+    assert verified(table_of(*ops), listed(0), same_name).silent == 1
+    first = [upload(0, 0, 1, Outcome.THROTTLED), upload(1, 2, 3), upload(2, 4, 5)]
+    assert verified(table_of(*first), listed(2), same_name) == Verification(3, 1, 0, 1, True)
+
+
+def naive(table: OpTable, listing: Listed) -> tuple[Verification, list[Outcome]]:
+    """The same by one look after the other, file by file."""
+    ops, digest_checked = list(table.ops()), True
+    outcomes, lost, silent, wrong = [each.outcome for each in ops], 0, 0, 0
+
+    def is_right(each: Op) -> bool:
+        size_bytes, digest = listing.get(file_of(each), (-1, None))
+        return size_bytes == each.size_bytes and digest in (None, each.digest.hex())
+
+    for row, each in enumerate(ops):
+        there, answered = file_of(each) in listing, each.outcome is Outcome.OK
+        if each.verb is Verb.DELETE and answered and there:
+            outcomes[row] = Outcome.FAILED
+        if each.verb is not Verb.PUT:
+            continue
+        rivals = [other for other in ops if other.verb is Verb.PUT and file_of(other) == file_of(each)]
+        good = [other for other in rivals if other.outcome is Outcome.OK]
+        if answered and len(rivals) > 1:
+            began = max(other.start_ns for other in good)
+            last = max(good, key=lambda other: (other.end_ns, [other is one for one in ops].index(True)))
+            if each is not last or any(is_right(other) for other in rivals if other.end_ns >= began):
+                continue
+        digest_checked &= not there or listing[file_of(each)][1] is not None
+        if is_right(each):
+            continue
+        lost, silent, wrong = lost + 1, silent + answered, wrong + there
+        if answered:
+            outcomes[row] = Outcome.CORRUPT if there else Outcome.LOST
+    return Verification(sum(each.verb is Verb.PUT for each in ops), lost, silent, wrong, digest_checked), outcomes
+
+
+def file_of(each: Op) -> str:
+    return f"{each.sensor % 3}-{each.seq % 2}"
+
+
+short = st.integers(1, 6)
+written = st.builds(
+    op, sensor=st.integers(0, 5), seq=st.integers(0, 5), start_ns=short, end_ns=short, size_bytes=st.integers(4, 5),
+    verb=st.sampled_from([Verb.PUT, Verb.PUT, Verb.PUT, Verb.DELETE, Verb.GET]),
+    outcome=st.sampled_from([Outcome.OK, Outcome.OK, Outcome.FAILED]), digest=st.sampled_from([b"\0" * 32, DIGEST]),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    records=st.lists(written, max_size=12),
+    listing=st.dictionaries(
+        st.sampled_from([f"{sensor}-{seq}" for sensor in range(3) for seq in range(2)]),
+        st.tuples(st.integers(4, 5), st.sampled_from([None, DIGEST.hex(), "00" * 32])),
+    ),
+)
+def test_columns_find_what_one_look_after_the_other_finds(records: list[Op], listing: Listed) -> None:
+    table = table_of(*records)
+    expected = naive(table, listing)
+    found = verified(table, listing, lambda sensor, seq: f"{sensor % 3}-{seq % 2}")
+    assert (found, table.outcome) == expected
+
+
+def test_of_files_that_have_one_name_the_last_one_listed_counts() -> None:
+    listing, table = Listing(), table_of(op())
+    for size_bytes in (5, 4):
+        listing.add("0-0", size_bytes, None)
+    assert verify(table, listing, name_of) == Verification(1, 1, 1, 1, False)

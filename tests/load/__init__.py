@@ -1,0 +1,1 @@
+"""Experiments on a provider, piece by piece."""

@@ -1,0 +1,177 @@
+"""Folders of one's own on a provider that throttles, and what capabilities change for experiments and run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import drivers
+from pytest_cloudbench.fleet.agent import Agent
+from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.load.names import FileNames
+from pytest_cloudbench.load.operations import Files, compare, task_of
+from pytest_cloudbench.load.sandbox import Sandbox
+from pytest_cloudbench.model import (
+    BudgetError,
+    CloudError,
+    Content,
+    Entry,
+    ErrorKind,
+    NameRules,
+    ProviderSpec,
+    UsageError,
+    Verb,
+)
+from pytest_cloudbench.payload import Payloads
+from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.results import journal
+from tests.drivers.flat import FlatDriver
+
+
+class Throttled:
+    """A driver that refuses the first calls of each kind."""
+
+    def __init__(self, driver: Any, refusals: int) -> None:
+        self._driver, self._refusals, self.calls = driver, refusals, 0
+        self.capabilities = driver.capabilities
+
+    def _refuse(self, verb: str, path: str) -> None:
+        self.calls += 1
+        if self.calls <= self._refusals:
+            raise CloudError(ErrorKind.THROTTLED, verb, path, retry_after_s=0.001)
+
+    def put(self, path: str, content: Content) -> Entry:
+        self._refuse("put", path)
+        entry: Entry = self._driver.put(path, content)
+        return entry
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        self._refuse("get", path)
+        yield from self._driver.get(path, offset)
+
+    def delete(self, path: str) -> None:
+        self._driver.delete(path)
+
+
+def sandbox_on(driver: Any, **facts: Any) -> Sandbox:
+    bounds = {"max_ops": None, "max_bytes": None} | facts
+    about = RunFacts("run", "seed", 1.0, max_lateness_s=1.0, results="", host="", **bounds)
+    return Sandbox(Provider("mine:", driver), Agent("main", lambda message: None), about)
+
+
+@pytest.mark.parametrize("refusals", [0, 1, 59])
+def test_throttling_is_waited_for(tmp_path: Path, refusals: int) -> None:
+    driver = Throttled(FlatDriver(tmp_path), refusals)
+    patient = sandbox_on(driver).driver
+    assert patient.put("/a", Literal(b"abc")).size_bytes == 3
+    assert driver.calls == refusals + 1
+    driver.calls = 0
+    assert b"".join(patient.get("/a", 1)) == b"bc"
+    assert driver.calls == refusals + 1
+
+
+class Preparing(FlatDriver):
+    """Has to know a folder before it is used."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.prepared: list[str] = []
+
+    def prepare(self, folder: str) -> None:
+        self.prepared.append(folder)
+
+
+def test_what_a_driver_prepares_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    driver = Preparing(tmp_path)
+    sandbox = sandbox_on(driver)
+    assert [sandbox.folder(), sandbox.folder()] == driver.prepared
+    assert len(set(driver.prepared)) == 2
+
+
+def test_throttling_without_end_is_an_error(tmp_path: Path) -> None:
+    driver = Throttled(FlatDriver(tmp_path), 10_000)
+    with pytest.raises(CloudError) as caught:
+        sandbox_on(driver).driver.put("/a", Literal(b"abc"))
+    assert caught.value.kind is ErrorKind.THROTTLED
+    assert driver.calls == 60
+
+
+def test_another_error_is_not_tried_again(tmp_path: Path) -> None:
+    with pytest.raises(CloudError) as caught:
+        list(sandbox_on(FlatDriver(tmp_path)).driver.get("/no"))
+    assert caught.value.kind is ErrorKind.NOT_FOUND
+
+
+def test_the_budget_holds_but_not_for_tidying_up(tmp_path: Path) -> None:
+    sandbox = sandbox_on(FlatDriver(tmp_path), max_ops=2, max_bytes=10)
+    sandbox.driver.put("/a/b", Literal(b"12345678"))
+    with pytest.raises(BudgetError, match="max-bytes 10"):
+        sandbox.driver.put("/a/c", Literal(b"123"))
+    sandbox.driver.stat("/a/b")
+    with pytest.raises(BudgetError, match="max-ops 2"):
+        sandbox.driver.stat("/a/b")
+    sandbox.remove("/a")
+    assert list(FlatDriver(tmp_path).list("/")) == []
+
+
+def test_a_run_folder_of_flat_keys_goes_with_its_last_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A provider without folders never finds one, also while there are files in it."""
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    driver, folder = FlatDriver(tmp_path / "objects"), "/cloudbench-20260101T000000Z-abcd"
+    journal.claim(driver, "flat:", folder, "")
+    driver.put(f"{folder}/test/a", Literal(b"1"))
+    journal.release(driver, "flat:", folder)
+    assert [left.folder for left in journal.pending()[0]] == [folder]
+    assert journal.remove(driver, journal.LeftFolder("flat:", folder)) == ""
+    assert list(driver.list("/")) == []
+    assert journal.pending() == ([], [])
+
+
+def test_a_folder_without_marker_is_left_alone_also_on_flat_keys(tmp_path: Path) -> None:
+    driver, folder = FlatDriver(tmp_path), "/cloudbench-20260101T000000Z-abcd"
+    driver.put(f"{folder}/mine", Literal(b"1"))
+    assert "left alone" in journal.remove(driver, journal.LeftFolder("flat:", folder))
+    assert [entry.path for entry in driver.list("/")] == [f"{folder}/mine"]
+
+
+@pytest.mark.parametrize("overwrites", ["0", "1"])
+def test_every_test_of_a_run_claims_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrites: str
+) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    spec = ProviderSpec.parse(f"flat:{tmp_path}/objects?overwrites={overwrites}")
+    driver, folder = FlatDriver.connect(spec, None, {}), "/cloudbench-20260101T000000Z-abcd"
+    for _ in range(2):
+        journal.claim(driver, "flat:", folder, "")
+    assert [entry.path for entry in driver.list(folder)] == [f"{folder}/{journal.MARKER}"]
+
+
+def test_a_name_that_the_provider_refuses_is_an_error_before_anything_is_sent(tmp_path: Path) -> None:
+    driver, payload = drivers.connect(ProviderSpec.parse(f"folder:{tmp_path}")), Payloads("x").random(1)
+    task_of(driver, Verb.PUT, Files("/run", payload, named=FileNames(prefix="n" * 200)), {})
+    with pytest.raises(UsageError, match="at most 255 characters"):
+        task_of(driver, Verb.PUT, Files("/run", payload, named=FileNames(prefix="n" * 250)), {})
+    other = FlatDriver(tmp_path, replace(driver.capabilities, names=NameRules(refused=":")))
+    with pytest.raises(UsageError, match=r"'a:b\.bin': this provider does not take it: no name may hold ':'"):
+        task_of(other, Verb.PUT, Files("/run", payload, named=FileNames(only="a:b.bin")), {})
+
+
+def test_a_digest_is_expected_of_files_that_have_one(tmp_path: Path) -> None:
+    driver = FlatDriver(tmp_path)
+    for size_bytes, length in ((5 * 1024 * 1024, 16), (5 * 1024 * 1024 + 1, 0)):
+        task = task_of(driver, Verb.PUT, Files("/run", Payloads("x").random(size_bytes)), {})
+        assert len(task.prepare(0, 0)[2]) == length
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_first_byte_is_known_where_a_download_streams(tmp_path: Path, streams: bool) -> None:
+    capabilities = replace(FlatDriver.capabilities, streams=streams)
+    driver = FlatDriver(tmp_path, capabilities)
+    driver.put("/a", Literal(b"abc"))
+    assert compare(driver, "/a", Literal(b"abc"), lambda: 7) == (7 if streams else 0, 3, True)

@@ -1,0 +1,86 @@
+"""A pytest plugin that follows a provider's spec: through which modules it passes until a driver is connected.
+
+It watches every call of every thread in this process and in xdist's workers. Where a function of the package is handed
+the value (as a text, in a spec, in what agents are told, or in a message's payload), it writes down who called whom: a
+line of ``follow-PID.txt`` is "TIME CALLER CALLEE", by modules, and "driver" is the driver that is asked to connect.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+__all__: list[str] = []
+
+PACKAGE = "pytest_cloudbench."
+WANTED = set(os.environ["FOLLOWED"].split("|"))
+DRIVER = os.environ["FOLLOWED_DRIVER"]
+SEEN: set[tuple[str, str]] = set()
+
+
+def is_it(value: Any) -> bool:
+    """Whether it is the value, or holds it where a reader who follows it would look."""
+    if isinstance(value, str):
+        return value in WANTED
+    if type(value) is dict:
+        return is_it(value.get("payload"))
+    held = {"ProviderSpec": "text", "Provided": "spec"}.get(type(value).__name__)
+    return held is not None and getattr(value, held, None) in WANTED  # not yet there while it is made
+
+
+def caller_of(frame: FrameType) -> str:
+    """The module of the package that called it, through whatever is between; "-" where none did."""
+    outer = frame.f_back
+    while outer is not None:
+        module = str(outer.f_globals.get("__name__", ""))
+        if module == DRIVER:
+            return "driver"
+        if module.startswith(PACKAGE):
+            return module.removeprefix(PACKAGE)
+        outer = outer.f_back
+    return "-"
+
+
+def watch(frame: FrameType, event: str, argument: Any) -> None:
+    if event != "call":
+        return
+    module, code = frame.f_globals.get("__name__", ""), frame.f_code
+    if module == DRIVER and code.co_name == "connect":
+        write(caller_of(frame), "driver")
+    elif module.startswith(PACKAGE) and code.co_name != "__init__":  # who makes a value of it does not hand it on
+        handed = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if any(is_it(frame.f_locals.get(each)) for each in handed):
+            edge = (caller_of(frame), module.removeprefix(PACKAGE))
+            if edge not in SEEN and edge[0] != edge[1]:
+                SEEN.add(edge)
+                write(*edge)
+
+
+def write(caller: str, callee: str) -> None:
+    with Path(os.environ["FOLLOWED_INTO"], f"follow-{os.getpid()}.txt").open("a") as file:
+        file.write(f"{time.monotonic_ns()} {caller} {callee}\n")
+
+
+def watched(start: Callable[..., int]) -> Callable[..., int]:
+    """Threads that execnet starts without ``threading``."""
+
+    def start_watched(function: Callable[..., Any], *rest: Any) -> int:
+        def run(*arguments: Any, **named: Any) -> Any:
+            sys.setprofile(watch)
+            return function(*arguments, **named)
+
+        return start(run, *rest)
+
+    return start_watched
+
+
+_thread.start_new_thread = watched(_thread.start_new_thread)
+threading.setprofile(watch)
+sys.setprofile(watch)

@@ -1,0 +1,161 @@
+"""Real accounts: what a run will cost, the bound on it, and that nothing is written before somebody agreed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.clock import wait_for
+from pytest_cloudbench.load.costs import Price, Spending, estimate_usd, price_of
+from pytest_cloudbench.load.messages import LoadShape, Start, Subject
+from pytest_cloudbench.model import UsageError, Verb
+
+from ..fleet.harness import HANG_S, Lab
+from .test_sessions import SMALL
+from .tiny import server_for
+
+PRICE = Price("a page", "2026-01-01", {"put": 0.01, "list": 0.1, "get": 0.001}, down_gb=2.0)
+
+
+def asked(operation: Verb = Verb.PUT, ops: int = 100, size_bytes: int = 0, prepared: int = 0) -> Start:
+    subject = Subject("run", "node", "name", "name", "test", {}, "folder", "acme", None, True, {}, "none")
+    return Start(subject, LoadShape(ops, size_bytes, prepared), 12.0, operation)
+
+
+def test_an_estimate_is_requests_and_bytes_that_leave() -> None:
+    assert estimate_usd(PRICE, asked(), {}) == pytest.approx(100 * 0.01 + 0.1)
+    assert estimate_usd(PRICE, asked(), {Verb.PUT: 3}) == pytest.approx(300 * 0.01 + 0.1)
+    down = asked(Verb.GET, ops=50, size_bytes=5_000_000_000, prepared=10)
+    assert estimate_usd(PRICE, down, {}) == pytest.approx(50 * 0.001 + 10 * 0.01 + 0.1 + 5 * 2.0)
+    assert estimate_usd(PRICE, asked(Verb.DELETE), {}) == pytest.approx(0.1), "what has no price costs nothing"
+
+
+def test_shipped_prices_have_a_source_and_a_date() -> None:
+    for scheme in ("gcs", "dropbox"):
+        price = price_of(scheme)
+        assert price is not None
+        assert price.source
+        assert price.date
+    # The example of Google's own page: 10,000 of class A, 50,000 of class B and 1 GB are $0.05, $0.02 and $0.12.
+    known: Any = price_of("gcs")
+    assert 10_000 * known.requests["put"] == pytest.approx(0.05)
+    assert 50_000 * known.requests["get"] == pytest.approx(0.02)
+    assert known.down_gb == 0.12
+    assert price_of("nobody") is None
+
+
+def test_the_bound_is_on_the_whole_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cloudbench.load.costs.price_of", lambda scheme: PRICE)
+    spending = Spending(2.5, True, lambda: None)
+    assert spending.begin(asked(), {"acme": {}}).endswith(
+        "at least 12 s, about $1.1000 without storage (prices of 2026-01-01)"
+    )
+    spending.begin(asked(), {"acme": {}})
+    with pytest.raises(UsageError, match=r"costs about \$1\.1000, after \$2\.2000 for those before: not started"):
+        spending.begin(asked(), {"acme": {}})
+    spending.begin(asked(ops=10), {"acme": {}})
+
+
+def test_an_unknown_price_is_no_price_of_zero() -> None:
+    assert Spending(None, True, lambda: None).begin(asked(), {"nobody": {}}).endswith("price unknown")
+    with pytest.raises(UsageError, match="the price of nobody is unknown"):
+        Spending(1.0, True, lambda: None).begin(asked(), {"nobody": {}})
+    assert "no price per request (a subscription)" in Spending(0.0, True, lambda: None).begin(asked(), {"dropbox": {}})
+
+
+def test_a_user_is_asked_once_for_each_provider() -> None:
+    questions: list[str] = []
+
+    def ask(question: str) -> bool:
+        questions.append(question)
+        return True
+
+    spending = Spending(None, False, lambda: ask)
+    spending.check(["acme"])
+    spending.begin(asked(), {"dropbox": {}})
+    spending.begin(asked(), {"dropbox": {}})
+    assert len(questions) == 1
+    assert "about 100 operations, 0 bytes up, at least 12 s" in questions[0]
+    with pytest.raises(UsageError, match="you did not agree; nothing was written"):
+        Spending(None, False, lambda: lambda question: False).begin(asked(), {"dropbox": {}})
+
+
+# --- a whole run on an account ---
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """Somebody's account at a service: its spec, and the folder of its files."""
+    folder = tmp_path / "service"
+    folder.mkdir()
+    with server_for(folder, "the-password") as server:
+        yield f"tiny:127.0.0.1:{server.server_address[1]}", folder
+
+
+PASSWORD = {"CLOUDBENCH_TINY_PASSWORD": "the-password"}
+
+
+@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+def test_nothing_is_written_to_an_account_before_somebody_agrees(
+    lab: Lab, account: tuple[str, Path], spread: list[str]
+) -> None:
+    spec, folder = account
+    refused = lab.write(SMALL).run("--provider", spec, *spread, env=PASSWORD)
+    assert refused.status == 1, refused.text
+    assert "tiny: a real account is used only if you agree: add --cloudbench-yes" in refused.text
+    assert list(folder.iterdir()) == []
+    agreed = lab.run("--provider", spec, "--cloudbench-yes", *spread, env=PASSWORD)
+    assert agreed.status == 0, agreed.text
+    assert f"{spec}: about 12 operations, 600 bytes up, price unknown" in agreed.text
+    assert list(folder.iterdir()) == []
+
+
+def test_a_bound_on_money_needs_a_price(lab: Lab, account: tuple[str, Path]) -> None:
+    spec, folder = account
+    run = lab.write(SMALL).run("--provider", spec, "--cloudbench-yes", "--cloudbench-max-cost", "1", env=PASSWORD)
+    assert run.status == 1, run.text
+    assert "the price of tiny is unknown" in run.text
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(("answer", "passes"), [("y", True), ("n", False), ("", False)])
+def test_a_terminal_is_asked(lab: Lab, account: tuple[str, Path], answer: str, passes: bool) -> None:
+    spec, folder = account
+    lab.write(SMALL)
+    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--provider", spec, "-n", "1"]
+    environment = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST")}
+    pid, master = pty.fork()
+    if not pid:
+        os.chdir(lab.folder)
+        os.execve(argv[0], argv, environment | PASSWORD)
+    shown = bytearray()
+
+    def read() -> None:
+        try:
+            while data := os.read(master, 4096):
+                shown.extend(data)
+        except OSError:  # the end of a terminal whose program has ended
+            pass
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    assert wait_for(lambda: b"Go on? [y/N]" in shown, HANG_S, poll_s=0.05), shown.decode()
+    assert not [path for path in folder.rglob("*") if path.is_file()], "not before the answer"
+    os.write(master, f"{answer}\n".encode())
+    _, status = os.waitpid(pid, 0)
+    reader.join(HANG_S)
+    os.close(master)
+    assert (os.waitstatus_to_exitcode(status) == 0) == passes, shown.decode()
+    assert passes or b"you did not agree" in shown
+
+
+def test_a_service_of_the_run_is_nobodys_account(lab: Lab) -> None:
+    run = lab.write(SMALL).run("--provider", "served:tiny.toml", "--cloudbench-max-cost", "0")
+    assert run.status == 0, run.text

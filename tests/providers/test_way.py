@@ -1,0 +1,164 @@
+"""The way of ``--provider``, walked: few modules up to the driver, and each thing is loaded in one place."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..fleet.harness import Lab
+
+SOURCE = Path(__file__).parents[2] / "src" / "pytest_cloudbench"
+MOST_MODULES = 6
+SMALL = """
+    def test_small(experiment, payloads):
+        experiment.run(payloads.random(50), arrival=FixedInterval(0.02), sensors=1, ops_per_sensor=1)
+"""
+
+
+def passed(folder: Path) -> set[str]:
+    """The modules that the value passed through until the last agent had connected.
+
+    These are the modules that hand it on to one from which it goes on to the driver: who only looks at it is beside the
+    way. Agents hand messages to their session through a channel, which no call shows.
+    """
+    lines = [line.split() for path in folder.glob("follow-*.txt") for line in path.read_text().splitlines()]
+    rows = sorted((int(at_ns), caller, callee) for at_ns, caller, callee in lines)
+    connected = [at_ns for at_ns, _, callee in rows if callee == "driver"]
+    assert connected, f"no driver was connected: {rows}"
+    edges = {(caller, callee) for at_ns, caller, callee in rows if at_ns <= connected[-1]}
+    edges.add(("fleet.agent", "fleet.session"))
+    on_it: set[str] = {"driver"}
+    while more := {caller for caller, callee in edges if callee in on_it} - on_it:
+        on_it |= more
+    return on_it - {"driver", "-", "options"}
+
+
+def check_way(modules: set[str]) -> None:
+    """Raise AssertionError where a reader who follows the value has to open too many files."""
+    assert len(modules) <= MOST_MODULES, (
+        f"--provider passes through {len(modules)} modules: {', '.join(sorted(modules))}"
+    )
+
+
+def follow(lab: Lab, spec: str, driver: str, spread: list[str]) -> set[str]:
+    has_service = spec.startswith(("emulated:", "served:"))
+    followed = f"{spec}|{driver.rpartition('.')[2]}" if has_service else spec  # with what the driver reads then
+    env = {
+        "FOLLOWED": followed, "FOLLOWED_DRIVER": driver, "FOLLOWED_INTO": str(lab.folder),
+        "PYTHONPATH": str(Path(__file__).parent),
+    }  # fmt: skip
+    run = lab.write(SMALL).run("-p", "follow", "--provider", spec, *spread, env=env)
+    assert run.status == 0, run.text
+    return passed(lab.folder)
+
+
+DRIVERS = {
+    "folder:objects": "pytest_cloudbench.drivers.folder",
+    "emulated:ideal": "pytest_cloudbench.drivers.dropbox",
+    "served:tiny.toml": "tiny",
+}
+"""Of a real account, of an emulator, and of a real server."""
+
+
+@pytest.mark.parametrize("spread", [[], ["-n", "1"]], ids=["alone", "n1"])
+@pytest.mark.parametrize("spec", DRIVERS)
+def test_few_modules_lie_between_the_option_and_the_driver(lab: Lab, spec: str, spread: list[str]) -> None:
+    modules = follow(lab, spec, DRIVERS[spec], spread)
+    check_way(modules)
+    assert {"plugin", "providers", "fleet.agent", "fleet.coordinator"} <= modules, "the whole way was seen"
+    assert ("fleet.session" in modules) == bool(spread)
+
+
+def test_a_seventh_module_is_found(lab: Lab) -> None:
+    """The same walk, with rooms added to the house: each hands the value on and does nothing else."""
+    rooms = """
+import sys
+import types
+from pytest_cloudbench import providers
+for number in range(6):
+    room = types.ModuleType(f"pytest_cloudbench.room{number}")
+    room.behind = providers.check
+    exec("def check(text, time_scale):\\n    return behind(text, time_scale)", room.__dict__)
+    providers.check = room.check
+"""
+    lab.write((lab.folder / "conftest.py").read_text() + rooms, "conftest.py")
+    modules = follow(lab, "folder:objects", DRIVERS["folder:objects"], [])
+    assert {f"room{number}" for number in range(6)} <= modules
+    with pytest.raises(AssertionError, match="--provider passes through"):
+        check_way(modules)
+
+
+# --- each is loaded in one place ---
+
+LOADERS = {
+    ("credentials", "load"): {"providers"},
+    ("emulators.profile", "find_profile"): {"providers", "emulators", "emulators.server"},
+    ("emulators.profile", "load_profile"): set(),
+    ("services.command", "load_recipe"): {"providers"},
+    ("drivers", "connect"): {"providers"},
+}
+"""Who may call what. An emulator's own process reads its profile again, and the class that starts it checks it."""
+
+
+def calls(module: str, source: str) -> Iterator[tuple[str, str]]:
+    """(module below the package, function) of every call by an imported name."""
+    names: dict[str, str] = {}
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pytest_cloudbench"):
+            base = (node.module or "").removeprefix("pytest_cloudbench").lstrip(".")
+            names |= {alias.asname or alias.name: f"{base}.{alias.name}".lstrip(".") for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            head, _, rest = ast.unparse(node.func).partition(".")
+            if head in names:
+                target = f"{names[head]}.{rest}".rstrip(".")
+                yield target.rpartition(".")[0], target.rpartition(".")[2]
+
+
+def loaders(sources: dict[str, str]) -> dict[tuple[str, str], set[str]]:
+    found: dict[tuple[str, str], set[str]] = {loader: set() for loader in LOADERS}
+    for module, source in sources.items():
+        for call in calls(module, source):
+            if call in found:
+                found[call].add(module)
+    return found
+
+
+def sources() -> dict[str, str]:
+    paths = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in SOURCE.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path.read_text("utf-8") for name, path in paths.items()}
+
+
+def test_each_is_loaded_in_one_place() -> None:
+    assert loaders(sources()) == LOADERS
+
+
+@pytest.mark.parametrize(
+    "snippet",
+    [
+        "from pytest_cloudbench import credentials\ncredentials.load('x')",
+        "def f():\n    from pytest_cloudbench.credentials import load\n    load('x')",
+        "from pytest_cloudbench import credentials as c\nc.load('x')",
+    ],
+)
+def test_another_place_is_found(snippet: str) -> None:
+    assert loaders({**sources(), "cli": snippet})["credentials", "load"] == {"providers", "cli"}
+
+
+def test_an_agent_imports_no_service() -> None:
+    """Fifty agents connect; what starts services is the controller's alone."""
+    code = """
+import sys
+from pytest_cloudbench.providers import Provided, connect
+connect(Provided("folder:.")).close()
+print(sorted(name for name in sys.modules if name.startswith(("pytest_cloudbench.services", "pytest_cloudbench.emul"))))
+print(sorted({"subprocess", "ssl", "asyncio", "hashlib"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "['hashlib']"]

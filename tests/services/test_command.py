@@ -1,0 +1,254 @@
+"""Real servers as services: a tiny one in Python, started, asked, and gone whatever happens."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import psutil
+import pytest
+
+from pytest_cloudbench.model import ConfigError, ServiceError
+from pytest_cloudbench.services.command import CommandService, Recipe, load_recipe
+
+SOURCE = str(Path(__file__).parents[2] / "src")
+TINY = Path(__file__).parents[1] / "providers" / "tiny.py"
+HANG_S = 30.0
+COMMAND = (sys.executable, str(TINY), "{port}", "{folder}", "{secret}")
+SAID = re.compile(r"process (\d+) serves (\S+)")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="strays are adopted on Linux")
+
+
+def tiny(**changes: object) -> Recipe:
+    made = {
+        "name": "tiny", "driver": "tiny", "command": COMMAND, "urls": {"": "http://127.0.0.1:{port}"},
+        "credentials": {"password": "{secret}"}, **changes,
+    }  # fmt: skip
+    return Recipe(**made)  # type: ignore[arg-type]  # the test that gives something else means it
+
+
+def program(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", textwrap.dedent(code), "{port}", "{folder}")
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within the time that only a hang takes."""
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).wait(HANG_S)
+    return not psutil.pid_exists(pid)
+
+
+@pytest.mark.parametrize("ready", ["", "serves {folder}"], ids=["connect", "line"])
+def test_a_real_server_serves_and_leaves_nothing(tmp_path: Path, ready: str) -> None:
+    log = tmp_path / "log"
+    service = CommandService(tiny(ready=ready), log_path=log)
+    endpoint = service.start()
+    assert endpoint.credentials["password"] not in repr(endpoint)
+    put = Request(f"{endpoint.url}/a", b"hello", {"Authorization": endpoint.credentials["password"]}, method="PUT")
+    with urlopen(put, timeout=HANG_S) as answer:
+        assert answer.status == 201
+    said = SAID.search(log.read_text())
+    assert said is not None
+    pid, folder = int(said[1]), Path(said[2])
+    assert (folder / "a").read_bytes() == b"hello"
+    assert (service.alive(), service.exit_reason()) == (True, "")
+    service.reset()
+    service.refill()
+    assert (folder / "a").exists()
+    service.stop()
+    service.stop()
+    assert (service.alive(), service.exit_reason()) == (False, "stopped")
+    assert not psutil.pid_exists(pid)
+    assert not folder.exists()
+
+
+def test_two_of_one_recipe_are_two_accounts() -> None:
+    with CommandService(tiny()) as one, CommandService(tiny()) as two:
+        first, second = one.start(), two.start()
+        assert first.url != second.url
+        assert first.credentials != second.credentials
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise SystemExit('no disk')", r"did not start: no disk \(exit status 1\)"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "did not start: killed by signal 9"),
+    ],
+)
+@pytest.mark.parametrize("ready", ["", "never said"], ids=["connect", "line"])
+def test_one_that_does_not_start_says_why(code: str, reason: str, ready: str) -> None:
+    with CommandService(tiny(command=program(code), ready=ready)) as service:
+        with pytest.raises(ServiceError, match=f"the server tiny {reason}"):
+            service.start()
+        assert not service.alive()
+
+
+def test_a_program_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with CommandService(tiny(command=(str(tmp_path / "none"),))) as service, pytest.raises(ServiceError) as caught:
+        service.start()
+    assert str(caught.value) == (
+        f"the server tiny did not start: {tmp_path / 'none'}: No such file or directory (exit status 127)"
+    )
+
+
+def test_one_that_is_killed_is_reported(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with CommandService(tiny(), log_path=log) as service:
+        service.start()
+        service.watch(60)
+        said = SAID.search(log.read_text())
+        assert said is not None
+        os.kill(int(said[1]), signal.SIGKILL)
+        service._running[0].wait(HANG_S)
+        assert not service.alive()
+        assert service.exit_reason().endswith("(killed by signal 9)")
+        assert not Path(said[2]).exists()
+
+
+def test_one_that_is_stopped_for_ever_is_ended(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with CommandService(tiny(), log_path=log) as service:
+        service.start()
+        said = SAID.search(log.read_text())
+        assert said is not None
+        os.kill(int(said[1]), signal.SIGSTOP)
+        service.watch(0.5)
+        service._running[0].wait(HANG_S)
+        assert service.exit_reason() == "it did not answer for 0.5 s and was ended"
+        assert gone(int(said[1]))
+
+
+def owner_killed(tmp_path: Path) -> int:
+    code = (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from pytest_cloudbench.services.command import CommandService, load_recipe\n"
+        "folder = Path(sys.argv[1])\n"
+        "service = CommandService(load_recipe(str(folder / 'tiny.toml')), log_path=folder / 'log')\n"
+        "service.start()\nprint(service._running[0].pid, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env={**os.environ, "PYTHONPATH": SOURCE}, check=False,
+        timeout=HANG_S, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    return int(done.stdout)
+
+
+def guard_killed(tmp_path: Path) -> int:
+    service = CommandService(load_recipe(str(tmp_path / "tiny.toml")), log_path=tmp_path / "log")
+    service.start()
+    guard = service._running[0].pid
+    os.kill(guard, signal.SIGKILL)
+    service.stop()
+    return guard
+
+
+@pytest.mark.parametrize("killed", [owner_killed, pytest.param(guard_killed, marks=LINUX)])
+def test_it_is_gone_whoever_is_killed(tmp_path: Path, killed: Callable[[Path], int]) -> None:
+    from ..providers.conftest import recipe
+
+    (tmp_path / "tiny.toml").write_text(recipe())
+    guard = killed(tmp_path)
+    said = SAID.search((tmp_path / "log").read_text())
+    assert said is not None
+    assert gone(int(said[1]))
+    assert gone(guard)
+    assert not Path(said[2]).exists()
+
+
+@LINUX
+def test_what_a_server_leaves_behind_in_sessions_of_its_own_ends_with_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    daemon = program("""
+        import os, socket, subprocess, sys
+        stray = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+        print("stray", stray.pid, flush=True)
+        listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+        while True:
+            listener.accept()[0].close()
+    """)
+    with CommandService(tiny(command=daemon), log_path=log) as service:
+        service.start()
+        found = re.search(r"stray (\d+)", log.read_text())
+        assert found is not None
+        assert psutil.pid_exists(int(found[1]))
+    assert gone(int(found[1]))
+
+
+def test_its_environment_holds_nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET", "not yours")
+    shows = program("""
+        import os, sys
+        is_its_own = os.environ["HOME"] == sys.argv[2] == os.getcwd()
+        print("ready", sorted(os.environ), is_its_own, os.environ["MODE"], flush=True)
+        sys.stdin.read()
+        import signal
+        signal.pause()
+    """)
+    recipe = tiny(command=shows, ready="ready", environment={"MODE": "port {port}"})
+    with CommandService(recipe, log_path=tmp_path / "log") as service:
+        service.start()
+    said = (tmp_path / "log").read_text()
+    assert "AWS_SECRET" not in said
+    assert re.search(r"\] True port \d+$", said, re.M), said
+
+
+GOOD = """
+name = "x"
+driver = "folder"
+command = ["x"]
+url = "http://127.0.0.1:{port}"
+"""
+
+
+def test_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "good.toml").write_text(GOOD + "[credentials]\npassword = 'p'\n")
+    found = load_recipe(str(tmp_path / "good.toml"))
+    assert (found.name, found.driver, found.command, found.ready) == ("x", "folder", ("x",), "")
+    assert found.urls == {"": "http://127.0.0.1:{port}"}
+    assert "'p'" not in repr(found)
+
+
+def test_the_recipe_in_the_docs_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "providers.md").read_text("utf-8")
+    block = re.search(r"```toml\n(.*?)```", page, re.S)
+    assert block is not None
+    (tmp_path / "docs.toml").write_text(block[1])
+    found = load_recipe(str(tmp_path / "docs.toml"))
+    assert "{folder}" in found.command
+    assert found.ready
+    assert found.urls[""].endswith("{port}/")
+    assert found.credentials == {"password": "{secret}"}
+    assert found.environment
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name = ", "expected TOML"),
+        (GOOD.replace("name", "nome"), "nome: unknown; expected one of name, .*; did you mean name"),
+        (GOOD.replace('"x"\n', "5\n", 1), "name: expected a text that is not empty"),
+        (GOOD.replace('["x"]', "[]"), "command: expected a list of texts"),
+        (GOOD.replace('["x"]', '["x", 5]'), "command: expected a list of texts"),
+        (GOOD.replace('"http://127.0.0.1:{port}"', "{}"), "url: expected a URL, or a table"),
+        (GOOD + "ready = 5", "ready: expected a text"),
+        (GOOD + "credentials = 5", "credentials: expected a table of texts"),
+        ("\x00", "expected TOML"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_bad_recipe_is_one_line(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(ConfigError, match=rf"bad\.toml: {message}") as caught:
+        load_recipe(str(tmp_path / "bad.toml"))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,65 @@
+"""Source text as rules read it: statements that run on import, imports, identifiers, words."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+
+
+@functools.lru_cache(maxsize=512)
+def parse(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+
+
+def top_level(body: list[ast.stmt], *, typing_too: bool) -> Iterator[ast.stmt]:
+    """The statements that run when the module is imported, also those in if, try and with."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        skip_body = is_type_checking(statement) and not typing_too
+        for name in ("body", "orelse", "finalbody"):
+            if not (skip_body and name == "body"):
+                yield from top_level(getattr(statement, name, []), typing_too=typing_too)
+        for handler in getattr(statement, "handlers", []):
+            yield from top_level(handler.body, typing_too=typing_too)
+
+
+def outside_imports(nodes: Iterator[ast.AST]) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import that is not relative."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.lineno, node.module
+
+
+def docstrings(tree: ast.Module) -> set[int]:
+    """Identities of the constants that are docstrings, also of attributes."""
+    found = set()
+    for node in ast.walk(tree):
+        for statement in getattr(node, "body", []) if not isinstance(node, (ast.Lambda, ast.IfExp)) else []:
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                found.add(id(statement.value))
+    return found
+
+
+def identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        for field in ("id", "attr", "name", "arg", "asname", "module"):
+            value = getattr(node, field, None)
+            if isinstance(value, str):
+                yield line, value
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words of an identifier or a sentence; camel case is split."""
+    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", text)
+    return [word for part in (text, split) for word in re.findall(r"[a-z0-9]+", part.lower())]

@@ -1,0 +1,61 @@
+"""Several providers in one run: a set difference is marked, equals are not, and their entries are one group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tests.fleet.harness import Ended, Lab
+from tests.truths import Truths
+
+UPLOADS = """
+from pytest_cloudbench.arrival import Threads
+
+def test_uploads(experiment, payloads):
+    experiment.run(payloads.random(1000), arrival=Threads(4), files=40)
+"""
+
+
+def run_on(lab: Lab, latencies_s: dict[str, float], *args: str) -> Ended:
+    """Uploads to emulators that answer after a set time; ``folder:`` is named too."""
+    chosen: list[str] = []
+    for name, median_s in latencies_s.items():
+        head = f'[meta]\nname = "{name}"\napi = "dropbox"\ndescription = "set"\n'
+        (lab.folder / f"{name}.toml").write_text(f"{head}[latency]\nmedian_s = {median_s}\nsigma = 0.2\n")
+        chosen += ["--provider", f"emulated:./{name}.toml"]
+    return lab.write(UPLOADS).run(*chosen, *args)
+
+
+def cells(run: Ended) -> dict[str, Sequence[str]]:
+    """The last table's cells by provider."""
+    table = run.text.rpartition("providers compared")[2]
+    found = re.findall(r"^  ((?:emulated|folder):\S+) +(.*)$", table, re.M)
+    return {name: re.split(r" {2,}", rest.strip()) for name, rest in found}
+
+
+def test_a_set_difference_is_told_apart(lab: Lab, truths: Truths) -> None:
+    run = run_on(lab, {"slow": 0.2, "fast": 0.03}, "--provider", "folder:objects")
+    assert run.status == 0, run.text
+    shown = cells(run)
+    assert list(shown) == ["emulated:./slow.toml", "emulated:./fast.toml", "folder:objects"]
+    assert {entry["group"] for entry in run.document["benchmarks"]} == {"test_it.py::test_uploads"}
+    assert "not emulated: folder:objects" in run.text
+    infos = [entry["extra_info"] for entry in run.document["benchmarks"]]
+    if truths.judged(run, *infos):
+        assert "*" in shown["folder:objects"][1], run.text
+        assert not any("*" in cell or "~" in cell for cell in shown["emulated:./slow.toml"])
+
+
+def test_two_equal_ones_are_not_marked(lab: Lab) -> None:
+    run = run_on(lab, {"one": 0.1, "other": 0.1}, "-q")
+    assert run.status == 0, run.text
+    shown = cells(run)
+    assert set(shown) == {"emulated:./one.toml", "emulated:./other.toml"}
+    assert not any("*" in cell or "~" in cell for row in shown.values() for cell in row), run.text
+    assert run.lines_with("not distinguishable: loss rate, p50 ms")
+    assert not run.lines_with("files  threads"), "with -q this is the only table"
+
+
+def test_one_provider_has_no_such_table(lab: Lab) -> None:
+    run = run_on(lab, {"one": 0.0})
+    assert "compared" not in run.text

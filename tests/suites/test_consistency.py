@@ -1,0 +1,104 @@
+"""Delays that an emulator is given are found again, and a provider without them shows no stale read.
+
+What is asserted of times holds on the slowest machine: the set delay lies between what was seen before and after it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.fleet.harness import FOLDER, IDEAL, Ended, Lab
+
+from .harness import profile, run_suite
+
+DELAYED = {
+    "delay_s": ("read_after_write", "list_after_write", "read_after_overwrite", "concurrent_overwrite"),
+    "list_delay_s": ("list_after_write", "list_after_overwrite"),
+    "delete_delay_s": ("read_after_delete", "list_after_delete"),
+}
+"""A setting of the profile, and what it makes stale."""
+OTHERS = {"delay_s": "read_after_delete", "list_delay_s": "read_after_overwrite", "delete_delay_s": "list_after_write"}
+"""A check that it leaves alone."""
+
+
+def infos(run: Ended) -> dict[str, Mapping[str, Any]]:
+    return {entry["extra_info"]["check"]: entry["extra_info"] for entry in run.document["benchmarks"]}
+
+
+@pytest.mark.parametrize(
+    "setting", ["delay_s", *(pytest.param(name, marks=pytest.mark.slow) for name in ("list_delay_s", "delete_delay_s"))]
+)
+def test_a_delay_is_found_again(lab: Lab, setting: str) -> None:
+    delay_s = 1.0
+    chosen = " or ".join((*DELAYED[setting], OTHERS[setting]))
+    run = run_suite(
+        lab, "consistency", *profile(lab, readiness={setting: delay_s}), "-k", chosen, "--consistency-files", "3"
+    )
+    assert run.status == 0, run.text
+    found = infos(run)
+    for check in DELAYED[setting]:
+        info = found[check]
+        assert info["doubts"] == []
+        assert (info["files"], info["never"], info["regressions"]) == (3, 0, 0)
+        rows = zip(info["low_s"], info["high_s"], info["write_s"], info["stale_per_file"], strict=True)
+        for low_s, high_s, write_s, stale in rows:
+            if stale:  # the delay counts from a moment within the write
+                assert low_s <= delay_s, check
+            assert high_s + write_s >= delay_s, check
+    assert any(found[check]["violated"] for check in DELAYED[setting]), run.text
+    assert found[OTHERS[setting]]["violated"] == 0
+
+
+@pytest.mark.slow
+def test_violations_keep_their_history(lab: Lab) -> None:
+    slow = profile(lab, readiness={"delay_s": 1.5})
+    run = run_suite(lab, "consistency", *slow, "-k", "read_after_write", "--consistency-files", "2")
+    info = infos(run)["read_after_write"]
+    assert info["violated"] == 2, run.text
+    assert run.lines_with("read_after_write on emulated:./known.toml: 2 of 2 files (not there ")
+    (path,) = lab.folder.rglob("violations-read_after_write.jsonl")
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sum(read[2] == "not there" for line in kept for read in line["reads"]) == info["stale_reads"]
+    assert all(line["reads"][-1][2] == "right" for line in kept)
+
+
+@pytest.mark.parametrize("provider", [FOLDER, pytest.param(IDEAL, marks=pytest.mark.slow)])
+def test_a_consistent_provider_shows_nothing(lab: Lab, provider: tuple[str, str]) -> None:
+    run = run_suite(lab, "consistency", *provider, "--consistency-files", "4")
+    assert run.counts() == {"passed": 8}, run.text
+    for check, info in infos(run).items():
+        assert (info["files"], info["violated"], info["stale_reads"]) == (4, 0, 0), check
+        assert info["violation_rate"] == 0.0
+        assert info["consistency_max"] == 0.0
+        assert info["doubts"] == []
+    assert not list(lab.folder.rglob("violations-*"))
+
+
+def test_a_file_that_takes_too_long_is_no_number(lab: Lab) -> None:
+    """Also with two agents, of which one waits."""
+    lab.write("""
+        from pytest_cloudbench.load.consistency import measure_consistency
+
+        def test_late(experiment, payloads):
+            measure_consistency(experiment, payloads.random(100), "read_after_write", 2, deadline_s=0.3)
+    """)
+    run = lab.run(*profile(lab, readiness={"delay_s": 3600}), "-n", "2")
+    (entry,) = run.document["benchmarks"]
+    info = entry["extra_info"]
+    assert (info["never"], info["consistency_p50"]) == (2, None)
+    assert run.lines_with("2 of 2 files were not consistent after 0.3 s")
+
+
+@pytest.mark.slow
+def test_a_service_that_keeps_both_attempts_is_found(lab: Lab) -> None:
+    """Drive allows two files of one name; Dropbox does not."""
+    two = ("--provider", "emulated:gdrive", "--provider", "emulated:ideal")
+    run = run_suite(lab, "consistency", *two, "-k", "repeated_write", "--consistency-files", "2")
+    found = {entry["extra_info"]["provider"]: entry["extra_info"] for entry in run.document["benchmarks"]}
+    assert found["emulated:gdrive"]["seen"].keys() == {"2 files"}
+    assert found["emulated:gdrive"]["never"] == 2
+    assert found["emulated:ideal"]["violation_rate"] == 0.0

@@ -1,0 +1,72 @@
+"""Known latency and bandwidth are found again; requests, parts and bytes on the wire are counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cloudbench.capture import CaptureUnavailable, check
+from tests.fleet.harness import FOLDER, Lab
+from tests.truths import Truths
+
+from .harness import conclusion, profile, run_suite
+
+MIB = 1024 * 1024
+
+
+def test_latency_and_bandwidth_are_found_again(lab: Lab, truths: Truths) -> None:
+    """A small file takes the latency, a large one its bytes over the bandwidth as well."""
+    latency = {"median_s": 0.05}
+    band = {"up_bytes_per_s": 4 * MIB, "down_bytes_per_s": 8 * MIB}
+    run = run_suite(
+        lab, "transfer::test_sizes", *profile(lab, latency=latency, bandwidth=band), "--transfer-largest", str(MIB)
+    )
+    found = {
+        (size, verb): conclusion(run, verb, size)
+        for size in ("1KiB", "1MiB") for verb in ("put", "get")
+    }  # fmt: skip
+    for (size, verb), info in found.items():
+        least_s = 0.05 + (0 if size == "1KiB" else 0.25 if verb == "put" else 0.125)
+        assert info["service_p50"] >= least_s * 0.98, (size, verb)
+        assert info["requests_per_op"] == 1
+        assert info["throughput"] <= info["size_bytes"] / least_s * 1.02
+    assert found["1KiB", "get"]["first_byte_p50"] >= 0.049
+    assert found["1KiB", "put"]["first_byte_p50"] is None, "an upload has none"
+    if truths.judged(run, *found.values()):
+        own_s = found["1MiB", "put"]["client_cpu_s"] / found["1MiB", "put"]["ops"]
+        truths.assert_time(found["1MiB", "put"]["service_p50"], 0.3, 0.2, own_s)
+
+
+def test_parts_are_counted(lab: Lab) -> None:
+    """24 MiB in parts of 8 are three requests, in parts of 16 two."""
+    run = run_suite(lab, "transfer::test_parts", "--provider", "emulated:ideal")
+    assert run.counts() == {"passed": 2}, run.text
+    counts = {
+        entry["params"]["part_mib"]: entry["extra_info"]["requests_per_op"] for entry in run.document["benchmarks"]
+    }
+    assert counts == {8: 3, 16: 2}
+
+
+def test_a_folder_has_no_parts_and_no_wire(lab: Lab) -> None:
+    run = run_suite(lab, "transfer", *FOLDER, "--transfer-largest", "70000", "--cloudbench-capture")
+    assert run.counts() == {"passed": 4, "skipped": 2}, run.text
+    assert run.lines_with("this driver offers no choice of the size of parts")
+    assert run.lines_with("note: bytes on the wire are not known: name the interface")
+    info = conclusion(run, "put", "test_sizes[64KiB")
+    assert (info["files"], info["wire_ratio"], info["requests_per_op"]) == (8, None, 0)
+
+
+@pytest.mark.slow
+def test_bytes_on_the_wire_are_those_of_the_file_and_a_little_more(lab: Lab) -> None:
+    try:
+        check("lo")
+    except CaptureUnavailable as error:
+        pytest.skip(str(error))
+    ideal = ("--provider", "emulated:ideal", "--transfer-largest", str(MIB), "-k", "64KiB or 1MiB")
+    run = run_suite(lab, "transfer::test_sizes", *ideal, "--cloudbench-capture")
+    assert run.status == 0, run.text
+    for entry in run.document["benchmarks"]:
+        info = entry["extra_info"]
+        assert info["wire_bytes"] > info["payload_bytes"], "headers, TLS records and answers"
+        assert 1 < info["wire_ratio"] < 1.3
+        assert 200 < info["extra_bytes_per_request"] < 0.3 * info["size_bytes"]
+    assert not list(lab.folder.rglob("*.pcapng")), "they are not kept"

@@ -1,0 +1,299 @@
+"""``cloudbench login``, ``status``, ``logout`` and ``doctor``: against emulators, with real requests on loopback."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+import tomllib
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import keyring
+import keyring.backends.fail
+import pytest
+
+from pytest_cloudbench import credentials, drivers
+from pytest_cloudbench.cli import main
+from pytest_cloudbench.doctor import examine
+from pytest_cloudbench.drivers.folder import FolderDriver
+from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.login import Application, by_browser, by_pasted_code, of_service
+from pytest_cloudbench.model import CloudError, Content, CredentialsError, Entry, ErrorKind, ProviderSpec
+from pytest_cloudbench.providers import Provider
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[EmulatorService]:
+    with start("ideal") as running:
+        yield running
+
+
+@pytest.fixture
+def app(emulator: EmulatorService) -> Application:
+    oauth: Any = drivers.driver_class("dropbox")
+    return Application(of_service(oauth.oauth, emulator.endpoint), "an-app", ca_file=emulator.endpoint.ca_file)
+
+
+@pytest.fixture(autouse=True)
+def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """No keyring, and a file that nobody else has."""
+    for field in ("access_token", "refresh_token", "app_key", "app_secret"):
+        monkeypatch.delenv(credentials.environment_name("dropbox", field), raising=False)
+    path = tmp_path / "config" / "credentials.toml"
+    monkeypatch.setattr(credentials, "credentials_path", lambda: path)
+    before = keyring.get_keyring()
+    none: Any = keyring.backends.fail.Keyring
+    keyring.set_keyring(none())
+    yield path
+    keyring.set_keyring(before)
+
+
+def visit(app: Application) -> Callable[[str], None]:
+    """A browser: opens a page and goes where it is sent."""
+    context = ssl.create_default_context(cafile=app.ca_file)
+
+    class Stop(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            return None
+
+    def go(address: str) -> None:
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), Stop())
+        with pytest.raises(HTTPError) as sent:
+            opener.open(address, timeout=30)
+        with sent.value as answer:
+            back = urlsplit(answer.headers["location"])
+        query = dict(parse_qsl(back.query))
+        with urllib.request.urlopen(f"http://{back.netloc}/?{urlencode(query)}", timeout=30) as page:
+            assert b"logged in" in page.read()
+
+    return lambda address: threading.Thread(target=go, args=(address,), daemon=True).start()
+
+
+def works(tokens: Any, emulator: EmulatorService) -> bool:
+    own = emulator.endpoint
+    given = type(own)(own.urls, {"access_token": tokens["access_token"]}, own.ca_file)
+    driver = drivers.connect(ProviderSpec.parse("dropbox"), given)
+    try:
+        return list(driver.list("/")) == []
+    finally:
+        driver.close()
+
+
+def test_a_browser_that_comes_back_brings_tokens(app: Application, emulator: EmulatorService) -> None:
+    tokens = by_browser(app, lambda _line: None, visit(app))
+    assert {"access_token", "refresh_token"} <= tokens.keys()
+    assert works(tokens, emulator)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda query: query.update(state="another"), "belongs to another login"),
+        (lambda query: query.pop("code"), "has no code"),
+        (lambda query: query.update(error="access_denied", error_description="The user said no"), "The user said no"),
+        (lambda query: query.update(code="invalid-code"), "gave no tokens: .*invalid"),
+    ],
+)
+def test_a_browser_that_brings_something_else_is_refused(
+    app: Application, change: Callable[[dict[str, str]], object], told: str
+) -> None:
+    def come_back(address: str) -> None:
+        asked = dict(parse_qsl(urlsplit(address).query))
+        back = {"code": "some-code", "state": asked["state"]}
+        change(back)
+        with suppress(HTTPError):  # it is told so, too
+            urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(back)}", timeout=30).close()
+
+    with pytest.raises(CredentialsError, match=told):
+        by_browser(app, lambda _line: None, lambda address: threading.Thread(target=come_back, args=(address,)).start())
+
+
+def test_a_pasted_code_brings_tokens(app: Application, emulator: EmulatorService) -> None:
+    shown: list[str] = []
+
+    def paste(_question: str) -> str:
+        address = shown[-1].removeprefix("visit: ")
+        context = ssl.create_default_context(cafile=app.ca_file)
+        with urllib.request.urlopen(address, timeout=30, context=context) as page:
+            return str(page.read().decode())
+
+    assert works(by_pasted_code(app, shown.append, paste), emulator)
+    with pytest.raises(CredentialsError, match="no code was given"):
+        by_pasted_code(app, shown.append, lambda _question: "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_real_browser_brings_tokens(app: Application, emulator: EmulatorService, tmp_path: Path) -> None:
+    quiet = "--disable-background-networking --disable-component-update --disable-sync --disable-quic --no-first-run"
+    browsers: list[subprocess.Popen[bytes]] = []
+
+    def visit_page(address: str) -> None:
+        argv = [
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--ignore-certificate-errors",
+            *quiet.split(),
+        ]
+        browsers.append(subprocess.Popen([*argv, f"--user-data-dir={tmp_path}", "--dump-dom", address],
+                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))  # fmt: skip
+
+    try:
+        tokens = by_browser(app, lambda _line: None, visit_page)
+        page, _ = browsers[0].communicate(timeout=60)
+    finally:
+        for browser in browsers:
+            browser.kill()
+            browser.wait()
+    assert b"You are logged in" in page
+    assert works(tokens, emulator)
+
+
+def test_a_login_is_rehearsed_on_an_emulator(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a-code\n"))
+    assert main(["login", "emulated:ideal", "--no-browser"]) == 0
+    assert "the login works; nothing is stored" in capsys.readouterr().out
+    assert not file.exists()
+
+
+def test_keys_are_stored_for_this_user_only_and_forgotten_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    file.parent.mkdir()
+    file.write_text('[other]\npassword = "of \\"another\\" \\\\ provider"\n')
+    file.chmod(0o600)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("1\nvery-secret\n"))
+    assert main(["login", "dropbox", "--keys"]) == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert tomllib.loads(file.read_text()) == {
+        "other": {"password": 'of "another" \\ provider'}, "dropbox": {"access_token": "very-secret"},
+    }  # fmt: skip
+    assert credentials.load("dropbox")["access_token"] == "very-secret"
+    assert main(["status"]) == 0
+    assert main(["logout", "dropbox"]) == 0
+    shown = capsys.readouterr().out
+    assert f"dropbox: access_token ({file})" in shown
+    assert f"dropbox: removed from {file}" in shown
+    assert "very-secret" not in shown
+    assert tomllib.loads(file.read_text()) == {"other": {"password": 'of "another" \\ provider'}}
+    assert main(["logout", "dropbox"]) == 0
+    assert "nothing was stored" in capsys.readouterr().out
+
+
+def test_a_second_account_has_credentials_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("1\nsecond\n"))
+    assert main(["login", "dropbox-2", "--keys"]) == 0
+    assert credentials.load("dropbox", account=2)["access_token"] == "second"
+    with pytest.raises(CredentialsError, match="cloudbench login dropbox"):
+        credentials.load("dropbox")
+    monkeypatch.setenv("CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN", "other")
+    assert main(["logout", "dropbox-2"]) == 0
+    assert "dropbox-2: the environment still has access_token" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["login", "folder"], "needs no credentials"),
+        (["login", "dropbax"], "did you mean dropbox"),
+        (["login", "folder:/tmp"], "expected a provider's name"),
+        (["login", "dropbox"], "nobody answered"),
+        (["login", "emulated:ideal", "--device"], "no device code"),
+        (["logout", "folder"], "needs no credentials"),
+        (["doctor", "dropbox"], "run 'cloudbench login dropbox'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert main(arguments) == 4
+    complaint = capsys.readouterr().err
+    assert told in complaint
+    assert complaint.count("\n") == 1
+
+
+# --- doctor ---
+
+
+def steps(provider: Provider) -> dict[str, tuple[bool | None, str]]:
+    return {each.step: (each.is_good, each.told) for each in examine(provider, "me")}
+
+
+def test_a_healthy_provider_is_well_and_nothing_is_left(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    (tmp_path / "objects").mkdir()
+    for spec in ("emulated:dropbox", f"folder:{tmp_path / 'objects'}"):
+        assert main(["doctor", spec]) == 0
+        shown = capsys.readouterr().out
+        assert "FAIL" not in shown
+        assert [line.split()[1] for line in shown.splitlines() if line.startswith("ok")] == [
+            "connect", "write", "read", "list", "delete", "quota",
+        ]  # fmt: skip
+    assert list((tmp_path / "objects").iterdir()) == []
+    assert (tmp_path / "journal.jsonl").read_bytes() == b""
+
+
+class Damaging(FolderDriver):
+    """Stores something else than what it gets."""
+
+    def put(self, path: str, content: Content) -> Entry:
+        entry = super().put(path, content)
+        local = self._local("put", path)
+        local.write_bytes(local.read_bytes()[::-1])
+        return entry
+
+
+class Refusing(FolderDriver):
+    """Has credentials that may not write."""
+
+    def put(self, path: str, content: Content) -> Entry:
+        raise CloudError(ErrorKind.AUTH, "put", path, detail="scope missing")
+
+
+def of(kind: type[FolderDriver], folder: Path) -> Provider:
+    driver = kind.connect(ProviderSpec.parse(f"folder:{folder}"), None, {})
+    return Provider("folder:x", driver, profile="none")
+
+
+def test_what_is_wrong_is_found_and_said(tmp_path: Path) -> None:
+    found = steps(of(Damaging, tmp_path / "damaged"))
+    assert found["write"][0] is True
+    assert found["read back"] == (False, "5120 bytes came back, and they differ")
+    assert "list" not in found
+    found = steps(of(Refusing, tmp_path / "refused"))
+    assert found["write"][0] is False
+    assert "scope missing" in found["write"][1]
+    assert "cloudbench status" in found["write"][1]
+
+
+def test_a_full_account_and_a_lost_service_are_told_apart(emulator: EmulatorService) -> None:
+    with start("ideal") as own:
+        driver = drivers.connect(ProviderSpec.parse("dropbox"), own.endpoint)
+        own.control(set={"quota.bytes": 1000})
+        is_good, told = steps(Provider("emulated:ideal", driver, profile="ideal"))["write"]
+        assert is_good is False
+        assert "the account is full" in told
+        own.stop()
+        is_good, told = steps(Provider("emulated:ideal", driver, profile="ideal"))["write"]
+        assert is_good is False
+        assert "check the network" in told
+        driver.close()

@@ -1,0 +1,26 @@
+"""The rules about the package as a whole find what they are for, and nothing else."""
+
+from __future__ import annotations
+
+from tests.house import circles, repeated_names
+
+FIRST = "from pytest_cloudbench import b\nclass Plan: pass\nclass _Own: pass\n"
+LAZY = "def f():\n    from pytest_cloudbench.c import g\n"
+LAST = "class Plan: pass\nclass _Own: pass\nX = import_module('pytest_cloudbench.a')\n"
+
+
+def test_a_public_class_name_in_two_modules() -> None:
+    assert repeated_names({"a": FIRST, "b": LAZY, "c": LAST}) == {"Plan": ["a", "c"]}
+    assert repeated_names({"a": FIRST, "b": LAZY}) == {}
+
+
+def test_a_circle_of_any_kind_of_import() -> None:
+    assert circles({"a": FIRST, "b": LAZY, "c": LAST, "d": FIRST}) == [["a", "b", "c"]]
+    package = "def f():\n    from pytest_cloudbench.p import part\n"
+    assert circles({"p": package, "p.part": "from pytest_cloudbench.p import f"}) == [["p", "p.part"]]
+
+
+def test_what_is_no_circle() -> None:
+    for_types = "if TYPE_CHECKING:\n    from pytest_cloudbench.a import Plan\n"
+    assert circles({"a": FIRST, "b": LAZY, "c": for_types}) == []
+    assert circles({"a": "from pytest_cloudbench.a import x"}) == []

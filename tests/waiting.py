@@ -1,0 +1,42 @@
+"""Where source code sleeps in disguise: it waits, with a time-out, for what nobody can ever signal."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+# What can be waited for with a time-out. Waiting for a new one, which nobody else knows, is a sleep.
+WAITED_FOR = frozenset("Event Condition Barrier Semaphore BoundedSemaphore Lock RLock Queue SimpleQueue poll".split())
+WAITS = frozenset("wait wait_for acquire get poll".split())
+
+
+def is_new(node: ast.AST) -> bool:
+    """Whether this makes something that can be waited for, and does not fill it."""
+    return isinstance(node, ast.Call) and not node.args and ast.unparse(node.func).rpartition(".")[2] in WAITED_FOR
+
+
+def waits_alone(tree: ast.Module) -> Iterator[int]:
+    """Lines that wait for a new signal, for one whose every use is a wait, or for no descriptor at all."""
+    made: dict[str, list[int]] = {}
+    uses: dict[str, list[tuple[str | None, int]]] = {}
+    waited = {id(node.value): node for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in WAITS and is_new(node.value):
+            yield node.lineno
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("select") and len(node.args) == 4:
+            watched = [each for each in node.args[:3] if not isinstance(each, (ast.Tuple, ast.List)) or each.elts]
+            yield from () if watched else (node.lineno,)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=False))
+                for name, value in pairs:
+                    if is_new(value):
+                        made.setdefault(ast.unparse(name), []).append(node.lineno)
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+            use = waited.get(id(node))
+            uses.setdefault(ast.unparse(node), []).append((use.attr if use else None, node.lineno))
+    for text in made:
+        if uses.get(text) and all(attr in WAITS for attr, _ in uses[text]):
+            yield from (line for _, line in uses[text])

@@ -85,7 +85,8 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
 fi
 
 say "installing the pinned dependencies (about a minute, once)"
-pip_install() { "$venv/bin/python" -m pip install --quiet --constraint constraints.txt "$@"; }
+# Wheels only: a source archive builds where an earlier build is cached and fails on a fresh machine.
+pip_install() { "$venv/bin/python" -m pip install --quiet --only-binary :all: --constraint constraints.txt "$@"; }
 # The build backend comes first and pinned too, so nothing is fetched unpinned for an isolated build.
 if pip_install hatchling && pip_install --no-build-isolation --editable '.[dev]'; then
     PYTHONDONTWRITEBYTECODE='' "$venv/bin/python" tools/warm_bytecode.py >/dev/null || die "the package does not load"

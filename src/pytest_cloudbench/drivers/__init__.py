@@ -69,7 +69,7 @@ _LIBRARIES: Mapping[str, tuple[str, str]] = {
     "tahoe": ("tahoe", "httpx"),
     "webdav": ("webdav", "webdav4"),
 }
-"""Scheme to the extra that brings its library, and the library's module. The others need nothing besides."""
+"""Maps a scheme to the extra that brings its library, and the library's module. Other schemes need no extra."""
 
 
 def schemes() -> tuple[str, ...]:
@@ -134,7 +134,7 @@ def missing_library(scheme: str) -> str:
 
 def _installed(scheme: str | None = None) -> Sequence[EntryPoint]:
     """Returns the entry points of other distributions: those of one scheme, or all. Imports none of them."""
-    from importlib.metadata import entry_points  # a run on a provider of this package does not pay for it
+    from importlib.metadata import entry_points  # here, because a run on a provider of this package does not need it
 
     points = entry_points(group=ENTRY_POINTS)
     return tuple(point for point in points if scheme is None or point.name == scheme)

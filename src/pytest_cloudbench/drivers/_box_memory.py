@@ -1,7 +1,7 @@
-"""What the Box driver remembers of paths: ids of folders, and of files that it has stored.
+"""What the Box driver remembers about paths: ids of folders, and of files that it has stored.
 
-What may live here: the memory, safe for threads. It asks nobody; a driver says what is true and what is not any more.
-Paths are one whatever their case, as names are at Box.
+What may live here: the memory, safe for threads. It sends no requests; the driver tells it what is true and what no
+longer is. Paths that differ only in case are the same, as names are at Box.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Memory:
         return "", ROOT, names
 
     def folder(self, path: str, folder_id: str) -> str:
-        """Remember a folder's id, and return it."""
+        """Remember a folder's id; returns it."""
         with self._lock:
             self._folders[path.lower()] = folder_id
         return folder_id

@@ -102,7 +102,7 @@ def _session(endpoint: Endpoint | None) -> Any:
 
 
 class _Redirects:
-    """Where a response may lead: a download to a host of the service, over TLS, and nothing else anywhere."""
+    """Which redirects are followed: only a download's, only to a host of the service, and only over TLS."""
 
     def __init__(self, hosts: tuple[str, ...]) -> None:
         self._hosts = hosts
@@ -124,7 +124,7 @@ def load_sdk() -> Any:
 
 
 def new_network(sdk: Any, endpoint: Endpoint | None, timeout_s: float) -> tuple[Any, Any]:
-    """Returns a session, and the SDK's view of the network on it, without repeats."""
+    """Returns a session, and the SDK's network layer on top of it, which repeats nothing."""
     session = _session(endpoint)
     urls: dict[str, str] = {}
     hosts: tuple[str, ...] = _HOSTS
@@ -153,7 +153,7 @@ def authentication(sdk: Any, network: Any, secrets: Mapping[str, str]) -> Any:
     granted = sdk.BoxCCGAuth(config=config)
 
     class Grant:
-        """Asks for the next token, where ``Bearer`` expects a client."""
+        """Asks for the next token; takes the place of the client that ``Bearer`` expects."""
 
         def send_json(self, *_args: object, **_options: object) -> Mapping[str, object]:
             token = granted.refresh_token(network_session=network)
@@ -171,7 +171,7 @@ def authentication(sdk: Any, network: Any, secrets: Mapping[str, str]) -> Any:
 
 
 def forget_details(error: Any) -> None:
-    """Take request and response out of an SDK's error, besides the item that is in the way.
+    """Take request and response out of an SDK's error, except the item that is in the way.
 
     The SDK prints them broken into lines, where no filter finds a token that the service repeats.
     """
@@ -190,7 +190,7 @@ def patience(sdk: Any) -> Any:
     """Returns the SDK's rule for a commit: wait while the service says so, and repeat nothing else."""
 
     class Patience(sdk.BoxRetryStrategy):  # type: ignore[misc]  # the SDK has no types here
-        """Sends a commit again that was answered by 202 and a time to wait."""
+        """Sends a commit again if it was answered by 202 and a time to wait."""
 
         def should_retry(self, fetch_options: Any, fetch_response: Any, attempt_number: int) -> bool:
             wait = fetch_response.headers.get("Retry-After", "") if fetch_response.status == 202 else ""
@@ -216,15 +216,15 @@ class _Reader(BufferedIOBase):
         return self._content.size_bytes
 
     def seekable(self) -> bool:
-        """It is, to its begin and to any place."""
+        """Always: any position can be reached."""
         return True
 
     def tell(self) -> int:
-        """Returns the place."""
+        """Returns the position."""
         return self._at
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place."""
+        """Go to a position."""
         self._at = offset + (0, self._at, self._content.size_bytes)[whence]
         return self._at
 

@@ -1,6 +1,6 @@
-"""What both Dropbox drivers know of the service: capabilities, credentials and the table of its errors.
+"""What both Dropbox drivers know about the service: capabilities, credentials and the table of its errors.
 
-What may live here: values and functions of values. Which library sends the requests is the drivers' own.
+What may live here: values and functions of values. Each driver has its own library to send requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CAPABILITIES = Capabilities(
     # A put above max_request_bytes, and a list of many entries, sends more of them.
     requests=dict.fromkeys(Verb, 1),
 )
-"""Without ``via``, which is the drivers' own."""
+"""Without ``via``, which differs between the drivers."""
 
 CREDENTIAL_SETS = (
     CredentialSet(("access_token",)),
@@ -48,7 +48,7 @@ OAUTH = OAuthLogin(
 )
 
 SESSION_PIECE_BYTES = 16 * MIB
-"""Upload sessions: the provider wants multiples of 4 MiB, and memory wants few of them."""
+"""Upload sessions: the provider requires multiples of 4 MiB; few of them keep memory use low."""
 
 # A refusal (409, some 403 and 404) is a path of tags, such as path/conflict/file: the last known one counts.
 TAG_KINDS: Mapping[str, ErrorKind] = {
@@ -90,7 +90,7 @@ _TOKEN_WORDS = ("access token", "authorization")
 
 
 def kind_of_status(status: int, text: str) -> ErrorKind:
-    """Returns what an answer that is no refusal by tags means. A 2xx is one that cannot be read: the server's doing."""
+    """Returns what an answer without tags means. A 2xx here is one that cannot be read, which is the server's fault."""
     if status == 400 and any(word in text.lower() for word in _TOKEN_WORDS):
         return ErrorKind.AUTH
     return _STATUS_KINDS.get(status, ErrorKind.INVALID if 400 <= status < 500 else ErrorKind.SERVER)

@@ -1,13 +1,13 @@
-"""What carries the requests of the Google Drive driver: httplib2, one client per thread, and who counts them.
+"""What carries the requests of the Google Drive driver: httplib2, one client per thread, and their count.
 
-What may live here: connections, tokens, redirects and retries that do not happen, and reading a body piece by piece.
+What may live here: connections, tokens, switching off redirects and retries, and reading a body piece by piece.
 ``httplib2`` is the library's own transport; each of its clients is for one thread.
 
 What httplib2 does on its own, and how this module handles it:
 
 - It sends a request a second time if the connection breaks before an answer, even an upload: off, one call is one
 request. A kept-alive connection is reused only after a look at whether the server has closed it.
-- It follows redirects, also with the token: off, a redirect is an error. No request goes to a host but the API's.
+- It follows redirects, and takes the token along: off, a redirect is an error. Requests go to the API's hosts only.
 - It reads a whole answer before it returns: downloads are read from its connection instead.
 """
 
@@ -30,7 +30,7 @@ _FIRST_READ_BYTES = 1024
 
 
 class Refused(Exception):
-    """An answer that is no success, of a request that the library did not build: a download, or a new token."""
+    """An unsuccessful answer to a request that the library did not build: a download, or a new token."""
 
     def __init__(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
         super().__init__(f"status {status}")
@@ -91,7 +91,7 @@ class Transport:
     def stream(self, uri: str, headers: Mapping[str, str], accept: int) -> Iterator[tuple[int, Iterator[bytes]]]:
         """Send a GET, and yield the status and the body's pieces. Raises Refused for statuses but 200 and ``accept``.
 
-        The connection is not the thread's until the body is read: another request opens one of its own.
+        Until the body is read, the thread cannot reuse the connection: another request opens a new one.
         """
         http = self.http
         conn = http.borrow(uri)
@@ -111,7 +111,7 @@ class Transport:
     def sent(self, conn: Any, method: str, uri: str, body: Any, headers: Mapping[str, str]) -> Any:
         """Send one request once; returns its answer with the body unread."""
         if conn.sock is not None and _is_readable(conn.sock):
-            conn.close()  # the server has
+            conn.close()  # the server has closed it
         try:
             if conn.sock is None:
                 conn.connect()
@@ -135,7 +135,7 @@ def _pieces(response: Any) -> Iterator[bytes]:
     while piece:
         yield piece
         piece = response.read(_READ_PIECE_BYTES)
-    if response.length:  # http.client says nothing of a body that ends early if it is read in pieces
+    if response.length:  # http.client does not report a body that ends early if it is read in pieces
         raise ConnectionError(f"{response.length} bytes of the answer are missing")
 
 
@@ -149,7 +149,7 @@ def _is_readable(sock: Any) -> bool:
 
 
 def _http_class() -> type[Any]:
-    """Returns httplib2's client with the habits of this module; made late, because the import is not everyone's."""
+    """Returns a subclass of httplib2's client that works as the module says; made late: the import costs time."""
     import httplib2
 
     class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 has no types
@@ -174,7 +174,7 @@ def _http_class() -> type[Any]:
             return super().request(uri, method, body=body, headers=dict(headers))
 
         def _conn_request(self, conn: Any, uri: str, method: str, body: Any, headers: Any) -> Any:
-            """httplib2's place for one exchange, which would send twice."""
+            """Overrides httplib2's method for one exchange, which would send twice."""
             response = self.transport.sent(conn, method, uri, body, headers)
             try:
                 content = response.read()
@@ -222,8 +222,8 @@ Send = Callable[[str, str, Any, Mapping[str, str]], Any]
 class Token:
     """A fixed access token, or google-auth's credentials, renewed once for all threads before they end.
 
-    google-auth repeats a refused renewal, and looks up where the account is in a thread of its own: neither happens,
-    because an answer that is no success ends the renewal, and only the renewal itself is asked of it.
+    google-auth repeats a refused renewal, and looks up the account's location in a thread of its own. Neither happens
+    here: any unsuccessful answer ends the renewal, and nothing but the renewal itself is called.
     """
 
     def __init__(self, access_token: str = "", credentials: Any = None) -> None:

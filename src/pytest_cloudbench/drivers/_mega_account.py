@@ -2,7 +2,7 @@
 
 What may live here: requests, as coroutines of one event loop. The SDK logs in, derives keys, encrypts, cuts into
 chunks, computes and checks MACs. Its own tree is not used: it reads the whole account again after each change, and
-knows nothing of what others change. This one follows the service's log of events, as MEGA's own clients do.
+misses what other clients change. The tree here follows the service's log of events, as MEGA's own clients do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GONE, _TOO_MANY_EVENTS = -9, -6
 
 
 class Unfit(Exception):
-    """The tree shows that an operation cannot be done, or not so that its path would mean one thing."""
+    """The tree shows that an operation cannot be done, or that its path would become ambiguous."""
 
     def __init__(self, kind: ErrorKind, detail: str) -> None:
         super().__init__(detail)
@@ -39,13 +39,13 @@ class Unfit(Exception):
 
 
 class _Source:
-    """What the SDK takes for the path of a file to upload: it opens it and reads to the end."""
+    """What the SDK takes for the path of a file to upload: it opens the path and reads to the end."""
 
     def __init__(self, name: str, content: Content) -> None:
         self.name, self._content, self._place = name, content, 0
 
     def open(self, _mode: str) -> _Source:
-        """Begin."""
+        """Start from the beginning."""
         return self
 
     def read(self, length: int) -> bytes:
@@ -69,7 +69,7 @@ def _api_class(url: str) -> Any:
     from mega.errors import RequestError
 
     class BoundAPI(MegaAPI):
-        """One attempt each. The SDK sends an upload's refusal on as if it were a handle: it is raised here."""
+        """One attempt for each request. Raises the refusal of an upload, which the SDK would return as a handle."""
 
         _entrypoint = yarl.URL(url)
         post = vars(MegaAPI)["post"].__wrapped__
@@ -87,7 +87,7 @@ class MegaAccount:
     """Logs in at the first operation.
 
     Args:
-        endpoint: the service that stands in for MEGA; None for MEGA.
+        endpoint: the service that stands in for MEGA; None for MEGA itself.
         email: the user.
         password: the password.
         timeout_s: for each single step of a request.
@@ -120,7 +120,7 @@ class MegaAccount:
             self._session = CountedSession(self._endpoint, self._timeout_s, _WAITS, "X-Hashcash")
         api, events = self._commands(self._session), self._events(self._session)
         for each in (api, events):
-            each._rate_limiter = contextlib.nullcontext()  # it lets 100 requests a minute pass
+            each._rate_limiter = contextlib.nullcontext()  # it would allow only 100 requests a minute
         try:
             found = await auth.login(api, self._email, self._password)
         except RequestError as error:
@@ -144,7 +144,7 @@ class MegaAccount:
         self._position = 0
 
     async def tree(self) -> NodeTree:
-        """Returns the tree as the service knows it now: one request, without what has changed if nothing has."""
+        """Returns the tree as the service knows it now: one request, with a short answer if nothing has changed."""
         if self._core is None:
             async with self._lock:
                 if self._core is None:
@@ -163,7 +163,7 @@ class MegaAccount:
                     await self._read_all(self._core)
             return self._tree
         if "a" in answer and tree is self._tree:
-            # Another answer to the same question may have been longer, and came first.
+            # The answer to another thread's request may have come first, and may have held more events.
             known = self._position - position
             for event in answer["a"][known:]:
                 self._apply(event)
@@ -201,7 +201,7 @@ class MegaAccount:
         self._core = None
 
     async def prepare(self, folder: str) -> None:
-        """Look up a folder once: puts into it do not ask again what has changed."""
+        """Look up a folder once: later puts into it do not ask what has changed."""
         if (await self.tree()).folder(folder) is not None:
             self._prepared.add(folder)
 
@@ -219,7 +219,7 @@ class MegaAccount:
         return [*tree.under(folder)]
 
     async def _folder(self, path: str) -> Any:
-        """Returns a folder, made with its parents where there is none."""
+        """Returns a folder; creates it and its parents if it does not exist."""
         found = self._tree.folder(path)
         if found is not None:
             return found
@@ -234,7 +234,7 @@ class MegaAccount:
         return above
 
     async def _new_folder(self, parent: Any, name: str) -> Any:
-        key = tuple(random.randrange(2**32) for _ in range(4))  # as the SDK makes keys
+        key = tuple(random.randrange(2**32) for _ in range(4))  # made as the SDK makes keys
         return (await self._new_nodes(parent, [{"h": "xxxxxxxx", "t": 1, **self._sealed({"n": name}, key, key)}]))[0]
 
     def _sealed(self, attributes: dict[str, Any], key: Any, full_key: Any) -> dict[str, str]:
@@ -275,7 +275,7 @@ class MegaAccount:
         return node
 
     async def pieces(self, path: str) -> AsyncIterator[bytes]:
-        """Yields a file's content in the chunks of its MAC; the last one after the MAC was right."""
+        """Yields a file's content in the chunks of its MAC; the last one only after the MAC has proved right."""
         from mega.chunker import MegaChunker, get_chunks
 
         node = await self.node(path)
@@ -308,7 +308,7 @@ class MegaAccount:
             self._tree.remove(handle)
 
     async def _each(self, commands: Sequence[dict[str, Any]], fine: tuple[int, ...] = (0,)) -> None:
-        """Send commands in one request. The SDK raises for one that fails alone, and says nothing in a list."""
+        """Send commands in one request. The SDK raises if a single command fails, but ignores failures in a list."""
         from mega.errors import RequestError
 
         try:

@@ -1,11 +1,11 @@
 """One event loop in one thread, for an asyncio SDK under a driver that many threads call.
 
-What may live here: the loop's thread, and the HTTP session of its requests: who sent how many, and what is refused. The
-SDK's objects live in the loop; a driver's method sends a coroutine there and waits.
+What may live here: the loop's thread, and the HTTP session of its requests: how many each thread sent, which answers
+are refused. The SDK's objects live in the loop; a driver's method sends a coroutine there and waits.
 
 All threads share one loop, because they then share one login (a key derived by 100,000 rounds of a hash, or 65,536 of a
-cipher), one copy of the account's tree and one pool of connections. Loops of their own would multiply those, and Python
-runs one thread at a time anyway.
+cipher), one copy of the account's tree and one pool of connections. A loop for each thread would multiply these, and
+Python runs one thread at a time anyway.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LAST_TURNS = 100
 
 
 class SentBy(threading.local):
-    """How many requests a thread has sent, wherever they were sent from."""
+    """How many requests were sent for a thread, whichever thread sent them."""
 
     def __init__(self) -> None:
         self.requests = [0]
@@ -49,12 +49,12 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine there for the calling thread, and return what it returns."""
+        """Run a coroutine in the loop for the calling thread; returns what it returns."""
         future = asyncio.run_coroutine_threadsafe(self._counted(self._sent.requests, work), self._loop)
         try:
             return future.result()
         finally:
-            future.cancel()  # an interrupted caller does not want it any more
+            future.cancel()  # an interrupted caller no longer wants it
 
     @property
     def is_closed(self) -> bool:
@@ -66,7 +66,7 @@ class LoopThread:
         return self._sent.requests[0]
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End what still runs, do the last thing, and end the thread; nothing if that was done."""
+        """End what still runs, run the final coroutine, and end the thread; safe to call again."""
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._end(last), self._loop).result()
@@ -89,7 +89,7 @@ class LoopThread:
 
 
 class RefusedAnswer(Exception):
-    """An answer that is no success, told by its status."""
+    """An unsuccessful answer, judged by its status."""
 
     def __init__(self, status: int, text: str, wait: str) -> None:
         super().__init__(f"{status} {text}".strip())
@@ -102,8 +102,8 @@ class CountedSession:
     Args:
         endpoint: the service that stands in for the provider; None for the real one.
         timeout_s: for each single step: connecting, waiting for the next bytes.
-        wait_headers: those by which a refusal says how long to wait, the first that it has.
-        passes: a header; an answer that has it is none of ours to refuse.
+        wait_headers: headers by which a refusal says how long to wait; the first one present counts.
+        passes: a header; answers that have it are passed on to the SDK, whatever their status.
     """
 
     def __init__(self, endpoint: Endpoint | None, timeout_s: float, wait_headers: Sequence[str], passes: str) -> None:
@@ -135,7 +135,7 @@ class CountedSession:
         return self._session.request(method, url, allow_redirects=False, **options)
 
     async def close(self) -> None:
-        """Close all connections; one whose server says nothing any more is not waited for."""
+        """Close all connections, without waiting for servers that no longer respond."""
         await self._session.close()
         open_ones = [each for each in self._sockets if each.fileno() >= 0]
         for each in open_ones:

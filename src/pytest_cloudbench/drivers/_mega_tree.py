@@ -1,8 +1,8 @@
 """The account's tree as a client of MEGA keeps it: nodes by handle, and paths over them.
 
 What may live here: the tree, and what an event of the service does to it. No requests. MEGA has no paths: names are
-encrypted, and a folder may hold several nodes of one name. Here the newest file of a name is the one that is meant, and
-folders of one name are one folder.
+encrypted, and a folder may hold several nodes of one name. Here a name means its newest file, and folders of the same
+name count as one folder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NodeTree:
     # ---------------------------------------------------------------- changes
 
     def add(self, node: Any) -> None:
-        """Add a node, or put another in the place of that handle."""
+        """Add a node, or replace the one with that handle."""
         self._detach(node.id)
         self._nodes[node.id] = node
         self._numbers.setdefault(node.id, next(self._next))
@@ -71,7 +71,7 @@ class NodeTree:
     # ---------------------------------------------------------------- paths
 
     def named(self, path: str) -> list[Any]:
-        """Returns all nodes of a path: files, newest first, then folders."""
+        """Returns all nodes at a path: files, newest first, then folders."""
         found = [self._nodes[self.root]] if self.root in self._nodes else []
         for name in filter(None, path.split("/")):
             found = [
@@ -86,11 +86,11 @@ class NodeTree:
         return not node.is_file, -node.created_at, -self._numbers[node.id]
 
     def files(self, path: str) -> list[Any]:
-        """Returns the files of a path, newest first."""
+        """Returns the files at a path, newest first."""
         return [node for node in self.named(path) if node.is_file]
 
     def folder(self, path: str) -> Any:
-        """Returns the folder of a path, the oldest if there are several; None if there is none."""
+        """Returns the folder at a path, the oldest if there are several; None if there is none."""
         folders = [node for node in self.named(path) if not node.is_file]
         return folders[-1] if folders else None
 

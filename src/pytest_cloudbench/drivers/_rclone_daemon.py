@@ -1,6 +1,6 @@
 """The daemon behind the rclone driver: one process for each agent, which ends with it, even if the agent is killed.
 
-What may live here: rclone's remote of a service that stands in for a provider, its flags, and its life.
+What may live here: the remote for a service that stands in for a provider, the daemon's flags, and its start and end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _START_S = 60.0
 _SERVING = "Serving remote control on "
 _LASTING = "2035-01-01T00:00:00Z"
 
-# API to rclone's type of remote, and to what a remote of the type is told: ``{url}``, or a credential's name in braces.
+# API to rclone's type of remote, and to the options of such a remote: ``{url}``, or a credential's name in braces.
 _TYPES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "azure": ("azureblob", {"account": "{account}", "key": "{account_key}", "endpoint": "{url}"}),
     "box": ("box", {"token": "{token}"}),
@@ -52,11 +52,11 @@ _TYPES: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }  # fmt: skip
 
 SPOKEN = frozenset(_TYPES)
-"""The APIs for which rclone can be led to a service."""
+"""The APIs for which rclone can be directed to a service."""
 
 
 def settings(endpoint: Endpoint) -> dict[str, str]:
-    """Returns the environment that gives rclone one remote, to a service and nothing else.
+    """Returns the environment that gives rclone one remote, which leads to a service and nowhere else.
 
     An API with no option for its address goes through the service's proxy, which refuses all other hosts.
     """
@@ -83,13 +83,13 @@ def settings(endpoint: Endpoint) -> dict[str, str]:
         environment["X_MEGA_API_URL"] = endpoint.url.rstrip("/")
     if endpoint.proxy and "{url}" not in "".join(told.values()) and endpoint.api not in ("mega", "sftp"):
         environment["HTTPS_PROXY"] = endpoint.proxy
-    if endpoint.ca_file:  # some of its requests are made by a client that knows no flag
+    if endpoint.ca_file:  # some of its requests are made by a client that ignores the flag
         environment |= {"SSL_CERT_FILE": endpoint.ca_file, "RCLONE_CA_CERT": endpoint.ca_file}
     return environment
 
 
 def _drive_id(endpoint: Endpoint) -> str:
-    """Asks a service for the id of the account's drive, which a remote of this type must be told. Raises OSError."""
+    """Asks a service for the id of the account's drive, which a remote of this type needs. Raises OSError."""
     import ssl
     from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
@@ -101,7 +101,7 @@ def _drive_id(endpoint: Endpoint) -> str:
 
 
 def _program() -> str:
-    """Returns the path of the program; that of this environment first, where the wheel brings it."""
+    """Returns the path of the program; this environment comes first, where the wheel installs it."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return shutil.which("rclone", path=path) or "rclone"
 
@@ -122,9 +122,9 @@ class Daemon:
         timeout_s: how long it waits for a connection, or for the next bytes.
 
     Attributes:
-        flags: what is switched off in it, or bounded. The pacers of its backends stay: nothing switches them off.
-        user: a name that it knows.
-        password: and its password.
+        flags: what is switched off in it, or bounded. The pacers of its backends stay, since nothing switches them off.
+        user: the user name for its remote control.
+        password: that user's password.
     """
 
     def __init__(self, endpoint: Endpoint | None, timeout_s: float) -> None:
@@ -136,7 +136,7 @@ class Daemon:
         redact.learn([self.password])
 
     def url(self) -> str:
-        """Returns where it listens; starts it first if it does not run yet. Raises ServiceError."""
+        """Returns its address; starts it first if it is not running. Raises ServiceError."""
         with self._lock:
             if not self._url:
                 try:
@@ -173,4 +173,4 @@ class Daemon:
         with self._lock:
             if self._child is not None:
                 self._child.stop()
-                shutil.rmtree(self._folder, ignore_errors=True)  # left only by a guard that was killed
+                shutil.rmtree(self._folder, ignore_errors=True)  # still there only if the guard was killed

@@ -6,8 +6,8 @@ connect, required verbs.
 What the SDK does on its own, and how this driver handles it:
 
 - It retries three times, after 15 s and more: off (``retry_total=0``).
-- Its download asks for 4 MiB at a time, holds each piece whole, and asks up to three times for one that was cut. The
-  driver sends the one request below it and streams the answer.
+- Its download asks for 4 MiB at a time, holds each piece whole, and asks up to three times for a piece that was cut.
+  The driver sends a single request through the layer below, and streams the answer.
 - Its upload reads a file below 64 MiB at once; larger ones go up here in blocks, one after the other, and are then
   committed.
 - Its HTTP library has a pool of ten connections: here one that is large enough for all threads. It follows no redirect.
@@ -96,7 +96,7 @@ def _refusal(error: Any, verb: str, path: str) -> CloudError:
     code = str(headers.get("x-ms-error-code") or getattr(error, "error_code", None) or "")
     code = code.rpartition(".")[2]
     retry_after_s = seconds_of(headers.get("retry-after"))
-    # Not the SDK's own text: it holds the request's number and the time, and no two would be equal.
+    # Not the SDK's own text: it holds the request's number and the time, so no two would be equal.
     said = " ".join(filter(None, (str(status), code or str(getattr(error, "reason", "") or ""))))
     redact.clean_error(error)
     return CloudError(
@@ -193,7 +193,7 @@ class AzureDriver:
             raise _refusal(error, verb, path) from error
         except (errors.AzureError, OSError) as error:
             raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
-        except (AttributeError, KeyError, TypeError, ValueError) as error:  # what the SDK's own parser lets out
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # what the SDK's own parser raises
             raise CloudError(_kind("", self._sent.status), verb, path, detail="the answer cannot be read") from error
 
     # --- required verbs ---------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class AzureDriver:
                     continue  # it went with the blob
 
     def _delete_uncommitted(self, name: str) -> None:
-        """What has blocks only is no blob yet, so that nothing can be deleted: make it one, and delete that."""
+        """Uncommitted blocks are not a blob yet and cannot be deleted: make a blob of them, and delete that."""
         blob = self._container.get_blob_client(name)
         blocks = blob.get_block_list("uncommitted")[1]
         if blocks:
@@ -329,7 +329,7 @@ def _told(error: BaseException) -> str:
 
 
 def _session(endpoint: Endpoint | None) -> Any:
-    """One pool of connections for all threads, which sends nothing again."""
+    """One pool of connections for all threads, without retries."""
     import requests
     from requests.adapters import HTTPAdapter
 
@@ -358,7 +358,7 @@ def _container(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[s
             use_env_settings=endpoint is None,
         ),
         "retry_total": 0,
-        "permit_redirects": False,  # it would take the request and its signature to any host
+        "permit_redirects": False,  # a redirect would take the request and its signature to any host
         "max_single_put_size": _MULTIPART_BYTES,
     }
     url = endpoint.url if endpoint else spec.params.get("endpoint", "")

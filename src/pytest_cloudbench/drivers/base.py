@@ -61,12 +61,12 @@ class OAuthLogin:
         authorize_url: the page on which the user agrees.
         token_url: the route that gives tokens.
         device_url: the route that gives device codes (RFC 8628); empty if there is none, or not for files.
-        shows_code: whether the page shows a code to paste where it is given no address to return to.
-        scopes: what the tokens may do; empty for all that the application may.
+        shows_code: whether the page shows a code to paste if it is given no address to return to.
+        scopes: what the tokens may do; empty for everything that the application may do.
         extra: further parameters of the page's address.
         client_id: the credentials' field with the application's id.
         client_secret: the field with its secret, for providers that give applications one.
-        register: where a user registers an application of their own.
+        register: where users register an application of their own.
     """
 
     authorize_url: str
@@ -97,7 +97,7 @@ STATUS_KINDS: Mapping[int, ErrorKind] = {
 def kind_of_status(status: int, special: Mapping[int, ErrorKind] = STATUS_KINDS) -> ErrorKind:
     """Returns what a service means by the status of a refusal, if its words do not tell.
 
-    ``special`` holds what one service means by it, where that differs from most.
+    ``special`` holds the statuses by which this service means something else than most.
     """
     other = ErrorKind.INVALID if 400 <= status < 500 else ErrorKind.SERVER
     return special.get(status) or STATUS_KINDS.get(status, other)
@@ -191,9 +191,9 @@ class Driver(Protocol):
 
     Every method raises CloudError, and nothing else, when the provider refuses or fails. The optional verbs that
     ``capabilities`` declares are methods, too: ``copy(source, target) -> Entry``, ``move(source, target) -> Entry``,
-    ``share(path) -> str``, ``revoke(url) -> None``, ``space() -> tuple[int, int]``. A driver that can
-    talk to services of other APIs than the one of its own name lists them in a class attribute, ``apis``. One that uses
-    the accounts of another driver names its scheme in a class attribute, ``credentials_of``.
+    ``share(path) -> str``, ``revoke(url) -> None``, ``space() -> tuple[int, int]``. A driver that can talk to services
+    of other APIs than the one it is named after lists them in a class attribute, ``apis``. One that uses the accounts
+    of another driver names its scheme in a class attribute, ``credentials_of``.
     """
 
     @property

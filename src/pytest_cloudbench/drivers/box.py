@@ -3,8 +3,9 @@
 What may live here: everything that is specific to Box as a client, in this order: imports, capabilities, error table,
 connect, required verbs, optional verbs.
 
-Box knows no paths, only ids. A path is looked up name by name, with the check before an upload: it answers with the id
-of what has that name, however many entries the folder has. What the driver remembers, and how it stays true:
+Box knows no paths, only ids. A path is looked up name by name, with the check that Box offers before an upload: its
+answer has the id of whatever has that name, however many entries the folder has. What the driver remembers, and how
+that stays true:
 
 - Ids of folders. A 404 for a remembered folder is followed by one more attempt with ids that are looked up anew.
 - Id and etag of files that it has stored, for the next ``put`` to the same path. That one goes with ``If-Match``, so a
@@ -127,7 +128,7 @@ class _Absent(Exception):
 
 
 class _Odd(Exception):
-    """An answer that is no refusal and no use: the cause of a CloudError."""
+    """A successful answer that cannot be used: the cause of a CloudError."""
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ class BoxDriver:
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
-        # No refresh token: Box's work once, and nothing here could keep the next one.
+        # No refresh token: each of Box's works only once, and nothing here could keep the next one.
         CredentialSet(("client_id", "client_secret", "enterprise_id"), public=("client_id", "enterprise_id")),
         CredentialSet(("client_id", "client_secret", "user_id"), public=("client_id", "user_id")),
     )
@@ -240,7 +241,7 @@ class BoxDriver:
         self._folder_id("prepare", folder)
 
     def _twice(self, verb: str, path: str, attempt: Callable[[], _Result]) -> _Result:
-        """Try; and try once more with ids that are looked up anew, if remembered ones led nowhere."""
+        """Try, and try once more with freshly looked-up ids if remembered ones led nowhere."""
         try:
             return attempt()
         except CloudError as error:
@@ -294,12 +295,12 @@ class BoxDriver:
         return item_id
 
     def _looked_up(self, verb: str, path: str) -> tuple[str, str]:
-        """Like ``_item``, but the last name is always looked up: what is there may be another item by now."""
+        """Like ``_item``, but always looks up the last name, which may belong to another item by now."""
         parent, name = _split(verb, path)
         return self._named(verb, path, self._folder_id(verb, parent), name)
 
     def _made_folder(self, verb: str, path: str, about: str, *, asks: bool = False) -> str:
-        """Returns the id of a folder; makes what is missing. ``asks`` even if all are known."""
+        """Returns the id of a folder; makes what is missing. ``asks``: asks the service even if all ids are known."""
         at, folder_id, names = self._known(verb, path)
         if asks and not names and at:
             at, _, name = at.rpartition("/")
@@ -333,7 +334,7 @@ class BoxDriver:
             except CloudError as error:
                 if error.kind not in (ErrorKind.CONFLICT, ErrorKind.NOT_FOUND):
                     raise
-                # It is not what this driver stored any more: whatever is there now gets the content.
+                # The file is no longer the one that this driver stored: whatever is there now gets the content.
         return self._kept(path, self._twice("put", path, lambda: self._stored_file(path, parent, name, content)))
 
     def _stored_file(self, path: str, parent: str, name: str, content: Content) -> _Stored:
@@ -409,7 +410,7 @@ class BoxDriver:
                     yield piece
                     piece_bytes = _READ_PIECE_BYTES
             finally:
-                # Returns the connection to the pool if all was read, and drops it otherwise.
+                # This returns the connection to the pool if everything was read, and drops it otherwise.
                 response.close()
 
     def stat(self, path: str) -> Entry:

@@ -199,7 +199,7 @@ class DropboxDriver:
         # The loop around a request repeats it after an expired token, which no setting turns off.
         client.request_json_string_with_retry = client.request_json_string
         if endpoint is not None:
-            # Of this client alone: environment and module constants are everyone's.
+            # Set for this client alone: environment and module constants would affect others.
             client._host_map = {role: urlsplit(endpoint.urls[role]).netloc for role in ("api", "content", "notify")}
         return cls(sdk, client, session, secrets)
 
@@ -226,7 +226,7 @@ class DropboxDriver:
         self._last.response = None
         try:
             if self._may_refresh:
-                # A no-op while the token lives. Without the lock every thread would refresh at once.
+                # A no-op while the token is valid. Without the lock every thread would refresh at once.
                 with self._refresh_lock:
                     self._client.check_and_refresh_access_token()
                     if (token := self._client._oauth2_access_token) != self._token:
@@ -238,7 +238,7 @@ class DropboxDriver:
                 raise
             kind, detail = self._why(error)
             if self._last.response is not None:
-                self._last.response.close()  # the SDK leaves that of a download open
+                self._last.response.close()  # the SDK leaves a download's response open
             header_s = self._last.retry_after_s()
             retry_after_s = getattr(error, "backoff", None) if header_s is None else header_s
             redact.clean_error(error)
@@ -251,7 +251,7 @@ class DropboxDriver:
             return kind_of_tags(tags), f"{self._last.status()} {'/'.join(tags)}"
         if isinstance(error, OSError) and not isinstance(error, (*self._unreadable, *self._unsendable)):
             return ErrorKind.NETWORK, str(error)  # all that requests raises is an OSError
-        # Not the SDK's own text: it begins with the request's number, and no two would be equal.
+        # Not the SDK's own text: it begins with the request's number, so no two would be equal.
         tags = _tags(getattr(error, "error", None))
         text = "/".join(tags) or str(getattr(error, "body", None) or getattr(error, "message", None) or error)
         status = getattr(error, "status_code", None) or self._last.status()

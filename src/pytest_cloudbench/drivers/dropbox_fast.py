@@ -51,7 +51,7 @@ _CAPABILITIES = replace(CAPABILITIES, via="own client on httpx; redirects and re
 
 _API, _CONTENT = "https://api.dropboxapi.com", "https://content.dropboxapi.com"
 _ONE_REQUEST_BYTES = 150 * MIB
-# A body of one piece costs less than one of several does, up to here.
+# Up to this size, a body in one piece costs less than one in several.
 _PIECE_BYTES = 1 * MIB
 
 # --- error table ----------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class DropboxFastDriver:
         return self._client.send_json(verb, path, "POST", self._api + function, headers=headers, content=body)
 
     def _upload(self, path: str, function: str, arg: Any, content: Content, offset: int, length: int) -> Any:
-        """Call a function with content: in one piece, or in some if it is long."""
+        """Call a function with content: in one piece, or in several if it is long."""
         headers = {
             "authorization": self._bearer.header(),
             "content-type": "application/octet-stream",
@@ -247,7 +247,7 @@ class DropboxFastDriver:
                 raise
 
     def _described(self, verb: str, path: str, answer: Any) -> Entry:
-        """Returns the entry that an answer describes. Raises CloudError where it describes none."""
+        """Returns the entry that an answer describes. Raises CloudError if it describes none."""
         return self._entry(verb, path, answer.get("metadata") if isinstance(answer, dict) else None)
 
     # --- optional verbs ---------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class DropboxFastDriver:
 
 
 def _json(arg: Any, verb: str, path: str) -> bytes:
-    """Returns an argument as ASCII, as headers need it. Raises CloudError for what is no Unicode text."""
+    """Returns an argument as ASCII, as headers need it. Raises CloudError if it is not valid Unicode."""
     text = json.dumps(arg)
     if "\\ud" in text:  # a character above U+FFFF, or half of one
         try:

@@ -49,7 +49,7 @@ _CAPABILITIES = Capabilities(
     conflicts=frozenset(Conflict) - {Conflict.SHARE_AGAIN},
     moves_folders=True,
     space=True,
-    # What the usual file systems do. A folder on another kind is the user's to know.
+    # What the usual file systems do. On an unusual one, the user has to know the differences.
     names=NameRules(
         case_sensitive=sys.platform not in {"darwin", "win32"},
         max_chars=255,
@@ -281,7 +281,7 @@ class FolderDriver:
         """Rename a file or folder; an existing target is a conflict."""
         source_local, target_local = self._local("move", source), self._local("move", target)
         with _errors_of("move", source):
-            source_local.lstat()  # what is not there leaves no new folder behind
+            source_local.lstat()  # a missing source must leave no new folder behind
             if target_local.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target_local))
             target_local.parent.mkdir(parents=True, exist_ok=True)

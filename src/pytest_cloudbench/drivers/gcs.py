@@ -7,10 +7,10 @@ What the SDK does on its own, and how this driver handles it:
 
 - It retries for two minutes, and repeats a request with a new token after a 401: both are off. Only the request for a
   service account's token, which is sent before the request that needs it, may be repeated by the library.
-- Beside some uploads, another thread of it asks for the bucket, to name it in traces: off.
+- During some uploads, another of its threads asks for the bucket, to name it in traces: off.
 - It hashes what it uploads, and compares what it downloads: off, because that measures the client's CPU.
-- It reads an upload of up to 8 MiB at once; larger ones are resumable here, in pieces of 8 MiB. A session that was
-  left ends after a week, and is never seen.
+- It reads an upload of up to 8 MiB at once; larger ones are resumable here, in pieces of 8 MiB. A session that is
+  abandoned expires after a week, and is never visible.
 - Its download writes into a file: the driver sends the same single request with the SDK's session, and streams.
 - Its HTTP library follows redirects: off.
 """
@@ -59,7 +59,7 @@ __all__ = ["GcsDriver"]
 
 # --- capabilities ---------------------------------------------------------------------------------
 
-# The SDK's own: above it an upload is resumable.
+# The SDK's own threshold: above it an upload is resumable.
 _MULTIPART_BYTES = 8 * MIB
 _PIECE_BYTES = 8 * MIB
 
@@ -155,7 +155,7 @@ class GcsDriver:
         self._sdk, self._session, self._host, self._name = client, session, host, bucket
         self._bucket, self._timeout_s = client.bucket(bucket), timeout_s
         self._sent = _Sent()
-        adapter = session.get_adapter(host)  # one for all: also for the requests that get a token
+        adapter = session.get_adapter(host)  # one for everything, including the requests that get a token
         adapter.send = self._sent.counted(adapter.send)
 
     @classmethod
@@ -210,7 +210,7 @@ class GcsDriver:
                 redact.clean_error(error)
                 raise _refusal(verb, path, answer) from error
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
-        except OSError as error:  # all that requests raises is one
+        except OSError as error:  # whatever requests raises is an OSError
             raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
 
     def _entry(self, path: str, blob: Any) -> Entry:
@@ -263,7 +263,7 @@ class GcsDriver:
     def list(self, folder: str) -> Iterator[Entry]:
         """Yields all objects whose names begin with the folder's path, page by page."""
         for blob in self._rows("list", folder):
-            if not blob.name.endswith("/"):  # an empty object by which consoles show a folder
+            if not blob.name.endswith("/"):  # consoles use an empty object to show a folder
                 yield self._entry(path_of(blob.name), blob)
 
     def _rows(self, verb: str, path: str, *, versions: bool | None = None) -> Iterator[Any]:
@@ -335,7 +335,7 @@ def _credentials(spec: ProviderSpec, secrets: Mapping[str, str]) -> Any:
 
 
 def _session(endpoint: Endpoint | None, credentials: Any) -> Any:
-    """The SDK's own session, with one pool of connections for all threads, which sends nothing again."""
+    """The SDK's own session, with one pool of connections for all threads and without retries."""
     from requests import Session
     from requests.adapters import HTTPAdapter
 

@@ -9,8 +9,8 @@ a path into ids by searching, one request for each part of it:
 - The ids of folders are remembered, as an application remembers the folder it writes to; ``prepare`` looks them up
 before anything is measured. A remembered folder that is gone is looked up again.
 - Ids of files are never remembered. A put therefore takes a search and an upload, and a get a search and a download.
-- If several files have a name, the one that was changed last is meant, and of several folders the oldest one. Nothing
-stops two writers that put a new file of one name at the same time from making two.
+- If several files have the same name, the driver takes the one changed last; of several folders, the oldest. Nothing
+  stops two writers that put a new file of the same name at the same time from making two.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _HOST = "https://www.googleapis.com/"
 _TOKEN_URL = "https://oauth2.googleapis.com/token"  # an address
 _SCOPES = ("https://www.googleapis.com/auth/drive",)
 _RESUMABLE_BYTES = 5 * MIB
-# The provider wants multiples of 256 KiB, and memory wants few of them.
+# The provider requires multiples of 256 KiB; few of them keep memory use low.
 _PIECE_BYTES = 8 * MIB
 _PAGE_ENTRIES = 1000
 _DETAIL_CHARACTERS = 300
@@ -138,7 +138,7 @@ _STATUS_KINDS: Mapping[int, ErrorKind] = {
 
 
 def _reason(content: bytes) -> tuple[str, str]:
-    """Returns the reason and the message of a refusal; the second is all there is if it is no JSON of Google's."""
+    """Returns the reason and the message of a refusal; if it is not Google's JSON, only the message."""
     text = content.decode(errors="replace")
     try:
         error = json.loads(text)
@@ -164,7 +164,7 @@ _Result = TypeVar("_Result")
 
 
 class GoogleDriveDriver:
-    """One API object for all threads, and one httplib2 client for each: those are not safe to share."""
+    """One API object for all threads, and one httplib2 client for each, since those are not safe to share."""
 
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
@@ -179,7 +179,7 @@ class GoogleDriveDriver:
         _TOKEN_URL,
         "https://console.cloud.google.com/apis/credentials",
         scopes=_SCOPES,
-        # Without these two no refresh token comes, or only the first time. Device codes are not for this scope.
+        # Without these two, no refresh token comes, or only the first time. Device codes do not allow this scope.
         extra={"access_type": "offline", "prompt": "consent"},
     )
 
@@ -280,13 +280,13 @@ class GoogleDriveDriver:
             self._folder_id("prepare", folder, _names("prepare", folder))
 
     def _search(self, folder_id: str, name: str) -> Sequence[dict[str, Any]]:
-        """Returns the files of that name in a folder, those that are meant first."""
+        """Returns the files of that name in a folder, the one that the name means first."""
         escaped = name.replace("\\", "\\\\").replace("'", "\\'")
         query = f"'{folder_id}' in parents and name = '{escaped}' and trashed = false"
         answer = self._send(
             self._files.list(q=query, fields=_FOUND, supportsAllDrives=True, includeItemsFromAllDrives=True)
         )
-        found = [each for each in answer["files"] if each["name"] == name]  # the search takes a and A for one
+        found = [each for each in answer["files"] if each["name"] == name]  # the search ignores case
         found.sort(key=lambda each: str(each.get("modifiedTime", "")), reverse=True)
         return found
 
@@ -295,7 +295,7 @@ class GoogleDriveDriver:
         known = self._folders.get("/".join(names))
         if known is not None:
             return known
-        with self._folders_lock:  # two threads that make one folder would make two
+        with self._folders_lock:  # two threads would make the same folder twice
             above = self._folder_id(verb, path, names[:-1], makes=makes)
             whole = "/".join(names)
             if whole not in self._folders:
@@ -327,8 +327,8 @@ class GoogleDriveDriver:
     ) -> _Result:
         """Do something with the folder's id and the name of a path.
 
-        If an id from memory turns out to be gone, the folder is looked up again: that it was remembered is this
-        driver's doing, and no answer about the path.
+        If a remembered id turns out to be gone, the folder is looked up again: a stale memory says nothing about the
+        path.
         """
         names = _names(verb, path)
         if not names:
@@ -380,7 +380,7 @@ class GoogleDriveDriver:
             return self._entry(path, self._in_folder("put", path, write, makes=True))
 
     def _media(self, content: Content) -> Any:
-        """The library's interface to what is uploaded: read piece by piece, or at once if it is small."""
+        """The library's interface to uploaded content: read piece by piece, or at once if it is small."""
         upload: Any = self._http_module.MediaUpload
         size_bytes, piece_bytes = content.size_bytes, self.piece_bytes
         is_resumable = size_bytes > self.resumable_bytes
@@ -451,7 +451,7 @@ class GoogleDriveDriver:
                     break
 
     def _listed_id(self, folder: str, names: Sequence[str]) -> str:
-        """Returns the id of a folder that is there now: an empty list must not stand for one that is gone."""
+        """Returns the id of a folder that exists now: one that is gone must not look like an empty one."""
         if not names:
             return self._folders[""]
         found = self._one("list", folder)
@@ -488,7 +488,7 @@ class GoogleDriveDriver:
             return str(found["webViewLink"])
 
     def revoke(self, url: str) -> None:
-        """End what ``share`` began: the file is private again."""
+        """Undo ``share``: the file is private again."""
         with self._calling("revoke", url):
             file_id = _id_in(url)
             if not file_id:
@@ -496,7 +496,7 @@ class GoogleDriveDriver:
             self._send(self._permissions.delete(fileId=file_id, permissionId="anyoneWithLink", supportsAllDrives=True))
 
     def copy(self, source: str, target: str) -> Entry:
-        """Copy a file; one that has the target's name already stays beside it."""
+        """Copy a file; one that already has the target's name stays beside it."""
         with self._calling("copy", source):
             found = self._one("copy", source)
 
@@ -508,7 +508,7 @@ class GoogleDriveDriver:
             return self._entry(target, self._in_folder("copy", target, copied, makes=True))
 
     def move(self, source: str, target: str) -> Entry:
-        """Rename a file or folder; one that has the target's name already stays beside it."""
+        """Rename a file or folder; one that already has the target's name stays beside it."""
         with self._calling("move", source):
             found = self._one("move", source)
             before = self._folder_id("move", source, _names("move", source)[:-1])
@@ -531,12 +531,12 @@ class GoogleDriveDriver:
 
 
 def _absent(kind: ErrorKind, verb: str, path: str, told: str) -> NoReturn:
-    """Raise what a search that succeeded says about a path."""
+    """Raise the error for a path that a successful search has not found."""
     raise CloudError(kind, verb, path, detail=told) from LookupError(told)
 
 
 def _names(verb: str, path: str) -> Sequence[str]:
-    """Returns the parts of a path. Raises CloudError if it is none."""
+    """Returns the parts of a path. Raises CloudError if it is not a path."""
     names = path.split("/")[1:] if path.startswith("/") else [""]
     if path == "/":
         return []

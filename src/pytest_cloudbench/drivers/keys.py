@@ -1,7 +1,7 @@
 """What drivers of object stores share: keys for paths, and a content that a library reads as a file.
 
 What may live here: values and functions that know no provider. A key is a path without its first slash; there are no
-folders, only keys that begin alike.
+folders, only keys with a common beginning.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 def key_of(verb: str, path: str) -> str:
     """Returns the key of one object.
 
-    Raises CloudError for a path that HTTP libraries or servers may change on the way, to another object's: one with an
-    empty part, ``.`` or ``..``. Also for one that is not absolute, or no text that can be sent.
+    Raises CloudError for a path that HTTP libraries or servers may turn into another object's: one with an empty part,
+    ``.`` or ``..``; and for one that is not absolute or cannot be sent as text.
     """
     if not path.startswith("/"):
         raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /KEY")
@@ -47,13 +47,13 @@ def path_of(key: str) -> str:
 
 
 def md5_of(text: str | None) -> str | None:
-    """Returns an entity tag or a header as an MD5 in hex; None if it is none, as of an object of several parts."""
+    """Returns an entity tag or a header as an MD5 in hex; None if it is not one, as for an object in several parts."""
     bare = (text or "").strip('"').lower()
     return bare if _MD5.fullmatch(bare) else None
 
 
 class ContentFile(io.RawIOBase):
-    """A part of a content as a file to read, of constant memory; by default, all of it."""
+    """A part of a content, by default all of it, as a file to read, with constant memory."""
 
     def __init__(self, content: Content, begin: int = 0, size_bytes: int | None = None) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class ContentFile(io.RawIOBase):
         return data
 
     def _small(self, wanted: int) -> bytes:
-        """Libraries ask for a few KiB at a time; the content is made in larger blocks."""
+        """Read a few KiB, as libraries do; the content itself is made in larger blocks."""
         begin = self._at - self._block_at
         if not (begin >= 0 and begin + wanted <= len(self._block)):
             self._block_at, begin = self._at, 0
@@ -102,7 +102,7 @@ class ContentFile(io.RawIOBase):
 
     def readinto(self, buffer: object) -> int:
         """Fill a buffer."""
-        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]  # whatever has the buffer protocol
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]  # anything with the buffer protocol
         data = self.read(len(view))
         view[: len(data)] = data
         return len(data)

@@ -6,14 +6,15 @@ connect, required verbs, optional verbs. ``_mega_account`` has the requests, ``_
 
 What the SDK does on its own, and how this driver handles it:
 
-- It repeats a request up to 10 times after EAGAIN, and lets 100 requests a minute pass: both are off. aiohttp repeats a
+- It repeats a request up to 10 times after EAGAIN, and allows 100 requests a minute: both are off. aiohttp repeats a
   download whose kept-alive connection was closed, and follows redirects: off.
-- It uploads from a file and downloads into one: its functions below those are fed and read here, so content streams in
-  the chunks that MEGA's MAC has (128 KiB to 1 MiB), and no file is written.
+- It uploads from a file and downloads into one: the driver feeds and reads the functions below, so content streams in
+  the chunks of MEGA's MAC (128 KiB to 1 MiB), and no file is written.
 - It reads the whole account again after each change: see ``_mega_account``.
 
-The client encrypts and computes MACs: that is part of each operation, as it is for an application. So is the login in
-the operation that comes first: a derived key, the session, and with today's MEGA a proof of work.
+The client encrypts and computes MACs: that is part of each operation, as it is for an application. The first operation
+also includes the login, unless ``prepare`` came before: a derived key, the session, and with today's MEGA a proof of
+work.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _CAPABILITIES = Capabilities(
     moves_folders=True,
     server_side_copy=True,
     space=True,
-    # A put into a prepared folder: where to send, the content, the node. The others ask first what has changed.
+    # A put into a prepared folder: where to send, the content, the node. Other operations first ask what has changed.
     requests={
         Verb.PUT: 3, Verb.GET: 3, Verb.STAT: 1, Verb.LIST: 1, Verb.DELETE: 2, Verb.COPY: 2, Verb.MOVE: 2,
         Verb.SHARE: 2, Verb.REVOKE: 2,
@@ -101,7 +102,7 @@ _STATUS_KINDS: Mapping[int, ErrorKind] = {
     403: ErrorKind.AUTH,
     404: ErrorKind.NOT_FOUND,
     429: ErrorKind.THROTTLED,
-    509: ErrorKind.THROTTLED,  # transfer used up; X-MEGA-Time-Left says for how long
+    509: ErrorKind.THROTTLED,  # transfer quota used up; X-MEGA-Time-Left says for how long
 }
 
 
@@ -150,7 +151,7 @@ class MegaDriver:
         return self._loop.requests()
 
     def prepare(self, folder: str) -> None:
-        """Log in, and look up a folder: what an application does once."""
+        """Log in, and look up a folder, as an application does once."""
         with self._calling("prepare", folder):
             self._loop.run(self._account.prepare(folder))
 
@@ -209,7 +210,7 @@ class MegaDriver:
             return self._entry(path, self._loop.run(account.put(path, content)))
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes chunk by chunk, the last one after the MAC of all was right."""
+        """Yields the file's bytes chunk by chunk, the last one only after the MAC of all has proved right."""
         with self._calling("get", path) as account:
             if offset:
                 raise Unfit(ErrorKind.INVALID, "the SDK reads files from their beginning only")
@@ -218,7 +219,7 @@ class MegaDriver:
                 while (piece := self._loop.run(_next(pieces))) is not None:
                     yield piece
             finally:
-                if not self._loop.is_closed:  # else the download ended with it
+                if not self._loop.is_closed:  # otherwise the download ended with the loop
                     self._loop.run(_ended(pieces))
 
     def stat(self, path: str) -> Entry:

@@ -1,18 +1,18 @@
-"""Driver for OneDrive (SkyDrive's successor) by Microsoft Graph v1.0, on the plain HTTP client beside it.
+"""Driver for OneDrive (SkyDrive's successor) by Microsoft Graph v1.0, on the plain HTTP client in ``web``.
 
 What may live here: everything that is specific to OneDrive as a client, in this order: imports, capabilities, error
-table, connect, required verbs, optional verbs. Microsoft's own SDK for Python takes 380 MB, and its upload in pieces
-fails on the service's own answers, so there is none below.
+table, connect, required verbs, optional verbs. No SDK is used: Microsoft's own for Python takes 380 MB, and its upload
+in pieces fails on the service's own answers.
 
 What costs more than one request, all of them counted:
 
 - ``get``: the service answers with an address on another host, which needs no token. The driver follows it itself,
   once, without the token, and only to hosts of the service.
 - ``put`` above 250 MB: an upload session with fragments of 10 MiB, one after the other.
-- ``copy``: the service copies later. The driver asks how far it is as often as the service answers, because only the
-  engine waits.
+- ``copy``: the service copies later. The driver asks for the progress again as soon as each answer has come, because
+  only the engine may wait.
 - ``copy`` and ``move``: the folder above the target is looked up first, because it is named by its id. If it is
-  missing, it is made, as ``put`` does it on the server.
+  missing, it is created, as the server does for ``put``.
 - ``revoke``: finds the item, then the permission that has the link.
 """
 
@@ -285,7 +285,7 @@ class OneDriveDriver:
         with self._client.stream("get", path, "GET", url, headers=self._headers(), accept=(302,)) as response:
             place = response.headers.get("location")
             for _ in response.iter_raw():
-                pass  # a body that breaks off is the network's doing
+                pass  # reads to the end: a body that breaks off is a network error
             if response.status_code != 302:
                 raise _wrong("get", path, "the answer does not say where the content is")
         place = self._elsewhere("get", path, place)
@@ -319,7 +319,7 @@ class OneDriveDriver:
                 yield self._entry("list", folder, place, item)
 
     def _next_page(self, folder: str, url: object) -> str:
-        """Returns the address of a page, which gets the token: only the API itself may have it."""
+        """Returns the address of the next page. It is sent the token, so it must be the API's own host."""
         if not isinstance(url, str) or not url.startswith(f"{self._api}/"):
             raise _wrong("list", folder, "the next page is on another host")
         return url
@@ -407,7 +407,7 @@ class OneDriveDriver:
         return self._entry_at("move", target, item)
 
     def _place(self, verb: str, source: str, target: str) -> dict[str, Any]:
-        """Returns where something is to be put; makes missing folders, unless there is nothing to put there."""
+        """Returns where an item is to be put; makes missing folders, unless the item does not exist."""
         above, _, name = target.rpartition("/")
         self._url(verb, target, at=source)
         url = f"{self._url(verb, above or '/', at=source)}?$select=id"
@@ -434,7 +434,7 @@ class OneDriveDriver:
 
 
 class _Unexpected(Exception):
-    """A successful answer that is no success for this driver: the cause of the CloudError that leaves."""
+    """An answer with a successful status that the driver cannot use: the cause of the CloudError that leaves."""
 
 
 def _wrong(verb: str, path: str, detail: str, kind: ErrorKind = ErrorKind.SERVER) -> CloudError:
@@ -445,7 +445,7 @@ def _wrong(verb: str, path: str, detail: str, kind: ErrorKind = ErrorKind.SERVER
 
 
 def _hex(text: object) -> str | None:
-    """Returns a hash in hex that the service writes in base64; None if there is none."""
+    """Returns in hex a hash that the service writes in base64; None if there is none."""
     from base64 import b64decode
 
     return b64decode(text).hex() if isinstance(text, str) and text else None
@@ -458,5 +458,5 @@ def _base64url(text: str) -> str:
 
 
 def _is_link(permission: Mapping[str, Any]) -> bool:
-    """Returns whether a permission is a link that can be removed: the owner's shows an address, too."""
+    """Returns whether a permission is a link that can be removed; the owner's permission also shows an address."""
     return "owner" not in permission.get("roles", ())

@@ -3,10 +3,10 @@
 What may live here: everything that is specific to OpenDAL as a client, in this order: imports, capabilities, error
 table, connect, required verbs, optional verbs.
 
-Contents are handed over whole, up and down: memory is not flat, and a first byte says nothing. The library sends
-nothing again unless it is told to; how many requests it sends is not known. It drops white space at the ends of a path,
-which would be another file's: such paths are refused. Its services differ in what a folder is, so files alone are
-offered.
+Contents are handed over whole, up and down: memory use grows with the file, and the time of the first byte says
+nothing. The library retries only if it is told to; how many requests it sends is unknown. It drops white space at the
+ends of a path, which would make it another file's: such paths are refused. Its services differ in what a folder is, so
+only files are offered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["OpendalDriver"]
 
 _VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE})
 
-# Not every service copies or renames: a connected driver declares what its own does.
+# Not every service copies or renames: a connected driver declares what its service does.
 _CAPABILITIES = Capabilities(
     digest=None,
     verbs=_VERBS | {Verb.COPY, Verb.MOVE},
@@ -115,12 +115,12 @@ def _kind_of(error: Exception, words: str) -> ErrorKind:
 
 
 class OpendalDriver:
-    """One operator, which is made for many threads."""
+    """One operator, which many threads may use."""
 
     capabilities: Capabilities = _CAPABILITIES
     apis: ClassVar[frozenset[str]] = frozenset(_SERVICES)
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
-        # In the words of its services, of which each takes some; a service may also need none, or know where they are.
+        # Under the names of OpenDAL's settings: each service takes some of them, or none, or finds its own credentials.
         CredentialSet(
             (),
             ("access_key_id", "secret_access_key", "session_token", "account_name", "account_key", "sas_token",
@@ -171,7 +171,7 @@ class OpendalDriver:
         return {"opendal": version("opendal"), "opendal.retries": "off"}
 
     def close(self) -> None:
-        """The library closes its connections when nobody uses them."""
+        """Does nothing: the library closes its connections once they are unused."""
 
     def _remote(self, verb: str, path: str) -> str:
         parts = [part for part in path.split("/") if part]
@@ -215,7 +215,7 @@ class OpendalDriver:
         return Entry(path, size_bytes=len(data))
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the file's bytes from ``offset`` in one piece, once all are there."""
+        """Yields the file's bytes from ``offset`` in one piece, once all have arrived."""
         remote = self._file("get", path)
         with self._calling("get", path) as operator:
             data = operator.read(remote, offset=offset) if offset else operator.read(remote)
@@ -243,7 +243,7 @@ class OpendalDriver:
                 raise
 
     def delete(self, path: str) -> None:
-        """Remove a file; if there is none, all files whose paths begin with this one. What is gone is no error."""
+        """Remove a file; if there is none, all files whose paths begin with this one. No error if there are none."""
         remote = self._file("delete", path)
         with self._calling("delete", path) as operator:
             if operator.exists(remote) and operator.stat(remote).is_file:
@@ -252,7 +252,7 @@ class OpendalDriver:
                 operator.remove_all(f"{remote}/")
 
     def mkdir(self, path: str) -> None:
-        """Does nothing: a put creates the folders that a service wants."""
+        """Does nothing: a put creates the folders that a service needs."""
         self._remote("mkdir", path)
 
     # --- optional verbs ---------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def _fields(spec: ProviderSpec) -> frozenset[str]:
 
 
 def _settings(spec: ProviderSpec, endpoint: Endpoint) -> tuple[str, dict[str, str]]:
-    """Returns the service, and the settings that lead to what stands in for the provider."""
+    """Returns the service, and the settings that direct it to what stands in for the provider."""
     service, told = _SERVICES[endpoint.api]
     given = {**endpoint.credentials, "url": endpoint.url.rstrip("/"), "target": spec.target}
     filled = {

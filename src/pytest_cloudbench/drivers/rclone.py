@@ -3,11 +3,11 @@
 What may live here: everything that is specific to rclone as a client, in this order: imports, capabilities, error
 table, connect, required verbs, optional verbs.
 
-The user's own remotes are used (``rclone config``). What is measured is "via rclone": each operation passes its daemon,
-whose backends pace their requests, ask for what they want to know before and after, and may put a large upload of a
-service that cannot stream into a temporary file first. How many requests they send is not known. Retries are off.
+The user's own remotes are used (``rclone config``). What is measured is "via rclone": each operation passes through its
+daemon, whose backends pace their requests, look things up before and after, and may first put a large upload into a
+temporary file if the service cannot stream. How many requests they send is unknown. Retries are off.
 
-Backends differ in what a folder is, so this driver offers files alone: a folder is what the paths of files begin with.
+Backends differ in what a folder is, so this driver offers only files: a folder is what the paths of files begin with.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _BOUNDARY = "cloudbench-7MA4YWxkTrZu0gW"
 
 # --- error table ----------------------------------------------------------------------------------
 
-# rclone has one text for an error, its own words around those of the service. The first that is found counts.
+# rclone gives one text for an error, its own words around those of the service. The first match counts.
 _WORD_KINDS: tuple[tuple[str, ErrorKind], ...] = (
     (r"too_many|too many requests|rate.?limit|slow ?down|activitylimitreached|throttl", ErrorKind.THROTTLED),
     (r"insufficient|quota|no space left|over limit|storage full", ErrorKind.QUOTA),
@@ -92,7 +92,7 @@ _STATUS_KINDS: Mapping[int, ErrorKind] = {
 
 
 def _reason(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
-    """Reads an answer of the daemon, whose own status says little: 404, or 500 for everything else."""
+    """Reads an answer of the daemon, whose own status says little: 404, or else 500."""
     words = " ".join(str(json.loads(body)["error"]).split())
     for pattern, kind in _WORD_KINDS:
         if re.search(pattern, words, re.IGNORECASE):
@@ -104,7 +104,7 @@ def _reason(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
 
 
 class _Missing(Exception):
-    """The daemon answers that there is nothing; the cause of the CloudError that leaves."""
+    """The daemon answers that nothing is there; the cause of the CloudError that leaves."""
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class RcloneDriver:
             names = replace(_CAPABILITIES.names, case_sensitive=False)
             self.capabilities = replace(_CAPABILITIES, names=names)
         self._place, self._daemon = place, Daemon(endpoint, timeout_s)
-        # The daemon is on loopback: neither proxies nor CAs of the environment are for it.
+        # The daemon is on loopback: proxies and CAs of the environment do not apply to it.
         self._client = WebClient(Endpoint({}), _reason, timeout_s)
         login = b64encode(f"{self._daemon.user}:{self._daemon.password}".encode()).decode("ascii")
         redact.learn([login])
@@ -130,7 +130,7 @@ class RcloneDriver:
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> RcloneDriver:
         """Returns the driver for ``rclone:REMOTE:PATH``. The daemon starts with the first operation."""
-        del credentials  # those of a remote are in rclone's own configuration
+        del credentials  # a remote's credentials are in rclone's own configuration
         check_params(spec, {"timeout_s"})
         place = f"{REMOTE}:{spec.target}" if endpoint else spec.target
         name, colon, _ = place.partition(":")
@@ -148,7 +148,7 @@ class RcloneDriver:
         return {"rclone": program, "httpx": version("httpx"), "rclone.flags": flags, "rclone.pacers": "on"}
 
     def prepare(self, folder: str) -> None:
-        """Starts the daemon."""
+        """Start the daemon."""
         self._url("prepare", folder)
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class RcloneDriver:
 
     @contextmanager
     def _read(self, verb: str, path: str) -> Iterator[None]:
-        """Turns an answer of another shape than expected into CloudError."""
+        """Turns an answer of an unexpected shape into CloudError."""
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -192,7 +192,7 @@ class RcloneDriver:
     # --- required verbs ---------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
-        """Streams the file to the daemon in one request."""
+        """Stream the file to the daemon in one request."""
         folder, _, name = self._remote("put", path).rpartition("/")
         if not name:
             raise CloudError(ErrorKind.INVALID, "put", path, detail="expected /NAME")
@@ -256,7 +256,7 @@ class RcloneDriver:
         yield from found
 
     def delete(self, path: str) -> None:
-        """Remove a file; if there is none, all files whose paths begin with this one. What is gone is no error."""
+        """Remove a file; if there is none, all files whose paths begin with this one. No error if there are none."""
         remote = self._remote("delete", path)
         if not remote:
             raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root is not deleted")
@@ -272,7 +272,7 @@ class RcloneDriver:
                     raise
 
     def mkdir(self, path: str) -> None:
-        """Does nothing: a put creates the folders that a service wants."""
+        """Does nothing: a put creates the folders that a service needs."""
         self._remote("mkdir", path)
 
     # --- optional verbs ---------------------------------------------------------------------------

@@ -7,13 +7,13 @@ What the SDK does on its own, and how this driver handles it:
 
 - It sends a request up to five times, and once more to another region or host if an answer names one: both are off, one
   call is one request and a redirect is an error.
-- It computes a CRC of each upload, and compares one of each download: off, because that measures the client's CPU;
+- It computes a CRC of each upload, and compares that of each download: off, because that measures the client's CPU;
   ``?checksum=1`` turns it on, and a mismatch then has the kind ``corrupt``.
-- It reads a body twice to sign it where it sends no checksum: off, the body is unsigned as in the SDK's own
-  defaults over TLS.
+- If it sends no checksum, it reads a body twice to sign it: off, the body is unsigned, as by the SDK's own defaults
+  over TLS.
 - It reads the user's AWS configuration, which could change all of this: not read.
 
-``delete`` lists before it deletes, because S3 has no folders and tells nobody that a key was not there.
+``delete`` lists before it deletes, because S3 has no folders and does not say that a key did not exist.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _PARAMS = frozenset({"endpoint", "region", "checksum", "etag", "timeout_s", "tok
 _REGION = "us-east-1"
 _TIMEOUT_S = 100.0
 _CONNECTIONS = 256
-# A body of one piece costs less than a file does, up to here.
+# Up to this size, a body in one piece costs less than a file.
 _ONE_PIECE_BYTES = MIB
 _READ_PIECE_BYTES = 64 * KIB
 # The HTTP library waits for a whole piece: a small first one marks the first byte.
@@ -110,7 +110,7 @@ _CODE_KINDS: Mapping[str, ErrorKind] = {
 }
 
 
-# What a service says that does not have an operation, such as the listing of versions, or has nothing to list.
+# The answers of services that lack an operation, such as the listing of versions, or have nothing to list.
 _NOT_OFFERED = frozenset({"NotImplemented", "MethodNotAllowed", "AccessDenied", "NoSuchUpload", "501", "405", "403"})
 
 
@@ -224,7 +224,7 @@ class S3Driver:
             return self._entry(path, size_bytes, answer["ETag"])
 
     def _put_in_parts(self, path: str, key: str, content: Content) -> Entry:
-        """Parts one after the other; what is stored of them is removed if one fails."""
+        """Upload parts one after the other; if one fails, those stored are removed."""
         size_bytes = content.size_bytes
         part_bytes = max(self.part_bytes, -(-size_bytes // _MOST_PARTS))
         place = {"Bucket": self._bucket, "Key": key}
@@ -248,7 +248,7 @@ class S3Driver:
         try:
             self._client.abort_multipart_upload(**upload)
         except (self._errors.ClientError, self._errors.BotoCoreError, OSError):
-            return  # the error that leaves is the upload's; `delete` of the folder finds what is left
+            return  # the upload's error is the one to raise; `delete` of the folder finds what is left
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """Yields the object's bytes from ``offset``; sends the request when the first piece is asked for."""
@@ -257,7 +257,7 @@ class S3Driver:
         with self._calling("get", path):
             answer = self._client.get_object(Bucket=self._bucket, Key=key, **more)
             with closing(answer["Body"]) as body:
-                # Not the status: rclone's server sends a range with 200.
+                # Not judged by the status: rclone's server sends a range with 200.
                 if offset and not answer.get("ContentRange", "").startswith(f"bytes {offset}-"):
                     raise CloudError(ErrorKind.SERVER, "get", path, detail="the range was ignored")
                 piece_bytes = _FIRST_READ_BYTES
@@ -299,7 +299,7 @@ class S3Driver:
         if is_file:
             with self._calling("delete", path):
                 self._client.delete_object(Bucket=self._bucket, Key=key)
-        # Other keys may begin alike and sort before the slash; only a page that is whole tells that nothing is below.
+        # Other keys may begin alike and sort before the slash; only a complete page shows that nothing is below.
         if not is_file or page.get("IsTruncated") or any(each.startswith(f"{key}/") for each in found):
             self._delete_below(path, f"{key}/" if key else "")
 
@@ -319,7 +319,7 @@ class S3Driver:
         self._abort_below(path, prefix)
 
     def _versions_below(self, path: str, prefix: str) -> Iterator[dict[str, str]]:
-        """What to remove: all versions, or what is listed where nobody may list versions or there are none."""
+        """What to remove: all versions; or the listed objects, if versions do not exist or may not be listed."""
         marks: dict[str, str] = {}
         where = {"Bucket": self._bucket, "Prefix": prefix}
         while self._has_versions:
@@ -350,7 +350,7 @@ class S3Driver:
             raise CloudError(kind, "delete", path_of(refused.get("Key", "")), detail=told)
 
     def _abort_below(self, path: str, prefix: str) -> None:
-        """End uploads in parts that nobody has finished: they cost money, and no listing of objects shows them."""
+        """Abort unfinished uploads in parts: they cost money, and no listing of objects shows them."""
         marks: dict[str, str] = {}
         where = {"Bucket": self._bucket, "Prefix": prefix}
         while True:
@@ -427,7 +427,7 @@ def _client(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str,
 
 
 def _of_profile(name: str) -> Mapping[str, str]:
-    """Returns the keys of a profile in the user's own files of the service. Raises CredentialsError."""
+    """Returns the keys of a profile in the user's own AWS files. Raises CredentialsError."""
     import boto3
     from botocore.exceptions import BotoCoreError
 
@@ -444,7 +444,7 @@ def _of_profile(name: str) -> Mapping[str, str]:
 
 
 def _never_redirect(context: dict[str, Any], **_: object) -> None:
-    """What the SDK notes of a request that it has sent to another region already, so that it will not again."""
+    """Set the mark that the SDK puts on a request it has sent to another region, so that it never redirects one."""
     context.setdefault("s3_redirect", {})["redirected"] = True
 
 

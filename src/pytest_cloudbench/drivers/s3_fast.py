@@ -7,11 +7,12 @@ What the client does on its own, and how this driver handles it:
 
 - It retries for three minutes: off (``max_retries`` 0).
 - It follows redirects of reads and deletes, up to ten, and cannot be told not to.
-- It tells neither how many requests it sends nor ``Retry-After``, so both are unknown.
+- It reports neither how many requests it sends nor ``Retry-After``, so both are unknown.
 - It refuses the answer to a range unless its status is 206, which rclone's server does not send: ``?ranges=0``.
-- It sends 5 MiB parts of everything above that, twelve at once: one request below this driver's threshold, and one part
-  after the other above it. Parts that a failed upload leaves are listed by ``s3`` only, whose ``delete`` removes them.
-- It reads ``AWS_...`` variables of the environment for what it is not told; this driver tells it.
+- It sends everything above 5 MiB in parts of that size, twelve at once: here, one request up to this driver's
+  threshold, and above it one part after the other. Only ``s3`` lists the parts that a failed upload leaves, and its
+  ``delete`` removes them.
+- It reads ``AWS_...`` variables of the environment for settings that it is not given; this driver gives them all.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ _CODE_KINDS: Mapping[str, ErrorKind] = {
 }
 
 
-# The client's errors are texts, whose end is a dump of its own values, and which say how long it took.
+# The client's errors are texts that contain durations and end with a dump of its own values.
 _DUMP = "\n\nDebug source"
 _TOOK = re.compile(r" in [\d.]+(?:ns|µs|ms|s)(?= - )")
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
@@ -157,7 +158,7 @@ class S3FastDriver:
         given = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
         if "session_token" in secrets:
-            # It goes in a header of its own, which the client would take along to wherever an answer sends it.
+            # It has a header of its own, which the client would send along to wherever an answer redirects it.
             raise CredentialsError(f"{spec.scheme}: a session token needs s3, whose client follows no redirect")
         import obstore
         import obstore.exceptions
@@ -169,7 +170,7 @@ class S3FastDriver:
         return {"obstore": version("obstore"), "obstore.retries": "off"}
 
     def close(self) -> None:
-        """The client closes its connections when it is collected."""
+        """Does nothing: the client closes its connections when it is garbage-collected."""
 
     @contextmanager
     def _calling(self, verb: str, path: str) -> Iterator[None]:
@@ -190,7 +191,7 @@ class S3FastDriver:
         key, size_bytes = key_of("put", path), content.size_bytes
         if size_bytes <= self.multipart_bytes:
             data = content.read(0, size_bytes)
-            try:  # not ``_calling``: a context manager is a tenth of what the whole put costs
+            try:  # not ``_calling``: a context manager takes a tenth of the time of the whole put
                 answer = self._put(self._store, key, data, use_multipart=False)
             except self._failed as error:
                 raise _refusal(error, "put", path) from error
@@ -232,7 +233,7 @@ class S3FastDriver:
         """Remove an object, and all whose keys begin with the path and a slash."""
         keys = [row["path"] for row in self._rows("delete", path)]
         if path != "/":
-            keys.append(key_of("delete", path))  # last: a server with real folders refuses it before
+            keys.append(key_of("delete", path))  # last: a server with real folders refuses it earlier
         for begin in range(0, len(keys), _DELETED_AT_ONCE):
             with self._calling("delete", path):
                 self._library.delete(self._store, keys[begin : begin + _DELETED_AT_ONCE])
@@ -255,7 +256,7 @@ def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, 
     from obstore.store import S3Store
 
     url = endpoint.url if endpoint else spec.params.get("endpoint")
-    # Not ``timeout``, which is for a whole transfer.
+    # Not ``timeout``, which covers a whole transfer.
     client: Any = dict.fromkeys(("read_timeout", "connect_timeout"), f"{round(timeout_of(spec, _TIMEOUT_S) * 1000)}ms")
     client["timeout"] = _NEVER
     if url:
@@ -277,6 +278,6 @@ def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, 
             retry_config={"max_retries": 0},
             **options,
         )
-    except Exception as error:  # the client's own errors derive from no common one
+    except Exception as error:  # the client's own errors have no common base class
         told = redact.clean(str(error).partition(_DUMP)[0])
         raise SpecError(f"provider {spec.text!r}: {told}") from error

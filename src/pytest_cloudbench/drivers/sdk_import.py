@@ -52,7 +52,7 @@ def _load(module: ModuleType) -> None:
             spec.loader.exec_module(module)
         finally:
             spec.loader_state["loading"] = False
-        # Only now: until here another thread must come by the lock and not see half a module.
+        # Only now: until here, other threads must wait for the lock and not see half a module.
         # After a failure it stays lazy, and the next access tries (and fails) again.
         object.__setattr__(module, "__class__", ModuleType)
 
@@ -136,7 +136,7 @@ def _add_versioned(version_modules: Mapping[str, str]) -> list[str]:
         try:
             version = importlib.import_module(version_module).__version__
         except (ImportError, AttributeError):
-            del sys.modules[name]  # another release of it: imported as usual, then
+            del sys.modules[name]  # another release of the package: then it is imported as usual
             continue
         ModuleType.__setattr__(module, "__version__", version)
         assert module.__spec__ is not None

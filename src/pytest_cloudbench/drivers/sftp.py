@@ -5,10 +5,10 @@ pipelining, connect, required verbs, optional verbs.
 
 What the library does on its own, and how this driver handles it:
 
-- Eight threads on one of its clients hang: an operation has a connection to itself while it lasts, from a pool. There
-  are as many connections as operations at a time, and the first one on each includes its handshake.
-- Its pipelined writes drop the last refusals, and its prefetch leaves a thread behind when a download is left: both are
-  replaced by a window of requests over its own messages.
+- Eight threads that share one of its clients hang: each operation has a connection from a pool to itself. There are as
+  many connections as simultaneous operations, and the first operation on each includes the handshake.
+- Its pipelined writes lose the last refusals, and its prefetch leaves a thread behind when a download is abandoned:
+  both are replaced by a window of requests over its own messages.
 - It sends nothing again. Keys of an agent or of the home folder are not tried; host keys are always checked.
 """
 
@@ -52,14 +52,14 @@ _CAPABILITIES = Capabilities(
     ranges=True,
     conflicts=frozenset({Conflict.PUT_ON_FOLDER, Conflict.PUT_BELOW_FILE, Conflict.GET_FOLDER, Conflict.MKDIR_ON_FILE}),
     moves_folders=True,
-    # Open, read or write a piece, close: SFTP's requests, of which many are on their way at a time.
+    # Open, read or write a piece, close: SFTP's requests, many of which are in flight at a time.
     requests={Verb.PUT: 2, Verb.GET: 3, Verb.STAT: 1, Verb.LIST: 3, Verb.DELETE: 1, Verb.MOVE: 2},
     via="paramiko; one connection for each operation at a time; sends nothing again",
 )
 
 _TIMEOUT_S = 100.0
 _PORT = 22
-# What every server takes, and how many of them are on their way.
+# A piece that every server takes, and how many are in flight.
 _PIECE_BYTES = 32 * KIB
 _WINDOW_PIECES = 64
 _DETAIL_CHARACTERS = 300
@@ -68,7 +68,7 @@ _DETAIL_CHARACTERS = 300
 
 _ERRNO_KINDS: Mapping[int | None, ErrorKind] = {errno.ENOENT: ErrorKind.NOT_FOUND, errno.EACCES: ErrorKind.AUTH}
 
-# Version 3 of the protocol has one status for all other failures: only its words differ, and not on each server.
+# Version 3 of the protocol has one status for all other failures; only the words differ, and not on every server.
 _WORD_KINDS: Mapping[str, ErrorKind] = {
     "no space": ErrorKind.QUOTA,
     "quota": ErrorKind.QUOTA,
@@ -81,7 +81,7 @@ _WORD_KINDS: Mapping[str, ErrorKind] = {
 
 
 class _Untrusted(Exception):
-    """The server's host key is not one that is known."""
+    """The server's host key is not among the known ones."""
 
 
 class _Sent(local):
@@ -94,14 +94,14 @@ class _Sent(local):
 
 
 class _Window:
-    """Requests on their way, and their answers, which come in any order."""
+    """Requests in flight, and their answers, which come in any order."""
 
     def __init__(self, sftp: Any) -> None:
         self._sftp, self._answers = sftp, dict[int, tuple[int, Any]]()
         self.waiting: deque[tuple[int, int, int]] = deque()
 
     def _async_response(self, kind: int, message: Any, number: int) -> None:
-        """The library hands answers over by this name."""
+        """The library calls this method with each answer."""
         self._answers[number] = (kind, message)
 
     def send(self, kind: int, handle: bytes, offset: int, length: int, *data: Any) -> None:
@@ -144,14 +144,14 @@ class _Connection:
         return transport is not None and transport.is_active() and not channel.closed
 
     def finish(self, file: Any) -> None:
-        """Close a file. The library would ignore what the server says to that."""
+        """Close a file. The library would ignore the server's answer to that."""
         from paramiko.sftp import CMD_CLOSE
 
         file._closed = True
         self.sftp._request(CMD_CLOSE, file.handle)
 
     def close(self) -> None:
-        """Close it; one that is broken already is no error."""
+        """Close the connection; no error if it is broken already."""
         with suppress(Exception):
             self.client.close()
 
@@ -189,7 +189,7 @@ class SftpDriver:
         host, port, base = _place(spec, endpoint.url if endpoint else f"sftp://{spec.target}")
         given = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
-        host_key = spec.params.get("host_key", "").replace(" ", "+")  # what a spec makes of it
+        host_key = spec.params.get("host_key", "").replace(" ", "+")  # parsing a spec turns "+" into a space
         known = secrets.get("known_hosts") or spec.params.get("known_hosts") or "~/.ssh/known_hosts"
         if host_key and not host_key.startswith("SHA256:"):
             raise SpecError(f"provider {spec.text!r}: host_key is SHA256:... as ssh-keygen -l prints it")
@@ -234,7 +234,7 @@ class SftpDriver:
     def _calling(self, verb: str, path: str) -> Iterator[_Connection]:
         """Yields a connection for this thread alone; turns every error into CloudError.
 
-        A connection with answers still on their way, because a caller left in the middle, is not used again.
+        A connection whose answers are still outstanding, because a caller stopped in the middle, is not used again.
         """
         connection: _Connection | None = None
         is_whole = False
@@ -275,14 +275,14 @@ class SftpDriver:
         raise error  # a mistake in this file, and not the server's
 
     def _is_folder(self, connection: _Connection, remote: str) -> bool:
-        """Returns whether a folder was in the way of what failed."""
+        """Returns whether an operation failed because a folder was in the way."""
         try:
             return S_ISDIR(connection.sftp.stat(remote).st_mode or 0)
         except OSError:
             return False
 
     def _make(self, connection: _Connection, verb: str, remote: str) -> None:
-        """Create a folder, and those above it, from below: usually those are there."""
+        """Create a folder and those above it, trying the innermost first, since the others usually exist."""
         try:
             connection.sftp.mkdir(remote)
         except OSError as error:
@@ -316,7 +316,7 @@ class SftpDriver:
     # --- required verbs ---------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
-        """Write straight to the target; each write's answer is read, and the answer to closing it."""
+        """Write straight to the target; reads the answer to each write, and to closing the file."""
         from paramiko.sftp import CMD_WRITE
 
         remote = self._remote("put", path)
@@ -411,7 +411,7 @@ class SftpDriver:
             except OSError as error:
                 if error.errno != errno.ENOENT or not connection.is_open():
                     raise
-                connection.sftp.lstat(old)  # what is not there leaves no new folder behind
+                connection.sftp.lstat(old)  # a missing source must leave no new folder behind
                 self._make(connection, "move", new.rpartition("/")[0])
                 connection.sftp.rename(old, new)
             return _entry(target, connection.sftp.stat(new))

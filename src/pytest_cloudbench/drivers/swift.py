@@ -159,7 +159,7 @@ class SwiftDriver:
         """Close all connections."""
         self._session.close()
         for connection in self._opened:
-            with suppress(Exception):  # it is not used any more, whatever its library says
+            with suppress(Exception):  # it is no longer used, whatever the library says
                 connection.close()
 
     def requests(self) -> int:
@@ -172,7 +172,7 @@ class SwiftDriver:
             pass
 
     def _ours(self, session: Any) -> Any:
-        """A session of requests that follows no redirect, and whose requests are counted."""
+        """A ``requests`` session that follows no redirect, and whose requests are counted."""
         session.get_redirect_target = lambda _response: None
         if self._endpoint is not None:
             session.trust_env = False
@@ -200,7 +200,7 @@ class SwiftDriver:
             raise CloudError(ErrorKind.SERVER, verb, path, detail=_told(error)) from error
         except _Unreadable as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail=str(error)) from error
-        except (self._cut, OSError) as error:  # all that requests raises is an OSError
+        except (self._cut, OSError) as error:  # whatever requests raises is an OSError
             raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
@@ -222,7 +222,7 @@ class SwiftDriver:
         return own.connection
 
     def _log_in(self) -> _Login:
-        """One request, as Swift's own (TempAuth, v1) or as Keystone's (v3), which the library needs another one for."""
+        """One request, in Swift's own form (TempAuth, v1) or Keystone's (v3), where the library would need another."""
         secrets = self._secrets
         url = secrets["auth_url"].rstrip("/")
         ca_file = self._endpoint.ca_file if self._endpoint else ""

@@ -3,9 +3,9 @@
 What may live here: everything that is specific to Tahoe-LAFS as a client, in this order: imports, capabilities, error
 table, connect, required verbs, optional verbs.
 
-The gateway encrypts and erasure-codes, so its own work is part of every operation. A directory is a mutable file, which
-each new name in it writes again: files in one folder wait for each other. Names are composed (NFC) by the gateway: one
-that is not is refused here, because it would be another file's.
+The gateway encrypts and erasure-codes, so its own work is part of every operation. A directory is a mutable file that
+is rewritten for each new name in it: files in one folder wait for each other. The gateway composes names (NFC): a name
+that is not composed is refused here, because it would become another file's.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _MARKUP = re.compile(r"<(style|head)\b.*?</\1>|<[^>]*>", re.DOTALL)
 
 
 def _reason(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
-    """Reads the gateway's words: a line of text, a traceback, or a page."""
+    """Reads the gateway's error: a line of text, a traceback, or a web page."""
     text = body.decode(errors="replace")
     if "<html" in text.lower():
         text = html.unescape(_MARKUP.sub(" ", text))
@@ -92,7 +92,7 @@ def _reason(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
 
 
 class _Missing(Exception):
-    """The gateway's answer does not hold it; the cause of the CloudError that leaves."""
+    """The gateway's answer does not list it; the cause of the CloudError that leaves."""
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -155,14 +155,14 @@ class TahoeDriver:
 
     @contextmanager
     def _read(self, verb: str, path: str) -> Iterator[None]:
-        """Turns an answer of another shape than expected into CloudError."""
+        """Turns an answer of an unexpected shape into CloudError."""
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
 
     def _node(self, verb: str, path: str) -> tuple[str, Any]:
-        """Returns what a path is, ``filenode`` or ``dirnode``, and what the gateway says of it."""
+        """Returns what a path is, ``filenode`` or ``dirnode``, and what the gateway says about it."""
         answer = self._client.send_json(verb, path, "GET", self._url(verb, path, "t=json"))
         with self._read(verb, path):
             kind, told = answer
@@ -209,7 +209,7 @@ class TahoeDriver:
                 yield from self.list(entry.path)
 
     def delete(self, path: str) -> None:
-        """Unlink a file, or a folder with all its contents. What nobody links to, storage servers collect, or keep."""
+        """Unlink a file, or a folder with all its contents. Storage servers may collect or keep what is unlinked."""
         self._named("delete", path)
         self._client.send("delete", path, "DELETE", self._url("delete", path))
 
@@ -222,7 +222,7 @@ class TahoeDriver:
     # --- optional verbs ---------------------------------------------------------------------------
 
     def copy(self, source: str, target: str) -> Entry:
-        """Link a file once more under another name, which moves no content; an existing target is a conflict."""
+        """Link a file under another name as well, which moves no content; an existing target is a conflict."""
         self._named("copy", target)
         url = self._url("copy", target, "t=uri&replace=false")
         kind, told = self._node("copy", source)

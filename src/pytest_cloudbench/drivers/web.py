@@ -1,7 +1,7 @@
-"""A thin HTTP client, for drivers whose provider has no SDK that could be used, or whose SDK is to be compared with.
+"""A thin HTTP client, for drivers whose provider has no usable SDK, or to compare with a provider's SDK.
 
 What may live here: one request as one attempt on pooled connections, its errors as CloudError, and OAuth's refresh.
-httpx follows no redirect here, keeps no cookie and sends nothing again.
+httpx follows no redirects here, keeps no cookies and does not retry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DETAIL_CHARACTERS = 300
 _EARLY_S = 60.0
 
 Reason = Callable[[int, bytes], tuple[ErrorKind | None, str]]
-"""A refusal's status and body to its kind, if the words tell (None: the status decides), and to the words."""
+"""Maps a refusal's status and body to its kind, if the words tell it (None: the status decides), and to the words."""
 
 
 class WebClient:
@@ -84,9 +84,9 @@ class WebClient:
             path: what it is about, for errors.
             method: the HTTP method.
             url: the whole address.
-            headers: besides httpx's own.
-            content: the body; where it comes in pieces, a ``content-length`` header says how long it is.
-            accept: statuses that are an answer and no refusal, besides 2xx.
+            headers: in addition to httpx's own.
+            content: the body; if it comes in pieces, a ``content-length`` header must give its length.
+            accept: statuses besides 2xx that are not refusals.
 
         Raises CloudError, and nothing else, also while the caller reads.
         """
@@ -143,7 +143,7 @@ class WebClient:
 
 
 class _Refused(Exception):
-    """An answer that is no success: the cause of the CloudError that leaves."""
+    """An unsuccessful answer: the cause of the CloudError that leaves."""
 
 
 class _Sent(local):

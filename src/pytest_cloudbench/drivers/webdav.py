@@ -9,8 +9,7 @@ What the library does on its own, and how this driver handles it:
 - Its ``open`` asks what a path is before it reads, and opens a broken download again in the middle: ``get`` sends one
   GET through the same HTTP client instead.
 - Its ``get_props`` sends no ``Depth``, which means a whole tree: ``stat`` sends ``Depth: 0``.
-- It takes a path that holds ``%41`` for one that is encoded already, and would write another file: paths are encoded
-  here.
+- It takes a path that contains ``%41`` as encoded already, and would write another file: paths are encoded here.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _CAPABILITIES = Capabilities(
     copies_folders=True,
     moves_folders=True,
     server_side_copy=True,
-    # A put into a folder that is not there sends more, and a list one for each folder.
+    # A put into a folder that does not exist sends more, and a list one for each folder.
     requests=dict.fromkeys(_VERBS, 1) | {Verb.COPY: 2, Verb.MOVE: 2},
     via="webdav4 on httpx; retries off",
 )
@@ -77,7 +76,7 @@ _DETAIL_CHARACTERS = 300
 
 _STATUS_KINDS: Mapping[int, ErrorKind] = {
     405: ErrorKind.CONFLICT,  # a put or a mkdir where a folder is
-    409: ErrorKind.CONFLICT,  # the folder above is none
+    409: ErrorKind.CONFLICT,  # the parent is not a folder, or does not exist
     423: ErrorKind.CONFLICT,
     509: ErrorKind.THROTTLED,
 }
@@ -110,7 +109,7 @@ class _Last(local):
             return 0, ""
         try:
             body = self.response.content
-        except RuntimeError:  # nobody has read it, or not to its end
+        except RuntimeError:  # it was not read, or not to its end
             body = b""
         status = int(self.response.status_code)
         if status == 207 and (found := _FAILED_PART.search(body)):
@@ -162,7 +161,7 @@ class WebdavDriver:
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> WebdavDriver:
         """Returns the driver for ``webdav://HOST/PATH``. Nothing is sent before the first operation.
 
-        ``?tls=0`` means plain HTTP. A whole URL may stand in its place: ``webdav:https://HOST:PORT/PATH``.
+        ``?tls=0`` means plain HTTP. A full URL works, too: ``webdav:https://HOST:PORT/PATH``.
         """
         check_params(spec, {"timeout_s", "tls", "token_env"})
         url = endpoint.url if endpoint else _url_of(spec)
@@ -184,7 +183,7 @@ class WebdavDriver:
         return self._last.requests
 
     def _remote(self, verb: str, path: str) -> str:
-        """Returns the encoded path on the server; never one outside of the folder that the spec names."""
+        """Returns the encoded path on the server; never one outside the folder that the spec names."""
         parts = [part for part in path.split("/") if part]
         if not path.startswith("/") or any(part in {".", ".."} for part in parts) or "\0" in path:
             raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
@@ -216,7 +215,7 @@ class WebdavDriver:
             return kind_of_status(status, _STATUS_KINDS), words
         if isinstance(error, self._failed):
             return ErrorKind.NETWORK, str(error) or type(error).__name__
-        if status:  # an answer, but none that the library, or this file, can read
+        if status:  # an answer, but neither the library nor this file can read it
             return ErrorKind.SERVER, "the answer cannot be read"
         raise error
 
@@ -243,7 +242,7 @@ class WebdavDriver:
         return found[0]
 
     def _make(self, verb: str, path: str) -> None:
-        """Create a folder, and those above it, from below: usually those are there."""
+        """Create a folder and those above it, trying the innermost first, since the others usually exist."""
         try:
             self._make_one(verb, path)
         except CloudError:
@@ -263,9 +262,9 @@ class WebdavDriver:
                 raise
 
     def _placed(self, verb: str, path: str, action: Any, source: str = "") -> None:
-        """Do what may need a folder above ``path``; create it if the server says that there is none, and do it then.
+        """Do something that may need the folder above ``path``; if that is missing, create it and repeat.
 
-        Where a source is not there, no folder is left behind.
+        If a source does not exist, no folder is left behind.
         """
         try:
             with self._calling(verb, path):

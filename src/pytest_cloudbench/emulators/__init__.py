@@ -54,7 +54,7 @@ class EmulatorService(ChildService):
         port: int = 0,
         log_path: Path | None = None,
     ) -> None:
-        from pytest_cloudbench.emulators.profile import find_profile  # what reads TOML is not everyone's to pay for
+        from pytest_cloudbench.emulators.profile import find_profile  # not every process should pay for reading TOML
 
         find_profile(name_or_path, api)
         self._options = [
@@ -125,7 +125,7 @@ class EmulatorService(ChildService):
         """End the process, and remove its certificate; safe to call again."""
         super().stop()
         if self._started is not None:
-            shutil.rmtree(Path(self.endpoint.ca_file).parent, ignore_errors=True)  # left only by one that was killed
+            shutil.rmtree(Path(self.endpoint.ca_file).parent, ignore_errors=True)  # left only by a killed process
 
 
 def start(name_or_path: str, **options: Any) -> EmulatorService:

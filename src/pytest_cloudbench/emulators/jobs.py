@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["Job", "Jobs", "Step"]
 
 Step = Callable[[float], Any]
-"""Does one entry at a time, and gives its result."""
+"""Processes one entry and returns its result."""
 
 
 @dataclass(slots=True, eq=False)

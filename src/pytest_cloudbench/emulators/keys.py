@@ -82,7 +82,7 @@ class KeyView:
     def page(
         self, now_s: float, *, prefix: str = "", delimiter: str = "", after: str = "", limit: int = 1000
     ) -> KeyPage:
-        """Returns what begins with ``prefix`` and comes after ``after``: at most ``limit`` keys and prefixes."""
+        """Returns at most ``limit`` keys and prefixes that begin with ``prefix`` and come after ``after``."""
         page = KeyPage([], [], "")
         place = max(bisect_left(self._order, prefix), bisect_right(self._order, after) if after else 0)
         if delimiter and after and self._group(after, prefix, delimiter) == after:

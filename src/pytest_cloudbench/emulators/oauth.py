@@ -1,7 +1,7 @@
 """OAuth 2.0 as emulated services offer it: the token route, the page where a user agrees, revocation (RFC 6749, 7009).
 
-What may live here: grants, codes with their PKCE challenges (RFC 7636), tokens and when they end. No clock (a call says
-when it is) and no service's words: those are a ``Dialect``, which each skin brings.
+What may live here: grants, codes with their PKCE challenges (RFC 7636), tokens and when they end. No clock (a call has
+the time) and no service's words: those are a ``Dialect``, which each skin brings.
 
 Tests make up refresh tokens and codes, so any plausible one is accepted: not empty, not beginning with ``invalid``, and
 not used up or revoked. A code that this service gave out is accepted only with what it was given out for.
@@ -78,7 +78,7 @@ class Dialect:
         proofs: grant types to the field that proves them.
         clientless: grant types that need no client id.
         renewal: see ``Renewal``.
-        accepts: returns whether a proof of a grant type that is not known here may be one.
+        accepts: returns whether a proof is accepted, for a grant type that is not known here.
     """
 
     granted: Callable[[Grant], Answer]
@@ -151,7 +151,7 @@ class OAuth:
         return refresh_token
 
     def authorize(self, call: Call) -> Answer:
-        """The page where a user agrees: agrees at once, and leads the browser back with a code, or shows the code."""
+        """The page where a user agrees: it agrees at once, and sends the browser back with a code, or shows it."""
         query, dialect = fields(call.query), self._dialect
         target = query.get("redirect_uri", "")
         if query.get("code_challenge_method", "plain") not in ("S256", "plain"):

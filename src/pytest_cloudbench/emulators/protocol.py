@@ -22,8 +22,8 @@ __all__ = ["EagerProtocol"]
 
 
 _ONE_WRITE_BYTES = 32 * 1024
-# One who was turned away may be in the middle of sending, and reads the answer only then: closing at once would reset
-# the connection. So much is thrown away unread first, and no more.
+# A client that was turned away may still be sending, and reads the answer only afterwards: closing at once would reset
+# the connection. Up to this much is discarded unread first.
 _LINGER_BYTES = 16 * 1024 * 1024
 _LINGER_S = 5.0
 
@@ -75,7 +75,7 @@ class EagerProtocol(HttpToolsProtocol):
         if self._linger_bytes is not None:
             self._linger_bytes -= len(data)
             if self._linger_bytes < 0:
-                self.transport.abort()  # closing TLS in good order would read on
+                self.transport.abort()  # an orderly end of TLS would go on reading
             return
         self._reading = True
         try:

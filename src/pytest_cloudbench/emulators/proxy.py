@@ -1,4 +1,4 @@
-"""A door for clients that cannot be pointed at an emulator: an HTTP proxy that knows the API's real host names.
+"""A way in for clients that cannot be pointed at an emulator: an HTTP proxy that knows the API's real host names.
 
 What may live here: ``CONNECT HOST:443``, and bytes in both directions. Names of the API lead to the emulator, whose
 certificate holds them; every other name is refused, so a client behind this proxy never leaves the machine.

@@ -1,4 +1,4 @@
-"""The account, its space, and what Box says of tokens.
+"""The account, its space, and what Box says about tokens.
 
 What may live here: ``users``, and the words of the OAuth routes, which ``emulators.oauth`` serves. A refresh token
 works once, as Box's do.
@@ -20,7 +20,7 @@ from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 __all__ = ["DIALECT", "FUNCTIONS"]
 
 _UNLIMITED_BYTES = 10**15
-"""What an account with unlimited space says that it may hold."""
+"""The quota that an account with unlimited space reports."""
 
 _JWT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"

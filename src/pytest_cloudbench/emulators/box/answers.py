@@ -56,7 +56,7 @@ _MESSAGES: Mapping[str, str] = {
     "too_many_requests": "Request rate limit exceeded, please try again later",
     "trashed": "Item is trashed",
 }
-"""The service's sentences (its guide to common errors); what it says nothing about is named by its code."""
+"""The service's sentences (its guide to common errors); an error without a sentence is named by its code."""
 
 
 class BoxError(Exception):
@@ -143,7 +143,7 @@ def read_time(value: object, name: str) -> float:
 
 
 def origin(call: Call, real_name: str) -> str:
-    """Returns the address of one of the API's hosts, as a client that came by this name can reach it."""
+    """Returns the address of one of the API's hosts, as reachable for a client that used this host name."""
     came_by = call.headers.get(b"host", b"").decode("latin-1")
     is_real = not came_by or came_by.partition(":")[0].endswith((".box.com", ".boxcloud.com", ".box.net"))
     return f"https://{real_name}" if is_real else f"https://{quote(came_by, safe=':[]')}"

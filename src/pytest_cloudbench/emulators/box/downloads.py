@@ -1,6 +1,6 @@
-"""Downloads: a redirect to an address of another host, which needs no token and ends after a while.
+"""Downloads: a redirect to an address on another host, which needs no token and expires after a while.
 
-What may live here: content of files for those who read it, whole or in ranges.
+What may live here: giving out the content of files, whole or in ranges.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TYPES = {
 
 
 def is_unchanged(state: BoxState, call: Call, node: Node) -> bool:
-    """Returns whether the client knows an item as it is (``If-None-Match``)."""
+    """Returns whether the client already has an item's current state (``If-None-Match``)."""
     known = call.headers.get(b"if-none-match", b"").decode("latin-1").strip('" ')
     return bool(known) and known == str(state.meta(node).etag)
 

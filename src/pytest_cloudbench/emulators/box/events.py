@@ -1,7 +1,7 @@
 """What happened in the account: the stream of events, and waiting for the next one.
 
-What may live here: ``events`` and the long poll of its realtime server. A position is an index into the log of events,
-which hold an item as it is when they are read.
+What may live here: ``events`` and the long poll of its realtime server. A position is an index into the log of events;
+an event shows its item as it is when the event is read.
 """
 
 from __future__ import annotations

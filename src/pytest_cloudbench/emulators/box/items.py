@@ -115,7 +115,7 @@ def _shared_link(state: BoxState, node: Node, meta: ItemMeta) -> dict[str, Any] 
 
 
 def _extra(state: BoxState, node: Node) -> dict[str, Callable[[], Any]]:
-    """What is given only when it is asked for."""
+    """Keys that an answer has only if they were asked for."""
     meta = state.meta(node)
     rights = dict.fromkeys(
         ("can_download", "can_upload", "can_rename", "can_delete", "can_share", "can_invite_collaborator",
@@ -192,7 +192,7 @@ def folder_item(
     *,
     contents: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A folder; ``contents`` are the parameters of a page of what it holds, None leaves it out."""
+    """A folder; ``contents`` are the parameters of the page of items to include, None for no such page."""
     size_bytes = sum(node.versions[-1].blob.size_bytes for node in folder.below() if isinstance(node, File))
     whole = mini(state, folder) | _common(state, folder, state.meta(folder), size_bytes) | {"folder_upload_email": None}
     if contents is not None and (names is None or "item_collection" in names):
@@ -223,7 +223,7 @@ def version_item(state: BoxState, file: File, version: Version, names: Sequence[
 
 
 def conflict(state: BoxState, node: Node, *, as_list: bool) -> BoxError:
-    """The name is taken: by a list of items where folders are made, by one item elsewhere."""
+    """The name is taken: the answer has a list of items if a folder was to be made, otherwise one item."""
     found = mini(state, node)
     return BoxError(409, "item_name_in_use", context={"conflicts": [found] if as_list else found})
 

@@ -1,6 +1,6 @@
 """Uploads in parts: upload sessions, whose part size the service dictates.
 
-What may live here: ``upload_sessions``. A part is never replaced; the sum over all is checked at the commit, which is
+What may live here: ``upload_sessions``. A part is never replaced. The commit checks the digest of the whole, and is
 answered by 202 while the service still works on the parts (``jobs`` of the profile).
 """
 
@@ -31,7 +31,7 @@ from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 __all__ = ["FUNCTIONS", "MIN_SESSION_BYTES"]
 
 MIN_SESSION_BYTES = 20_000_000
-"""The least for an upload in parts (developer.box.com, "Chunked uploads": 20 MB)."""
+"""The smallest file for an upload in parts (developer.box.com, "Chunked uploads": 20 MB)."""
 
 _LIFE_S = 7 * 86_400
 """Sessions live for seven days (the same page)."""
@@ -179,7 +179,7 @@ def _list_parts(state: BoxState, call: Call) -> Answer:
 
 
 def _named_parts(session: PartsSession, body: dict[str, Any]) -> bytes:
-    """Returns the content that a commit names, if it is all there. Raises BoxError."""
+    """Returns the content that a commit names, if it is complete. Raises BoxError."""
     parts = body.get("parts")
     if not isinstance(parts, list):
         raise bad_parameter("parts", "'parts' is required")

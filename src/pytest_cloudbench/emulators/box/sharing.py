@@ -1,6 +1,6 @@
-"""Shared links: how an item gets and loses one, and what those who hold the link see.
+"""Shared links: how an item gets and loses one, and what holders of the link see.
 
-What may live here: links and ``shared_items``. A link names one item until it is removed or its time is over.
+What may live here: links and ``shared_items``. A link names one item until it is removed or expires.
 """
 
 from __future__ import annotations

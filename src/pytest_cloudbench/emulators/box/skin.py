@@ -86,7 +86,7 @@ class Box:
         return Route(function.name, function.kind, handler, sink=function.sink, denied=denied)
 
     def _denied(self, call: Call) -> Answer | None:
-        """Returns the refusal of a call without a token that is alive; None if it is allowed."""
+        """Returns the refusal of a call without a valid token; None if it is allowed."""
         header = call.headers.get(b"authorization")
         if header is None and b"access_token=" in call.query:
             header = f"Bearer {query_of(call).get('access_token', '')}".encode()
@@ -97,6 +97,6 @@ class Box:
 
 
 def _plain(path: str) -> str:
-    """Returns a path without what hosts of uploads put before it, and without a slash at the end."""
+    """Returns a path without the prefix of upload hosts, and without a slash at the end."""
     path = path.removeprefix("/api") if path.startswith("/api/2.0/") else path
     return path.rstrip("/") or "/"

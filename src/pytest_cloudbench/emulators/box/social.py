@@ -138,7 +138,7 @@ def _create_collaboration(state: BoxState, call: Call) -> Answer:
     if node.parent is None:
         raise BoxError(400, "collaborations_not_available_on_root_folder", message="Root folder cannot be collaborated")
     at = timestamp(call.now_s)
-    # Whoever has an id is in the same company and has accepted; an invitation by mail waits.
+    # A user with an id is in the same company and counts as having accepted; an invitation by mail stays pending.
     person, is_known = str(who.get("login", "")), bool(who.get("id"))
     grantee = {"type": "user", "id": str(who.get("id")), "name": person, "login": person, "is_active": True}
     made = {
@@ -181,7 +181,7 @@ def _pending(state: BoxState, call: Call) -> Answer:
     query = query_of(call)
     if query.get("status") != "pending":
         raise bad_parameter("status", "'status' is required")
-    # Those that wait for this user's answer; the ones that the user made wait for others.
+    # Invitations that wait for this user's answer: none, since those that the user made wait for others.
     return answer_json(_by_offset([], query, {}))
 
 

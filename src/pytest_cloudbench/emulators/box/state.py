@@ -2,8 +2,8 @@
 
 What may live here: the account's state, and finding things in it. No HTTP besides the refusals.
 
-Names in a folder are unique, whatever their case. An item in the trash keeps its id and its space; it stands in a
-hidden folder, and ``ItemMeta.former`` says where it came from.
+Names in a folder are unique, whatever their case. An item in the trash keeps its id and its space; it lies in a hidden
+folder, and ``ItemMeta.former`` says where it came from.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ItemMeta:
 
 @dataclass(slots=True)
 class PartsSession:
-    """An upload session; ``parts`` by offset: id and content. ``file_id`` is the file's that gets a new version."""
+    """An upload session; ``parts`` by offset: id and content. ``file_id`` names the file that gets a new version."""
 
     id: str
     folder_id: str
@@ -277,7 +277,7 @@ class BoxState:
         return twin
 
     def move(self, node: Node, folder: Folder, name: str, now_s: float) -> None:
-        """Give an item a place and a name that are free."""
+        """Move an item to a place and a name that are free."""
         kind = "ITEM_MOVE" if folder is not node.parent else "ITEM_RENAME"
         try:
             self.store.move(node, folder, name, now_s)
@@ -306,7 +306,7 @@ class BoxState:
         self.happened("ITEM_UNDELETE_VIA_TRASH", node, now_s)
 
     def part_bytes(self, size_bytes: int) -> int:
-        """Returns how large the parts of an upload session are: 8 MiB, or more where that would be too many parts."""
+        """Returns how large the parts of an upload session are: 8 MiB, or more if that would make too many parts."""
         part = 8 * 1024 * 1024
         while -(-size_bytes // part) > 10_000:
             part *= 2

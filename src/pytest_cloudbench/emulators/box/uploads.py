@@ -1,4 +1,4 @@
-"""Uploads in one request: the check before, new files and new versions.
+"""Uploads in one request: the check before an upload, new files and new versions.
 
 What may live here: ``files/content`` with its multipart body, which is hashed while it arrives. The part ``attributes``
 comes before the content, which is any part that has a file name.
@@ -45,7 +45,7 @@ def sha1() -> Any:
 
 @dataclass(slots=True)
 class _Form:
-    """A multipart body: the small parts by name, and the content; ``problem`` is a code, if it has one."""
+    """A multipart body: small parts by name, and the content; ``problem`` is an error code, if the body is wrong."""
 
     parts: dict[str, bytes] = field(default_factory=dict)
     blob: Blob | None = None
@@ -138,13 +138,13 @@ def _reader(call: Call) -> _FormReader:
 
 
 def check_size(state: BoxState, size_bytes: int) -> None:
-    """Refuse what the account cannot take. Raises BoxError."""
+    """Refuse a size that the account cannot take. Raises BoxError."""
     if size_bytes > MAX_UPLOAD_BYTES[state.account.type]:
         raise BoxError(403, "file_size_limit_exceeded")
 
 
 def precondition(state: BoxState, call: Call, node: File | Folder) -> None:
-    """Refuse a change of what has changed since. Raises BoxError."""
+    """Refuse a change if the item has changed since the client last saw it. Raises BoxError."""
     wanted = call.headers.get(b"if-match", b"").decode("latin-1").strip('" ')
     if wanted and wanted != "*" and wanted != str(state.meta(node).etag):
         raise BoxError(412, "precondition_failed")

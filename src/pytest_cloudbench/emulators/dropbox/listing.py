@@ -91,7 +91,7 @@ def _typed(value: Any, key: str, kind: type | tuple[type, ...]) -> Any:
 
 def _start(state: State, arg: dict[str, Any], now_s: float) -> tuple[Folder, _Cursor]:
     path = arg["path"]
-    if path.startswith("//"):  # rclone asks so for what is below the root, and the service answers
+    if path.startswith("//"):  # rclone asks for what is below the root in this way, and the service answers
         path = f"/{path.lstrip('/')}"
     try:
         folder = state.tree.folder(path, now_s)

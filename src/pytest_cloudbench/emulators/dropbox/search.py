@@ -1,7 +1,7 @@
-"""search_v2 and what continues it.
+"""search_v2 and its continuation.
 
-What may live here: finding entries by words. Words are looked for in names; that the service also looks into texts is
-left out. A cursor holds the question and how far its answer was given, so the server keeps nothing.
+What may live here: finding entries by words. Words are looked for in names only, although the service also searches
+texts. A cursor holds the query and how far its answer was given, so the server keeps nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["FUNCTIONS"]
 
 _DEFAULT_RESULTS = 100
 _MOST_RESULTS = 10_000
-"""So many matches a search has in all, says the specification."""
+"""The most matches of one search, says the specification."""
 
 _CATEGORIES: Mapping[str, str] = {
     "image": "jpg jpeg png gif bmp tiff heic webp svg",
@@ -138,7 +138,7 @@ def _spans(name: str, word: str) -> Iterator[dict[str, Any]]:
 
 
 def _given(arg: Any) -> Any:
-    """Returns a checked argument as JSON that checks to the same: unions by their tags."""
+    """Returns a checked argument as JSON that passes the same checks: unions by their tags."""
     if isinstance(arg, tuple):
         return {".tag": arg[0]}
     if isinstance(arg, dict):

@@ -1,4 +1,4 @@
-"""Shared folders: sharing one, listing those that are shared, and sharing no more.
+"""Shared folders: sharing a folder, listing shared folders, and unsharing one.
 
 What may live here: the functions of ``sharing/`` that concern folders. The account is the only member of each.
 """
@@ -66,7 +66,7 @@ _poll = struct(async_job_id=string(minimum=1))
 
 
 def _living(state: State) -> Iterator[tuple[str, SharedFolder, Folder]]:
-    """Yields id, share and folder of what is shared and still there."""
+    """Yields id, share and folder of each shared folder that still exists."""
     for folder_id, shared in state.shared_folders.items():
         node = state.tree.store.by_id(shared.node_id)
         if isinstance(node, Folder) and node.deleted_s is None:
@@ -99,7 +99,7 @@ def _describe(state: State, folder_id: str, shared: SharedFolder, node: Node) ->
 
 
 def _share_now(state: State, arg: dict[str, Any], now_s: float) -> dict[str, Any]:
-    """Share a folder, which is made if it is not there; returns how it is shared. Raises ApiError."""
+    """Share a folder, and create it if it does not exist; returns how it is shared. Raises ApiError."""
     try:
         node: Node = state.tree.get(arg["path"], now_s).node
     except StoreError as error:
@@ -172,11 +172,11 @@ def _run_get(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
 
 
 def _run_unshare(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    """The account is the only member, so nobody else keeps or loses a copy."""
+    """Unshare a folder. The account is the only member, so nobody else keeps or loses a copy."""
     _shared(state, arg["shared_folder_id"], "access_error")
 
     def step(_now_s: float) -> None:
-        # The id is not given out again.
+        # The id is never given out again.
         state.shared_folders[arg["shared_folder_id"]] = SharedFolder("", 0.0, "", "inherit", ())
 
     return state.start_job("unshare_folder", [step], call.now_s)

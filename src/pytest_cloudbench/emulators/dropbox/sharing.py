@@ -256,7 +256,7 @@ def _find(state: State, url: str, password: str | None) -> tuple[SharedLink, Nod
 
 
 def _inside(state: State, arg: dict[str, Any], call: Call) -> tuple[SharedLink, Node]:
-    """Returns the link, and the node that it shows or the one at ``path`` below that."""
+    """Returns the link, and the node that it shows, or the node at ``path`` below that one."""
     link, node = _find(state, arg["url"], arg["link_password"])
     if arg["path"] is None or arg["path"] == "/":
         return link, node

@@ -47,7 +47,7 @@ class SharedLink:
 
 @dataclass(frozen=True, slots=True)
 class SharedFolder:
-    """A shared folder: which one, since when, the token of its preview, and what was chosen for it."""
+    """A shared folder: which one, since when, the token of its preview, and its settings."""
 
     node_id: str
     since_s: float
@@ -58,7 +58,7 @@ class SharedFolder:
 
 @dataclass(slots=True)
 class TemporaryLink:
-    """A link that needs no token: to the content of ``node_id``, or to what ``commit`` is to become."""
+    """A link that needs no token: to the content of ``node_id``, or for the upload that ``commit`` describes."""
 
     ends_s: float
     node_id: str = ""

@@ -1,7 +1,7 @@
-"""Links that work for some hours without a token: one to download a file, one to upload one once.
+"""Links that work for some hours without a token: one kind to download a file, one to upload a file once.
 
-What may live here: the two functions that make such links, and the routes that the links lead to. A link leads to where
-the request that asked for it came: to this process by its address on loopback, or by a real name through the proxy.
+What may live here: the two functions that make such links, and the routes that the links lead to. A link uses the host
+of the request that asked for it: this process's address on loopback, or a real name, which leads through the proxy.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _run_get_upload_link(state: State, arg: dict[str, Any], call: Call) -> dict[
 
 
 def routes(state: State) -> list[tuple[str, str, Route]]:
-    """Returns what the links lead to; no token is asked for."""
+    """Returns the routes that the links lead to; they need no token."""
 
     def download(call: Call) -> Answer:
         link = state.temporary.get(call.parameters["token"])

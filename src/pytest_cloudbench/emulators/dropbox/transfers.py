@@ -1,7 +1,7 @@
 """Content that moves without the client: a folder as one ZIP file, and a file from an address.
 
-What may live here: download_zip and save_url. The emulator never leaves loopback: an address on any other host fails,
-in the words with which the service tells that it could not be reached.
+What may live here: download_zip and save_url. The emulator never leaves loopback: an address on any other host fails
+with the service's own words for a host that cannot be reached.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_SAVED_BYTES = 1024**3
 _FETCH_S = 15 * 60.0
 """A transfer must be complete within 15 minutes, says the specification."""
 _FIRST_YEAR = 1980
-"""ZIP files know no earlier one."""
+"""The earliest time that a ZIP file can hold."""
 
 
 def _saved_path(value: Any) -> str:
@@ -99,7 +99,7 @@ def _run_save_url(state: State, arg: dict[str, Any], call: Call) -> dict[str, An
 
 
 async def _saved(state: State, path: str, url: str) -> dict[str, Any]:
-    """Returns the end of a job, as its check tells it."""
+    """Returns a finished job's result, as its check reports it."""
     try:
         content = await asyncio.to_thread(_fetched, url)
     except FileNotFoundError:
@@ -120,7 +120,7 @@ def _fetched(url: str) -> bytes:
     host = parts.hostname or ""
     if not is_loopback(host):
         raise ConnectionError("not on loopback")
-    address = "127.0.0.1" if host == "localhost" else host  # whatever the machine takes this name for
+    address = "127.0.0.1" if host == "localhost" else host  # whatever this name resolves to on the machine
     connection = HTTPConnection(address, parts.port, timeout=_FETCH_S)
     if parts.scheme == "https":
         context = ssl.create_default_context()

@@ -161,7 +161,7 @@ class Tree:
         return self.paths.remove(node, now_s)
 
     def purge(self, path: str, now_s: float, *, parent_rev: str = "") -> None:
-        """Delete an entry and its revisions for good, also one that is deleted already. Raises StoreError."""
+        """Delete an entry and its revisions for good, even if it is deleted already. Raises StoreError."""
         path = self.resolve(path)
         _check(path)
         if self.paths.find(path) is not None:
@@ -200,7 +200,7 @@ class Tree:
         return self.put(path, former.blob, now_s, mode="overwrite", client_s=former.client_s)
 
     def check_target(self, path: str) -> None:
-        """Raise StoreError if nothing at all could be written at a path."""
+        """Raise StoreError if nothing could be written at a path."""
         self._target(path)
 
     # ---------------------------------------------------------------- inside

@@ -53,7 +53,7 @@ def _refused(error: str, form: Mapping[str, str]) -> Answer:
 
 
 def _accepts(kind: str, proof: str) -> bool:
-    """An assertion says who signed it, for what, and for which token route; its signature is not checked."""
+    """Whether an assertion says who signed it, for what, and for which token route; its signature is not checked."""
     if kind != _ASSERTION:
         return is_plausible(kind, proof)
     _, _, rest = proof.partition(".")

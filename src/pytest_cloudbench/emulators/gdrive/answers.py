@@ -69,7 +69,7 @@ def no_content() -> Answer:
 
 
 def answer_page(status: int, text: str) -> Answer:
-    """What the servers in front of the API say: no JSON."""
+    """What the servers in front of the API answer: not JSON."""
     page = f"<!DOCTYPE html>\n<html lang=en>\n<title>Error {status}</title>\n<p><b>{status}.</b> {text}\n"
     return Answer(status, [(b"content-type", b"text/html; charset=UTF-8")], page.encode())
 
@@ -80,7 +80,7 @@ def not_found(file_id: str) -> DriveError:
 
 
 def invalid(location: str, message: str = "Invalid Value") -> DriveError:
-    """A parameter that cannot be."""
+    """A parameter with an impossible value."""
     return DriveError(400, "invalid", message, location)
 
 

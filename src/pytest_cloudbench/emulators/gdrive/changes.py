@@ -1,4 +1,4 @@
-"""The account as a whole: who it is and how full, and what has changed in it.
+"""The account as a whole: whose it is, how full it is, and what has changed in it.
 
 What may live here: ``about`` and ``changes`` of the API.
 """
@@ -32,7 +32,7 @@ _DEFAULT: Chosen = {"kind": None, "nextPageToken": None, "newStartPageToken": No
 
 
 def about(state: DriveState, call: Call) -> Answer:
-    """``about.get``; the selection is required."""
+    """``about.get``; the request must have a selection."""
     params = params_of(call)
     if not params.get("fields"):
         raise DriveError(400, "required", "The 'fields' parameter is required for this method.", "fields")

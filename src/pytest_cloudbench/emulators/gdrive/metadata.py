@@ -115,7 +115,7 @@ class FileView:
 
     @property
     def blob_version(self) -> Version | None:
-        """The content that reads see; None for what has no content of its own."""
+        """The content that reads see; None if the file has no content of its own."""
         return None if self.meta.mime.startswith(APPS) else self.version
 
     @property
@@ -186,7 +186,7 @@ def _capabilities(view: FileView) -> dict[str, bool]:
 
 
 def _of_drive(wanted: bool, value: _Property) -> _Property:
-    """A property of files in a shared drive, or of the others only."""
+    """A property that only files in a shared drive have, or only the others."""
     return lambda view: value(view) if bool(view.state.drive_id(view.node)) is wanted else None
 
 
@@ -267,7 +267,7 @@ FILE_DEFAULT: Chosen = {"kind": None, "id": None, "name": None, "mimeType": None
 
 
 def file_resource(view: FileView, tree: Chosen | None) -> dict[str, Any]:
-    """Returns what was chosen of a file; None: all. Raises DriveError for a property that there is not."""
+    """Returns the chosen properties of a file; None: all. Raises DriveError for a property that does not exist."""
     found = {}
     if tree is None or "*" in tree:
         for name, value_of in _PROPERTIES.items():

@@ -1,4 +1,4 @@
-"""What else there is beside files: revisions, comments and replies, shared drives.
+"""What there is besides files: revisions, comments and replies, shared drives.
 
 What may live here: ``revisions``, ``comments``, ``replies`` and ``drives`` of the API.
 """
@@ -287,7 +287,7 @@ def list_drives(state: DriveState, call: Call) -> Answer:
 
 
 def create_drive(state: DriveState, call: Call) -> Answer:
-    """``drives.create``; the request's id makes it one drive however often it is sent."""
+    """``drives.create``; because of the request's id, repeating a request makes no second drive."""
     given, request_id = body_of(call), params_of(call).get("requestId", "")
     if not request_id:
         raise DriveError(400, "required", "Required parameter: requestId", "requestId")
@@ -331,7 +331,7 @@ def unhide_drive(state: DriveState, call: Call) -> Answer:
 
 
 def delete_drive(state: DriveState, call: Call) -> Answer:
-    """``drives.delete``; only an empty one goes."""
+    """``drives.delete``; only an empty drive can be deleted."""
     drive = _drive(state, call)
     if drive.root.children and not flag(params_of(call), "allowItemDeletion"):
         raise DriveError(403, "teamDriveNotEmpty", "The shared drive is not empty.", "driveId")

@@ -1,7 +1,7 @@
 """The search language of ``files.list``: ``'ID' in parents and name = 'a' and trashed = false``.
 
 What may live here: its grammar, and what its terms mean for one file. A query becomes a function of a ``View``, and two
-hints by which a search looks at few files: a parent and a name that every match must have.
+hints that spare a search most files: a parent and a name that every match must have.
 
 ==============  =======================================================================
 operator        for
@@ -226,5 +226,5 @@ def _contains(name: str, text: str) -> Search:
 
 
 def _begins_word(text: str, wanted: str) -> bool:
-    """Returns whether a name, or a word of it, begins so."""
+    """Returns whether a name, or a word in it, begins with this text."""
     return text.startswith(wanted) or any(text.startswith(wanted, word.start()) for word in _WORDS.finditer(text))

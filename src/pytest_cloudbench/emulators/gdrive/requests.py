@@ -1,6 +1,6 @@
 """What the functions of the API read from a request: parameters, the JSON body, the selection.
 
-What may live here: reading and checking, and the answers that follow a selection. No state of the account.
+What may live here: reading and checking, and answers reduced to a selection. No state of the account.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def page_token(params: Mapping[str, str]) -> int:
 
 
 def selection(params: Mapping[str, str], default: Chosen | None) -> Chosen | None:
-    """Returns what an answer is to say. Raises DriveError."""
+    """Returns what an answer is to contain. Raises DriveError."""
     text = params.get("fields", "")
     return chosen(text) if text else default
 

@@ -15,7 +15,7 @@ from pytest_cloudbench.emulators.gdrive.answers import DriveError
 __all__ = ["Chosen", "chosen", "pick", "within"]
 
 Chosen: TypeAlias = "Mapping[str, Chosen | None]"
-"""Names to what is chosen of them; None is all. ``*`` is every name."""
+"""Maps names to what is chosen of their values; None is all. ``*`` is every name."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_\-.*]+|[,()/]")
 _MOST_DEPTH = 20
@@ -46,7 +46,7 @@ def _listed(tokens: list[str], text: str, depth: int) -> tuple[dict[str, Any], l
 
 
 def _one(tokens: list[str], text: str, tree: dict[str, Any], depth: int) -> list[str]:
-    """Read one name with what is chosen of it into ``tree``; returns the tokens after it."""
+    """Read one name, and what is chosen of its value, into ``tree``; returns the tokens after it."""
     if not tokens or tokens[0] in ",()/" or depth > _MOST_DEPTH:
         raise _wrong(text)
     name, tokens = tokens[0], tokens[1:]
@@ -69,7 +69,7 @@ def _wrong(text: str) -> DriveError:
 
 
 def within(tree: Chosen, name: str) -> Chosen | None:
-    """Returns what is chosen of one name: None for all of it, an empty selection for nothing."""
+    """Returns what is chosen of one name's value: None for all of it, an empty selection for nothing."""
     if name in tree:
         return tree[name]
     return tree.get("*", {})

@@ -47,7 +47,7 @@ def _role(given: dict[str, Any]) -> str:
 
 
 def create(state: DriveState, call: Call) -> Answer:
-    """``permissions.create``; who has one already gets the new role."""
+    """``permissions.create``; whoever has a permission already gets the new role."""
     node, given = state.find(call.parameters["id"], call.now_s), body_of(call)
     role, kind = _role(given), given.get("type")
     permission: dict[str, Any] = {"kind": "drive#permission", "id": "", "type": kind, "role": role}

@@ -131,7 +131,7 @@ class GoogleDrive:
         self.state.configure(profile)
 
     def route(self, method: str, path: str, query: bytes) -> Match | None:
-        """Every function has its own path; the query says whether content is read, and whether a session begins."""
+        """Each function has its own path; the query says whether content is read and whether a session begins."""
         match = self._routes.find(method, path)
         if match is None or not query:
             return match
@@ -153,7 +153,7 @@ class GoogleDrive:
         return DriveError(500, "backendError", "Backend Error").answer()
 
     def unknown(self, method: str, path: str) -> Answer:
-        """Not a function of the API; a wrong method is not told apart."""
+        """Not a function of the API; a wrong method gets the same answer."""
         return answer_page(404, f"The requested URL {path} was not found on this server.")
 
     # ---------------------------------------------------------------- one request
@@ -170,7 +170,7 @@ class GoogleDrive:
         return Route(name, kind, handler, denied=self._denied)
 
     def _overridden(self, call: Call) -> Answer:
-        """A request whose address was too long: its query is the body, and its method a header."""
+        """A request whose address would be too long: the body holds its query, and a header its method."""
         method = call.headers[b"x-http-method-override"].decode("latin-1").upper()
         query = bytes(call.body) if method == "GET" else call.query
         match = self._routes.find(method, call.path)
@@ -183,7 +183,7 @@ class GoogleDrive:
         return made
 
     def _denied_upload(self, call: Call) -> Answer | None:
-        """A session's address is all that its pieces need."""
+        """Pieces of a session need nothing but its address."""
         return None if b"upload_id=" in call.query else self._denied(call)
 
     def _denied(self, call: Call) -> Answer | None:

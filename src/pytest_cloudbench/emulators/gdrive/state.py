@@ -96,7 +96,7 @@ def digits(tokens: Tokens, length: int) -> str:
 
 
 class DriveState:
-    """One account. Raises DriveError where a request names what is not there."""
+    """One account. Raises DriveError if a request names something that does not exist."""
 
     def __init__(self, profile: Profile, seed: int) -> None:
         self.tokens = Tokens(seed)

@@ -1,7 +1,7 @@
 """Uploads: simple, multipart and resumable, for new files and new content.
 
-What may live here: ``/upload/drive/v3/files``. A resumable session takes pieces as they arrive: of a piece that is cut
-off it keeps whole units of 256 KiB, and says how much it has to whoever asks.
+What may live here: ``/upload/drive/v3/files``. A resumable session takes pieces as they arrive. Of a piece that is cut
+off it keeps whole units of 256 KiB, and a client can ask how much it has.
 
 ==================================  ==========================================================
 a piece                             answer
@@ -59,18 +59,18 @@ class DriveSession:
     done: Node | None = None
     data: bytearray = field(default_factory=bytearray)
     stored: int = 0
-    """Bytes that are certain; ``data`` may hold more while a piece arrives."""
+    """How many bytes are certain; ``data`` may hold more while a piece arrives."""
 
     writer: object = None
-    """The piece that arrives, or was the last to."""
+    """The piece that is arriving, or the last one that did."""
 
     @property
     def kept(self) -> int:
-        """Bytes that count: of a piece that has not arrived as a whole, whole units."""
+        """How many bytes count: of a piece that has not arrived completely, only whole units."""
         return self.stored + (len(self.data) - self.stored) // UNIT_BYTES * UNIT_BYTES
 
     def settle(self) -> None:
-        """Drop what does not count; a piece that still arrives counts no more."""
+        """Drop what does not count; a piece that is still arriving no longer counts."""
         self.stored, self.writer = self.kept, None
         del self.data[self.stored :]
 
@@ -94,7 +94,7 @@ class _Piece:
 
 
 class _Refused:
-    """The sink of a piece that cannot be taken."""
+    """The sink of a piece that is refused."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -150,7 +150,7 @@ def _piece(state: DriveState, call: Call, upload_id: str) -> Sink:
     except ValueError:
         return _Refused(_said("Failed to parse Content-Range header."))
     if first is None:
-        return _Raw()  # a question, and no piece
+        return _Raw()  # a question, not a piece
     session.settle()
     if first > session.stored and session.done is None:
         return _Refused(
@@ -180,7 +180,7 @@ def update(state: DriveState, call: Call) -> Answer:
 
 
 def cancel(state: DriveState, call: Call) -> Answer:
-    """The end of a session without a file."""
+    """End a session without making a file."""
     state.sessions.pop(params_of(call).get("upload_id", ""), None)
     return Answer(499, [], b"")
 
@@ -214,7 +214,7 @@ def _stored(
     mime: str,
     node: Node | None,
 ) -> Node:
-    """Store content that has arrived, in a new file or in one that is there; returns the file."""
+    """Store content that has arrived, in a new or an existing file; returns the file."""
     if call.damage is not None:  # a fault of the profile: what is stored is not what came
         blob = hashed(flip_bit(blob.data, call.damage), _md5())
     if node is None:
@@ -261,7 +261,7 @@ def _take(state: DriveState, call: Call, upload_id: str) -> Answer:
     if session.done is not None:
         return about_file(state, session.done, call, session.params)
     if isinstance(call.body, _Piece) and session.writer is not call.body:
-        return _incomplete(session)  # another piece came while this one still did
+        return _incomplete(session)  # another piece came while this one was still arriving
     first, _, size = _content_range(call)
     if first is None and (size is None or session.kept < size):
         return _incomplete(session)
@@ -291,7 +291,7 @@ def _incomplete(session: DriveSession) -> Answer:
 
 
 def _parts(call: Call) -> tuple[dict[str, Any], bytes, str]:
-    """Returns metadata, content and its type of a multipart body, whatever that is labelled. Raises DriveError."""
+    """Returns metadata, content and content type of a multipart body, however it is labelled. Raises DriveError."""
     label = call.headers.get(b"content-type", b"").decode("latin-1")
     found = _BOUNDARY.search(label)
     if not label.lower().startswith("multipart/") or found is None:

@@ -25,14 +25,14 @@ _Command = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a list of commands is asked of.
+    """What a list of commands applies to.
 
     Attributes:
         state: the account's content.
         account: the user.
         now_s: the time.
-        base_url: the address that the client has come to, for addresses in answers.
-        public: the link to a public folder in which handles are meant; empty for the account's own.
+        base_url: the address that the client used, for addresses in answers.
+        public: the link to the public folder that handles refer to; empty: to the account's own nodes.
         session: the client's session.
     """
 
@@ -224,7 +224,7 @@ def _source(asked: Asked, entry: _Command) -> Any:
 
 
 def _attributes(asked: Asked, command: _Command) -> Any:
-    """A node's new attributes, such as its name. The key that some clients add cannot differ, and is not looked at."""
+    """A node's new attributes, such as its name. The key that some clients add cannot differ, and is ignored."""
     node = asked.state.own_node(command.get("n"), asked.now_s)
     attributes = command.get("at", command.get("attr"))
     decode(attributes)
@@ -263,7 +263,7 @@ def _remove(asked: Asked, node: Node, command: _Command) -> None:
 
 
 def _link(asked: Asked, command: _Command) -> Any:
-    """A public link: the one that there is, a new one, or none any more."""
+    """A public link: returns the existing one, makes one, or removes it."""
     state = asked.state
     node = state.own_node(command.get("n"), asked.now_s)
     found = next((link for link, handle in state.links.items() if handle == node.id), None)
@@ -283,7 +283,7 @@ def _link(asked: Asked, command: _Command) -> Any:
 
 
 def _share(asked: Asked, command: _Command) -> Any:
-    """Make a folder readable for those who have its link, or end that. There is nobody else to share with."""
+    """Make a folder readable for holders of its link, or stop that. There is nobody else to share with."""
     state = asked.state
     node = state.own_node(command.get("n"), asked.now_s)
     targets = command.get("s")

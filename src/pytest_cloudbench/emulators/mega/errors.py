@@ -11,7 +11,7 @@ __all__ = ["Code", "Failure"]
 
 
 class Code(IntEnum):
-    """Those of the numbers that the emulator uses."""
+    """The numbers that the emulator uses."""
 
     EARGS = -2
     EAGAIN = -3

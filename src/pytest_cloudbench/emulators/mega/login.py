@@ -33,7 +33,7 @@ def encode(data: bytes) -> str:
 
 
 def decode(text: object) -> bytes:
-    """Read such base64. Raises Failure if it is none."""
+    """Read such base64. Raises Failure if the text is not base64."""
     try:
         if isinstance(text, str):
             return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
@@ -120,7 +120,7 @@ class User:
     # ---------------------------------------------------------------- sessions
 
     def is_open(self, session: str) -> bool:
-        """Returns whether a session was given to a client, and not ended since."""
+        """Returns whether a session was given to a client and has not ended."""
         if session not in self._checked:
             try:
                 data = decode(session)

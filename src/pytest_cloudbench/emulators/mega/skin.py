@@ -1,10 +1,10 @@
 """MEGA's API on top of the core, written from what MEGA's own SDK and other clients send and read.
 
-What may live here: the addresses, the envelope of commands, and what HTTP says besides. MEGA publishes no
-specification; names and numbers of the protocol are those of its SDK (github.com/meganz/sdk, April 2026).
+What may live here: the addresses, the envelope of commands, and what HTTP adds to it. MEGA publishes no specification;
+names and numbers of the protocol are those of its SDK (github.com/meganz/sdk, April 2026).
 
 Commands come in lists to ``/cs``; content goes to and comes from addresses that commands give; ``/sc`` tells what has
-changed. All is served by TLS, also to clients that would take content in the clear.
+changed. Everything is served over TLS, even to clients that would accept content in the clear.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _API, _CONTENT = "g.api.mega.co.nz", "emulated.userstorage.mega.co.nz"
 _JSON = [(b"content-type", b"application/json")]
 _BYTES = [(b"content-type", b"application/octet-stream")]
 _WAIT_S = 40.0
-"""A client of MEGA's own that hears nothing for so long asks again (SCREQUESTTIMEOUT of its SDK)."""
+"""MEGA's own client asks again after so many seconds without an answer (SCREQUESTTIMEOUT of its SDK)."""
 
 
 class Mega:
@@ -75,7 +75,7 @@ class Mega:
         return self._routes.find(method, path)
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:
-        """A number instead of an answer; a download has only the status for it, and the seconds until it may go on."""
+        """A number instead of an answer; for a download, only the status and how many seconds to wait."""
         if call.route.kind is Kind.READ:
             return Answer(509, [*_BYTES, (b"x-mega-time-left", b"%d" % refusal.retry_after_s)], b"")
         return _number(Code[refusal.reason])
@@ -115,7 +115,7 @@ class Mega:
     # ---------------------------------------------------------------- content
 
     def _take(self, call: Call) -> Answer:
-        """One piece of an upload; the one that makes it whole is answered with the upload's handle."""
+        """One piece of an upload; the piece that completes it is answered with the upload's handle."""
         name, upload = call.parameters["name"], self.state.uploads.get(call.parameters["name"])
         offset = call.parameters["offset"]
         if upload is None:
@@ -206,7 +206,7 @@ def _result(asked: Asked, command: Any) -> Any:
 
 
 def _base_url(headers: Mapping[bytes, bytes], *, is_content: bool = False) -> str:
-    """Returns the beginning of addresses: where the client has come to, or the host of content of those names."""
+    """Returns the beginning of addresses: the host that the client used, or for a real name the host of content."""
     host = headers.get(b"host", b"").decode("latin-1")
     return f"https://{_CONTENT}" if host.partition(":")[0] == _API and is_content else f"https://{host}"
 
@@ -219,7 +219,7 @@ def _answer(value: Any) -> Answer:
 
 
 def _query(query: bytes) -> Mapping[str, str]:
-    """Returns the fields of a query; those of clients hold nothing that needs decoding."""
+    """Returns the fields of a query; clients send nothing that needs decoding."""
     if b"%" in query or b"+" in query:
         return fields(query)
     parts = (part.partition("=") for part in query.decode("latin-1").split("&"))

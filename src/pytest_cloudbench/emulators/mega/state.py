@@ -1,7 +1,7 @@
 """What the emulated account holds: nodes with what only clients can read, links, shares, uploads and the log of events.
 
 What may live here: the state, and how a node looks in answers. The store's own names mean nothing here, because MEGA's
-names are encrypted: every node has one of its own there.
+names are encrypted: the store gets a unique name for each node.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class AccountState:
         return found
 
     def folder(self, handle: object, now_s: float) -> Folder:
-        """Returns a folder, to put something into it. Raises Failure."""
+        """Returns a folder that something is to be put into. Raises Failure."""
         found = self.node(handle, now_s)
         if not isinstance(found, Folder):
             raise Failure(Code.EARGS)
@@ -135,7 +135,7 @@ class AccountState:
             yield from (node for node in top.below() if is_seen(node, now_s))
 
     def plain(self, node: Node, share: str = "") -> dict[str, Any]:
-        """Returns a node as answers show it; in a public folder, as those see it who have its link."""
+        """Returns a node as answers show it; in a public folder, as holders of its link see it."""
         secret = secret_of(node)
         parent = "" if node.parent is None or node.parent is self.store.root else node.parent.id
         shown: dict[str, Any] = {
@@ -154,7 +154,7 @@ class AccountState:
     # ---------------------------------------------------------------- events
 
     def tell(self, now_s: float, origin: object, event: dict[str, Any], visible_s: float = 0.0) -> None:
-        """Log an event for all clients, from when reads see it; the one that caused it knows it by ``origin``."""
+        """Log an event for all clients, from when reads see it; the client that caused it knows it by ``origin``."""
         self.log.add(event | ({"i": origin} if isinstance(origin, str) else {}), now_s, visible_s)
 
     def place(self, now_s: float) -> str:

@@ -1,4 +1,4 @@
-"""Tokens of Microsoft's identity platform, and the refusals of who may not ask.
+"""Tokens of Microsoft's identity platform, and the refusal of calls without a valid one.
 
 What may live here: how Microsoft speaks OAuth (login.microsoftonline.com, and login.live.com for personal accounts),
 the device code flow (RFC 8628), and the answers with status 401.
@@ -82,7 +82,7 @@ DIALECT = Dialect(
     proofs={"refresh_token": "refresh_token", "authorization_code": "code", _DEVICE: "device_code"},
     renewal=Renewal.BESIDE,
 )
-"""How Microsoft speaks OAuth. A refresh brings another refresh token, and the old one goes on working."""
+"""How Microsoft speaks OAuth. A refresh brings another refresh token, and the old one still works."""
 
 
 def token(state: GraphState, call: Call) -> Answer:
@@ -98,7 +98,7 @@ def token(state: GraphState, call: Call) -> Answer:
             return _refused("authorization_pending", form)
         del state.devices[form["device_code"]]
     answer = state.oauth.token(call)
-    if form.get("grant_type") == _DEVICE and answer.status == 200:  # this grant, too, lets clients refresh
+    if form.get("grant_type") == _DEVICE and answer.status == 200:  # this grant brings a refresh token, too
         value = json.loads(bytes(answer.body))
         answer = _plain(200, {**value, "refresh_token": f"M.C5_BAY.{state.tree.token(80)}"})
     return answer
@@ -126,7 +126,7 @@ def device_code(state: GraphState, call: Call) -> Answer:
 
 
 def agree(state: GraphState, call: Call) -> Answer:
-    """The page where a user types the code: whoever sends one agrees to it."""
+    """The page where a user types the code: sending a code means agreeing."""
     given = {**dict(parse_qsl(call.query.decode("latin-1"))), **fields(call.body)}.get("otc", "").strip().upper()
     known = [each for each in state.devices.values() if given and each.user_code == given]
     text = "You have signed in." if known else "That code didn't work. Check the code and try again."

@@ -74,7 +74,7 @@ def parse(path: str) -> GraphAddress | None:
 
 
 def _item(rest: str) -> tuple[str, str | None, str]:
-    """Returns id and path of the item at the begin of a text, and what follows."""
+    """Returns id and path of the item at the beginning of a text, and what follows."""
     if rest.startswith("/root") and rest[5:6] in ("", "/", ":"):
         base, rest = "root", rest[5:]
     elif rest.startswith("/items/"):

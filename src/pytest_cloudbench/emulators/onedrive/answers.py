@@ -49,14 +49,14 @@ _OF_STORE: Mapping[str, tuple[int, str, str]] = {
 
 
 def from_store(error: StoreError) -> GraphError:
-    """Returns what the API says to a refusal of the store."""
+    """Returns the API's error for a refusal by the store."""
     return GraphError(*_OF_STORE[error.reason])
 
 
 def answer_json(
     value: Mapping[str, Any], status: int = 200, *headers: tuple[bytes, bytes], spaced: bool = False
 ) -> Answer:
-    """Returns an answer of Graph; ``spaced``: of the part of the service that writes its content type with spaces."""
+    """Returns an answer of Graph; ``spaced``: from the part of the service that writes its content type with spaces."""
     first = _HEADERS_SPACED if spaced else _HEADERS
     return Answer(status, [*first, *headers], json.dumps(value).encode())
 

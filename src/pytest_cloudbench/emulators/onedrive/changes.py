@@ -1,7 +1,7 @@
 """delta: everything in a drive, and what has changed since.
 
-What may live here: lists of changes and their tokens. The server keeps no state for a token: it is a place in the
-store's log, and says whether the client has seen anything yet, because then it needs no news of what is gone.
+What may live here: lists of changes and their tokens. The server keeps no state for a token, which holds a place in the
+store's log, and whether the client has seen nothing yet: such a client need not be told what is gone.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _delta(request: GraphRequest) -> Answer:
 
 
 def _shown(request: GraphRequest, top: Folder, node: Node, *, is_first: bool) -> dict[str, Any] | None:
-    """Returns what a client is told of an item now; None if nothing."""
+    """Returns what a client is told about an item now; None if nothing."""
     tree = request.tree
     if node in (tree.store.root, tree.bin):
         return None

@@ -45,7 +45,7 @@ _BEHAVIORS = ("fail", "replace", "rename")
 
 
 def behavior_of(given: object, default: str) -> str:
-    """Returns what to do where a name is taken. Raises GraphError."""
+    """Returns what to do if a name is taken. Raises GraphError."""
     if given in (None, ""):
         return default
     if given not in _BEHAVIORS:
@@ -71,9 +71,9 @@ def next_link(request: GraphRequest, **options: str) -> str:
 
 
 def target_name(request: GraphRequest, folder: Folder, name: str, behavior: str, *, moved: Node | None = None) -> str:
-    """Returns a free name for what is to be in a folder. Raises StoreError if it is taken, by another than ``moved``.
+    """Returns a free name for a new item of a folder. Raises StoreError if an item other than ``moved`` has the name.
 
-    With ``replace``, what has the name goes to the recycle bin.
+    With ``replace``, the item that has the name goes to the recycle bin.
     """
     there = request.tree.taken(folder, name)
     if there is None or there is moved:
@@ -216,7 +216,7 @@ def _get_content(request: GraphRequest) -> Answer:
 
 
 def download(state: GraphState, call: Call, proof: str) -> Answer | None:
-    """Returns the content that an address without token is for; None if the address does not work (any more)."""
+    """Returns the content behind an address that needs no token; None if the address does not work (any more)."""
     bare = state.unsigned(proof) or ""
     item_id, _, rest = bare.partition(".")
     rev, _, until = rest.partition(".")
@@ -362,7 +362,7 @@ def _restore(request: GraphRequest) -> Answer:
 
 
 def _copy(request: GraphRequest) -> Answer:
-    """Accept a copy; the monitor tells what became of it."""
+    """Accept a copy; the monitor tells how it ends."""
     state, tree = request.state, request.tree
     body, node = request.json_body(), request.node()
     folder = _folder_of(request, body["parentReference"]) if "parentReference" in body else node.parent

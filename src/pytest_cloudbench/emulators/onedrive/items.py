@@ -79,7 +79,7 @@ def context(request: GraphRequest, tail: str) -> str:
 
 
 def item(request: GraphRequest, node: Node, *, is_new: bool = False, has_type: bool = False) -> dict[str, Any]:
-    """Returns a driveItem: ``is_new`` as creating a folder shows it, ``has_type`` as a list of changes does."""
+    """Returns a driveItem; with ``is_new`` as in a new folder's answer, with ``has_type`` as in a list of changes."""
     shown: dict[str, Any] = json.loads(item_text(request, node))
     known = facts(node)
     if is_new:
@@ -128,7 +128,7 @@ def item_text(request: GraphRequest, node: Node) -> str:
     if known.description:
         more += f', "description": {_text(known.description)}'
     if drive_type == "documentLibrary" and node is not tree.root:
-        more += ', "shared": {"scope": "users"}'  # a library is its members'
+        more += ', "shared": {"scope": "users"}'  # a library belongs to its members
     elif state.shared and state.shared.get(node.id):
         more += f', "shared": {{"scope": "{state.shared[node.id][0].scope}"}}'
     return (
@@ -155,7 +155,7 @@ def _quoted(path: str) -> str:
 
 
 def _add_new(shown: dict[str, Any], known: ItemDetails) -> None:
-    """What the answer to creating a folder holds besides."""
+    """What the answer to creating a folder also holds."""
     shown["@odata.etag"] = shown["eTag"]
     if "shared" in shown:
         shown["shared"]["scope"] = "unknown"

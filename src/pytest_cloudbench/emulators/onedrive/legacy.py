@@ -1,7 +1,7 @@
 """The OneDrive API v1.0 (api.onedrive.com), which personal accounts had before Graph and still answers.
 
-What may live here: Graph's answers in the older API's words: other contexts, other names of some properties, and some
-more of them. What it does is the same.
+What may live here: Graph's answers in the older API's words: other contexts, other names of some properties, and a few
+more properties. Its functions do the same.
 """
 
 from __future__ import annotations

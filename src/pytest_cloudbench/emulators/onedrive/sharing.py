@@ -1,6 +1,6 @@
 """Sharing links, invitations and permissions.
 
-What may live here: functions on who may see an item, and finding an item by its link.
+What may live here: functions that decide who may see an item, and finding an item by its link.
 """
 
 from __future__ import annotations

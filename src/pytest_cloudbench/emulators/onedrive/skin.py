@@ -169,7 +169,7 @@ class OneDrive:
         return None if error is None else self._said(error, call)
 
     def _guarded(self, name: str, kind: Kind, run: Any, *, is_open: bool = False) -> Route:
-        """A route outside of the drive's addresses; ``is_open``: its address is the permission."""
+        """A route outside the drive's addresses; ``is_open``: knowing its address is enough."""
 
         def handler(call: Call) -> Answer:
             self.state.jobs.advance(call.now_s)
@@ -236,7 +236,7 @@ class OneDrive:
         return answer
 
     def _monitor(self, call: Call) -> Answer:
-        """What has become of a copy."""
+        """How far a copy is."""
         job_id = call.parameters["job"]
         job = self.state.jobs.find(job_id, "copy")
         if job is None:

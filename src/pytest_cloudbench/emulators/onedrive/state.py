@@ -87,9 +87,9 @@ class GraphState:
     sessions: dict[str, UploadSession] = field(default_factory=dict)
     permissions: dict[str, GraphPermission] = field(default_factory=dict)
     shared: dict[str, list[GraphPermission]] = field(default_factory=dict)
-    """The same permissions by the item that they are for."""
+    """The same permissions by item."""
     copies: dict[str, int] = field(default_factory=dict)
-    """Job of a copy to the number of its entries."""
+    """Maps the job of a copy to the number of its entries."""
     jobs: Jobs = field(default_factory=Jobs)
 
     def add_device(self, code: str, user_code: str, expires_s: float) -> None:
@@ -162,7 +162,7 @@ class GraphRequest:
 
     @property
     def query(self) -> dict[str, str]:
-        """The fields of the query, by name; names of OData begin with ``$`` or do not."""
+        """The fields of the query, by name; OData's names may or may not begin with ``$``."""
         if self._fields is None:
             text = self.call.query.decode("utf-8", "replace")
             self._fields = dict(parse_qsl(text, keep_blank_values=True)) if text else {}
@@ -185,12 +185,12 @@ class GraphRequest:
 
     @property
     def origin(self) -> str:
-        """The begin of the request's own address."""
+        """The beginning of the request's own address."""
         return f"https://{self.host}"
 
     @property
     def files_origin(self) -> str:
-        """The begin of an address for content, uploads and monitors: the host of a real name is another one."""
+        """The beginning of an address for content, uploads and monitors: another host if a real name was used."""
         host = self.call.headers.get(b"host", b"graph.microsoft.com")
         if host not in _REAL_HOSTS:
             return f"https://{host.decode('latin-1')}"
@@ -238,7 +238,7 @@ class GraphRequest:
         return folder, name
 
     def require_match(self, node: Node) -> None:
-        """Raise GraphError if the client wants another version of an item than the one that there is."""
+        """Raise GraphError if the client requires a version of an item other than the current one."""
         wanted = self.call.headers.get(b"if-match")
         if wanted is None or wanted == b"*":
             return

@@ -52,7 +52,7 @@ class ItemDetails:
 
 
 def facts(node: Node) -> ItemDetails:
-    """Returns the facts of a node."""
+    """Returns the details of a node."""
     known = node.extra
     assert isinstance(known, ItemDetails)
     return known
@@ -69,7 +69,7 @@ class GraphTree:
         self.bin = self.add_folder(self.store.root, "recycle bin", now_s)
 
     def _new_id(self) -> str:
-        if self._prefix == "01":  # as the ids of SharePoint look
+        if self._prefix == "01":  # the form of SharePoint's ids
             return self._prefix + b32encode(self._random.randbytes(20)).decode()
         return f"{self._prefix}{self._random.getrandbits(128):032x}"
 
@@ -211,7 +211,7 @@ class GraphTree:
         return there, False
 
     def touch(self, node: Node, now_s: float) -> None:
-        """Note a change of an item's facts."""
+        """Note a change of an item."""
         known = facts(node)
         known.tag += 1
         known.changed_s = now_s

@@ -25,7 +25,7 @@ __all__ = ["FUNCTIONS", "fragment"]
 _UNIT_BYTES = 320 * KIB
 _MAX_FRAGMENT_BYTES = 60 * MIB
 _LIFE_S = 7 * 86_400.0
-"""A choice: the documents say that a session ends, and not when."""
+"""A choice: the documents say that a session expires, but not when."""
 _RANGE = re.compile(rb"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})$")
 
 

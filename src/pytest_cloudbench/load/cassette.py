@@ -34,7 +34,7 @@ _HEADERS_KEPT = re.compile(
     r"|x-.*(version|copy).*",
     re.IGNORECASE,
 )
-"""All others are dropped: who sends what with which token is of no use to a replay."""
+"""Headers that are kept. A replay needs no others, least of all those with tokens."""
 
 _NAMES = (
     "access_token|refresh_token|id_token|client_secret|client_assertion|assertion|password|passwd|device_code|"
@@ -50,7 +50,7 @@ _SHAPES = re.compile(
 
 
 def check_options(option: Any) -> None:
-    """Raise UsageError for options that cannot go with a cassette."""
+    """Raise UsageError for options that cannot be combined with a cassette."""
     mode, path = option.cloudbench_cassette
     said = f"--cloudbench-cassette {mode} {path}"
     if mode not in _MODES:
@@ -79,7 +79,7 @@ def header(option: Any) -> Mapping[str, str]:
 
 
 def open_cassette(option: Any, facts: RunFacts) -> Cassette:
-    """Returns the cassette that the options name, at work. Raises UsageError."""
+    """Returns the cassette that the options name, recording or replaying already. Raises UsageError."""
     (mode, path), specs = option.cloudbench_cassette, option.cloudbench_provider
     if len(specs) != 1 or ProviderSpec.parse(specs[0]).scheme in ("emulated", "served", "local"):
         raise UsageError(f"--cloudbench-cassette {mode} {path}: expected one --provider, and one that needs an account")
@@ -90,7 +90,7 @@ def open_cassette(option: Any, facts: RunFacts) -> Cassette:
 
 
 class Cassette:
-    """A recording, or its replay, from now until ``close``.
+    """A recording, or the replay of one, from now until ``close``.
 
     Args:
         mode: ``record`` or ``replay``.
@@ -98,7 +98,7 @@ class Cassette:
         recorded: what a replay has to repeat: run id, seed and provider.
 
     Attributes:
-        doubt: why an entry of this session is no measurement.
+        doubt: why entries of this session are not measurements.
         is_replay: whether nothing reaches the provider.
     """
 
@@ -125,7 +125,7 @@ class Cassette:
         self._cassette: Any = self._stack.enter_context(recorder.use_cassette(path, serializer="cloudbench"))
 
     def one_at_a_time(self, driver: Driver) -> Driver:
-        """Returns the driver, whose calls from now on wait for each other."""
+        """Returns the driver; from now on its calls wait for each other."""
         for name in (*(verb.value for verb in Verb), "mkdir", "space", "prepare"):
             if (method := getattr(driver, name, None)) is not None:
                 setattr(driver, name, self._streams(method) if name in ("get", "list") else self._alone(method))
@@ -182,7 +182,7 @@ class Cassette:
     # -- helpers --------------------------------------------------------------------------------------
 
     def _pretend_credentials(self, scheme: str) -> None:
-        """For as long as it is replayed, there are credentials, of which nobody asks whether they are right."""
+        """Provide made-up credentials for the time of the replay; nothing checks them."""
         needed: Any = getattr(drivers.driver_class(scheme), "credential_sets", ())
         for field in needed[0].required if needed else ():
             name = credentials.environment_name(scheme, field)
@@ -201,7 +201,7 @@ class Cassette:
     def _streams(self, method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         @wraps(method)
         def called(*args: Any) -> Iterator[Any]:
-            with self._lock:  # all of it at once: a body that is left half read is one that is not recorded
+            with self._lock:  # a whole download at once: a body that is only half read would not be recorded
                 items = list(method(*args))
             yield from items
 
@@ -209,7 +209,7 @@ class Cassette:
 
 
 def scrubbed(text: str) -> str:
-    """Returns a text without the values that are secret by their names, and without secrets that are known."""
+    """Returns a text without values whose names say that they are secret, and without known secrets."""
     return redact.clean(_IN_JSON.sub(r'\1"scrubbed"', _IN_FORMS.sub(r"\1=scrubbed", text)))
 
 
@@ -235,7 +235,7 @@ def _kept(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _same(one: Any, other: Any) -> None:
-    """Raise AssertionError if two requests differ in their bodies or their arguments in headers."""
+    """Raise AssertionError if two requests differ in their bodies, or in arguments that are sent in headers."""
     assert _body(one) == _body(other), "bodies differ"
     assert _arguments(one) == _arguments(other), "arguments differ"
 
@@ -245,7 +245,7 @@ def _arguments(request: Any) -> dict[str, str]:
 
 
 def _body(request: Any) -> bytes:
-    """Returns the body; the boundary between the parts of a form, which is random, is taken out."""
+    """Returns the body without the boundary between the parts of a form, which is random."""
     body = request.body or b""
     body = body.encode() if isinstance(body, str) else bytes(body)
     kinds = [str(value) for name, value in request.headers.items() if name.lower() == "content-type"]
@@ -262,7 +262,7 @@ def _unpacked(value: Any) -> Any:
 
 
 def _each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns plain data in which every leaf is changed."""
+    """Returns plain data with every leaf changed."""
     value = change(value)
     if isinstance(value, Mapping) and value.keys() != {"base64"}:
         return {name: _each(each, change) for name, each in value.items()}

@@ -58,7 +58,7 @@ class Conductor:
         facts: the run's facts.
         entries: what the session has found out.
         say: writes a line to the terminal.
-        asker: returns what puts a question to the user; None if nobody can be asked.
+        asker: returns a function that puts a question to the user; None if nobody can be asked.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Conductor:
     # -- handlers ---------------------------------------------------------------------------------
 
     def _agree(self, agent: str, asked: Start) -> None:
-        """Say what is about to be done to something that is kept; on real accounts, within what the user agreed to."""
+        """Announce a run whose files outlive it; on real accounts, check the bound and that the user agreed."""
         accounts = self._providers.accounts(asked.subject.provider)
         line = self.spending.begin(asked, accounts) if accounts else announcement(asked)
         if self.config.option.verbose >= 0:
@@ -215,7 +215,7 @@ class Conductor:
     def _all_measured(self, item: Item, payloads: Mapping[str, str]) -> None:
         """All agents have finished their operations: record how busy this machine was."""
         run, now = self._runs[next(iter(payloads.values()))], cpu_ticks()
-        self._providers.faults(run.asked.subject.provider, False)  # the listing is no part of it
+        self._providers.faults(run.asked.subject.provider, False)  # the listing is not part of the measurement
         if run.cpu_ticks is not None and now is not None and now[1] - run.cpu_ticks[1] >= _LEAST_TICKS:
             run.cpu_share = (now[0] - run.cpu_ticks[0]) / (now[1] - run.cpu_ticks[1])
             if run.cpu_share > _BUSY:
@@ -243,7 +243,7 @@ class Conductor:
             raise
 
     def _stopped(self, payloads: Mapping[str, HandedIn]) -> list[str]:
-        """Why agents stopped early; their budget is a part of what the user gave."""
+        """Why agents stopped early; an agent's budget is its part of what the user allowed."""
         given = {"--max-ops": self.facts.max_ops, "--max-bytes": self.facts.max_bytes}
         reasons = {each.stopped for each in payloads.values() if each.stopped}
         used = {option for option in given if any(reason.startswith(option) for reason in reasons)}

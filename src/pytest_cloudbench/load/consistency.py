@@ -1,7 +1,7 @@
-"""What reads see after a write was answered: of new, overwritten and removed files, and of one with several writers.
+"""What reads see after a write was answered: for new, overwritten and removed files, and for one with several writers.
 
-What may live here: the writes and reads of each check, by two clients of one process and so of one clock: one writes,
-the other one, with connections of its own, asks again and again. What it means is ``judge.staleness``'s to say.
+What may live here: the writes and reads of each check, by two clients in one process and so on one clock: one writes,
+the other, with connections of its own, reads again and again. ``judge.staleness`` says what the reads mean.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHECKS = (
     "read_after_write", "list_after_write", "read_after_overwrite", "list_after_overwrite", "read_after_delete",
     "list_after_delete", "concurrent_overwrite", "repeated_write",
 )  # fmt: skip
-"""What can be asked, one check per entry."""
+"""The checks, one per entry."""
 
 _NEEDS_OVERWRITES = frozenset({"read_after_overwrite", "list_after_overwrite", "concurrent_overwrite"})
 
@@ -47,7 +47,7 @@ _CONFIRMING = 3
 """Reads in a row that must see the last write before the next file's turn."""
 
 _SETTLING = 8
-"""Reads after simultaneous writes, at least: a file that changes its mind does so soon or is found by longer grids."""
+"""The fewest reads after simultaneous writes. A file that changes once more does so soon; longer grids find others."""
 
 _PAUSE_S = (0.0005, 0.01)
 _PATIENCE_S = 1.0
@@ -68,8 +68,8 @@ def measure_consistency(
         files: how many.
         deadline_s: how long to wait for a file; then it counts as never consistent.
 
-    Raises UsageError for a check that is not known, or that the provider's driver does not offer, and otherwise what
-    ``Experiment.run`` raises.
+    Raises UsageError for a check that is unknown, or that needs what the provider's driver does not offer, and
+    otherwise what ``Experiment.run`` raises.
     """
     if check not in CHECKS or files < 1 or deadline_s <= 0:
         given = f"check={check!r}, files={files}, deadline_s={deadline_s:g}"
@@ -137,7 +137,7 @@ def _trial_of(plain: Mapping[str, Any]) -> Trial:
 
 
 class _FailedWriteError(Exception):
-    """A write that the check stands on did not succeed."""
+    """A write that the check depends on did not succeed."""
 
 
 @dataclass(slots=True)
@@ -224,7 +224,7 @@ class _Probe:
             raise _FailedWriteError("no writer succeeded")
         began_ns, ended_ns = min(start for start, _ in done.values()), max(end for _, end in done.values())
         last_start_ns = max(start for start, _ in done.values())
-        # Who was answered before another one began has been overwritten; who was refused may have arrived all the same.
+        # A write answered before another one began is overwritten; a refused one may have arrived all the same.
         over = {f"version {version}" for version, (_, end_ns) in done.items() if end_ns < last_start_ns} | {"version 0"}
         reads = self._polled(
             ended_ns, lambda: self._version(number, (0, *versions)),
@@ -256,7 +256,7 @@ class _Probe:
     # -- reading ------------------------------------------------------------------------------------
 
     def _asked(self, number: int, began_ns: int, ended_ns: int, look: Callable[[], str]) -> Trial:
-        """Ask until some reads in a row are right, or until the deadline."""
+        """Read until some reads in a row are right, or until the deadline."""
         reads = self._polled(ended_ns, look, _is_confirmed)
         return Trial(number, (ended_ns - began_ns) / 1e9, tuple(reads))
 
@@ -285,7 +285,7 @@ class _Probe:
         return reads
 
     def _seen(self, number: int, version: int | None) -> str:
-        """Download a file. Returns an empty text if it is that version (None: if it is gone), or else what it is."""
+        """Download a file. Returns an empty text if it is that version (None: if it is gone), else what was seen."""
         found = self._download(number, (0, 1))
         if version is None:
             return "" if found is None else _THERE
@@ -298,7 +298,7 @@ class _Probe:
         return _MISSING if found is None else _OTHER if found < 0 else f"version {found}"
 
     def _download(self, number: int, versions: Sequence[int]) -> int | None:
-        """Returns which version a download gives, -1 if it is none of them, and None if there is no file."""
+        """Returns which of the versions a download gives, -1 if none of them, and None if there is no file."""
 
         def read() -> int:
             data = b"".join(self.reader.get(self._path(number)))
@@ -323,7 +323,7 @@ class _Probe:
         return "" if sizes[0] == self._content(number, version).size_bytes else _OLD
 
     def _copies(self, number: int) -> str:
-        """List the folder. Returns an empty text if there is one file of this number, under its own name."""
+        """List the folder. Returns an empty text if there is exactly one file of this number, under its own name."""
         stem = self._path(number).removesuffix(".bin")
         found = [entry.path for entry in self._listing(number) if entry.path.startswith(stem)]
         if not found:
@@ -352,7 +352,7 @@ class _Probe:
         return RandomContent(f"{self.key}/{number}/{version}", self.size_bytes + version)
 
     def _put(self, number: int, version: int) -> tuple[int, int]:
-        """Upload, and wait where the provider asks to. Returns start and end of the attempt that succeeded."""
+        """Upload, and wait if the provider asks for it. Returns start and end of the attempt that succeeded."""
         return self._written(
             Verb.PUT, number, lambda: self.writer.put(self._path(number), self._content(number, version))
         )

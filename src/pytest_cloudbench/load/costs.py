@@ -25,8 +25,8 @@ class Price:
     """What one provider charges.
 
     Attributes:
-        source: where that stands.
-        date: when it was read.
+        source: where the price is published.
+        date: when the price was read.
         requests: US dollars per request, by verb; 0 for others.
         down_gb: US dollars per GB that leaves the provider.
         flat: why there is no price per request or byte; empty if there is one.
@@ -95,7 +95,8 @@ class Spending:
     Args:
         most_usd: the bound; None if there is none.
         is_agreed: whether the user has agreed beforehand.
-        asker: returns what shows a question and returns whether the user agrees; None if nobody can be asked.
+        asker: returns a function that shows a question and returns whether the user agrees; None if nobody can be
+            asked.
 
     Attributes:
         is_agreed: see above.

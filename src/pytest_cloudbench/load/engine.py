@@ -44,8 +44,8 @@ _NAP_S = 0.2
 """The longest wait between checks of the stop signal."""
 
 _SWITCH_INTERVAL_S = 0.02
-"""How long a thread may hold the interpreter while others wait for it. Longer than an operation's own work, so
-that answers which arrive together are finished one after the other, not all at the end of the last one."""
+"""How long a thread may hold the interpreter while others wait for it. It is longer than an operation's own work, so
+that answers which arrive together are finished one after the other, and not all when the last one is."""
 
 
 class Task(Protocol):

@@ -27,10 +27,11 @@ from pytest_cloudbench.results.machine import machine_text
 __all__ = ["Entries", "Finding"]
 
 _ENTRY_SCHEMA = 2
-"""Of an entry's extra_info. 1: the first. 2: how its test ended, and what must be the same in a run to compare with."""
+"""Version of an entry's extra_info. 1: the first. 2: adds how its test ended, and the conditions that runs must share
+to be compared."""
 
 _EMULATED = {"all": True, "some": "some", "none": False}
-"""What an entry says of emulators among what a provider is made of."""
+"""What an entry says about emulators among the parts of a provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,8 @@ class Entries:
     ) -> None:  # fmt: skip
         """Store a judged entry, and keep it for the table at the end.
 
-        Entries of one experiment are of one group, so that pytest-benchmark shows its providers beside each other.
+        All entries of one experiment belong to one group, so that pytest-benchmark shows its providers beside each
+        other.
         """
         experiment = _without_provider(subject)
         info |= {
@@ -135,7 +137,7 @@ class Entries:
             "expectations": [each.line for each in judgements] or ["no expectation"],
             "expectations_unmet": [each.line for each in judgements if each.status != "met"],
         }
-        if data_s:  # nothing was measured where all agents are lost before their first record: no time is not 0 s
+        if data_s:  # empty if all agents were lost before their first record: no time is not 0 s
             benchmarks.add_entry(
                 self.config, name=subject.name, fullname=subject.fullname, params=subject.params, extra_info=info,
                 data_s=data_s, group=experiment,
@@ -200,7 +202,7 @@ class Entries:
 
 
 def _without_provider(subject: Subject) -> str:
-    """Returns an entry's name without the provider among its parameters: what it has in common with other providers."""
+    """Returns an entry's name without the provider among its parameters, so that it is the same for all providers."""
     test, mark, rest = subject.fullname.partition("[")
     inside, _, label = rest.rpartition("]")
     if not mark:

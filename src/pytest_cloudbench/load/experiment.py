@@ -190,14 +190,14 @@ class Experiment:
             sensors: logical sensors, shared out evenly among the agents.
             ops_per_sensor: operations of each sensor.
             files: with ``Threads``, the number of files instead of the two above.
-            operation: what is measured. All but an upload need files, which are uploaded before, unmeasured, if ``on``
-                does not name some; a download is compared with what was uploaded.
+            operation: what is measured. All but an upload need files; if ``on`` names none, they are uploaded first,
+                unmeasured. A download is compared with what was uploaded.
             on: files that an earlier run kept; with ``Threads`` all of them, or a random ``sample``.
             sample: with ``on`` and ``Threads``, the share of the files that is used, chosen anew by each run.
             keep: leave the files for another run of this test; they are removed at its end.
             verify: after uploads and deletions, compare the provider's listing.
-            mkdir: make the folder first. Without, the first upload makes it and an emulator keeps what it holds: then a
-                provider in trouble is measured, not waited for.
+            mkdir: make the folder first. If False, the first upload makes it, and an emulator is not emptied: a
+                provider in trouble is then measured instead of waited for.
             store: make an entry of the run, judge its expectations and show it. Otherwise it is part of a conclusion.
             detail: return every operation's times (``Result.ops``); meant for up to a few thousand operations.
             label: names the entry if a test makes several.
@@ -262,7 +262,8 @@ class Experiment:
             doubts: why the numbers may be wrong, besides the doubts of the runs.
             notes: other remarks to show with the numbers, besides the notes of the runs.
             expect: expectations besides those that are recorded in a file.
-            spread: by metric, its value in each repeat, in their order: five or more tell providers apart.
+            spread: maps a metric to its value in each repeat, in order; providers can be told apart from five repeats
+                on.
         """
         self._runs += 1
         self._entries += 1
@@ -308,13 +309,13 @@ class Experiment:
     def logged(self, run: str, load: LoadShape) -> Iterator[OpLog]:
         """A log for this agent's work in ``scratch``; it is merged into the run's records, a part of a conclusion.
 
-        ``load`` says what is planned. All agents enter and leave it together.
+        ``load`` is what is planned. All agents enter and leave together.
         """
         self.agent.gather(f"start:{run}", Start(self._subject(run, ""), load))
         with open_log(self.agent, self.facts, self.nodeid, run) as log:
             yield log
         result = self._handed_in(run, log, "", stopped="", verified=False)
-        told = {key: result[key] for key in _KEPT if key in result.info}  # what fails there is a part of the method
+        told = {key: result[key] for key in _KEPT if key in result.info}  # failures there are part of the method
         self._parts.append(replace(result, info=told))
 
     def remove(self, files: Files) -> bool:
@@ -405,7 +406,8 @@ class Experiment:
             raise
 
     def _agree(self, name: str, asked: Start) -> None:
-        """Before anything is written that outlives the run, let the controller say so, and ask where it must.
+        """Before anything is written that outlives the run, let the controller announce it, and ask the user if it
+        must.
 
         Raises FleetError if the run may not begin.
         """
@@ -440,7 +442,7 @@ class Experiment:
             begun_cpu_s = time.process_time()
             stopped = self._load(run, engine, planned_s, stopped)
             cpu_s = time.process_time() - begun_cpu_s
-            log.stop()  # but it is open until it is handed in: only so it survives its removal
+            log.stop()  # it stays open until it is handed in: only then does it survive the removal of its file
             agent.gather(f"measured:{run.name}", run.name)
             if lists:
                 agent.once(f"list:{run.name}", lambda: self._around.list(run.name, run.files.folder))
@@ -451,7 +453,7 @@ class Experiment:
     ) -> Result:
         """Hand in this agent's finished log. Returns what the controller made of all agents' logs."""
         agent = self.agent
-        for piece in () if agent.same_clock else log.pieces():  # the controller cannot read it where it is
+        for piece in () if agent.same_clock else log.pieces():  # only if the controller cannot read it where it is
             agent.ask("records", LogPiece(run, piece))
         path = str(log.path) if agent.same_clock else ""
         done = HandedIn(run, path, tuple(log.notes), cpu_s, stopped, verified, agent.clock_offset_ns)
@@ -499,7 +501,7 @@ class Experiment:
     def _result(self, answer: Any, label: str) -> Result:
         result = result_of(answer)
         self.unmet += [f"{label}: {line}" if label else line for line in failing_gates(result.judgements)]
-        if "expectations" in result.info:  # it is an entry, no part of one
+        if "expectations" in result.info:  # it is an entry, not part of one
             number = label or (str(self._entries) if self._entries > 1 else "")
             self.properties += properties(result.info, result.judgements, number)
         return result

@@ -37,7 +37,7 @@ class OpenRun:
         asked: what the agents have said about it.
         start_ns, start_wall_ms: the common start, on the monotonic clock and of the Unix epoch.
         profile_digest: of the emulator's behaviour, None for a real service.
-        listing: what the provider lists at the end; ``verified`` says that it was asked.
+        listing: what the provider lists at the end; ``verified`` says whether it was asked.
         notes: remarks to show with the numbers.
         logs: agent to its log, if that is not in ``folder``.
         cpu_ticks: busy and all ticks of this machine's CPUs at the start; ``cpu_share`` is the busy share since.
@@ -76,7 +76,7 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
     logs = {path.stem: path for path in sorted(run.folder.glob("*.oplog"))} | run.logs
     table = OpTable(*(oplog.read_log(path).shifted(offsets_ns.get(agent, 0)) for agent, path in logs.items()))
     verification = stats.verify(table, run.listing, asked.load.names.name) if run.verified else None
-    run.listing = stats.Listing()  # the memory of the other one is of use to what follows
+    run.listing = stats.Listing()  # frees the former listing's memory for what follows
     summary = summarize(table, verification)
     metrics = summary.metrics
     if asked.operation is not Verb.PUT:  # nothing was uploaded that could be lost

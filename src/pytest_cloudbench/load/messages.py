@@ -1,7 +1,7 @@
 """What the agents of an experiment and the controller say to each other.
 
-What may live here: frozen dataclasses, one per message or answer; ``fleet.wire`` sends them over a channel. What
-is one number, one text or a list of texts needs no class: it is sent as is. Imported by fifty agents: keep it light.
+What may live here: frozen dataclasses, one per message or answer; ``fleet.wire`` sends them over a channel. A single
+number, a text or a list of texts needs no class: it is sent as it is. Imported by fifty agents: keep it light.
 """
 
 from __future__ import annotations

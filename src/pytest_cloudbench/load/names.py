@@ -19,7 +19,7 @@ class FileNames:
     Attributes:
         suffix: the end of each name.
         prefix: what it begins with.
-        key: source of the random letters between the two; without it, the sensor and sequence number stand there.
+        key: source of the random letters between the two; without it, the sensor and sequence number take their place.
         only: the one name of all files, if each upload overwrites the one before.
         folder: where they are, below the run's own folder; empty for that folder itself.
     """
@@ -31,7 +31,7 @@ class FileNames:
     folder: str = ""
 
     def new(self, sensor: int, seq: int) -> str:
-        """Returns the unique name of what a sensor makes at a sequence number, whatever it overwrites."""
+        """Returns a unique name for the content of a sensor's operation, even if all overwrite one file."""
         middle = f"s{sensor:05d}-{seq:06d}"
         if self.key:
             middle = blake2b(f"{self.key}/{sensor}/{seq}".encode(), digest_size=8).hexdigest()

@@ -193,7 +193,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class OnFile:
-    """An operation on a file, or on the folder, that is there already.
+    """An operation on a file or folder that exists already.
 
     Attributes:
         driver: where.
@@ -208,7 +208,7 @@ class OnFile:
     file: Callable[[int, int], tuple[str, Content]]
 
     def prepare(self, sensor: int, seq: int) -> tuple[tuple[str, Content | None, bytes], int, bytes]:
-        """Path, content and digest (where it will be compared), and the bytes that will be moved."""
+        """Path, content and digest (if it will be compared), and the bytes that will be moved."""
         if self.verb is Verb.LIST:
             return (self.folder, None, b""), 0, b""
         path, content = self.file(sensor, seq)
@@ -286,9 +286,9 @@ def budget_of(
     Args:
         deal: what agents do.
         payload: of the files.
-        prepares: whether its files are uploaded before.
+        prepares: whether its files are uploaded first.
         place: which agent, of how many.
-        bounds: the run's operations and bytes at most; None for no bound.
+        bounds: the most operations and bytes of the run; None for no bound.
     """
     index, agents = place
     max_ops, max_bytes = bounds

@@ -17,7 +17,7 @@ __all__ = ["adopt", "adopt_files", "adopted", "lean_workers", "suite_folder"]
 
 _ADOPTED = pytest.StashKey[Path]()
 _NOT_IN_WORKERS = {"hypothesispytest": "--hypothesis", "platformdirs": "", "xdist.looponfail": ""}
-"""Plugins a load agent never uses, by the options that need them after all; fifty workers would pay for each."""
+"""Plugins that a load agent never uses, by the options that need them after all; fifty workers would pay for each."""
 
 _ONLY_SUITES = {"benchmark": "--benchmark"}
 """The same if only load suites are run: the controller makes the entries."""
@@ -43,7 +43,7 @@ def _store(config: pytest.Config, folder: Path) -> None:
     config.stash[_ADOPTED] = folder
     if not hasattr(option, "benchmark_storage") or option.collectonly:
         return
-    if hasattr(config, "workerinput"):  # the controller compares; each worker would say that it does, too
+    if hasattr(config, "workerinput"):  # only the controller compares; otherwise each worker would say that it does
         option.benchmark_compare = None
     if "--benchmark-storage" not in _given(config) and "PYTEST_BENCHMARK_STORAGE" not in os.environ:
         option.benchmark_storage = "file://" + str(config.invocation_params.dir / option.cloudbench_results)

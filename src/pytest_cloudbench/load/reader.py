@@ -37,10 +37,10 @@ NOT_INTACT = frozenset({ErrorKind.NOT_FOUND.value, ErrorKind.CORRUPT.value, SHOR
 """Problems that say "not ready at that time"; the others (throttled, network...) say nothing about the file."""
 
 _AT_ONCE = frozenset({ErrorKind.NOT_FOUND.value, SHORT})
-"""After these the next attempt follows soon; after others ever later, so that a provider in trouble gets rest."""
+"""After these problems the next attempt follows soon; after others ever later, to spare a provider in trouble."""
 
 _PAUSE_S = (0.0005, 0.01)
-"""Bounds of the pause that is as long as a try: what answers fast is asked often, and half of the time is its own."""
+"""Bounds of the pause, which is as long as a try: a fast provider is asked often, but idle for half of the time."""
 
 _SLOWEST_S = 1.0
 _POLL_S = 0.2
@@ -71,7 +71,7 @@ class Attempt:
 
 
 class FileWatcher(Protocol):
-    """Watches files appear, in this process or in another one."""
+    """Watches files until they appear, in this process or in another one."""
 
     @property
     def stopped(self) -> str:
@@ -148,7 +148,7 @@ class Watcher:
                 stop.wait(max(pause_s, trouble_s, wait_s))
         except BudgetError as error:
             self.stopped = str(error)
-        except BaseException as error:  # a bug: whoever waits for the file raises it
+        except BaseException as error:  # a bug: the thread that waits for the file raises it
             self._error = error
         finally:
             self._answered.set()
@@ -164,7 +164,7 @@ class Watcher:
             first_byte_ns, read_bytes, is_right = compare(driver, path, content, self._clock)
         except CloudError as error:
             end_ns, sent = self._clock(), requests() - before if requests else None
-            detail = redact.clean(error.detail)  # from a process of its own it goes over a pipe
+            detail = redact.clean(error.detail)  # a separate process sends it over a pipe
             return Attempt(start_ns, end_ns, 0, 0, error.kind.value, detail, sent), error.retry_after_s or 0.0
         end_ns, sent = self._clock(), requests() - before if requests else None
         is_short = is_right and read_bytes < content.size_bytes
@@ -182,7 +182,7 @@ class ReaderProcess:
     Args:
         given: the controller's answer to "provide".
         budget: bound on tries and bytes, for all files together.
-        command: starts it; the test of a shifted clock puts one before it.
+        command: starts the process; the test of a shifted clock puts a command in front of it.
 
     Raises FleetError when the process does not come up, or ends before its work.
     """
@@ -307,13 +307,13 @@ class _Served:
     def close(self) -> None:
         if self._driver is not None:
             self._driver.close()
-        if self._folder:  # a parent that was killed cannot
+        if self._folder:  # a killed parent cannot remove it
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def main(clock: Callable[[], int] = now_ns) -> int:
     """Run the reading process until the parent closes the pipe or dies. Returns the exit status."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # a library that prints must not get between the lines
+    answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints must not get between the answers
     requests, orphaned = queue.SimpleQueue[str | None](), threading.Event()
     served = _Served(clock, orphaned)
 
@@ -328,7 +328,7 @@ def main(clock: Callable[[], int] = now_ns) -> int:
         request = json.loads(line)
         try:
             answer = {"value": getattr(served, request.pop("verb"))(**request)}
-        except Exception as error:  # whatever it is, the parent is the one to report it
+        except Exception as error:  # whatever it is, the parent reports it
             answer = {"error": redact.clean(f"{type(error).__name__}: {error}")}
         with contextlib.suppress(BrokenPipeError):  # the parent is gone, and so is the next request
             answers.write(json.dumps(answer) + "\n")

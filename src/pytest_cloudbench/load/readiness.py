@@ -90,10 +90,10 @@ class FileReadiness:
 
 
 def readiness_of(upload_ns: tuple[int, int], seen: Seen, clock: Span) -> FileReadiness | None:
-    """One file's readiness from start and end of its upload, on the writer's clock; None if it never was intact.
+    """One file's readiness from start and end of its upload, on the writer's clock; None if it was never intact.
 
-    ``clock`` leads from the reader's clock to the writer's. A file cannot be ready before its upload has begun, so
-    that is a lower bound as well.
+    ``clock`` converts the reader's clock to the writer's. A file cannot be ready before its upload has begun, so that
+    start is a lower bound as well.
     """
     if seen.intact_start_ns is None or seen.intact_end_ns is None:
         return None
@@ -165,8 +165,8 @@ def measure_readiness(
     """Upload files one after another while another client tries to download each; make one entry.
 
     The first agent uploads. The reader is the first agent on another host, else the second one, else a process that is
-    started for it; the others idle. It tries from before the upload begins until the file is there and equal to what
-    was uploaded. The offset between the two clocks is measured before and after (``clock.Span``).
+    started for it; the others idle. It tries from before the upload begins until the file exists and equals what was
+    uploaded. The offset between the two clocks is measured before and after (``clock.Span``).
 
     Args:
         experiment: the test's experiment.

@@ -16,8 +16,9 @@ from pytest_cloudbench.model import UsageError
 __all__ = ["available_bytes", "check_room"]
 
 _PLANNED_BYTES, _PREPARED_BYTES, _STREAMED_BYTES, _SENSOR_BYTES = 300, 800, 150, 100
-"""Of one operation in an open loop (unfolded to a plan), in a pool (prepared before the start), in a closed loop (its
-record); and of one sensor. Measured with CPython 3.11: 130 of a plan, 100 of a record, 590 of what is prepared."""
+"""Bytes of one operation in an open loop (unfolded to a plan), in a pool (prepared before the start), in a closed loop
+(its record); and of one sensor. Measured with CPython 3.11: 130 for a plan, 100 for a record, 590 for what is
+prepared."""
 
 _SMALL_BYTES = 64 * 1024 * 1024
 """This much is always available, or nothing would run."""
@@ -65,7 +66,7 @@ def _of_machine() -> int | None:
         pass
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows has none of it
+    except (AttributeError, ValueError, OSError):  # Windows offers none of this
         return None
 
 
@@ -73,7 +74,7 @@ def _of_container() -> int | None:
     try:
         limit, used = (Path("/sys/fs/cgroup", name).read_text("ascii") for name in ("memory.max", "memory.current"))
         return max(0, int(limit) - int(used))
-    except (OSError, ValueError):  # there is none, or its limit is "max"
+    except (OSError, ValueError):  # there is no limit, or it is "max"
         return None
 
 

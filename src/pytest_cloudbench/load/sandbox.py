@@ -1,7 +1,7 @@
 """Private folders on a provider, for tests that measure nothing.
 
-What may live here: what such a test needs around a driver. If the provider is kept, a folder is in the journal
-before it is made, as an experiment's is; throttling is waited for; the run's budget holds.
+What may live here: what such a test needs around a driver. If files outlive the run, a folder is in the journal before
+it is made, as an experiment's is. Throttled calls wait, and the run's budget holds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sandbox:
 
     def __init__(self, provider: Provider, agent: Agent, facts: RunFacts, processes: int = 1) -> None:
         self.provider, self._agent, self._facts = provider, agent, facts
-        # Not the run's common folder: the first process to leave that one would take it away.
+        # Not the run's common folder: the first process to leave would remove it.
         self._top = f"/cloudbench-{facts.run_id}-{agent.name}"
         self._numbers, self._is_claimed = count(), False
         ops, size_bytes = (None if bound is None else bound // processes for bound in (facts.max_ops, facts.max_bytes))
@@ -54,7 +54,7 @@ class Sandbox:
         path = f"{self._top}/{next(self._numbers)}"
         if not self._is_claimed:
             self._is_claimed = True
-            if self.provider.has_services:  # an emulator's faults are for what is measured
+            if self.provider.has_services:  # an emulator's faults are only for measured operations
                 self._agent.ask("faults", SwitchFaults(self.provider.spec, are_on=False))
             if self.provider.is_kept:
                 self.provider.claim(path, self._facts.owner)

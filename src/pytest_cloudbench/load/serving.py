@@ -107,16 +107,16 @@ class Serving:
         if reporter is not None:
             with nullcontext() if capture is None else capture.global_and_fixture_disabled():  # a test is running here
                 reporter.ensure_newline()
-                if reporter._tw.width_of_current_line:  # with xdist, results stand in a line of which it does not know
+                if reporter._tw.width_of_current_line:  # with xdist, results are in a line that it does not know of
                     reporter.line("")
                 reporter.write_line(line, **markup)
 
     def _asker(self) -> Callable[[str], bool] | None:
-        """Returns what puts a question to the user; None where no user sits at a terminal."""
+        """Returns a function that puts a question to the user; None if no user sits at a terminal."""
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         if "CI" in os.environ or reporter is None or not reporter.isatty:
             return None
-        keyboard = terminal("r")  # past pytest's capture, which gives tests an empty standard input
+        keyboard = terminal("r")  # bypasses pytest's capture, which gives tests an empty standard input
         if keyboard is None:
             return None
         keyboard.close()
@@ -168,7 +168,7 @@ class Serving:
         if not findings:
             return
         verbosity, width = self.config.option.verbose, reporter._tw.fullwidth
-        if verbosity == -1 and (names := compared(findings)):  # -q: one table says it all, and the others only doubts
+        if verbosity == -1 and (names := compared(findings)):  # -q: one table, and only the doubts of others
             apart = [each for each in findings if each.experiment in names]
             lines = render([each for each in findings if each not in apart], width, verbosity)
             lines += render(apart, width, -2)
@@ -236,7 +236,7 @@ class Serving:
         with nullcontext() if capture is None else capture.global_and_fixture_disabled():
             try:
                 out = os.dup(sys.stdout.fileno())
-            except (OSError, ValueError):  # pytest was called by a program that has replaced it
+            except (OSError, ValueError):  # a program that called pytest has replaced it
                 return lambda line: None
         self._out = out
         return lambda line: _write(out, f"\n{line}\n")

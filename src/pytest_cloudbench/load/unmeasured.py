@@ -26,7 +26,7 @@ _PATIENT_TRIES = 60
 _PATIENT_S = 1.0
 _UPLOADING_THREADS = 8
 _PASSING = frozenset({ErrorKind.THROTTLED, ErrorKind.NETWORK, ErrorKind.SERVER})
-"""What this work waits for."""
+"""Errors that this work waits out."""
 
 _PASSING_REMOVAL = frozenset({ErrorKind.THROTTLED, ErrorKind.SERVER})
 
@@ -40,7 +40,7 @@ class Unmeasured:
     def make(self, folder: str, *, mkdir: bool, is_fresh: bool) -> None:
         """Make a run's folder for all agents; an emulator is emptied first if nothing on it is still needed."""
         provider = self._provider
-        if provider.has_services and is_fresh:  # first: where only a part is kept, it takes a marker away
+        if provider.has_services and is_fresh:  # before the claim, whose marker it might remove
             self._agent.ask("fresh", provider.spec)
         if provider.is_kept:
             self._patiently(lambda: provider.claim(folder, self._facts.owner))
@@ -72,7 +72,7 @@ class Unmeasured:
             try:
                 with ThreadPoolExecutor(_UPLOADING_THREADS, "prepare") as pool:
                     list(pool.map(put, members))
-                if members:  # not ready yet is no failure of what is measured
+                if members:  # a file that is not ready yet must not fail what is measured
                     last = files.path(*members[-1])
                     self._patiently(lambda: driver.stat(last), _PASSING | {ErrorKind.NOT_FOUND})
             except BudgetError as error:

@@ -78,7 +78,7 @@ def gated(item: pytest.Item) -> Generator[None]:
     """Wrap a phase of an item: fail it for the gates broken so far, unless the test reports them itself.
 
     A broken gate wins over a skip, an inconclusive expectation and an error that was caught. It is added to a failure
-    with a reason of its own. An item that is expected to fail (xfail) may fail for it.
+    that has a reason of its own. An item that is expected to fail (xfail) may fail for it.
     """
     try:
         yield

@@ -1,6 +1,6 @@
 """What a run puts on the wire: packets of one provider's service, captured on one agent while all agents work.
 
-What may live here: which packets are the service's, and how many bytes they were. Capturing itself is ``capture``.
+What may live here: which packets are the service's, and how many bytes they have. ``capture`` does the capturing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Wire:
 
     Attributes:
         experiment: whose runs.
-        interface: where to capture; empty for the loopback, where emulators and local servers are.
+        interface: where to capture; empty for loopback, where emulators and local servers are.
         notes: what a reader of the numbers should know.
     """
 

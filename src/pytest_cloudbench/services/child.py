@@ -96,13 +96,13 @@ class Child:
         silent = 0
         while not self._stopping.wait(patience_s / 2) and self.alive():
             silent = 0 if answers(patience_s / 2) else silent + 1
-            if silent == 2 and not self._stopping.is_set():  # not one: this process may have been stopped itself
+            if silent == 2 and not self._stopping.is_set():  # after one, this process may have been stopped
                 self.kill(f"it did not answer for {patience_s:g} s and was ended")
                 return
 
     def alive(self) -> bool:
         """Returns whether the process runs."""
-        with self._lock:  # Popen.poll() says that it does while another thread is asking
+        with self._lock:  # Popen.poll() says so while another thread is asking
             return self._process.poll() is None
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -127,7 +127,7 @@ class Child:
         was_alive = self.alive()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                with contextlib.suppress(OSError):  # what was not sent is of no use to a process that is gone
+                with contextlib.suppress(OSError):  # a process that is gone no longer needs what was not sent
                     stream.close()
         try:
             self._process.wait(_STOP_S)
@@ -231,7 +231,7 @@ def answers_http(url: str, timeout_s: float) -> bool:
     connection: HTTPConnection
     if parts.scheme == "https":
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is told, and nothing believed
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is secret, nothing trusted
         connection = HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout_s, context=context)
     else:
         connection = HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)

@@ -10,10 +10,10 @@ the interpreter, and ``{here}`` for the folder of the recipe. Recipes that ship 
     ready = "listening on"                   # part of an output line; if omitted, it is ready once it listens
     setup = ["make-bucket", "{port}"]        # a command to run once it is ready, before it is used; may be omitted
     folders = ["bench"]                      # what to create in {folder} first, such as a bucket; may be omitted
-    target = "bench"                         # what the driver's spec names besides, such as a bucket; may be omitted
+    target = "bench"                         # the target in the driver's spec, such as a bucket; may be omitted
     api = "webdav"                           # for drivers that speak several; if omitted, the driver's name
-    programs = ["dav-tool"]                  # what must be installed besides; may be omitted
-    needs = "dav-server"                     # what `cloudbench testbed install` brings; may be omitted
+    programs = ["dav-tool"]                  # what else must be installed; may be omitted
+    needs = "dav-server"                     # what `cloudbench testbed install` installs; may be omitted
     url = "http://127.0.0.1:{port}/"         # or a table, role to URL
 
     [credentials]
@@ -69,8 +69,8 @@ class Recipe:
         environment: variables besides ``PATH``; its home and temporary folders are in its folder.
         target: the target of the driver's spec.
         api: the API that it speaks.
-        needs: the name under which the testbed brings its program; empty if it does not.
-        folders: what to create in its folder first.
+        needs: the name under which the testbed installs its program; empty if it does not.
+        folders: what to create in the server's folder first.
         here: the folder of the recipe.
         programs: what must be installed besides the command's own program.
         setup: a command to run when it accepts requests, before it is used; empty if there is none.
@@ -92,7 +92,7 @@ class Recipe:
     programs: tuple[str, ...] = ()
 
     def absent(self) -> str:
-        """Returns what is not installed and how to get it, in one line; empty if the program is there."""
+        """Returns what is not installed and how to get it, in one line; empty if nothing is missing."""
         programs = (*(each for each in self.command[:1] if "{" not in each), *self.programs)
         lacking = [each for each in programs if not shutil.which(each, path=search_path())]
         if not lacking:
@@ -233,7 +233,7 @@ class CommandService(ChildService):
         """End it and remove its folder; safe to call again."""
         super().stop()
         if self._started is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)  # left only by a guard that was killed
+            shutil.rmtree(self._folder, ignore_errors=True)  # still there only if the guard was killed
 
 
 def _filled(text: str, given: Mapping[str, Any]) -> str:
@@ -243,14 +243,14 @@ def _filled(text: str, given: Mapping[str, Any]) -> str:
 
 
 def brought_folder() -> Path:
-    """The folder of the user's into which the testbed brings programs that need no root."""
+    """The user's folder into which the testbed installs programs that need no root."""
     import platformdirs
 
     return platformdirs.user_data_path("pytest-cloudbench") / "testbed"
 
 
 def search_path() -> str:
-    """Returns the folders of programs: this environment's first, where wheels bring them, and the testbed's last."""
+    """Returns the folders of programs: this environment's first, where wheels install them, and the testbed's last."""
     brought = brought_folder()
     return os.pathsep.join([
         str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath),

@@ -50,7 +50,7 @@ def main() -> int:
     threading.Thread(target=_end_with_stdin, args=(process, ended), daemon=True).start()
     follow = threading.Thread(target=_follow if told["ready"] else _knock, args=(process, told, ended), daemon=True)
     follow.start()
-    if hasattr(os, "waitid"):  # it is not reaped yet, so its number, and its group's, belong to nobody else
+    if hasattr(os, "waitid"):  # it is not reaped yet, so no other process has its pid or its group's
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         ended.set()
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -67,7 +67,7 @@ def _announce(process: subprocess.Popen[bytes], told: dict[str, Any]) -> None:
     if told.get("setup") and not _set_up(told):
         process.kill()
         return
-    with contextlib.suppress(OSError):  # nobody waits for it any more
+    with contextlib.suppress(OSError):  # the owner no longer waits for it
         os.write(1, b"ready\n")
 
 
@@ -147,8 +147,8 @@ def _end_strays() -> None:
 if __name__ == "__main__":
     _status = main()
     sys.stderr.flush()
-    if _status < 0:  # end as the server did, for whoever asks why
+    if _status < 0:  # end by the same signal as the server, for those who ask why
         with contextlib.suppress(OSError, ValueError):
             signal.signal(-_status, signal.SIG_DFL)
         os.kill(os.getpid(), -_status)
-    os._exit(_status % 256)  # the thread that reads stdin may still wait
+    os._exit(_status % 256)  # the thread that reads stdin may still be waiting

@@ -1,7 +1,7 @@
 """Creates a container in a new Azurite: ``azure_container.py URL NAME``, with the account in ``AZURITE_ACCOUNTS``.
 
-What may live here: one request, signed as the REST API's page "Authorize with Shared Key" says. It cannot import the
-package.
+What may live here: one request, signed as described on the REST API's page "Authorize with Shared Key". It cannot
+import the package.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Starts rclone as an SFTP server on one folder, with a host key that its clients can know. Run by its path.
 
-What may live here: the host key, which rclone would make and tell nobody. Arguments: rclone, port and folder; it serves
-``files`` in that folder, and writes ``host_key`` and ``known_hosts`` beside it. User and password are in rclone's own
-variables.
+What may live here: the host key, which rclone would otherwise make and not reveal. Arguments: rclone, port and folder;
+it serves ``files`` in that folder, and writes ``host_key`` and ``known_hosts`` beside it. User and password are in
+rclone's own variables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 
 def main() -> str:
-    """Become the server; returns why that cannot be."""
+    """Become the server; returns why that is impossible."""
     name, port, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     program = shutil.which(name)
     if program is None:

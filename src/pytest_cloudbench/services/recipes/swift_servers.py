@@ -104,7 +104,7 @@ def _serve(folder: Path, ports: list[int]) -> int:
 
 
 def _make_rings(etc: Path, ports: dict[str, int]) -> None:
-    import pkg_resources  # noqa: F401  # slow to import, and each server would
+    import pkg_resources  # noqa: F401  # slow to import, and otherwise each server would import it
     from swift.common import wsgi  # noqa: F401  # the same
     from swift.common.ring import RingBuilder
 
@@ -117,7 +117,7 @@ def _make_rings(etc: Path, ports: dict[str, int]) -> None:
 
 
 def _start_server(etc: Path, kind: str, text: str) -> int:
-    """Fork: to import Swift once is most of the work."""
+    """Fork a server, so that Swift is imported only once, which is most of the work."""
     path = etc / f"{kind}-server.conf"
     path.touch(0o600)
     path.write_text(text)
@@ -138,7 +138,7 @@ def _end_with_parent() -> None:
 
 
 def _wait_for(port: int) -> None:
-    """Return when a server listens. There is no event for that; a connection that is refused is asked for again."""
+    """Return when a server listens. There is no event for that, so a refused connection is tried again."""
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S).close()

@@ -1,8 +1,8 @@
 """Starts a grid of Tahoe-LAFS on loopback: an introducer, three storage servers and a gateway. Run by its path.
 
 What may live here: the files of the nodes, their order, and the directory that runs write into. Arguments: the program,
-the folder, and the ports of the gateway, the introducer and the storage servers. It ends with its first node that does,
-and all nodes end with it, even if it is killed: they end when their standard input does.
+the folder, and the ports of the gateway, the introducer and the storage servers. It ends when the first node ends. All
+nodes end with it, even if it is killed, because they end when their standard input does.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ enabled = false
 
 
 def main() -> str:
-    """Start all nodes and wait; returns why the grid cannot be, or why it ended."""
+    """Start all nodes and wait; returns why the grid did not start, or why it ended."""
     name, folder = sys.argv[1], Path(sys.argv[2])
     web, introducer, *storage = map(int, sys.argv[3:])
     program = shutil.which(name)
@@ -86,17 +86,17 @@ def main() -> str:
     for thread in running:
         thread.join()
     while _connected(web) < len(storage):
-        if ended.wait(_LOOK_S):  # until a node ends; nothing says when the gateway has found the others
+        if ended.wait(_LOOK_S):  # waits for a node to end; no event says when the gateway has found the others
             return "a node ended"
     (folder / "cap").touch(0o600)
     (folder / "cap").write_bytes(_asked(web, "POST", "/uri?t=mkdir"))
-    print("the grid is ready", flush=True)  # noqa: T201  # it is what the run waits for
+    print("the grid is ready", flush=True)  # noqa: T201  # the run waits for this line
     ended.wait()
     return "a node ended"
 
 
 def _node(folder: Path, kind: str) -> Path:
-    """Create the folder of a node. Its program tells the kind by the name of a file."""
+    """Create the folder of a node. Its program recognises the kind of node by the name of a file."""
     (folder / "private").mkdir(parents=True, mode=0o700)
     (folder / f"tahoe-{kind}.tac").touch()
     return folder
@@ -107,7 +107,7 @@ _PROCESSES: list[subprocess.Popen[str]] = []
 
 
 def _runs(program: str, node: Path, ready: str, ended: threading.Event) -> bool:
-    """Start a node; returns, once it says that it is ready, whether it did. Sets ``ended`` when it ends."""
+    """Start a node and wait; returns whether it said that it is ready. Sets ``ended`` when the node ends."""
     process = subprocess.Popen(
         [program, "run", str(node)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace",

@@ -1,7 +1,7 @@
 """Starts WsgiDAV on one folder, with a password that no other user can read. Run by its path.
 
-What may live here: its configuration, which its command line does not take. Arguments: port and folder; the password is
-in the environment variable ``SECRET``.
+What may live here: its configuration, which its command line cannot express. Arguments: port and folder; the password
+is in the environment variable ``SECRET``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _THREADS = 64
 
 def main() -> str:
     """Serve until the process is ended; returns why it cannot."""
-    # Its own folder comes first on the path of a script, and holds a file of the name of a package.
+    # A script's own folder comes first on its path, and this one holds a file with the name of a package.
     sys.path = [each for each in sys.path if Path(each).resolve() != Path(__file__).resolve().parent]
     try:
         from cheroot import wsgi

@@ -1,6 +1,6 @@
 """Captures: dumpcap in the right place, proven ready and complete; otherwise the result says why not.
 
-What may live here: a capture's life. Reading the traffic is another module's matter, and pure.
+What may live here: starting, proving and ending a capture. Other modules read the traffic, without I/O.
 
 A sentinel is a small datagram sent on the captured interface until it appears in the file: one kind before
 the measurement, one after. Everything between the two was captured. Every sentinel goes to ``SENTINEL_ADDRESS``, port
@@ -83,10 +83,10 @@ class CaptureResult:
     cut_packets: int
     """Packets truncated in the file (``snaplen``)."""
     received: int | None
-    """By the interface statistics, sentinels included; None where there are none."""
+    """By the interface statistics, sentinels included; None if there are no statistics."""
     dropped: int | None
-    """The largest count that dumpcap said or that the file says; None when neither did. On Linux's loopback each
-    packet counts twice, out and in."""
+    """The largest count that dumpcap or the file reports; None if neither does. On Linux's loopback each packet counts
+    twice, out and in."""
     interface: str
     token: str
     """In the payload of every sentinel of this capture."""
@@ -100,9 +100,10 @@ class Capture:
         path: the file; replaced.
         netns: where to capture: a namespace's name (``ip netns``), or the words to put before a command so that it
             runs there (``link.enter("client", as_root=True)``).
-        comment: what the file says of itself, such as ``{"run": ..., "experiment": ...}``. No secrets.
+        comment: what the file says about itself, such as ``{"run": ..., "experiment": ...}``. No secrets.
         filter: a capture filter (pcap-filter); sentinels always pass.
-        snaplen: bytes to keep of each packet; 0 for all. Lengths survive a cut, the contents of a TLS hello do not.
+        snaplen: bytes to keep of each packet; 0 for all. Lengths survive truncation, the contents of a TLS hello do
+            not.
         buffer_mib: of the kernel's ring. Small ones drop packets.
         patience_s: how long to wait for dumpcap and for each sentinel.
 
@@ -213,7 +214,7 @@ class Capture:
         process = self._process
         assert process is not None
         assert process.stdin is not None
-        with contextlib.suppress(OSError):  # gone, which is found out by whoever waits
+        with contextlib.suppress(OSError):  # it is gone, which the waiting code finds out
             process.stdin.write(word.encode() + b"\n")
             process.stdin.flush()
 
@@ -266,7 +267,7 @@ class Capture:
         said = _STATISTICS.findall(self._said.text())
         numbers = [] if found.dropped is None else [found.dropped]
         for _, dropped, parts in said:
-            # The parts of the sum too, in case a version leaves one of them out of it.
+            # The parts of the sum as well, in case a version leaves one of them out.
             numbers += [int(dropped), *(int(number) for number in re.findall(r":(\d+)", parts))]
         if not found.is_whole:
             reasons.append("the file ends in the middle of a block")
@@ -294,7 +295,7 @@ class Capture:
 def check(interface: str = "lo", *, netns: str | Sequence[str] | None = None) -> None:
     """Capture one packet: ``dumpcap -D`` does not show permissions. Raises CaptureUnavailable, CaptureError."""
     with tempfile.TemporaryDirectory(prefix="cloudbench-capture-") as folder:
-        # Nothing but the sentinels, so that a busy interface is no trouble.
+        # Nothing but the sentinels, so that a busy interface does no harm.
         only = f"udp and dst host {SENTINEL_ADDRESS}"
         with Capture(interface, Path(folder, "check.pcapng"), netns=netns, filter=only, buffer_mib=2) as capture:
             pass
@@ -332,7 +333,7 @@ class _Said:
         self._news.put(None)
 
     def wait_for(self, word: str, patience_s: float) -> bool:
-        """Wait for a line with ``word``; False when it does not come."""
+        """Wait for a line with ``word``; returns False if none comes."""
         until_s = time.monotonic() + patience_s
         while not self._ended and (left_s := until_s - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
@@ -354,7 +355,7 @@ class _Said:
         return "\n".join(self._lines)
 
     def last(self) -> str:
-        """The last line, to put behind a message."""
+        """The last line, to append to a message."""
         lines = [line for line in self._lines if line and not line.startswith(("Capturing on", "File:", "Running as"))]
         return f": {lines[-1]}" if lines else ""
 

@@ -1,6 +1,6 @@
-"""Starts dumpcap where it is to be, sends sentinels there, and stops it: ``guard.py INTERFACE TOKEN COMMAND...``.
+"""Starts dumpcap in its namespace, sends sentinels there, and stops it: ``guard.py INTERFACE TOKEN COMMAND...``.
 
-What may live here: what has to happen in the place and with the rights of the capture. Run by its path, with nothing
+What may live here: what has to happen in the capture's namespace and with its rights. Run by its path, with nothing
 of the package importable. Its stdout is the capture file, which it leaves to dumpcap. A line on stdin is a word:
 ``stop``, ``kill``, or the label of a sentinel to send. When stdin ends, because the owner is gone, so does the capture.
 """
@@ -17,7 +17,7 @@ import threading
 __all__ = ["SENTINEL_ADDRESS", "SENTINEL_PORT", "main", "sentinel_payload"]
 
 SENTINEL_ADDRESS = "233.252.0.9"
-"""Multicast addresses for documentation (RFC 6676): needs no neighbour, no answer comes, nobody listens."""
+"""Multicast addresses for documentation (RFC 6676): they need no neighbour, get no answer, and nobody listens."""
 SENTINEL_PORT = 9
 """Discard (RFC 863)."""
 _STOP_S = 5.0

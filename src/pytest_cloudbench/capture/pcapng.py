@@ -1,7 +1,7 @@
-"""The blocks of a pcapng file: enough to say whether it is whole, what it says of itself, and what was dropped.
+"""The blocks of a pcapng file: enough to say whether it is complete, what it says about itself, and what was dropped.
 
-What may live here: pure functions over the bytes of a file. Traffic is read elsewhere. Format: the IETF draft
-"PCAP Now Generic Dump File Format" (draft-ietf-opsawg-pcapng), section numbers below are its.
+What may live here: pure functions over the bytes of a file. Traffic is read elsewhere. Format: the IETF draft "PCAP Now
+Generic Dump File Format" (draft-ietf-opsawg-pcapng), whose section numbers are given below.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _OPT_COMMENT, _ISB_RECEIVED, _ISB_DROPPED = 1, 4, 5
 
 @dataclass(slots=True)
 class Walk:
-    """What a walk through a file found."""
+    """What a pass through a file found."""
 
     packets: int = 0
     cut_packets: int = 0
     """Packets truncated in the file."""
     received: int | None = None
-    """By the interface statistics, summed over interfaces; None where there are none."""
+    """By the interface statistics, summed over interfaces; None if there are no statistics."""
     dropped: int | None = None
     comments: list[str] = field(default_factory=list)
     """Of the section."""
@@ -51,7 +51,7 @@ def walk(data: Any) -> Walk:
     result, at, size, order = Walk(), 0, len(data), "<"
     while at + 12 <= size:
         kind, length = struct.unpack_from(order + "II", data, at)
-        if kind == _SECTION:  # the number reads the same in both byte orders, so that this can be found out here
+        if kind == _SECTION:  # the number reads the same in both byte orders, so the order can be found out here
             order = ">" if bytes(data[at + 8 : at + 12]) == _BIG_ENDIAN_MAGIC else "<"
             length = struct.unpack_from(order + "I", data, at + 4)[0]
         end = at + length

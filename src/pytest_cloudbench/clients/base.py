@@ -96,8 +96,8 @@ class ClientFacts:
         watches_folder: whether it notices changes by itself; if not, ``after_change`` runs it.
         binaries: programs that must be installed, of both sides.
         testbed: its name for ``tools/testbed install``; empty if it has none.
-        documented: answers to CAPABILITIES, per its documentation, with the options it was given. They are what
-            detectors are checked against, and are never an input of one.
+        documented: answers to CAPABILITIES by its documentation, with the options it was given. Detectors are checked
+            against them, and never read them.
         outside: set for a client that this package does not start: it runs on the user's own network.
     """
 
@@ -124,7 +124,7 @@ class Receiver:
     Attributes:
         folder: where it keeps what it has received.
         side: whose processes it is.
-        bytes_moved: what it has (received, sent) since its start, where that does not cross the link; else None.
+        bytes_moved: what it has (received, sent) since its start, if that does not cross the link; otherwise None.
     """
 
     folder: Path
@@ -230,12 +230,12 @@ class LocalClient(ABC):
         """Start the client half; return when it watches the folder, or is ready to run."""
 
     version_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """How a program is asked for its version, where that is not ``--version``; without arguments: not at all."""
+    """How to ask a program for its version, if not by ``--version``; no arguments: it is not asked."""
 
     def before_change(self) -> None:  # noqa: B027  # the same
         """No effect: the server's content is inspected instead."""
 
-    def after_change(self) -> None:  # noqa: B027  # most clients watch, and need not say so
+    def after_change(self) -> None:  # noqa: B027  # most clients watch, and need not override it
         """No effect: it watches the folder."""
 
     def _is_settled(self) -> bool:
@@ -302,7 +302,7 @@ class LocalClient(ABC):
         self.processes.check()
         wanted = self._folder_tree.digests()
         if not self.facts.watches_folder:
-            # Its run has ended: what the server lacks now will not come.
+            # Its run has ended: what the server still lacks will not come.
             self._must_hold(wanted, self.held(), "")
             return Proof.CONTENT
         sizes_bytes = self._folder_tree.sizes_bytes()
@@ -375,10 +375,10 @@ class LocalClient(ABC):
         return {name: path for name, path in found.items() if path is not None}
 
     def as_plain_user(self) -> list[str]:
-        """Words before a server's command, so that it does not take this user for root.
+        """Words to put before a server's command, so that it does not take this user for root.
 
-        In a user namespace without rights outside, this user is number 0 and yet may not become another one, which
-        servers that root starts want to.
+        In a user namespace without rights outside, this user has number 0 but may not become another user, as servers
+        do that root starts.
         """
         argv = ["id", "-u"]
         inside = self.processes.run("server", "id", argv, timeout_s=self.start_s, counted=False).strip()
@@ -392,7 +392,7 @@ class LocalClient(ABC):
 
 
 def option(client: str, options: Mapping[str, str], name: str, allowed: Collection[str], default: str) -> str:
-    """The value of one option; UsageError names the allowed values."""
+    """The value of one option. Raises UsageError, which names the allowed values."""
     value = options.get(name, default)
     if value not in allowed:
         raise UsageError(f"client {client!r}: {name} is one of {', '.join(sorted(allowed))}; not {value!r}")

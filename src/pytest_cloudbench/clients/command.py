@@ -20,7 +20,7 @@ from pytest_cloudbench.model import ClientError
 __all__ = ["CommandClient"]
 
 _LONG_SECRET = 8
-"""Shorter ones may be ordinary words, so they are removed only from the tool's own output."""
+"""Shorter secrets may be ordinary words, so they are removed only from the tool's own output."""
 
 
 class CommandClient(LocalClient):
@@ -43,7 +43,7 @@ class CommandClient(LocalClient):
         return cls(load_command_file(path))
 
     def versions(self) -> Mapping[str, str]:
-        """What the file's ``version`` command prints; empty where it has none."""
+        """What the file's ``version`` command prints; empty if it has none."""
         program, *arguments = self._described.version or ("",)
         path = find_binary(program, self.search_path) if program else None
         return {self.facts.name: program_version(path, *arguments)} if path else {}
@@ -119,7 +119,7 @@ class CommandClient(LocalClient):
     def wait_synced(self, timeout_s: float) -> Proof:
         """Verified by ``verify``; without it, exit status 0 counts as the client's claim.
 
-        ``timeout_s`` is for a tool that watches, and ``wait.synced_s`` takes its place.
+        ``timeout_s`` is for a tool that watches; ``wait.synced_s`` overrides it.
         """
         timeout_s = self._described.synced_s or timeout_s
         if self._described.verify_command:

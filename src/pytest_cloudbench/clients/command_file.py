@@ -52,7 +52,7 @@ class CommandFile:
     Attributes:
         name: for results and messages.
         watches: whether ``sync`` is started once and watches the folder, or is run after each change.
-        needs: programs that must be installed besides the first words of the commands.
+        needs: programs that must be installed in addition to the first words of the commands.
         path: folders in which programs are looked for first, before those of this process's own ``PATH``.
         testbed: the name that ``tools/testbed install`` knows it by.
         version: prints the version.
@@ -96,7 +96,7 @@ class CommandFile:
     verify_command: _Words = ()
 
     def programs(self) -> _Words:
-        """All programs that it runs, each once."""
+        """All programs that the tool runs, each once."""
         commands = [
             self.sync,
             self.server,

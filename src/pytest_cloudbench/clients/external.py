@@ -30,10 +30,10 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
     "googledrive": ("drive.google.com", "*.googleapis.com", "*.googleusercontent.com", "clients*.google.com"),
     "onedrive": ("*.onedrive.com", "*.live.com", "*.sharepoint.com", "*.svc.ms", "*.1drv.com"),
 }
-"""Where to start with the names of a product's servers; not measured here: look at one capture of your own."""
+"""A first guess at the names of a product's servers. Not measured here: check them in a capture of your own."""
 
 _COUNTERS = Path("/proc/self/net/dev")
-"""Of the network namespace that this process is in; files below /sys are of the one that was there at the mount."""
+"""Shows the network namespace that this process is in; files below /sys show the one in which /sys was mounted."""
 _POLL_S = 0.2
 _VERIFY_POLL_S = 1.0
 
@@ -41,12 +41,12 @@ _VERIFY_POLL_S = 1.0
 class ExternalClient:
     """A client started by somebody else.
 
-    Options: ``folder`` that it mirrors (required); ``interface`` it uses, and ``address``, its addresses there, where
-    it does not use all of them; ``names``: patterns of its servers' names, separated by commas, or ``product``, one of
+    Options: ``folder`` that it mirrors (required); ``interface`` it uses, and ``address``, its addresses there, if it
+    does not use all of them; ``names``: patterns of its servers' names, separated by commas, or ``product``, one of
     PRODUCTS; ``servers``: their addresses or networks; ``process``: its name, for CPU time (Linux); ``verify``: a
     command that ends with 0 when the cloud has what ``{folder}`` holds; or ``quiet_s``: in sync when the interface,
-    after some traffic, carried less than ``quiet_bytes`` (20,000) in so many seconds.
-    Without ``verify`` and ``quiet_s``, nothing shows when it is in sync, and ``wait_synced`` says so.
+    after some traffic, carried less than ``quiet_bytes`` (20,000) in so many seconds. Without ``verify`` and
+    ``quiet_s``, nothing shows when it is in sync, and ``wait_synced`` says so.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -108,7 +108,7 @@ class ExternalClient:
             why = "on another file system than temporary files, which cannot be moved in at once"
             raise ClientUnavailable(f"external: {self._mirrored} is {why}: {mend}")
         self._take()
-        # First the marker: what a killed run leaves is removed by name and marker.
+        # First the marker: what a killed run leaves is recognised by name and marker before it is removed.
         self._marker.write_text(run_of(f"/{self._run_folder.name}"), "ascii")
         self._run_folder.mkdir()
 
@@ -147,11 +147,11 @@ class ExternalClient:
             self._lock = None
 
     def versions(self) -> Mapping[str, str]:
-        """Unknown: a program that is not ours is not asked for its version."""
+        """Unknown: we do not ask programs that we did not start for their version."""
         return {}
 
     def pids(self, side: Side) -> tuple[int, ...]:
-        """Processes with the given name on this machine; none where no name was given, or not on Linux."""
+        """Processes with the given name on this machine; none without a name, and none outside Linux."""
         if side != "client" or not self._process or not Path("/proc/self/comm").exists():
             return ()
         return tuple(int(name) for name in os.listdir("/proc") if name.isdecimal() and _comm(name) == self._process)
@@ -162,7 +162,7 @@ class ExternalClient:
         return sum(stat.cpu_s for stat in stats) if stats else None
 
     def receiver(self) -> None:
-        """Another device of the account is elsewhere."""
+        """None: the account's other devices are elsewhere."""
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class ExternalClient:
 
 
 def _carried() -> dict[str, int]:
-    """Interface to the bytes that it has carried, both ways; nothing on systems without these counters."""
+    """Maps an interface to the bytes that it has carried, both ways; empty on systems without these counters."""
     try:
         lines = _COUNTERS.read_text("utf-8").splitlines()
     except OSError:

@@ -15,7 +15,7 @@ from pytest_cloudbench.clients.base import ClientFacts, Documented, LocalClient,
 
 __all__ = ["LsyncdClient"]
 
-# lsyncd collects changes for `delay` seconds; its own default of 15 would only make experiments longer.
+# lsyncd collects changes for `delay` seconds; its default of 15 would only make experiments longer.
 _LSYNCD = """\
 settings {{ nodaemon = true, maxProcesses = 1 }}
 sync {{
@@ -28,7 +28,7 @@ sync {{
 }}
 """
 
-# A daemon that root starts would become "nobody". A group must not be given: it is root's to set.
+# A daemon that root starts would become "nobody". No group may be given: only root can set it.
 _RSYNCD = """\
 use chroot = no
 uid = {user}
@@ -103,11 +103,11 @@ class LsyncdClient(LocalClient):
     def _start_client(self) -> None:
         argv = [self.programs["lsyncd"], "-log", "Normal", str(self.workdir / "lsyncd.lua")]
         process = self.processes.start("client", "lsyncd", argv)
-        # It watches before it makes the first pass, and says so when that has ended.
+        # It begins to watch before the first pass, and logs the end of that pass.
         self.processes.wait_logged(process, "Startup of", self.start_s)
 
     def _is_settled(self) -> bool:
-        """Whether the last rsync has ended: it still speaks when the file is in place."""
+        """Whether the last rsync has ended: it still sends after the file is in place."""
         return len(self.pids("client")) == 1
 
 

@@ -1,8 +1,8 @@
 """The processes of one sync client: started through a runner, watched, measured and ended.
 
 What may live here: starting and ending processes of both sides, their logs, their clean environment, waiting
-for one to end or to listen. Linux only: it stands on pidfd and /proc, so nothing is polled where the kernel
-has a signal, and no probe packet shows up in a capture.
+for one to end or to listen. Linux only: it relies on pidfd and /proc, so nothing is polled if the kernel has a signal
+for it, and no probe packet shows up in a capture.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class Process:
             if not watchdog.wait_any([self._pidfd], 0):
                 return None
             try:
-                # To the microsecond, with the children that it waited for; /proc would give hundredths of a second.
+                # In microseconds, including the children that it waited for; /proc has only hundredths of a second.
                 _, status, usage = os.wait4(self.pid, 0)
                 self._popen.returncode = os.waitstatus_to_exitcode(status)
                 self._final_cpu_s = usage.ru_utime + usage.ru_stime
-            except ChildProcessError:  # whoever ran it has waited for it
+            except ChildProcessError:  # the caller has already waited for it
                 self._popen.wait()
                 self._final_cpu_s = 0.0
         return self._popen.returncode
@@ -148,7 +148,7 @@ class Processes:
         self._tell_watchdog(f"{self._sign}\n")
 
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """A clean environment: the search path, and folders below the workdir; nothing else of the user's.
+        """A clean environment: the search path, and folders below the workdir; nothing else from the user's.
 
         A variable such as AWS_CA_BUNDLE breaks some clients, and a proxy would redirect them.
         """
@@ -195,7 +195,7 @@ class Processes:
     ) -> str:
         """Run a command to its end; returns its output. Raises ClientError when it, or a long-running process, fails.
 
-        ``counted``: whether it is work of the client, whose CPU time counts, and not of this package.
+        ``counted``: whether it is the client's own work, whose CPU time counts, and not this package's.
         """
         log_path, out_path = (self._workdir / "logs" / f"{name}.{kind}" for kind in ("log", "out"))
         with log_path.open("ab") as log, out_path.open("w+b") as out:
@@ -228,14 +228,14 @@ class Processes:
     def wait_until(self, is_so: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Return when ``is_so()``. Raises ClientError at once when a process ends, and after ``timeout_s``.
 
-        For what no signal tells: ``is_so`` is asked fifty times a second.
+        For conditions without a signal: ``is_so`` is called fifty times a second.
         """
         deadline_s = time.monotonic() + timeout_s
         while not is_so():
             self.check()
             if time.monotonic() >= deadline_s:
                 raise ClientError(f"{what} within {timeout_s:g} s{self.last_words()}")
-            # What ends wakes this up before the next look.
+            # A process that ends wakes this up before the next call.
             self._wait_any(_POLL_S)
 
     def wait_listening(self, process: Process, port: int, timeout_s: float, *, udp: bool = False) -> None:
@@ -274,7 +274,7 @@ class Processes:
         """End everything, the last started first; safe to call again."""
         while self._running:
             self._finish(self._running[-1])
-        watchdog.kill(watchdog.carriers(self._sign, self._start))  # what made a session of its own and lost its parents
+        watchdog.kill(watchdog.carriers(self._sign, self._start))  # those in sessions of their own, without parents
         assert self._watchdog.stdin is not None
         with suppress(OSError):
             self._watchdog.stdin.close()
@@ -338,7 +338,7 @@ class Processes:
         family = process.tree()
         process.signal(signal.SIGTERM)
         watchdog.wait_any([process.fileno()], _STOP_S)
-        # Once more, for what it started meanwhile; before that, for what then has no parent any more.
+        # Once more for what it started meanwhile; the first time for what has no parent afterwards.
         family += process.tree()
         watchdog.kill(tuple(stat for stat in family if stat.pid != process.pid))
         process.signal(signal.SIGKILL)
@@ -415,9 +415,9 @@ def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def tail(path: Path, lines: int = _TAIL_LINES, *, secrets: Collection[str] = ()) -> str:
-    """The last lines of a log, each indented on a line of its own; empty where there are none.
+    """The last lines of a log, each indented on a line of its own; empty if there are none.
 
-    Safe to show: without ``secrets`` and what is written like one, without control characters, and short.
+    Safe to show: without ``secrets`` and what looks like one, without control characters, and short.
     """
     try:
         text = path.read_bytes()[-16_384:].decode(errors="replace")

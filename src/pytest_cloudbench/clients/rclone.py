@@ -16,9 +16,9 @@ __all__ = ["RcloneClient"]
 
 _RUN_S = 600.0
 
-# Overlays by name, as lines of rclone's configuration. Without level and mode, compress stored text as it was.
-# Even so it decides by its first read whether a file is worth it, and read-ahead hands it 4 KiB where it asks for
-# 1 MiB: of those, plain words are not. So read-ahead is off.
+# Overlays by name, as lines of rclone's configuration. Without level and mode, compress stored text uncompressed.
+# Even with them, it decides by its first read whether a file is worth compressing; read-ahead gives it 4 KiB when it
+# asks for 1 MiB, and 4 KiB of plain words are not worth it. So read-ahead is off.
 _OVERLAYS: Mapping[str, str] = {
     "plain": "",
     "chunker": "type = chunker\nchunk_size = {chunk_size}\n",
@@ -32,8 +32,8 @@ class RcloneClient(LocalClient):
     Options: ``remote``: ``plain`` (the default), ``chunker`` or ``compress``; ``chunk_size`` of the chunker, as
     rclone writes sizes (``1M``).
 
-    The plain remote sees an edit by the size, or by time stamps a second apart where this rclone and its server
-    exchange them (an older one, such as Debian 12's 1.60, goes by the size alone). Other edits are not uploaded, and
+    The plain remote sees an edit by the size, or by time stamps a second apart if this rclone and its server exchange
+    them (an older one, such as Debian 12's 1.60, goes by the size alone). Other edits are not uploaded, and
     ``wait_synced`` then says which file differs.
     """
 

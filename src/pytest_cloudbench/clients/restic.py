@@ -16,7 +16,7 @@ from pytest_cloudbench.clients.processes import Side
 __all__ = ["ResticClient"]
 
 _RUN_S = 600.0
-# They guard a repository below the workdir, on an address that only this client is told.
+# They protect a repository below the workdir, at an address that only this client knows.
 _SECRETS = {"RESTIC_PASSWORD": "cloudbench", "AWS_ACCESS_KEY_ID": "cloudbench", "AWS_SECRET_ACCESS_KEY": "cloudbench"}
 
 
@@ -55,7 +55,7 @@ class ResticClient(LocalClient):
 
     def _start_client(self) -> None:
         self._restic("client", "restic-init", "-r", self._repository, "init")
-        self._has_snapshot = False  # restic makes none of an empty folder
+        self._has_snapshot = False  # restic makes no snapshot of an empty folder
 
     def _restic(self, side: Side, name: str, *arguments: str, counted: bool = True) -> None:
         argv = [self.programs["restic"], f"--cache-dir={self.workdir / f'cache-{side}'}", *arguments]

@@ -1,7 +1,7 @@
 """Syncthing: two devices that share one folder; the client's device dials the server's.
 
 What may live here: everything that is special to Syncthing. Discovery, relays, NAT, upgrades and reports are off,
-and only one side dials: otherwise both open connections, and a capture shows what no user's link carries.
+and only one side dials: otherwise both would open connections, and a capture would show what no user's link carries.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _CONFIG = """\
 
 
 class _Rest(http.client.HTTPConnection):
-    """The REST interface on a socket in the file system, which is there in every network namespace."""
+    """The REST interface on a socket in the file system, which every network namespace can reach."""
 
     def __init__(self, home: Path, key: str) -> None:
         super().__init__("localhost", timeout=_REST_S)
         self._home, self._key = home, key
 
     def connect(self) -> None:
-        # A socket's path has at most 108 bytes; through /proc the folder's own path may be as long as it likes.
+        # A socket's path has at most 108 bytes; through /proc, the folder's own path may be of any length.
         folder = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY)
         try:
             self.sock = socket.socket(socket.AF_UNIX)
@@ -77,7 +77,7 @@ class _Rest(http.client.HTTPConnection):
             os.close(folder)
 
     def ask(self, path: str) -> dict[str, Any] | None:
-        """The answer to GET, or None when nobody answers (yet)."""
+        """The answer to a GET, or None if there is no answer (yet)."""
         try:
             self.request("GET", path, headers={"X-API-Key": self._key})
             answer = self.getresponse()
@@ -142,7 +142,7 @@ class SyncthingClient(LocalClient):
         self._ids = ids
 
     def _make_device(self, side: Side) -> str:
-        """Make a device's certificate; its id."""
+        """Make a device's certificate; returns its id."""
         home = self._homes[side]
         home.mkdir(mode=0o700, exist_ok=True)
         self.processes.run(
@@ -176,9 +176,9 @@ class SyncthingClient(LocalClient):
         return bool(answer and answer["connections"].get(self._ids["server"], {}).get("connected"))
 
     def _is_settled(self) -> bool:
-        """Whether each device knows that the other one needs nothing, and is idle.
+        """Whether each device is idle, and knows that the other needs nothing.
 
-        This alone would not do: until the client has noticed a change, it says the same.
+        This alone is not enough: until the client has noticed a change, it reports the same.
         """
         pairs: tuple[tuple[Side, Side], ...] = (("client", "server"), ("server", "client"))
         for side, other in pairs:

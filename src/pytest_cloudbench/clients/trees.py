@@ -21,7 +21,7 @@ class FolderTree:
     """The regular files below a folder.
 
     Args:
-        root: the folder; it may be missing, which is as if it were empty.
+        root: the folder; a missing one counts as empty.
         ignored: names of files and folders, at any depth, that the sync client keeps for itself.
     """
 
@@ -30,11 +30,11 @@ class FolderTree:
         self._known: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def sizes_bytes(self) -> dict[str, int]:
-        """Relative path to size, without reading any file."""
+        """Maps relative paths to sizes, without reading any file."""
         return {name: status.st_size for name, status in self._files(self.root)}
 
     def digests(self) -> dict[str, str]:
-        """Relative path to SHA-256. What disappears meanwhile is left out."""
+        """Maps relative paths to SHA-256. Files that disappear meanwhile are left out."""
         known, self._known = self._known, {}
         found = {}
         for name, status in self._files(self.root):
@@ -71,7 +71,7 @@ class FolderTree:
 
 
 def difference(wanted: Mapping[str, str], held: Mapping[str, str]) -> str:
-    """In one line, what ``held`` lacks, what it has in excess, and what differs; empty when equal."""
+    """In one line, what ``held`` lacks, what it has too much, and what differs; empty if they are equal."""
     kinds = {
         "missing": sorted(wanted.keys() - held.keys()),
         "too many": sorted(held.keys() - wanted.keys()),

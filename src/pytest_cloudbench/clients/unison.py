@@ -57,7 +57,7 @@ class UnisonClient(LocalClient):
         self.processes.wait_listening(process, self.server_port, self.start_s)
 
     def _start_client(self) -> None:
-        # An absolute path follows the slash that ends the host.
+        # An absolute path comes after the slash that ends the host.
         if self._over_ssh:
             root = f"ssh://{self.server_host}/{self.stored}"
             options = ["-sshcmd", self.programs["ssh"], "-sshargs", " ".join(self._ssh.arguments)]
@@ -73,5 +73,5 @@ class UnisonClient(LocalClient):
         self.processes.wait_logged(process, "Sleeping", self.start_s)
 
     def _is_settled(self) -> bool:
-        """Whether the pass has ended: it still speaks when the file is in place."""
+        """Whether the pass has ended: it still sends after the file is in place."""
         return tail(self._log_path, 1).strip().startswith("Sleeping")

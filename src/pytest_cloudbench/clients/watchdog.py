@@ -1,11 +1,11 @@
-"""A tiny process that ends what another one started, when that one is gone, even by SIGKILL.
+"""A tiny process that ends what another process started once that process is gone, even by SIGKILL.
 
 What may live here: finding the processes of a tree in /proc, and ending them. Standard library only and no
 import from the package: this file is also run by its path, as ``python -I -S watchdog.py``, and must start fast.
 
-The watchdog reads pids from its standard input, one in a line; ``-PID`` takes one back. The first line is a sign that
-all of them carry in their environment, and nobody else knows. When the input ends, it kills the trees of those that are
-left, and whoever else carries the sign.
+The watchdog reads pids from its standard input, one per line; ``-PID`` takes one back. The first line is a secret sign
+that all of these processes carry in their environment. When the input ends, it kills the trees of those that are left,
+and all other processes that carry the sign.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class ProcessStat(NamedTuple):
-    """What /proc/PID/stat says of one process; ``start`` tells it from a later one with the same pid."""
+    """What /proc/PID/stat says about one process; ``start`` tells it from a later one with the same pid."""
 
     pid: int
     parent: int
@@ -56,8 +56,9 @@ def read_stat(pid: int) -> ProcessStat | None:
 def tree(leader: int, start: int | None = None) -> tuple[ProcessStat, ...]:
     """The process, all that descend from it and all of its session, in the order of their pids.
 
-    A descendant that made a session of its own is found only while its parents live. With ``start``, when the process
-    began: none, where its number is another process's by now. Nor where /proc shows other numbers than this process's.
+    A descendant that made a session of its own is found only while its parents live. With ``start``, the time when the
+    process began, nothing is found if another process has its pid by now. Nothing is found either if /proc shows the
+    pids of another namespace.
     """
     now = read_stat(leader)
     if not _is_proc_ours() or (start is not None and now is not None and now.start != start):
@@ -75,8 +76,8 @@ def tree(leader: int, start: int | None = None) -> tuple[ProcessStat, ...]:
 def carriers(sign: str, start: int) -> tuple[ProcessStat, ...]:
     """This user's processes that carry the sign in their environment and began at ``start`` or later.
 
-    The sign is random and known to those alone who were started with it, wherever they went since; one that empties its
-    environment is not found.
+    The sign is random and known only to processes that were started with it, wherever they are now; one that empties
+    its environment is not found.
     """
     pair = f"{SIGN}={sign}".encode()
     found = []
@@ -93,7 +94,7 @@ def carriers(sign: str, start: int) -> tuple[ProcessStat, ...]:
 
 
 def _is_proc_ours() -> bool:
-    """Whether /proc shows the numbers of this pid namespace, and not those of the one around it."""
+    """Whether /proc shows the pids of this pid namespace, and not those of the one around it."""
     try:
         return os.readlink("/proc/self") == str(os.getpid())
     except OSError:
@@ -101,7 +102,7 @@ def _is_proc_ours() -> bool:
 
 
 def kill(processes: tuple[ProcessStat, ...]) -> None:
-    """SIGKILL to those that still are the same processes; return when they have ended."""
+    """Send SIGKILL to those that are still the same processes; return when they have ended."""
     killed = []
     for process in processes:
         with suppress(OSError):  # gone already
@@ -118,7 +119,7 @@ def kill(processes: tuple[ProcessStat, ...]) -> None:
 
 
 def wait_any(fds: Iterable[int], timeout_s: float | None) -> list[int]:
-    """Those that became readable; a pidfd does when its process ends. Without a time: wait forever."""
+    """Returns descriptors that became readable, as a pidfd does when its process ends. No time: waits forever."""
     poll = select.poll()  # select.select refuses descriptors above 1023
     for fd in fds:
         poll.register(fd, select.POLLIN)

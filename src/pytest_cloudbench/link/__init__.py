@@ -3,8 +3,8 @@
 What may live here: what users of a link call. Importable on every system; a link itself needs Linux.
 
 The client's and the server's processes run in namespaces of their own, so a capture on either side has their traffic
-and nobody else's. Between them is netem where the kernel has it, else this package's forwarder
-(:mod:`pytest_cloudbench.link.forward`). What a link delivers is measured, not believed.
+and nobody else's. Between them is netem if the kernel has it, otherwise this package's forwarder
+(:mod:`pytest_cloudbench.link.forward`). What a link delivers is measured, not assumed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _RIGHTS = ("root", "sudo", "user")
 _STOP_S = 10.0
 _PROBE_S, _STREAM_WAIT_S = 120.0, 30.0
 _TRAINS = 3
-"""A busy machine may send or forward a train too slowly; a link that is wrong is wrong each time."""
+"""A busy machine may send or forward a train too slowly now and then; a wrong link is wrong every time."""
 _DIRECT = Way()
 _HOW_DEVICES = {
     "netem": "`netem` needs `ip` and `tc` (package iproute2) and `sudo modprobe -a veth sch_netem cls_u32 act_mirred`",
@@ -86,7 +86,7 @@ def sweep() -> list[Leftover]:
     if sys.platform != "linux":
         return []
     ended = end_leftovers()
-    if os.geteuid() and _sudo_works():  # root's, of a link that was made with sudo
+    if os.geteuid() and _sudo_works():  # root's processes, of a link that was made with sudo
         words = ["sudo", "-n", sys.executable, "-P", "-c", _BOOT.format("leftovers"), _ROOT]
         done = subprocess.run(words, capture_output=True, check=False)
         if done.returncode == 0:
@@ -105,15 +105,15 @@ class Link:
 
     Args:
         up: from client to server.
-        down: from server to client; the same as ``up`` when left out.
+        down: from server to client; the same as ``up`` by default.
         mode: ``netem``; ``tun``: the forwarder between two TUN devices; ``packet``: the forwarder between two veth
             pairs, which needs no /dev/net/tun; ``auto``: the first of these that works.
         interruptible: whether ``interrupt`` will be called, which needs the forwarder.
         seed: of loss and jitter. The forwarder draws once per packet and direction; netem has a seed of its own.
-        run: name of the run, for who finds a process of this link.
+        run: name of the run, for those who find a process of this link.
         rights: ``root``, ``sudo`` or ``user`` (an unprivileged user namespace); ``auto``: the first that works.
 
-    Raises UsageError for a combination that cannot be, LinkUnavailable on entering when nothing here makes a link.
+    Raises UsageError for an impossible combination, and LinkUnavailable on entering if no mode works here.
     """
 
     interface = INTERFACE
@@ -260,16 +260,16 @@ class Link:
         """Arm one interruption; it replaces one that has not happened yet.
 
         Args:
-            how: ``reset``: both ends get a TCP reset; ``drop``: nothing of the connection passes any more, and nobody
-                is told; ``black_hole``: nothing at all passes for ``duration_s``.
-            at_byte: when that many payload bytes have passed from client to server, from now on, of all connections,
-                retransmissions not counted again. Exact: a packet is cut where needed. ``reset`` and ``drop`` hit the
+            how: ``reset``: both ends get a TCP reset; ``drop``: packets of the connection no longer pass, and neither
+                end is told; ``black_hole``: nothing at all passes for ``duration_s``.
+            at_byte: when that many payload bytes have passed from client to server from now on, over all connections,
+                retransmissions counted once. Exact: a packet is cut if needed. ``reset`` and ``drop`` hit the
                 connection with that byte.
-            at_s: seconds from now. ``reset`` and ``drop`` hit every connection that there is; one without any packet
-                between now and then is hit at its next packet.
+            at_s: seconds from now. ``reset`` and ``drop`` hit every existing connection; one without any packet between
+                now and then is hit at its next packet.
             duration_s: how long a black hole lasts.
 
-        Raises UsageError for a combination that cannot be or a link without forwarder.
+        Raises UsageError for an impossible combination, or a link without forwarder.
         """
         if self.mode not in _FORWARDED:
             raise UsageError(f"link: {self.mode} cannot interrupt; make the link with interruptible=True")
@@ -335,7 +335,7 @@ class Link:
         return self.delivered
 
     def record(self) -> dict[str, Any]:
-        """What was asked, how it was made and what it delivered, as plain data to store beside results."""
+        """What was requested, how the link was made and what it delivered, as plain data to store beside results."""
         return {
             "asked": {"up": asdict(self.up), "down": asdict(self.down)},
             "queue_bytes": {"up": self.up.settings()["queue_bytes"], "down": self.down.settings()["queue_bytes"]},
@@ -361,7 +361,7 @@ class Link:
         return dict(json.loads(done.stdout))
 
     def _rate(self, words: list[str], name: str) -> tuple[float | None] | None:
-        """What datagrams show of one direction's rate; None where it was asked for none, or for loss."""
+        """What datagrams show of one direction's rate; None if no rate, or a loss, was requested."""
         way, back = (self.up, self.down) if name == "up" else (self.down, self.up)
         settings, found = train_settings(way, back), []
         if settings is None or self.up.loss or self.down.loss:

@@ -1,4 +1,4 @@
-"""What a link was asked for, what it delivered, and whether the two agree.
+"""What was requested of a link, what it delivered, and whether the two agree.
 
 What may live here: values and pure functions from what the echo saw to numbers. No I/O.
 """
@@ -40,9 +40,9 @@ _UDP_HEADER_BYTES = 28
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What one direction is asked for. Delay is one way: a round trip takes the delays of both directions.
+    """What is requested of one direction. Delay is one way: a round trip takes the delays of both directions.
 
-    Raises UsageError for a value that no link has.
+    Raises UsageError for a value that no link can have.
     """
 
     delay_ms: float = 0.0
@@ -51,7 +51,7 @@ class Way:
     loss: float = 0.0
     """Share of packets, independent of each other."""
     rate_bit_per_s: float | None = None
-    """Of IP packets; None for as fast as it goes."""
+    """Of IP packets; None: as fast as possible."""
     queue_bytes: int | None = None
     """What may wait before the rate limit, as in a router; more is dropped. None: 100 ms of the rate, or 64 KiB."""
 
@@ -89,7 +89,7 @@ class DeliveredWay:
     jitter_ms: float | None
     """Half the width of a uniform distribution with the same median absolute deviation: rare pauses do not count."""
     delay_p99_ms: float | None
-    """99 of 100 probes were not slower: rare pauses of this machine show here."""
+    """The 99th percentile of the probes: rare pauses of this machine show here."""
     sent: int
     arrived: int
     loss: float | None
@@ -98,7 +98,7 @@ class DeliveredWay:
     throughput_bit_per_s: float | None
     """The same with IP and TCP headers. A short stream is slower than its link: it starts slowly."""
     rate_bit_per_s: float | None
-    """What the link carries, of IP packets: seen by datagrams that come faster than it lets them through."""
+    """What the link carries, of IP packets: measured by datagrams that come faster than it lets them through."""
     stream_bytes: int
 
 
@@ -107,8 +107,8 @@ class Delivered:
     """What a link delivered; ``off`` names each figure outside its tolerance.
 
     Tolerances: delay and round trip 10 % + 1 ms, jitter 30 % + 1 ms, loss 3.3 standard deviations of the number of
-    probes, rate 10 % (not judged where loss is asked for: what is lost does not arrive). Packets that the
-    forwarder was too late to read are always named.
+    probes, rate 10 % (not judged if a loss is requested: what is lost does not arrive). Packets that the forwarder was
+    too late to read are always named.
     """
 
     rtt_ms: float | None
@@ -134,7 +134,7 @@ def _is_finite(value: float | None) -> bool:
 
 
 def _idle_delay_ms(way: Way) -> float:
-    """What a probe takes on an idle link: at a low rate its own bits are most of it."""
+    """How long a probe takes on an idle link: at a low rate, sending its own bits takes most of that."""
     return way.delay_ms + (_PROBE_IP_BYTES * 8e3 / way.rate_bit_per_s if way.rate_bit_per_s else 0.0)
 
 
@@ -144,10 +144,10 @@ def stream_bytes(way: Way, stream_s: float) -> int | None:
 
 
 def train_settings(way: Way, back: Way) -> dict[str, float] | None:
-    """How many datagrams show the rate of a way, how large and how far apart; None where it has none.
+    """How many datagrams measure the rate of a direction, how large and how far apart; None if it has no rate.
 
-    They come a quarter faster than the rate, so a queue forms and parts them as the rate says. Unlike a stream they
-    need no time to speed up, however long the round trip is. Enough of them that jitter evens out.
+    They come a quarter faster than the rate, so a queue forms and spaces them at the rate. Unlike a stream they need no
+    time to speed up, however long the round trip is. They are so many that jitter evens out.
     """
     if not way.rate_bit_per_s:
         return None
@@ -166,8 +166,8 @@ def train_settings(way: Way, back: Way) -> dict[str, float] | None:
 def train_rate(arrived_ns: Sequence[int], size_bytes: int) -> float | None:
     """Bits per second of IP packets, from when datagrams of one size arrived; None for too few of them.
 
-    The median over all pairs with a quarter of the others in between: a pause of whoever sent or forwarded them is in
-    the fewer of these.
+    The median over all pairs with a quarter of the others in between: a pause of the sender or forwarder affects only a
+    minority of these pairs.
     """
     times_ns, lag = sorted(arrived_ns), len(arrived_ns) // 4
     if len(times_ns) < _TRAIN_LEAST // 2:
@@ -236,14 +236,14 @@ def _way(
     bound = _LOSS_SIGMAS * math.sqrt(sent * way.loss * (1 - way.loss))
     if abs(sent - arrived - sent * way.loss) > bound:
         off.append(f"{name} loss: {way.loss:g} asked, {sent - arrived} of {sent} lost")
-    # At a Gbit/s and more a stream, of larger packets, may show what datagrams are too many for.
+    # At a Gbit/s and more, datagrams may be too many to handle; a stream of larger packets may still show the rate.
     if way.rate_bit_per_s and name in seen.get("rates", {}) and not is_rate(way, throughput):
         off += _is_off(f"{name} rate", "bit/s", way.rate_bit_per_s, got.rate_bit_per_s, _RATE_SHARE, 0.0)
     return got, off
 
 
 def is_rate(way: Way, got_bit_per_s: float | None) -> bool:
-    """Whether a rate is the one that was asked for, within the tolerance."""
+    """Whether a rate is the requested one, within the tolerance."""
     asked = way.rate_bit_per_s
     return asked is None or (got_bit_per_s is not None and abs(got_bit_per_s - asked) <= _RATE_SHARE * asked)
 
@@ -251,8 +251,8 @@ def is_rate(way: Way, got_bit_per_s: float | None) -> bool:
 def judged(up: Way, down: Way, seen: Mapping[str, Any]) -> Delivered:
     """Numbers from what was seen: ``delay`` and ``loss`` of the datagrams, ``up`` and ``down`` of the streams.
 
-    ``rates`` has what ``train_rate`` says of each direction that has a rate, where that was measured; ``missed`` has
-    the packets that came too fast for the forwarder, by direction.
+    ``rates`` has what ``train_rate`` says about each direction whose rate was measured; ``missed`` has the packets that
+    came too fast for the forwarder, by direction.
     """
     delay, loss = seen["delay"], seen["loss"]
     round_ns = [there + back for there, back in zip(delay["up_ns"], delay["down_ns"], strict=True)]

@@ -1,7 +1,7 @@
-"""Namespaces and network devices, by system calls: no program is needed but for what only netlink can do.
+"""Namespaces and network devices, by system calls: a program is needed only for what only netlink can do.
 
 What may live here: making and setting up; no policy. Linux only, in the holder's process. Needs CAP_SYS_ADMIN and
-CAP_NET_ADMIN, be it in a user namespace of one's own.
+CAP_NET_ADMIN, if only in a user namespace of its own.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def forwarding_socket(name: str) -> int:
 
 
 def count_missed(descriptor: int) -> int:
-    """Frames that a forwarding socket had no room for since the last call."""
+    """Number of frames that a forwarding socket had no room for since the last call."""
     with socket.socket(fileno=os.dup(descriptor)) as frames:
         return int(struct.unpack("II", frames.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))[1])
 
@@ -170,13 +170,13 @@ def make_netem(name: str, way: dict[str, float]) -> None:
     packets = 100_000
     if way["rate_bit_per_s"]:
         words += ["rate", f"{int(way['rate_bit_per_s'])}bit", "-14"]  # IP packets count, not their link header
-        held = way["rate_bit_per_s"] / 8 * way["delay_ms"] / 1000  # on the way, besides what queues
+        held = way["rate_bit_per_s"] / 8 * way["delay_ms"] / 1000  # bytes on the way, in addition to those that queue
         packets = max(2, int((way["queue_bytes"] + held) / MTU_BYTES))
     _command("tc", "qdisc", "replace", "dev", name, "root", "netem", "limit", str(packets), *words)
 
 
 def redirect(source: str, target: str) -> None:
-    """What comes in on one device of this namespace goes out on another, by the kernel."""
+    """Let the kernel send out on one device of this namespace what comes in on another."""
     _command("tc", "qdisc", "add", "dev", source, "ingress")
     all_packets = ["protocol", "all", "u32", "match", "u32", "0", "0"]
     action = ["action", "mirred", "egress", "redirect", "dev", target]
@@ -190,7 +190,7 @@ def remove(name: str) -> None:
 
 
 def switch_off_offloads(name: str) -> dict[str, bool]:
-    """Switch off what makes packets in a capture unlike those on a wire; what is on afterwards, by name."""
+    """Switch off what makes packets in a capture unlike those on a wire; returns the names of what is still on."""
     import fcntl
 
     state = {}
@@ -202,14 +202,14 @@ def switch_off_offloads(name: str) -> dict[str, bool]:
                 request = struct.pack("16sQ16x", name.encode(), value.buffer_info()[0])
                 try:
                     fcntl.ioctl(any_socket, _ETHTOOL, request)
-                except OSError:  # a device that has no such switch says so; what it then does is read below
+                except OSError:  # the device has no such switch; its actual state is read below
                     continue
             state[offload] = bool(value[1])
     return state
 
 
 def _quiet_ipv6() -> None:
-    """No address of its own making, no router to look for, no wait for duplicates."""
+    """Switch off IPv6's own traffic: automatic addresses, looking for routers, waiting for duplicate addresses."""
     for key, value in (("accept_dad", 0), ("accept_ra", 0), ("router_solicitations", 0), ("addr_gen_mode", 1)):
         try:
             with open(f"/proc/sys/net/ipv6/conf/default/{key}", "w", encoding="ascii") as file:
@@ -219,7 +219,7 @@ def _quiet_ipv6() -> None:
 
 
 def set_up(name: str, ipv4: str, ipv6: str) -> bool:
-    """Addresses (/24, /64) and flags of a device in this namespace, and loopback; whether it has IPv6."""
+    """Set addresses (/24, /64) and flags of a device in this namespace, and loopback. Returns whether it has IPv6."""
     import fcntl
 
     bring_up("lo")

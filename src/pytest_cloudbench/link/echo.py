@@ -32,7 +32,7 @@ _LEAST_SLEEP_S = 0.0005
 def _serve(address: str) -> int:
     """Echo datagrams with the time of their arrival; take or send a stream as the first byte asks.
 
-    Ends with stdin. A port there asks how many datagrams came from it: not over the link, which may lose the answer.
+    Ends with stdin. A port written there asks how many datagrams came from it; the link itself might lose the answer.
     """
     echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     echo.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
@@ -48,7 +48,7 @@ def _serve(address: str) -> int:
             number, sent_ns, _ = _PROBE.unpack_from(data)
             echo.sendto(_PROBE.pack(number, sent_ns, time.monotonic_ns()), sender)
         if streams in ready:
-            # a thread, because datagrams that nobody asked about must not wait for a stream
+            # a thread, because datagrams must not wait for a stream
             threading.Thread(target=_stream, args=(streams.accept()[0],), daemon=True).start()
         if sys.stdin in ready:
             line = sys.stdin.readline()
@@ -77,7 +77,7 @@ def _send_for(connection: socket.socket, seconds: float, most_bytes: int) -> Non
 
 
 def _answer_train(connection: socket.socket) -> None:
-    """The server's part of a train: the first line says in which way it goes."""
+    """The server's part of a train: the first line says in which direction it goes."""
     asked = json.loads(connection.makefile("rb").readline())
     with _datagrams(connection.getsockname()[0]) as udp:
         way, port = asked.pop("way"), asked.pop("port")
@@ -89,7 +89,7 @@ def _answer_train(connection: socket.socket) -> None:
 
 
 def _datagrams(address: str) -> socket.socket:
-    """A socket that keeps what comes while its reader pauses, and says when the kernel got it."""
+    """A socket with room for what comes while its reader pauses, and with the kernel's time stamps."""
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         udp.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, _TRAIN_BUFFER_BYTES)
@@ -127,7 +127,7 @@ def _take_train(udp: socket.socket, count: int, wait_s: float) -> list[int]:
 
 
 def _take(connection: socket.socket) -> dict[str, float]:
-    """Bytes that came, and the time between the first and the last of them."""
+    """How many bytes came, and the time between the first and the last of them."""
     total, first_bytes, first_s, last_s = 0, 0, 0.0, 0.0
     buffer = bytearray(1 << 20)
     while size := connection.recv_into(buffer):
@@ -172,7 +172,7 @@ def _probe(address: str, ports: list[int], count: int, spacing_s: float, wait_s:
 
 
 def _bulk(address: str, port: int, way: str, seconds: float, most_bytes: int, wait_s: float) -> dict[str, float]:
-    """One stream for ``seconds``; what its receiver saw: nothing where the link was too bad for a connection."""
+    """One stream for ``seconds``; returns what its receiver saw, nothing if the link was too bad to connect."""
     try:
         with socket.create_connection((address, port), timeout=wait_s) as connection:
             connection.sendall(_ASKED.pack(way[0].encode(), seconds, most_bytes))
@@ -185,7 +185,7 @@ def _bulk(address: str, port: int, way: str, seconds: float, most_bytes: int, wa
 
 
 def _train(address: str, port: int, way: str, **settings: Any) -> dict[str, list[int]]:
-    """Datagrams faster than the link lets them through; when each came, nothing where the link was too bad for it."""
+    """Send datagrams faster than the link can pass them; returns when each came, nothing if it was too bad."""
     wait_s = settings["wait_s"] + settings["count"] * settings["spacing_s"] * 4
     try:
         with (
@@ -204,10 +204,10 @@ def _train(address: str, port: int, way: str, **settings: Any) -> dict[str, list
 
 
 def _hurry() -> None:
-    """Come before others where there is the right to: a busy machine's delays would count as the link's."""
+    """Take priority over other processes, if permitted: a busy machine's delays would count as the link's."""
     with contextlib.suppress(OSError):
         os.nice(-15)
-        if os.getsid(0) == os.getpid():  # nice counts among processes of a session; this is for the session
+        if os.getsid(0) == os.getpid():  # nice works within a session; this is for the whole session
             with open("/proc/self/autogroup", "w", encoding="ascii") as file:
                 file.write("-15")
 

@@ -27,7 +27,7 @@ _WRAP, _HALF = 1 << 32, 1 << 31
 
 @dataclass(slots=True)
 class Counts:
-    """Packets of one direction, by what became of them."""
+    """Packets of one direction, by what happened to them."""
 
     taken: int = 0
     delivered: int = 0
@@ -179,8 +179,8 @@ class TrackedConnection:
 class Interrupter:
     """Cuts connections at a byte or a time. Looks at every TCP packet of both directions while one is armed.
 
-    Bytes are payload from client to server, of all connections together, retransmissions counted once. The packet
-    in which byte N lies is cut so that exactly N bytes pass; fewer where one before it was lost and not yet sent again.
+    Bytes are payload from client to server, of all connections together, retransmissions counted once. The packet in
+    which byte N lies is cut so that exactly N bytes pass; fewer if an earlier packet was lost and not yet sent again.
     """
 
     def __init__(self, up: Direction, down: Direction, link_headers: dict[int, bytes]) -> None:
@@ -193,7 +193,7 @@ class Interrupter:
         self._verdict_on_old = ""
 
     def arm(self, how: str, at_byte: int | None, at_s: float | None, duration_s: float | None) -> None:
-        """Prepare an interruption; ``at_s`` counts from now. Takes the place of one that has not happened yet."""
+        """Prepare an interruption; ``at_s`` counts from now. It replaces one that has not happened yet."""
         self.armed = Interruption(how, at_byte, at_s, duration_s, time.monotonic_ns())
         self.up.judge = self.down.judge = self.judge
 
@@ -203,7 +203,7 @@ class Interrupter:
         return None if armed is None or armed.at_s is None else armed.armed_ns / 1e9 + armed.at_s
 
     def tick(self) -> None:
-        """Let an interruption happen whose time has come."""
+        """Let an interruption happen if its time has come."""
         due_s = self.due_s()
         if due_s is not None and time.monotonic() >= due_s:
             self._happen(list(self._connections.values()), time.monotonic())
@@ -213,7 +213,7 @@ class Interrupter:
         return [asdict(one) for one in [*self.done, *([self.armed] if self.armed else [])]]
 
     def judge(self, direction: Direction, data: bytes, now_s: float) -> bytes | None:
-        """The packet, or the part of it that passes; None when nothing passes."""
+        """The packet, or the part of it that passes; None if nothing passes."""
         if now_s < self._hole_until_s:
             return None
         found = segment(data, direction.header_bytes)
@@ -258,10 +258,10 @@ class Interrupter:
         """Count what is new in a client's packet, and let the interruption happen in the middle of it."""
         before = found.seq if connection.sent is None else connection.sent
         new_bytes = (found.end - before) % _WRAP
-        if new_bytes >= _HALF:  # behind what has been seen: sent again
+        if new_bytes >= _HALF:  # before the end of what has been seen: sent again
             return data
         armed = self.armed
-        # Also what was lost before it and comes later: otherwise more than N could pass.
+        # This includes what was lost earlier and comes later: otherwise more than N could pass.
         new_payload = max(0, new_bytes - (found.flags >> 1 & 1) - (found.flags & 1))
         if armed is not None and armed.at_byte is not None and armed.passed_bytes + new_payload >= armed.at_byte:
             left = armed.at_byte - armed.passed_bytes
@@ -298,7 +298,7 @@ class Interrupter:
                 self._reset_both(connection, now_s)
 
     def _reset_both(self, connection: TrackedConnection, now_s: float) -> None:
-        """Resets to both ends, behind what is on its way."""
+        """Send resets to both ends, after the packets already on their way."""
         ports, back = connection.source_port + connection.target_port, connection.target_port + connection.source_port
         sent, returned, header = connection.sent, connection.returned, self._link_headers[len(connection.source)]
         if sent is not None:

@@ -1,9 +1,9 @@
 """The holder: the one process of a link that has rights. It owns namespaces and devices, forwards, and cleans up.
 
-What may live here: its life. Namespaces and devices have no other owner than this process and the processes inside, so
-the kernel removes them when those are gone. It ends, and ends what runs inside, when its owner closes the pipe, dies
-(also by SIGKILL) or asks for it. Talks JSON, one object per line: settings as the argument, then requests
-on stdin and answers on stdout.
+What may live here: its start, work and end. Only this process and the processes inside own the namespaces and devices,
+so the kernel removes them when those are gone. It ends, and ends what runs inside, when its owner closes the pipe, dies
+(even by SIGKILL) or asks for it. Talks JSON, one object per line: settings as the argument, then requests on stdin and
+answers on stdout.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class _Ends:
         self.ports = {}
 
     def _netem(self, settings: dict[str, Any]) -> None:
-        """In the middle, because a capture at a sender would see packets only after its own device's netem."""
-        devices.make_netem("lo", settings["up"])  # whether there is netem at all, before anything is made
+        """Netem in the middle, because a capture at a sender would see packets only after its own device's netem."""
+        devices.make_netem("lo", settings["up"])  # fails if there is no netem at all, before anything is made
         self._veths()
         for side, other, way in (("server", "client", "up"), ("client", "server", "down")):
             devices.redirect(other, side)
@@ -96,7 +96,7 @@ class _Ends:
         self.header_bytes = 14
 
     def _veths(self) -> None:
-        """A pair for each side: one end there, the other in the middle, with the side's name."""
+        """A veth pair for each side: one end there, the other in the middle, named after the side."""
         for side, namespace in self.namespaces.items():
             devices.make_veth(side, INTERFACE, namespace)
             devices.switch_off_offloads(side)
@@ -200,9 +200,9 @@ def main() -> int:
         answer = {"ok": False, "error": str(error), "has_namespaces": isinstance(error, _NoDevicesError)}
         os.write(1, json.dumps(answer).encode() + b"\n")
         return 1
-    with contextlib.suppress(OSError):  # a user namespace gives no right to this
+    with contextlib.suppress(OSError):  # a user namespace has no right to this
         os.nice(-15)  # a network does not wait for the programs that use it
-        with open("/proc/self/autogroup", "w", encoding="ascii") as file:  # the same for its session, which is its own
+        with open("/proc/self/autogroup", "w", encoding="ascii") as file:  # the same for its own session
             file.write("-15")
     gc.disable()  # a collection is a pause in which packets wait; there are no cycles here
     try:

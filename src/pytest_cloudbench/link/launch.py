@@ -4,7 +4,7 @@ What may live here: entering and exec. Run by its path, with nothing of the pack
 so signals, output and the exit status are the command's own.
 
 HOLDER is the process that keeps the namespaces and FD its descriptor of the network namespace. USER is ``user`` to
-enter its user namespace too. IDS is ``UID:GID`` of who becomes the command's user (under sudo), or ``-``. MARK is put
+enter its user namespace too. IDS is the ``UID:GID`` that the command is to run as (under sudo), or ``-``. MARK is put
 into the environment so that a later run finds what this one left.
 """
 
@@ -28,7 +28,7 @@ def _enter(path: str, kind: int) -> None:
 
 
 def _environment() -> dict[bytes, bytes]:
-    """What the command was to inherit. sudo empties it; sudo's own process still has it."""
+    """The environment meant for the command. sudo empties it; sudo's own process still has it."""
     with open(f"/proc/{os.getppid()}/environ", "rb") as file:
         return dict(pair.split(b"=", 1) for pair in file.read().split(b"\0") if b"=" in pair)
 
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     try:
         environment = dict(os.environb) if ids == "-" else _environment()
         network = f"/proc/{holder}/fd/{descriptor}"
-        if user == "user":  # the descriptor is opened before: from inside, the holder may not be looked into
+        if user == "user":  # open the descriptor first: from inside, the holder cannot be inspected
             fd = os.open(network, os.O_RDONLY)
             _enter(f"/proc/{holder}/ns/user", _NEWUSER)
             _enter(f"/proc/self/fd/{fd}", _NEWNET)

@@ -1,11 +1,11 @@
 """Processes that killed links leave behind: finding and ending them.
 
 What may live here: marks, and looking through processes. A mark names run, user, the owner and its start, and the
-namespace in which its pid means something; the holder and every command inside a link carry it in their environment.
+namespace in which the owner's pid is valid; the holder and every command inside a link carry it in their environment.
 Anybody can set a variable: a process is a link's only if it also belongs to that user, began after the owner, and is in
 a network namespace of its own, or keeps one. What cannot be judged from here (a mark of another pid namespace, whose
-owner may well live) is left alone. Namespaces and devices are removed by the kernel with the
-last process that is inside, so processes are all there is to end. Linux only.
+owner may still live) is left alone. Namespaces and devices are removed by the kernel with the last process that is
+inside, so only processes have to be ended. Linux only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _start_ticks(pid: int) -> int:
 
 
 def _pid_namespace() -> int:
-    """The number of this process's pid namespace; 0 where /proc shows another one, with other pids."""
+    """The number of this process's pid namespace; 0 if /proc shows another one, with other pids."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino if os.readlink("/proc/self") == str(os.getpid()) else 0
     except OSError:
@@ -55,7 +55,7 @@ def _user(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Whose a link is."""
+    """Whom a link belongs to."""
 
     run: str
     user: int
@@ -84,7 +84,7 @@ class Mark:
         return _start_ticks(self.pid) == self.start_ticks
 
     def is_left(self, user: int) -> bool:
-        """Whether it is of a user's link whose owner is known to be gone."""
+        """Whether it belongs to a link of this user whose owner is known to be gone."""
         is_here = self.pid_namespace != 0 and self.pid_namespace == _pid_namespace()
         return self.user == user and is_here and not self.is_alive()
 
@@ -138,17 +138,18 @@ def inside(namespaces: Iterable[int]) -> list[int]:
 def leftovers(user: int | None = None) -> list[Leftover]:
     """Processes of links whose owners are gone: all that carry a mark, and all in a namespace of one that does.
 
-    A command that emptied its environment is found by its namespace, as long as the holder or another one is there.
+    A command that emptied its environment is found by its namespace, as long as the holder or another marked process is
+    still in it.
 
     Args:
-        user: whose links; this process's own user where it is left out. Root's processes are theirs, too, where root
-            asks for another user: a link that was made with sudo has some.
+        user: whose links; by default this process's own user's. If root asks for another user, root's processes count
+            as that user's, too: a link that was made with sudo has some.
     """
     user = os.getuid() if user is None else user
     users = {user, os.getuid()}
     marks: dict[int, str] = {}
     namespaces: dict[int, str] = {}
-    shared = {0, _net("self"), _net(1)}  # never a namespace that is not ours alone
+    shared = {0, _net("self"), _net(1)}  # never a namespace that others share
     for pid in _pids():
         if (mark := _mark(pid)) is None or not mark.is_left(user) or _user(pid) not in users:
             continue
@@ -176,7 +177,7 @@ def _mark(pid: int) -> Mark | None:
 
 
 def end_all(pids: Iterable[int]) -> list[int]:
-    """Kill processes and wait until they are gone; returns those that are."""
+    """Kill processes and wait until they are gone; returns those that have gone."""
     descriptors: dict[int, int] = {}
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -202,13 +203,13 @@ def end_all(pids: Iterable[int]) -> list[int]:
 
 
 def end_leftovers(user: int | None = None) -> list[Leftover]:
-    """End what ``leftovers`` finds; what could be ended."""
+    """End what ``leftovers`` finds; returns what could be ended."""
     found = leftovers(user)
     ended = set(end_all(one.pid for one in found))
     return [one for one in found if one.pid in ended]
 
 
 def main() -> int:
-    """``end_leftovers`` with other rights, for the user who asked sudo: what was ended, as JSON on stdout."""
+    """Run ``end_leftovers`` with other rights, for the user who called sudo; prints what was ended, as JSON."""
     sys.stdout.write(json.dumps([asdict(one) for one in end_leftovers(int(os.environ["SUDO_UID"]))]))
     return 0

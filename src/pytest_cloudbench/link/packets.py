@@ -44,7 +44,7 @@ def is_unicast(data: bytes, header_bytes: int) -> bool:
 
 
 def segment(data: bytes, header_bytes: int) -> Segment | None:
-    """The TCP segment in a packet; None where there is none (another protocol, a fragment, extension headers)."""
+    """The TCP segment in a packet; None if there is none (another protocol, a fragment, extension headers)."""
     start = header_bytes
     if data[start] >> 4 == 4:
         tcp, end = start + (data[start] & 15) * 4, start + int.from_bytes(data[start + 2 : start + 4])
@@ -75,7 +75,7 @@ def segment(data: bytes, header_bytes: int) -> Segment | None:
 
 
 def _checksum(data: bytes) -> int:
-    """RFC 1071: 2**16 is 1 modulo 65535, so the ones' complement sum of the words is one division."""
+    """RFC 1071. 2**16 is 1 modulo 65535, so one division gives the ones' complement sum of the words."""
     return ~(int.from_bytes(data + b"\0" * (len(data) % 2)) % 0xFFFF) & 0xFFFF
 
 

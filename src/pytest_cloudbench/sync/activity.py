@@ -192,7 +192,7 @@ class Activity:
         network = self._lab.network
 
         def see(analysis: Analysis) -> list[Window]:
-            gap_s = event_gap_s(network.round_trip_s or 0.0)  # on the user's network it is known from this capture
+            gap_s = event_gap_s(network.round_trip_s or 0.0)  # on the user's network, this capture shows it
             return [_measured(analysis, each, gap_s) for each in seen]
 
         found, bad = self._lab.look(see)

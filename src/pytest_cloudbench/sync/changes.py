@@ -313,7 +313,7 @@ def play(
 
     Args:
         stream: (due_s, edit), in order of time.
-        path: the file; it is there already where ``start`` is given.
+        path: the file; it exists already if ``start`` is given.
         start: its content.
         after: called after each update, for a client that does not watch its folder.
     """

@@ -150,7 +150,7 @@ class LabItem:
         self._added = {name: value for name, value in (options or {}).items() if name not in said}
         client = clients.client(self.spec, **self._added)
         for bench in (self._own, self._file.stash.get(_SHARED, None)):
-            self._end(bench)  # one client at a time: they would be in each other's way
+            self._end(bench)  # one client at a time, since two would disturb each other
         self._own = self._made(
             client, self.nodeid, up=up, down=down, stream_s=stream_s, interruptible=interruptible, timeout_s=timeout_s
         )
@@ -272,10 +272,10 @@ class LabItem:
             params: parameters of the entry, instead of the test's.
             facts: further data for the entry. Readers see a fact instead of a metric of the same name; expectations see
                 the metric.
-            published: figures to stand beside the measured ones, with their ``source``.
+            published: figures to show beside the measured ones, with their ``source``.
             doubts: why the numbers may be wrong.
             notes: what readers should know about the numbers.
-            versions: of programs, besides the client's.
+            versions: of programs other than the client's.
         """
         self._entries += 1
         number = label or (str(self._entries) if self._entries > 1 else "")
@@ -365,7 +365,7 @@ class LabItem:
     def _keep(self, bench: _Bench) -> None:
         number = self._used.index(bench) + 1
         folder = Path(self._run.results) / (slug(self.nodeid) + (f"-{number}" if number > 1 else ""))
-        # The results of a run over ssh are on another host, where nothing of this can go.
+        # The results of a run over ssh are on another host, where these files cannot be stored.
         keeps = bool(self._item.config.option.cloudbench_keep_captures)
         bench.keep(folder if self._agent.same_clock else None, captures=keeps)
 

@@ -306,14 +306,14 @@ class UsersInterface:
         return []
 
     def others_text(self, least_bytes: int) -> str:
-        """Other programs use these servers, so their names go into a message for the user and into no result."""
+        """Other programs use these servers, so their names go into a message for the user, but never into a result."""
         found = [f"{name} ({size:,} bytes)" for name, size in self._sent_to_others.most_common() if size >= least_bytes]
         return f"; in that time most went to {', '.join(found[:_NAMES_SHOWN])}" if found else ""
 
     def _count(self, analysis: Analysis) -> None:
         found = analysis.sorted
         assert found is not None
-        # A connection that several captures show is one.
+        # A connection that several captures show counts once.
         self._known_by |= {_ends(each): found.by[each.number] for each in found.own}
         self._others |= {_ends(each) for each in found.others}
         self._sent_to_others = Counter()
@@ -362,7 +362,7 @@ def _looked(
     with capture.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             analysis: Analysis = analyze(data, source=capture.path.name, client=client, whose=whose)
-        except UsageError as error:  # packets, and none of the client
+        except UsageError as error:  # there are packets, but none of the client's
             return None, (str(error),)
         found = see(analysis)
         del analysis
@@ -384,7 +384,7 @@ def _some(values: tuple[str, ...]) -> str:
 
 
 def measure_link(link: Link, stream_s: float) -> None:
-    """Measure what the link delivers; once more if that is not as requested: the machine may have been busy."""
+    """Measure what the link delivers; again if that is not as requested, since the machine may have been busy."""
     if not link.measure(stream_s=stream_s).is_as_asked:
         link.measure(stream_s=stream_s)
 
@@ -417,7 +417,7 @@ def interface_addresses(interface: str) -> tuple[str, ...]:
                     attributes = dict(_attributes(data[24:length]))
                     address = attributes.get(_LOCAL, attributes.get(_ADDRESS, b""))  # of two ends, the first is ours
                     found.append(str(ip_address(address)))
-                elif kind != _NEW:  # the end, or an error
+                elif kind != _NEW:  # the end of the list, or an error
                     return tuple(dict.fromkeys(found))
                 data = data[(length + 3) & ~3 :]
 

@@ -132,6 +132,6 @@ class SyncSession:
 
 
 def _unseen(seen: Observation) -> list[str]:
-    """A reason against a change that reached the server although no packet was seen: it was not free, but missed."""
+    """A reason against a change that reached the server although no packet was seen: packets were missed."""
     is_unseen = seen.kind != "idle" and not seen.up_bytes and seen.is_valid
     return ["the server has it, and nothing that the client sent was seen"] if is_unseen else []

@@ -28,7 +28,7 @@ _NEVER = 1 << 60
 _SEEN_SHARE = 0.9
 """Random bytes cannot be compressed, so what is missing was not seen."""
 _STORAGE_SHARE = 0.1
-"""A server that receives a smaller share of what the client sends is not where the content goes."""
+"""A server that receives a smaller share of what the client sends does not get the content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Transfers:
         facts: dict[str, Any] = {**asdict(asked), "happened": False}
         seen = self.lab.link.interruptions()[-1]
         if not seen["happened_ns"]:
-            self.lab.link.interrupt("reset", at_byte=_NEVER)  # takes its place, or the next transfer would be hit
+            self.lab.link.interrupt("reset", at_byte=_NEVER)  # else the next transfer would be hit
             return None, facts
         offset_ns = time.time_ns() - time.monotonic_ns()
         facts |= {"happened": True, "passed_bytes": seen["passed_bytes"]}
@@ -184,7 +184,7 @@ class Transfers:
 def _measured(analysis: Analysis, one: _Window) -> Transfer:
     """Returns the transfer with the quantities computed from its window's packets."""
     seen = observe(analysis, Observation("new"), one.first_ns, one.last_ns, round_trip_s=None)
-    # What comes after the content is there (news, tear-down) is no part of the completion time.
+    # What comes after the content has arrived (news, tear-down) is not part of the completion time.
     table = window(analysis.table, one.first_ns, one.synced_ns)
     storage = _storage(table)
     interrupted = dict(one.about.interrupted)
@@ -234,7 +234,7 @@ def _storage(table: FlowTable) -> list[Flow]:
 
 
 # --- repeated transfers as the numbers of one entry ---
-# Means, because the papers print means. Where one value is not known, neither is the mean.
+# Means, because the papers print means. If one value is unknown, so is the mean.
 
 _MEANS = {
     "start_up": "start_up_s", "completion": "completion_s", "overhead": "overhead", "tue": "tue",

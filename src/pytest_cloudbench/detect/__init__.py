@@ -1,7 +1,8 @@
 """Observations of a sync client into verdicts: yes, no or unknown, with the evidence.
 
 What may live here: pure functions. ``values``: what goes in and comes out; ``observe``: a capture into observations;
-``sent``, ``waits``: the detectors; ``plan``: which steps to take, and all verdicts together.
+``chunking``, ``bundling``, ``sent``: the detectors; ``waits``, ``rhythm``: what waits and periods show; ``procedure``:
+which steps to take, and all verdicts together.
 """
 
 from __future__ import annotations

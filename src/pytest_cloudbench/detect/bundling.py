@@ -1,6 +1,6 @@
 """Bundling: whether many small files travel together (IMC 2013, section 4.2).
 
-What may live here: the verdict on what each file more adds to a batch.
+What may live here: the verdict on what each additional file adds to a batch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["bundling"]
 _PER_FILE, _SEVERAL, _NEVER = 0.4, 0.25, 0.06
 """Connections or exchanges per additional file: one each; one for four or more; none."""
 _NO_ANSWER_BYTES, _FEW_ANSWER_BYTES = 12, 26
-"""Back for each file: less than any answer; less than HTTP answers with, where few packets bring it (HTTP/1.1 has 38
-bytes at least, of which three quarters are late)."""
+"""Bytes back for each file: fewer than any answer has; fewer than an HTTP answer has, if few packets bring them
+(HTTP/1.1 has at least 38 bytes, three quarters of them late)."""
 _FEW_ANSWERS, _ANSWERS_TO_SEVERAL = 0.5, 2.5
 """Packets with answers: for each file of a stream; for each exchange of a batch."""
 _MOST_ASIDES = 2
@@ -26,7 +26,7 @@ _LEAST_ROUND, _LARGEST_ROUND, _LEAST_ROUNDS = 0.05, 0.5, 4
 _BEFORE, _HANDSHAKE = 0.03, 0.005
 """The server's questions precede the content they ask for by this share of it; a handshake is no question."""
 _NEARLY_ALL = 0.98
-"""Of what is sent; what the server says after it is no question any more."""
+"""Share of what is sent; what the server says after that is no longer a question."""
 _REPEATS = 2
 
 
@@ -83,7 +83,7 @@ def _compared(
 def _told(
     kind: str, slope: dict[str, float], may_repeat: bool, evidence: list[str], numbers: dict[str, float]
 ) -> Verdict:
-    """The verdict on what each file more adds."""
+    """The verdict on what each additional file adds."""
     name, again = "bundling", ("few", "many") if may_repeat else ()
     if kind == "no":
         is_syn = slope["syns"] >= _PER_FILE
@@ -107,10 +107,11 @@ def _told(
 
 
 def _asked_bytes(each: Observation) -> float:
-    """Bytes that the server sends for each file before the client sends it; 0 where the client does not go by them.
+    """Bytes that the server sends for each file before the client sends it; 0 if the client does not follow them.
 
-    It goes by them if it is never ahead of them, and soon has sent in proportion to them, again and again. Answers do
-    not do that: they come after the file, when the next ones are on their way. Nor does one list of all that is wanted.
+    It follows them if it is never ahead of them, and again and again has soon sent in proportion to them. Answers are
+    not followed like that: they come after the file, when the next ones are on their way. Nor is one list of everything
+    that is wanted.
     """
     total = sum(up for _, up in each.rounds_bytes)
     said, sent, rounds = 0, 0, []
@@ -133,7 +134,8 @@ def _asked_bytes(each: Observation) -> float:
 def _leads(each: Observation) -> bool:
     """Whether the server's share was ever ahead of the client's: questions can be, answers to files cannot.
 
-    Answers to files that follow each other without a wait come some time after them, and else look like questions.
+    If files follow each other without a wait, their answers come some time after them, and would otherwise look like
+    questions.
     """
     whole_up = sum(up for _, up in each.rounds_bytes)
     rounds, sent = [], 0
@@ -151,7 +153,7 @@ def _leads(each: Observation) -> bool:
 def _slopes(few: Observation, many: Observation, idle: Observation) -> dict[str, float]:
     """What each additional file adds, less what the idle client would have sent.
 
-    Where nobody counted what comes late, all that comes may be answers.
+    If late packets were not counted, everything that comes may be answers.
     """
     files = many.files - few.files
     longer_s = many.duration_s - few.duration_s
@@ -177,9 +179,9 @@ def _bundled(slope: dict[str, float], few: Observation, *, is_h2: bool) -> str:
     if much >= _PER_FILE:
         return "no"
     if much > _NEVER:
-        # Answers to single files would come amid a batch of large ones, or as so many packets after it.
+        # Answers to single files would come in the middle of a batch of large ones, or as so many packets after it.
         is_one = slope["late"] <= _ANSWERS_TO_SEVERAL * much and few.asides <= _MOST_ASIDES
         return "batches" if much <= _SEVERAL and is_little and is_one else "thin"
-    if slope["late"] > _FEW_ANSWERS:  # HTTP/2 answers in 12 bytes and fewer, when it compresses headers
+    if slope["late"] > _FEW_ANSWERS:  # with compressed headers, HTTP/2 answers in 12 bytes or fewer
         return "stream"
     return "bundle" if is_little or (slope["late_bytes"] <= _NO_ANSWER_BYTES and not is_asked) else "stream"

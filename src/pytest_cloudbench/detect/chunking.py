@@ -1,6 +1,6 @@
 """Chunking: whether a large file is sent in pieces (IMC 2013, section 4.1).
 
-What may live here: the verdict on pieces between exchanges, and what looks like them and is not.
+What may live here: the verdict on pieces between exchanges, and telling them from what only looks like them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["chunking"]
 
 _LEAST_PIECE_BYTES = 16 * KIB
 _LEAST_CHUNK_BYTES = 120_000
-"""Below lie windows of 64 KiB, of HTTP/2 and others, which look just like chunks."""
+"""Smaller pieces may be the 64 KiB windows of HTTP/2 and other protocols, which look just like chunks."""
 _LEAST_CHUNKS, _SAME = 3, 0.03
 _CHUNKED_SHARE, _ONE_PIECE, _WHOLE_PIECE = 0.6, 0.9, 0.985
 _NO_ABOVE_BYTES = 32 * MIB
@@ -25,9 +25,9 @@ _LEAST_ANSWER_BYTES, _LEAST_H2_ANSWER_BYTES = 56, 120
 _STEADY_S, _STEADY = 0.03, 0.5
 """How much the time from an answer to the next piece may vary: clients that compute in between are slow, but steady."""
 _FEW_PIECES = 8
-"""So few pieces may be as many connections or copies, whatever the size of the file: another size tells."""
+"""So few pieces may be as many connections or copies, whatever the size of the file; a file of another size shows."""
 _LEAST_ASIDES, _WINDOW_BYTES, _WINDOW_EVERY_BYTES = 3, 90, 200_000
-"""Shorter words of a server, said more often, may open windows; others may answer parts that are not waited for."""
+"""Shorter, more frequent packets of a server may open windows; others may answer parts without the client waiting."""
 _LEAST_CUT_BYTES = 64 * KIB
 
 
@@ -76,13 +76,13 @@ def _pieces(each: Observation) -> tuple[int | None, str, float]:
     larger = [size for size in pieces if size > best * (1 + _SAME)]
     if len(larger) > len(pieces) // 10:
         return None, f"{file}: pieces of {size_text(best)}, and {len(larger)} larger ones", share
-    # Headers of each piece and of what carries it are not the file's.
+    # The headers of each piece, and of what carries it, are not part of the file.
     content = round(best * min(1.0, each.size_bytes / total))
     return content, f"{file}: {len(pieces)} pieces, most of {size_text(content)}", share
 
 
 def _talk(each: Observation) -> str:
-    """What a server says amid an upload that does not wait for it, unless it only opens windows."""
+    """What a server says in the middle of an upload that does not wait for it, unless it only opens windows."""
     if each.asides < _LEAST_ASIDES:
         return ""
     if _are_windows(each.asides, each.aside_bytes, each.up_bytes):
@@ -91,7 +91,7 @@ def _talk(each: Observation) -> str:
 
 
 def _are_windows(count: int, answer_bytes: int, up_bytes: int) -> bool:
-    """Whether so many packets of a server may be nothing but windows that are opened again: short ones, and often."""
+    """Whether so many packets of a server may only open windows again: such packets are short and frequent."""
     return count > 0 and answer_bytes < _WINDOW_BYTES * count and up_bytes < _WINDOW_EVERY_BYTES * count
 
 
@@ -136,10 +136,10 @@ def _is_by_clock(each: Observation) -> bool:
 def _deduplicated(
     blocks: Blocks, sent: EditCosts, observations: Sequence[Observation], evidence: list[str], numbers: dict[str, float]
 ) -> Verdict:
-    """Blocks that are deduplicated and do not show as pauses: are they asked for one by one, or cut by content?
+    """Deduplicated blocks that do not show as pauses: are they asked for one by one, or cut by content?
 
-    Blocks that are found again behind an insertion are cut by content. Small ones may as well be a difference to a
-    similar file.
+    Blocks that are found again behind an insertion are cut by content. Small blocks may just as well be the difference
+    from a similar file.
     """
     new, copy = valid_of(observations, "new")[-1], valid_of(observations, "copy")[-1]
     size = blocks.size_bytes

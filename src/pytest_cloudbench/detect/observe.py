@@ -21,10 +21,10 @@ __all__ = ["nameless_bytes", "observe", "window"]
 _LEAST_GAP_S = 0.005
 _MOST_ROUNDS = 2000
 _LEAST_FILE_BYTES = 400_000
-"""A step has 1 MB at least, and most have more; an idle phase is compared with those."""
+"""A step sends at least 1 MB, and most send more; an idle phase is compared with those."""
 _EDGE_BYTES = 64 << 10
 _LATE = 0.25
-"""Of what the client sends on a connection; before it are handshakes, logins and lists of what is wanted."""
+"""Share of what the client sends on a connection; before it come handshakes, logins and lists of what is wanted."""
 
 
 def window(table: FlowTable, first_ns: int, last_ns: int) -> FlowTable:
@@ -67,7 +67,7 @@ def observe(
     offers = {facts.flow.number for facts in analysis.facts if "h2" in facts.alpn}
     up_bytes, nameless = sum(up.values()), nameless_bytes(analysis, table)
     reasons = [] if analysis.validity.verdict == "valid" else [*analysis.validity.reasons]
-    # Ratios are of the file's size: what would not change them much is no doubt, though it is more than was sent.
+    # Ratios are relative to the file's size: too few bytes to change them are no doubt, even if more than was sent.
     reasons += nameless_doubt(nameless, max(_LEAST_FILE_BYTES, about.size_bytes, up_bytes))
     return replace(
         about,
@@ -99,7 +99,7 @@ def observe(
 
 
 def nameless_bytes(analysis: Analysis, table: FlowTable) -> int:
-    """Wire bytes in a window of flows of which nobody can tell whether they are the client's."""
+    """Wire bytes, within a window, of flows that may or may not be the client's."""
     flows = analysis.sorted.nameless if analysis.sorted is not None else ()
     return sum(int(table.packets.wire[table.rows(flow)].sum()) for flow in flows)
 

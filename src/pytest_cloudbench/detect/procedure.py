@@ -30,7 +30,7 @@ _DETECTORS: dict[str, Callable[[EditCosts, Sequence[Observation]], Verdict]] = {
 
 _FILE_BYTES = 16 * MIB
 _BIG_BYTES = (48 * MIB, 160 * MIB)
-"""The second where the first shows pauses, but too few pieces: three of what may be one chunk and the rest."""
+"""The second is for a first that shows pauses but too few pieces, such as one chunk and the rest: it shows three."""
 _EDIT_BYTES = 64
 _FIRST = ("idle", "new", "copy", "text", "append", "insert", "change", "few", "many")
 _ORDER = (
@@ -41,7 +41,7 @@ _OF_BASE = ("copy", "append", "insert", "change", "spliced", "twin_insert", "twi
 _PLACES = 8
 """How many random places of a file are edited at once."""
 _MOST = 3
-"""So often a kind is measured; new, larger bases twice."""
+"""How often a kind is measured; new, larger bases twice."""
 
 
 def first_steps() -> tuple[Step, ...]:
@@ -52,8 +52,8 @@ def first_steps() -> tuple[Step, ...]:
 def more_steps(observations: Sequence[Observation]) -> tuple[Step, ...]:
     """Steps that would tell more; none when everything is known, or when repeating has not helped.
 
-    Detectors say what they lack. A kind that was measured is not worth much at the same file again, so edits are
-    repeated on a new one, three times as large. A pure function of what was observed.
+    Detectors say what they lack. Measuring a kind again on the same file tells little, so edits are repeated on a new
+    file, three times as large. A pure function of what was observed.
     """
     counts = {kind: sum(each.kind == kind for each in observations) for kind in KINDS}
     lacking = {kind for verdict in judge(observations).values() for kind in verdict.wants}

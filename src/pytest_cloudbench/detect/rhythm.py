@@ -27,7 +27,7 @@ _REACH = 0.2
 """How far from a tick a time may be, as a share of the period. A clock that waits after each answer drifts; each tick
 counts from the one before."""
 _ALWAYS, _OFTEN = 0.8, 0.5
-"""Shares of ticks with something there: enough for yes, and too many for no."""
+"""Shares of ticks with an event: enough for yes, and too many for no."""
 _CHANCE = 0.01
 _LEAST_SCATTER = 0.005
 _NEIGHBOURS = 8
@@ -74,7 +74,7 @@ class _Chain:
 
     def chance(self, rate_per_s: float, tries: int) -> float:
         """An upper bound on the probability of this pattern in random times (Chernoff, with Bonferroni)."""
-        free, hits = self.ticks - 2, len(self.hits_s) - 2  # two of the times have made the period
+        free, hits = self.ticks - 2, len(self.hits_s) - 2  # two of the times defined the period
         if free < 1 or hits < 1:
             return 1.0
         reach_s = max(*self.scatters_s, _LEAST_SCATTER * self.period_s)
@@ -124,7 +124,7 @@ def rhythm(times_s: Sequence[float], span_s: float, *, least_s: float = 0.2) -> 
 
 
 def _candidates(times: Sequence[float], least_s: float, longest_s: float) -> Iterator[tuple[float, int]]:
-    """(period, place of the time it begins at): distances between times that are not far apart, each about once."""
+    """(period, index of the time it begins at): distances between times that are not far apart, each about once."""
     known: set[int] = set()
     for apart in range(1, _NEIGHBOURS + 1):
         for start in range(len(times) - apart):
@@ -135,7 +135,7 @@ def _candidates(times: Sequence[float], least_s: float, longest_s: float) -> Ite
 
 
 def _follow(times: Sequence[float], start: int, period_s: float, span_s: float) -> _Chain | None:
-    """The chain through ``times[start]``, with the period made better by all of it; None where it is only a few."""
+    """The chain through ``times[start]``, with a period refined by all of its ticks; None if it has only a few."""
     first = _walk(times, start, period_s, span_s)
     hits = [tick for tick in first if tick[1] is not None]
     if len(hits) < LEAST_BEATS:
@@ -157,7 +157,7 @@ def _place(tick: tuple[int, int | None]) -> int:
 
 
 def _walk(times: Sequence[float], start: int, period_s: float, span_s: float) -> list[tuple[int, int | None]]:
-    """(number of the tick, place of the time there or None), from the first tick in the span to the last."""
+    """(number of the tick, index of the time there or None), from the first tick in the span to the last."""
     reach_s = _REACH * period_s
     ticks: list[tuple[int, int | None]] = [(0, start)]
     for way in (-1, 1):

@@ -29,8 +29,8 @@ _CHEAP, _WHOLE = 0.25, 0.75
 _SANE_LOW, _SANE_HIGH = 0.9, 6.0
 _COMPRESSED, _NOT_COMPRESSED, _MORE = 0.85, 0.95, 1.2
 _DELTA, _EXPLAINED = 0.25, 0.5
-"""Bytes of an edit over those of the same edit under another name: below the one there is more at work than
-deduplication, above the other there is not."""
+"""Bytes of an edit over those of the same edit under another name: below the first, more than deduplication is at work;
+above the second, nothing more is."""
 _FINE_BYTES = 48 << 10
 CUT_BY_CONTENT, _AT_FIXED_PLACES = 0.45, 0.495
 """With fixed blocks, at least half of a file is sent again when its middle has moved."""
@@ -41,7 +41,7 @@ _POLICY = {
     (False, True): "smart: by content, since what begins like a JPEG image is left alone",
     (True, False): "by name: what is called .jpg is left alone",
     (False, False): "smart: by name or content",
-}  # (in spite of a JPEG's head, in spite of a JPEG's name)
+}  # (compressed in spite of a JPEG's head, in spite of a JPEG's name)
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class EditCosts:
         sizes_bytes: size of each base.
         ratios: kind to the ratios of all observations of it.
         shares: kind to bytes sent over bytes in the file, not divided by anything.
-        spliced_bytes: of the file, for each random place that was edited, less what a copy costs.
+        spliced_bytes: bytes of the file sent for each edit at random places, less what a copy costs.
         doubt: why no ratio can be trusted; empty when they can.
     """
 
@@ -70,7 +70,7 @@ class EditCosts:
 
     @classmethod
     def of(cls, observations: Sequence[Observation]) -> EditCosts:
-        """Costs of all that is valid."""
+        """Costs of all valid observations."""
         idle = [each for each in observations if each.kind == "idle" and each.is_valid and each.duration_s > 0]
         rate = max((each.up_bytes / each.duration_s for each in idle), default=0.0)
         made = cls(rate)
@@ -184,8 +184,8 @@ class Blocks:
     """What is known of deduplicated blocks. Bytes are of the file, not of what went over the wire.
 
     Attributes:
-        is_cut_by_content, is_fixed: whether they are found again behind an insertion, or are at fixed places; neither
-            where that is not clear.
+        is_cut_by_content, is_fixed: whether they are found again behind an insertion, or lie at fixed places; neither
+            if that is unclear.
         seen_bytes: of each block that an edit touched: what it cost, less what an unchanged copy costs.
     """
 
@@ -197,7 +197,7 @@ class Blocks:
     def size_bytes(self) -> float | None:
         """Their mean size; None if too few were touched to tell.
 
-        An edit at any place hits a large block more often than a small one: the harmonic mean makes up for that.
+        An edit at a random place hits a large block more often than a small one; the harmonic mean corrects for that.
         """
         seen = self.seen_bytes
         is_known = len(seen) >= _LEAST_EDITS or (self.is_fixed and seen and max(seen) <= _ALIKE * min(seen))
@@ -210,10 +210,10 @@ class Blocks:
 
 
 def blocks_of(sent: EditCosts) -> Blocks | None:
-    """The blocks that deduplication knows; None where it is not by block, or not known.
+    """The blocks that deduplication knows; None if it does not work by block, or is unknown.
 
-    ``twin_change`` touches a block within the file and the last one, which ``append`` touched alone; ``twin_insert``
-    and ``spliced`` touch one each, where blocks are cut by content.
+    ``twin_change`` touches a block within the file and the last block, which ``append`` touched alone; ``twin_insert``
+    and ``spliced`` touch one each, if blocks are cut by content.
     """
     copy, twin, moved = sent.last("copy"), sent.last("twin_change"), sent.last("twin_insert")
     if sent.doubt or copy is None or twin is None or copy > _CHEAP or twin >= _WHOLE:
@@ -244,9 +244,9 @@ def _blocks_text(sent: EditCosts) -> str:
 
 
 def _lacking_edits(sent: EditCosts) -> list[str]:
-    """More edits at other places, where blocks are cut by content and one or two do not tell their size.
+    """Edits at more places, if blocks are cut by content and one or two of them do not tell their size.
 
-    Not where edits of the file itself cost less than its blocks: then they say nothing of these.
+    Not needed if edits of the file itself cost less than its blocks: then they say nothing about these.
     """
     blocks, pair = blocks_of(sent), sent.pair("insert")
     is_few = blocks is not None and blocks.is_cut_by_content and blocks.size_bytes is None
@@ -262,8 +262,8 @@ def is_edit_cheaper(sent: EditCosts) -> bool:
 def delta(sent: EditCosts) -> Verdict:
     """Whether only what was changed in a file is sent (IMC 2013, 4.4).
 
-    Deduplicated blocks make edits cheap as well. So each edit is also made to a file of another name: what saves there,
-    too, is no delta encoding.
+    Deduplicated blocks make edits cheap as well. So each edit is also made to a file of another name: savings that show
+    there, too, are no delta encoding.
     """
     name, kinds = "delta", ("append", "insert", "change", "twin_insert", "twin_change", "copy")
     if sent.doubt:
@@ -355,7 +355,7 @@ def compression(sent: EditCosts, observations: Sequence[Observation]) -> Verdict
     if any(ratio > _COMPRESSED for ratio in texts):
         return unknown(name, "text is sent hardly smaller than it is", evidence, numbers, wants=("text",))
     if (share := max(sent.shares["text"])) > _COMPRESSED:
-        # An encoding that makes text longer by less than random bytes (JSON, base64 for what is no text) saves nothing.
+        # An encoding that lengthens text by less than random bytes (JSON, base64 for what is no text) saves nothing.
         why = f"text costs less than random bytes, but {share:.0%} of its size: the others may be encoded or padded"
         return unknown(name, why, evidence, numbers)
     policy, wants = [], []

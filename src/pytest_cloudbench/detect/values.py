@@ -48,7 +48,7 @@ class Step:
 
     Attributes:
         kind: one of ``KINDS``.
-        size_bytes: of the new file, of all new files together, or of what is added; 0 where it follows from others.
+        size_bytes: of the new file, of all new files together, or of what is added; 0 if it follows from other steps.
         files: how many files are written.
         duration_s: how long to wait, for ``idle``.
         share: how much of the file stays, for ``version``.
@@ -70,29 +70,29 @@ class Observation:
         size_bytes: of the file that was written, or of all files together.
         changed_bytes: what the user changed of it.
         files: how many files were written.
-        zlib_bytes: what zlib -6 makes of it; None where nobody asked.
+        zlib_bytes: its size compressed by zlib -6; None if that was not asked for.
         up_bytes, down_bytes: payload of TCP and UDP; what was sent twice counts once.
         udp_up_bytes: how much of ``up_bytes`` is UDP, which shows no acknowledgements.
-        wire_bytes: whole frames, both ways; None where the capture does not have them as they were on the wire.
+        wire_bytes: whole frames, both ways; None if the capture does not have them as they were on the wire.
         syns: connections asked for.
-        bursts: groups of packets with payload from the client, parted by about a round trip.
+        bursts: groups of packets with payload from the client, separated by about a round trip.
         turns: how often the client spoke and the server then answered.
-        exchanges: how often the client went on only when all was acknowledged and the server had answered.
+        exchanges: how often the client went on only after everything was acknowledged and the server had answered.
         answers: packets with payload from the server.
-        late, late_bytes: those that came when the client had sent a quarter of what it sent on that connection, and
-            their payload: what answers files is among them, what was agreed on before is not. None: nobody counted.
+        late, late_bytes: those that came after the client had sent a quarter of what it sent on that connection, and
+            their payload: they include answers to files, but not what was agreed on before. None: not counted.
         asides, aside_bytes: those that came while the client sent something large, and their payload.
         chunks_bytes: what was sent between two of these exchanges, flow after flow.
-        rounds_bytes: what the server sent and what the client sent then, alternately, on the connection that carried
-            most; see ``traffic.metrics.rounds``. Empty where there are too many to keep.
-        resume_s, resume_spread_s: from the server's last word until the client went on, after large pieces: the median,
-            and between the quarters; None: it never went on.
+        rounds_bytes: what the server sent and what the client then sent, alternately, on the connection that carried
+            most; see ``traffic.metrics.rounds``. Empty if there are too many to keep.
+        resume_s, resume_spread_s: from the server's last packet until the client went on, after large pieces: the
+            median, and the distance between the quartiles; None: it never went on.
         offers_h2: whether a connection offered HTTP/2, whose windows look like chunks.
         duration_s: from the change until the client was in sync and quiet.
         start_up_s, completion_s: see ``traffic.metrics``; None: no payload.
         cpu_s: CPU time of the client; None: unknown.
         round_trip_s: to the server; None: not known.
-        nameless_bytes: of flows that may be the client's or not (``traffic.owners``); in no other count.
+        nameless_bytes: of flows that may or may not be the client's (``traffic.owners``); in no other count.
         reasons: why it may not be used; empty when valid.
     """
 
@@ -140,9 +140,9 @@ class Verdict:
     Attributes:
         capability: ``chunking``, ``bundling``, ``deduplication``, ``delta`` or ``compression``.
         answer: yes, no or unknown.
-        detail: in which way; or why it is not known.
-        confidence: how far the deciding number is from its bound: 0 at the bound and for unknown, near 1 far from
-            it. It is no probability.
+        detail: in which way the client does it; or why that is unknown.
+        confidence: how far the deciding number is from its bound: 0 at the bound and for unknown, near 1 far from it.
+            It is not a probability.
         evidence: what was seen, in sentences.
         numbers: those that the answer rests on; ratios are of bytes sent to bytes in the file.
         wants: kinds of steps that would tell more.

@@ -1,7 +1,7 @@
 """Whether a capture shows where a client waits, on which chunking and bundling rest (IMC 2013, sections 4.1 and 4.2).
 
-What may live here: what hides exchanges: places where the client went on only after everything that it had sent was
-acknowledged and the server had spoken.
+What may live here: what hides exchanges, that is places where the client went on only after everything that it had sent
+was acknowledged and the server had spoken.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pytest_cloudbench.detect.values import Observation
 __all__ = ["ASKED_BYTES", "too_close", "unseen"]
 
 ASKED_BYTES = 48
-"""What a server needs at least to ask for something by its name or digest."""
+"""The fewest bytes in which a server can ask for something by its name or digest."""
 _UDP_SHARE = 0.2
 _LEAST_ROUND_TRIP_S = 0.005
-"""At a shorter one, an answer may be there before the next bytes are sent, though nobody waited for it."""
+"""With a shorter round trip, an answer may arrive before the next bytes are sent, though no client waited for it."""
 
 
 def unseen(observations: Sequence[Observation]) -> str:

@@ -67,7 +67,7 @@ class Run:
         return amount / self.elapsed_s if self.elapsed_s else None
 
     def sorted_ns(self, times: Times) -> Sequence[int]:
-        """Durations in nanoseconds, ascending. The last result is cached, since rows of one kind stand together."""
+        """Durations in nanoseconds, ascending. The last result is cached: rows of the same times are neighbours."""
         if self._ordered[0] != times:
             self._ordered = ("", [])  # memory for one
             self._ordered = (times, sorted(self._times_ns(times)))

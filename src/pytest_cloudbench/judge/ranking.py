@@ -42,7 +42,7 @@ _MOMENT_S = 0.001
 """The same for times: what threads and timers of one machine do."""
 
 _SORTED_OPS = 100_000
-"""Runs of more operations have no spread of what needs them sorted once more."""
+"""For runs of more operations, no spread is computed of what needs them sorted once more."""
 
 _COUNTED: Mapping[str, frozenset[Outcome]] = {
     "ok_rate": frozenset({Outcome.OK}),
@@ -115,7 +115,7 @@ class Candidate:
         is_of_runs: whether the samples are of different runs.
         is_busy: whether the machine was busy meanwhile.
         margin: a smaller difference is that of the load generator.
-        out: why the provider takes no part, or an empty text.
+        out: why the provider is not compared, or an empty text.
     """
 
     value: float | None
@@ -143,7 +143,7 @@ class Ranking:
 
 
 def rank(metric: str, candidates: Mapping[str, Candidate]) -> Ranking:
-    """Tell who is best at a metric. Nobody is where one who takes part has no spread: that one may be better."""
+    """Tell which provider is best at a metric: none, if one that is compared has no spread and so may be better."""
     if metric not in METRICS:
         return Ranking("not judged", why="no direction is better")
     taking_part = {name: each for name, each in candidates.items() if not each.out and each.value is not None}

@@ -141,7 +141,7 @@ def _tied(counts: Mapping[Any, int]) -> tuple[int, int, int]:
     )
 
 
-_KNOWN = 6  # how many levels around the line the known errors of the centres are worth, when both tell the noise
+_KNOWN = 6  # in an estimate of the noise, the known errors of the centres count like the deviations of so many levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class BentLine:
     Attributes:
         slowdown: value at the highest level over that at the lowest, minus one, by the line that fits better.
         error: its standard error.
-        unevenness: largest deviation of a centre from the mean of all that its error does not explain, as a share.
+        unevenness: the largest deviation of a centre from the mean of all, less three times its error, as a share.
         bend_level: where the flat start ends. None: the bend does not pay for its parameter (F test at 1 %).
         bend_interval: smallest and largest such level that fit nearly as well (95 %, from the profile of the misfit).
         bend: the F test.
@@ -166,7 +166,7 @@ class BentLine:
 
 
 def best_line(levels: Sequence[int], centres: Sequence[float], errors: Sequence[float]) -> BentLine:
-    """A straight and a bent line through the centres of at least three levels, by weighted least squares.
+    """Fit a straight and a bent line to the centres of at least three levels, by weighted least squares.
 
     Args:
         levels: ascending.
@@ -193,7 +193,7 @@ def best_line(levels: Sequence[int], centres: Sequence[float], errors: Sequence[
         if bend.p_value < 0.01:
             near = [each for each in fits if fits[each].misfit <= bent.misfit + 3.84 * scale]
             bend_level, interval = round(place), (round(min(near)), round(max(near)))
-        if gain > 4:  # the better one says how much slower, whatever its name
+        if gain > 4:  # the line that fits better gives the slowdown, whether or not the bend is certain
             fit, start, freedom = bent, place, count - 3
     slowdown, error = _growth(fit, levels[-1] - start, fit.level if fit.level > 0 else min(centres))
     middle = sum(w * y for w, y in zip(weights, centres, strict=True)) / sum(weights)

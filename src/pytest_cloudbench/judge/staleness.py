@@ -16,12 +16,12 @@ from pytest_cloudbench.judge.stats import PERCENTILES, percentile
 __all__ = ["UNKNOWN", "Glance", "Staleness", "Trial", "history_of", "staleness_of", "summarize_trials"]
 
 UNKNOWN = "?"
-"""Begins what a read has seen that says nothing about the file, such as ``? throttled``."""
+"""Prefix of ``seen`` if the read says nothing about the file, such as ``? throttled``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """One read that began after the last write was answered; ``seen`` is empty if it saw what it had to see."""
+    """One read that began after the last write was answered; ``seen`` is empty if it saw the last write."""
 
     start_s: float
     end_s: float
@@ -41,7 +41,7 @@ class Trial:
         number: which one.
         write_s: how long its last write took.
         reads: in the order of their starts.
-        problem: why it cannot be judged, such as a failed write; or an empty text.
+        problem: why the file cannot be judged, such as a failed write; or an empty text.
     """
 
     number: int
@@ -58,7 +58,7 @@ class Staleness:
         stale: reads that saw something else than the last write.
         regressions: of these, reads after one that had seen the last write.
         consistent_s: start of the first read after which no stale one follows, 0 if no read was stale; None: never.
-        low_s, high_s: the truth is between them: start of the last stale read, end of the first that was not.
+        low_s, high_s: bounds of the true time: start of the last stale read, end of the first read that was not.
         resolution_s: the time between the starts of these two reads; None if no read was stale.
     """
 
@@ -133,7 +133,7 @@ def _pairs(trial: Trial) -> Sequence[tuple[Glance, Glance]]:
 
 
 def history_of(trials: Sequence[Trial]) -> list[Mapping[str, Any]]:
-    """Returns plain data of all reads of the files that were violated, for a file beside the entry."""
+    """Returns plain data of all reads of the files that had a stale read, for a file beside the entry."""
     return [
         {"file": trial.number, "write_s": trial.write_s,
          "reads": [[read.start_s, read.end_s, read.seen or "right"] for read in trial.reads]}

@@ -186,7 +186,7 @@ def _overwritten(
         if not start_ns:
             start_ns, end_ns = table.column("start_ns"), table.column("end_ns")
         began_ns, last = max(map(start_ns.__getitem__, answered)), max(answered, key=lambda row: (end_ns[row], row))
-        # May be there: what was written last, or meanwhile, and what was refused since and has arrived all the same.
+        # Right: content of the last upload, of a simultaneous one, or of a later one that was refused but arrived.
         is_there = any(found[row] & _RIGHT and end_ns[row] >= began_ns for row in puts)
         for row in answered:
             marks[row] = is_there or row != last

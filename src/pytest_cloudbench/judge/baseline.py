@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-__all__ = ["Compared", "Stored", "choose", "finite"]
+__all__ = ["CONDITIONS", "ENTRY_SCHEMA", "Compared", "Stored", "choose", "finite", "unfit"]
 
-_SCHEMA = 2
-"""Of entries that say how their test ended."""
+ENTRY_SCHEMA = 2
+"""Version of an entry's extra_info. 1: the first. 2: adds how its test ended, and the conditions that runs must share
+to be compared."""
 
-_SAME = (
+CONDITIONS = (
     "agents", "machine", "provider", "profile_digest", "time_scale", "operation", "sensors", "threads", "planned_ops",
     "payload", "size_bytes", "arrival", "loop",
 )  # fmt: skip
@@ -57,9 +58,9 @@ def finite(value: object) -> bool:
         return False
 
 
-def _unfit(info: Mapping[str, Any], metric: str, higher: bool) -> str:
+def unfit(info: Mapping[str, Any], metric: str, higher: bool) -> str:
     """Returns why an entry cannot be a baseline, worded for one entry or many; empty if it can."""
-    if info.get("schema") == _SCHEMA:
+    if info.get("schema") == ENTRY_SCHEMA:
         if info.get("outcome") in ("interrupted", "unfinished"):
             return "ended in an interruption"
         if info.get("doubts") != [] or info.get("missing_agents") != {}:
@@ -74,9 +75,9 @@ def _unfit(info: Mapping[str, Any], metric: str, higher: bool) -> str:
 
 def _differing(info: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Returns how an entry's conditions differ from the current ones, in the past tense; empty if they do not."""
-    if info.get("schema") != _SCHEMA:
+    if info.get("schema") != ENTRY_SCHEMA:
         return "came from another version"
-    fields = [key for key in _SAME if info.get(key) != now.get(key)]
+    fields = [key for key in CONDITIONS if info.get(key) != now.get(key)]
     if not fields:
         return ""
     return "differed in " + ", ".join(f"{key} ({_shown(info.get(key))}, here {_shown(now.get(key))})" for key in fields)
@@ -101,7 +102,7 @@ def choose(
         return Compared(None, f"the run {named} has no entry for this test", fails=True)
     reasons: list[str] = []
     for entry in reversed(stored):
-        reason = _unfit(entry.info, metric, higher)
+        reason = unfit(entry.info, metric, higher)
         differs = "" if reason else _differing(entry.info, now)
         if not reason and (named or not differs):
             return Compared(float(entry.info[metric]), f"{entry.run} {differs}" if differs else "")

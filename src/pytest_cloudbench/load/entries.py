@@ -17,7 +17,7 @@ from pytest_cloudbench import __version__
 from pytest_cloudbench.fleet.coordinator import Item
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.judge import expect
-from pytest_cloudbench.judge.baseline import Compared, choose
+from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA, Compared, choose
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.load.verdicts import failing_gates
@@ -25,10 +25,6 @@ from pytest_cloudbench.results import benchmarks
 from pytest_cloudbench.results.machine import machine_text
 
 __all__ = ["Entries", "Finding"]
-
-_ENTRY_SCHEMA = 2
-"""Version of an entry's extra_info. 1: the first. 2: adds how its test ended, and the conditions that runs must share
-to be compared."""
 
 _EMULATED = {"all": True, "some": "some", "none": False}
 """What an entry says about emulators among the parts of a provider."""
@@ -83,7 +79,7 @@ class Entries:
     ) -> dict[str, Any]:
         """Returns what every entry's extra_info holds and a reader needs to trust the entry."""
         return {
-            "schema": _ENTRY_SCHEMA,
+            "schema": ENTRY_SCHEMA,
             "outcome": "unfinished",
             "machine": self._machine,
             "agents": len(item.entered),

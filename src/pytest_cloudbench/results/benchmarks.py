@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from stat import S_ISREG
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -26,6 +25,7 @@ import pytest
 
 from pytest_cloudbench.judge.baseline import Stored
 from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.results import stored
 
 __all__ = [
     "Runs",
@@ -42,7 +42,6 @@ __all__ = [
 _NUMBERED = "[0-9][0-9][0-9][0-9]_"
 """Files of runs, as pytest-benchmark names them; other files in its folder, such as published tables, are not runs."""
 
-_LARGEST_BYTES = 256 * 1024 * 1024
 _READ_BYTES = 32 * 1024 * 1024
 """How much of the stored runs is read, latest first: what takes three seconds and fits a controller's memory."""
 
@@ -229,28 +228,13 @@ def stored_runs(config: pytest.Config) -> Runs:
         if read_bytes > _READ_BYTES and not named:
             break
         try:
-            runs.files.insert(0, (path.name, _entries(_document(path), str(path))))
+            runs.files.insert(0, (path.name, _entries(stored.read_document(path), str(path))))
             read_bytes += path.stat().st_size
         except ResultsError as error:
             if named:
                 raise UsageError(f"--benchmark-compare={named}: {error}") from None
             runs.unreadable.insert(0, path.name)
     return runs
-
-
-def _document(path: Path) -> Any:
-    """Read a stored run; the file may hold anything. Raises ResultsError."""
-    try:
-        found = path.stat()
-        if not S_ISREG(found.st_mode):
-            raise ResultsError(f"{path}: expected a file")
-        if found.st_size > _LARGEST_BYTES:
-            raise ResultsError(f"{path}: is larger than {_LARGEST_BYTES:,} bytes; expected a stored run")
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ResultsError(f"{path}: is not JSON: {error}") from error
 
 
 def _entries(document: Any, place: str) -> dict[str, Mapping[str, Any]]:

@@ -13,11 +13,12 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
-__all__ = ["DOUBLE", "INT64", "TEXT", "Column", "NotReadable", "read", "write"]
+__all__ = ["DOUBLE", "INT64", "TEXT", "Column", "NotReadable", "names", "read", "write"]
 
 INT64, DOUBLE, TEXT = 2, 5, 6
 """Physical types of the format; a text is a BYTE_ARRAY marked as UTF-8."""
@@ -150,24 +151,48 @@ def _struct(fields: Mapping[int, Any]) -> bytes:
 # --- reading ---
 
 
-def read(data: bytes) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """Read columns and metadata of a file that ``write`` wrote; any other raises NotReadable."""
+def read(data: bytes, wanted: Collection[str] | None = None) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """Read columns and metadata of a file that ``write`` wrote; any other raises NotReadable.
+
+    ``wanted`` are the columns to read, as far as the file has them; without it, all.
+    """
+    with _readable():
+        footer = _footer(data)
+        schema, found = footer[2][1:], _names(footer)
+        columns: dict[str, list[Any]] = {name: [] for name in found if wanted is None or name in wanted}
+        for group in footer.get(4, []):
+            for name, each, chunk in zip(found, schema, group[1], strict=True):
+                if name in columns:
+                    columns[name] += _chunk(data, chunk[3], each)
+        return columns, {pair[1].decode(): pair[2].decode() for pair in footer.get(5, [])}
+
+
+def names(data: bytes) -> list[str]:
+    """Returns the names of all columns of a file that ``write`` wrote; any other raises NotReadable."""
+    with _readable():
+        return _names(_footer(data))
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
     try:
-        if data[:4] != _MAGIC or data[-4:] != _MAGIC:
-            raise NotReadable("is no Parquet file")
-        (size,) = _LENGTH.unpack(data[-8:-4])
-        footer, _ = _parse(data, len(data) - 8 - size)
-        schema, groups = footer[2][1:], footer.get(4, [])
-        metadata = {pair[1].decode(): pair[2].decode() for pair in footer.get(5, [])}
-        columns: dict[str, list[Any]] = {each[4].decode(): [] for each in schema}
-        for group in groups:
-            for each, chunk in zip(schema, group[1], strict=True):
-                columns[each[4].decode()] += _chunk(data, chunk[3], each)
-        return columns, metadata
+        yield
     except NotReadable:
         raise
     except (LookupError, ValueError, AttributeError, TypeError, RecursionError, struct.error, zlib.error) as error:
         raise NotReadable(f"is damaged, or has a feature that is not known here ({error})") from error
+
+
+def _footer(data: bytes) -> dict[int, Any]:
+    if data[:4] != _MAGIC or data[-4:] != _MAGIC:
+        raise NotReadable("is no Parquet file")
+    (size,) = _LENGTH.unpack(data[-8:-4])
+    footer: dict[int, Any] = _parse(data, len(data) - 8 - size)[0]
+    return footer
+
+
+def _names(footer: Mapping[int, Any]) -> list[str]:
+    return [each[4].decode() for each in footer[2][1:]]
 
 
 def _chunk(data: bytes, fields: Mapping[int, Any], element: Mapping[int, Any]) -> list[Any]:

@@ -1,0 +1,448 @@
+"""An index of all stored runs: what they measured, when, and of which commit, in one small Parquet file.
+
+What may live here: keeping that file in step with the runs that pytest-benchmark has stored, and reading it. The runs
+are the truth: the index may be deleted at any time, and is made again; files that change are read again. Writers at the
+same time lose nothing, since each replaces the whole file, and what it did not see is read again.
+
+Schema 1: a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's file
+and its run, below the storage), ``fullname``, ``name``, ``params`` (JSON), ``time_ms`` (Unix epoch), ``commit``,
+``branch``, ``is_dirty``, ``outcome``, ``schema``, ``doubts`` (JSON), ``missing_agents``, ``fingerprint`` (JSON: what
+must be the same in runs that are compared), ``facts`` (JSON: provider, emulated, published, ops_file, run_id), and each
+number at the top level of any entry's extra_info, such as ``response_p50`` or ``failed``, as a double.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pytest_cloudbench.judge.baseline import CONDITIONS, finite, unfit
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.results import parquet, stored
+
+__all__ = ["INDEX_NAME", "EntryRow", "Index", "Point", "RunRow"]
+
+INDEX_NAME = "cloudbench-index.parquet"
+"""The index of a storage, in it."""
+
+_SCHEMA = "1"
+_TEXTS = (
+    "place", "run", "fullname", "name", "params", "commit", "branch", "outcome", "doubts", "missing_agents",
+    "fingerprint", "facts",
+)  # fmt: skip
+_INTEGERS = ("time_ms", "is_dirty", "schema")
+_FIXED = frozenset({*_TEXTS, *_INTEGERS})
+_FACTS = ("provider", "emulated", "published", "ops_file", "ops_files", "run_id", "profile")
+_GROUP_ROWS = 8192
+_MOST_NUMBERS = 500
+"""The most different names of numbers; metrics come first, so that a stranger's entry cannot crowd them out."""
+_LONGEST_NAME = 100
+_REWRITE_SHARE = 16
+"""The file is written again when one sixteenth of its runs is new; until then they are read from their own files."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One stored run.
+
+    Attributes:
+        place: names the run: its file's path below the storage, or the folder of a recovered run's entries.
+        name: the last part of ``place``, without ``.json``.
+        time_ms: when its first entry started, or when it was stored; Unix epoch, milliseconds.
+        commit, branch: of the code under test; empty if unknown. ``is_dirty``: it had been changed since.
+        outcome: ``interrupted`` if any entry was; else ``failed`` if any test failed; else ``passed``; ``unknown`` if
+            its version did not say.
+        entries: how many.
+        doubtful: how many of them had doubts.
+        ops: operations in all entries; None if no entry says.
+        emulated: ``all``, ``some`` or ``none`` of what was measured was emulated.
+        providers: specs, in order.
+        run_id: of the session, empty if unknown.
+    """
+
+    place: str
+    name: str
+    time_ms: int
+    commit: str
+    branch: str
+    is_dirty: bool
+    outcome: str
+    entries: int
+    doubtful: int
+    ops: int | None
+    emulated: str
+    providers: tuple[str, ...]
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One metric of one entry in one run.
+
+    Attributes:
+        run: the run's ``place``.
+        time_ms: when it started, Unix epoch, milliseconds.
+        commit, branch: of the code under test; empty if unknown.
+        value: the metric in its unit; None if the entry has no number for it.
+        fingerprint: the conditions of the measurement, by name; equal ones may be compared.
+        fit: why the entry may not be a baseline, empty if it may: ``value`` is a number then.
+    """
+
+    run: str
+    time_ms: int
+    commit: str
+    branch: str
+    value: float | None
+    fingerprint: Mapping[str, Any]
+    fit: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """One entry of a run.
+
+    Attributes:
+        fullname, name, params: of the test, as pytest writes them; the fullname ends in what ``run`` was labelled.
+        info: pytest-benchmark's extra_info as stored (``Index.entries``), or what the index holds of it
+            (``Index.briefs``): its numbers, conditions, doubts, outcome, facts.
+    """
+
+    fullname: str
+    name: str
+    params: Mapping[str, Any]
+    info: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _New:
+    """Rows that are not in the file, as columns."""
+
+    fixed: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in (*_TEXTS, *_INTEGERS)})
+    numbers: list[dict[str, float]] = field(default_factory=list)
+
+
+class Index:
+    """All runs below a storage. Make it with ``Index.open``.
+
+    Attributes:
+        storage: the folder.
+        problems: a line for each file that was left out.
+    """
+
+    def __init__(self, storage: Path) -> None:
+        self.storage, self.problems = storage, list[str]()
+        self._data = b""
+        self._stamps: dict[str, list[Any]] = {}
+        self._kept: list[int] | None = None  # rows of the file that still hold
+        self._new = _New()
+        self._columns: dict[str, list[Any]] = {}
+        self._order: list[int] | None = None  # of rows by time, None if they are
+        self._rows_of: dict[str, list[int]] | None = None
+
+    @classmethod
+    def open(cls, storage: Path) -> Index:
+        """Returns the index of a storage as it is now: new and changed files are read, those that are gone left out.
+
+        Raises ResultsError if the storage cannot be listed.
+        """
+        index = cls(storage)
+        index._load()
+        found = {file.place: file for file in stored.find(storage)}
+        fresh = [file for place, file in found.items() if index._stamps.get(place, [])[:2] != _stamp(file)]
+        gone = [place for place in index._stamps if place not in found]
+        stale = {file.place for file in fresh}.union(gone)
+        for place in gone:
+            del index._stamps[place]
+        if index._data and not stale.isdisjoint(index._column("place")):
+            index._kept = [row for row, place in enumerate(index._column("place")) if place not in stale]
+            index._columns.clear()
+        for file in fresh:
+            index._add(file)
+        index.problems = sorted(f"{storage / place}: {stamp[2]}" for place, stamp in index._stamps.items() if stamp[2])
+        index._columns.clear()
+        index._sort()
+        if stale and len(stale) * _REWRITE_SHARE >= len(found):
+            index.write()
+        return index
+
+    def write(self) -> bool:
+        """Write the file, so that other programs see every run in it. Returns whether that was possible."""
+        path = self.storage / INDEX_NAME
+        try:
+            number, partial = tempfile.mkstemp(prefix=f".{INDEX_NAME}-", dir=self.storage)
+        except OSError:  # nobody may write there: reading needs no file
+            return False
+        try:
+            with os.fdopen(number, "wb") as file:
+                self._write(file)
+            os.replace(partial, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(partial)
+            return False
+        return True
+
+    # --- reading ---
+
+    def runs(self) -> list[RunRow]:
+        """Returns all runs, the latest last."""
+        rows_of: dict[str, list[int]] = {}
+        for row, run in enumerate(self._column("run")):
+            rows_of.setdefault(run, []).append(row)
+        found = [self._run(place, rows) for place, rows in rows_of.items()]
+        return sorted(found, key=lambda run: (run.time_ms, run.place))
+
+    def tests(self) -> list[str]:
+        """Returns the full names of all entries, in the order of their last runs."""
+        return list(dict.fromkeys(reversed(self._column("fullname"))))
+
+    def series(self, fullname: str, metric: str) -> list[Point]:
+        """Returns a metric of a test in all runs that have such an entry, the latest last."""
+        values = self._numbers(metric)
+        higher = metric in METRICS and METRICS[metric].better == "higher"
+        return [self._point(row, metric, values[row], higher=higher) for row in self._rows(fullname)]
+
+    def entries(self, run: str) -> list[EntryRow]:
+        """Returns the entries of a run as they are stored. ``run`` is its ``place``. Raises ResultsError."""
+        found: list[EntryRow] = []
+        for place in dict.fromkeys(self._column("place")[row] for row in self._rows(run, "run")):
+            _, _, entries = stored.read(self.storage / place)
+            found += [EntryRow(each.fullname, each.name, each.params, each.info) for each in entries]
+        return found
+
+    def briefs(self, run: str) -> list[EntryRow]:
+        """Returns the entries of a run as far as the index holds them: quick, and without texts such as notes."""
+        names, found = self._number_names(), []
+        self._read([name for name in [*names, *_FIXED] if name not in self._columns])
+        for row in self._rows(run, "run"):
+            numbers = {name: value for name in names if (value := self._column(name)[row]) is not None}
+            column = {name: self._column(name)[row] for name in _TEXTS}
+            info = {**numbers, **_parsed(column["facts"]), **_parsed(column["fingerprint"]), **self._told(row)}
+            found.append(EntryRow(column["fullname"], column["name"], _parsed(column["params"]), info))
+        return found
+
+    def find(self, text: str) -> RunRow:
+        """Returns the run that a user names: ``last``, a number as in ``0012``, a name, a run's id, a path.
+
+        The beginning of a name is enough. Raises UsageError if there is none, or several.
+        """
+        runs = self.runs()
+        if text == "last" and runs:
+            return runs[-1]
+        exact = [run for run in runs if text in (run.place, run.name, run.run_id, f"{run.name}.json")]
+        numbered = [
+            run for run in runs if text.isdigit() and run.name.partition("_")[0].lstrip("0") == text.lstrip("0")
+        ]
+        begun = [run for run in runs if text and run.name.startswith(text)]
+        with contextlib.suppress(OSError, ValueError):
+            exact += [run for run in runs if Path(text).resolve() == (self.storage / run.place).resolve()]
+        for found in (exact, numbered, begun):
+            if len(found) == 1:
+                return found[0]
+            if found:
+                places = ", ".join(run.place for run in found[:5])
+                raise UsageError(f"run {text}: names {len(found)} runs ({places}); give more of the name")
+        known = f"the last one is {runs[-1].name}" if runs else "there is no stored run at all"
+        raise UsageError(f"run {text}: there is no such run in {self.storage}; {known}")
+
+    # --- what is in it ---
+
+    def _point(self, row: int, metric: str, value: float | None, *, higher: bool) -> Point:
+        column = {name: self._column(name)[row] for name in ("run", "time_ms", "commit", "branch", "fingerprint")}
+        fit = unfit({**self._told(row), metric: value}, metric, higher)
+        return Point(
+            column["run"], column["time_ms"], column["commit"], column["branch"], value, _parsed(column["fingerprint"]),
+            fit,
+        )  # fmt: skip
+
+    def _told(self, row: int) -> dict[str, Any]:
+        """Returns what the choice of baselines asks of an entry."""
+        return {
+            "schema": self._column("schema")[row],
+            "outcome": self._column("outcome")[row],
+            "doubts": _parsed(self._column("doubts")[row]),
+            "missing_agents": _parsed(self._column("missing_agents")[row]),
+        }
+
+    def _run(self, place: str, rows: Sequence[int]) -> RunRow:
+        told = [(self._column("outcome")[row], self._column("doubts")[row] != "[]") for row in rows]
+        facts = [_parsed(self._column("facts")[row]) for row in rows]
+        ops = [value for row in rows if (value := self._numbers("ops")[row]) is not None]
+        first = rows[0]
+        return RunRow(
+            place=place,
+            name=place.rpartition("/")[2].removesuffix(".json"),
+            time_ms=min(self._column("time_ms")[row] for row in rows),
+            commit=self._column("commit")[first],
+            branch=self._column("branch")[first],
+            is_dirty=bool(self._column("is_dirty")[first]),
+            outcome=_outcome_of([outcome for outcome, _ in told]),
+            entries=len(rows),
+            doubtful=sum(has_doubts for _, has_doubts in told),
+            ops=round(sum(ops)) if ops else None,
+            emulated=_emulated_of([each.get("emulated") for each in facts]),
+            providers=tuple(dict.fromkeys(str(each.get("provider")) for each in facts if each.get("provider"))),
+            run_id=str(facts[0].get("run_id") or ""),
+        )
+
+    def _rows(self, value: str, name: str = "fullname") -> list[int]:
+        if name == "fullname":
+            if self._rows_of is None:
+                self._rows_of = {}
+                for row, each in enumerate(self._column(name)):
+                    self._rows_of.setdefault(each, []).append(row)
+            return self._rows_of.get(value, [])
+        return [row for row, each in enumerate(self._column(name)) if each == value]
+
+    def _number_names(self) -> list[str]:
+        """Returns the names of all columns of numbers."""
+        old = parquet.names(self._data) if self._data else []
+        found = dict.fromkeys([*old, *(name for each in self._new.numbers for name in each)])
+        return [name for name in found if name not in _FIXED]
+
+    def _numbers(self, name: str) -> list[Any]:
+        return [None] * len(self._column("schema")) if name in _FIXED else self._column(name)
+
+    def _column(self, name: str) -> list[Any]:
+        """Returns a column: rows of the file that still hold and new ones, in the order of their times."""
+        if name not in self._columns:
+            try:
+                self._read([name])
+            except parquet.NotReadable:  # damaged where ``_load`` did not look
+                with contextlib.suppress(OSError):
+                    (self.storage / INDEX_NAME).unlink()
+                vars(self).update(vars(Index.open(self.storage)))
+                self._read([name])
+        return self._columns[name]
+
+    def _read(self, names: Sequence[str]) -> None:
+        found = parquet.read(self._data, {*names, "schema"})[0] if self._data else {}
+        count = len(found.get("schema", ()))
+        for name in names:
+            old = found.get(name, [None] * count)
+            if self._kept is not None:
+                old = [old[row] for row in self._kept]
+            rows = old + (self._new.fixed[name] if name in _FIXED else [each.get(name) for each in self._new.numbers])
+            self._columns[name] = rows if self._order is None else [rows[row] for row in self._order]
+
+    def _sort(self) -> None:
+        times, places = self._column("time_ms"), self._column("place")
+        order = sorted(range(len(times)), key=lambda row: (times[row], places[row], row))
+        self._order = None if order == list(range(len(order))) else order
+        self._columns.clear()
+
+    # --- from files, and to the file ---
+
+    def _load(self) -> None:
+        """Read the file, unless it is missing, damaged, or another version's: then it is made again."""
+        try:
+            data = (self.storage / INDEX_NAME).read_bytes()
+            columns, metadata = parquet.read(data, {"place", "time_ms"})
+            if metadata.get("cloudbench_index") != _SCHEMA or len(columns) != 2:
+                return
+            stamps = json.loads(metadata["files"])
+            if all(isinstance(stamp, list) and len(stamp) == 3 for stamp in stamps.values()):
+                self._stamps, self._data = stamps, data
+        except (OSError, parquet.NotReadable, ValueError, LookupError, AttributeError, RecursionError):
+            return
+
+    def _add(self, file: stored.RunFile) -> None:
+        try:
+            commit, stored_ms, entries = stored.read(file.path)
+            rows = [self._row(file, commit, stored_ms, entry) for entry in entries]
+        except (ResultsError, TypeError, ValueError, RecursionError) as error:
+            self._stamps[file.place] = [*_stamp(file), str(error).removeprefix(f"{file.path}: ")]
+            return
+        self._stamps[file.place] = [*_stamp(file), ""]
+        for fixed, numbers in rows:
+            for name, column in self._new.fixed.items():
+                column.append(fixed[name])
+            self._new.numbers.append(numbers)
+
+    @staticmethod
+    def _row(
+        file: stored.RunFile, commit: stored.Commit, stored_ms: int | None, entry: stored.StoredEntry
+    ) -> tuple[dict[str, Any], dict[str, float]]:
+        info, started_ms = entry.info, entry.info.get("start_wall_ms")
+        is_known = isinstance(started_ms, int) and 0 < started_ms < 1 << 53
+        fixed: dict[str, Any] = {
+            "place": file.place,
+            "run": file.run,
+            "fullname": entry.fullname,
+            "name": entry.name,
+            "params": _json(entry.params),
+            "time_ms": started_ms if is_known else stored_ms or file.mtime_ns // 1_000_000,
+            "commit": commit.id,
+            "branch": commit.branch,
+            "is_dirty": int(commit.is_dirty),
+            "outcome": str(info.get("outcome", "")),
+            "schema": entry.schema,
+            "doubts": _json(info.get("doubts", [])),
+            "missing_agents": _json(info.get("missing_agents", {})),
+            "fingerprint": _json({key: info.get(key) for key in CONDITIONS}),
+            "facts": _json({key: info[key] for key in _FACTS if key in info}),
+        }
+        numbers = {
+            name: float(value) for name, value in info.items()
+            if finite(value) and len(name) <= _LONGEST_NAME and name not in fixed
+        }  # fmt: skip
+        return {name: _text(value) if name in _TEXTS else value for name, value in fixed.items()}, numbers
+
+    def _write(self, file: Any) -> None:
+        names = sorted(self._number_names(), key=lambda name: name not in METRICS)[:_MOST_NUMBERS]
+        columns = [
+            *(parquet.Column(name, parquet.TEXT) for name in _TEXTS),
+            *(parquet.Column(name, parquet.INT64) for name in _INTEGERS),
+            *(parquet.Column(name, parquet.DOUBLE, is_optional=True) for name in names),
+        ]
+        self._read([column.name for column in columns])
+        values = [self._columns[column.name] for column in columns]
+        starts = range(0, len(values[0]), _GROUP_ROWS)
+        groups: Iterable[list[list[Any]]] = (
+            [column[start : start + _GROUP_ROWS] for column in values] for start in starts
+        )  # fmt: skip
+        metadata = {"cloudbench_index": _SCHEMA, "files": json.dumps(self._stamps)}
+        parquet.write(file, columns, groups, metadata)
+
+
+def _stamp(file: stored.RunFile) -> list[Any]:
+    return [file.size_bytes, file.mtime_ns]
+
+
+def _text(value: str) -> str:
+    """Returns a text that UTF-8 can hold: JSON can have half a character."""
+    return value.encode("utf-8", "backslashreplace").decode()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+@cache
+def _parsed(text: str) -> Any:
+    """Returns what JSON of the index says; many rows have the same."""
+    found = json.loads(text)
+    return MappingProxyType(found) if isinstance(found, dict) else found
+
+
+def _outcome_of(outcomes: Sequence[str]) -> str:
+    if any(outcome in ("interrupted", "unfinished") for outcome in outcomes):
+        return "interrupted"
+    if any(outcome in ("failed", "error") for outcome in outcomes):
+        return "failed"
+    return "passed" if all(outcomes) else "unknown"
+
+
+def _emulated_of(found: Sequence[Any]) -> str:
+    if all(each is True for each in found):
+        return "all"
+    return "some" if any(found) else "none"

@@ -1,0 +1,265 @@
+"""The index of stored runs: it says what the files say, in any order of events, and survives what is in a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.results import parquet, recovery, stored
+from pytest_cloudbench.results.index import INDEX_NAME, Index
+from tests.results.stored_runs import MACHINE, START_MS, info, store, store_series
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+TEST = "test_it.py::test_put"
+
+
+def seen(index: Index) -> Any:
+    """All that an index answers, to compare two."""
+    runs = index.runs()
+    points = [
+        (name, index.series(name, "response_p50"), index.series(name, "failed")) for name in sorted(index.tests())
+    ]
+    return runs, points, [index.briefs(run.place) for run in runs]
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    store_series(tmp_path, [0.1, 0.2, 0.3])
+    return tmp_path
+
+
+def test_a_series_is_what_the_files_say_in_the_order_of_time(storage: Path) -> None:
+    points = Index.open(storage).series(TEST, "response_p50")
+    assert [point.value for point in points] == [0.1, 0.2, 0.3]
+    assert [point.commit for point in points] == ["c001", "c002", "c003"]
+    assert [point.run for point in points] == [f"{MACHINE}/{number:04}_run.json" for number in (1, 2, 3)]
+    assert {point.branch for point in points} == {"main"}
+    assert {point.fit for point in points} == {""}
+    assert points[0].fingerprint == points[1].fingerprint
+    assert points[0].fingerprint["size_bytes"] == 5120
+    assert points[0].time_ms - START_MS == 86_400_000
+
+
+def test_a_run_says_what_it_was_made_of(storage: Path) -> None:
+    store(storage, 4, {
+        TEST: info(start_wall_ms=START_MS, doubts=["engine saturated"]),
+        f"{TEST}#upload": info(provider="folder:x", emulated=False, outcome="failed", ops=None),
+    })  # fmt: skip
+    first, *_ = Index.open(storage).runs()
+    assert (first.name, first.entries, first.doubtful, first.ops) == ("0004_run", 2, 1, 300)
+    assert (first.outcome, first.emulated, first.providers) == ("failed", "some", ("emulated:dropbox", "folder:x"))
+
+
+def test_why_a_point_may_be_no_baseline(storage: Path) -> None:
+    unfit: list[dict[str, Any]] = [
+        {"doubts": ["x"]}, {"outcome": "interrupted"}, {"response_p50": None}, {"missing_agents": {"gw0": "gone"}},
+    ]  # fmt: skip
+    for number, given in enumerate(unfit, 4):
+        store(storage, number, {TEST: info(start_wall_ms=START_MS * 2 + number, **given)})
+    points = Index.open(storage).series(TEST, "response_p50")[3:]
+    fits = ["had doubts", "ended in an interruption", "held no number for response_p50", "had doubts"]
+    assert [point.fit for point in points] == fits
+    assert points[2].value is None
+
+
+def test_all_numbers_are_kept_and_nothing_else(storage: Path) -> None:
+    index = Index.open(storage)
+    assert index.series(TEST, "failed")[0].value == 0.0
+    assert index.series(TEST, "no_such_metric")[0].value is None
+    assert index.series(TEST, "provider")[0].value is None, "a text is no number"
+    assert index.series("no_such_test", "failed") == []
+    (brief,) = index.briefs(index.runs()[0].place)
+    (entry,) = index.entries(index.runs()[0].place)
+    assert entry.info["versions"] == {"pytest-cloudbench": "0.1.0"}
+    lacking = {key for key in entry.info if entry.info[key] is not None and brief.info.get(key) != entry.info[key]}
+    assert lacking == {"versions", "seed", "notes"}
+
+
+def test_the_file_is_read_again_and_says_the_same(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = seen(Index.open(storage))
+    assert (storage / INDEX_NAME).exists()
+    opened: list[Path] = []
+    monkeypatch.setattr(stored, "read", opened.append)
+    again = Index.open(storage)
+    assert seen(again) == made
+    assert opened == []
+
+
+def test_only_what_changed_is_read_again(storage: Path) -> None:
+    Index.open(storage)
+    store(storage, 2, {TEST: info(response_p50=0.7, start_wall_ms=START_MS + 2 * 86_400_000)}, commit="changed")
+    (storage / MACHINE / "0001_run.json").unlink()
+    store(storage, 4, {"other": info(start_wall_ms=START_MS)})
+    index = Index.open(storage)
+    assert [(point.value, point.commit) for point in index.series(TEST, "response_p50")] == [
+        (0.7, "changed"),
+        (0.3, "c003"),
+    ]
+    assert [run.name for run in index.runs()] == ["0004_run", "0002_run", "0003_run"]
+    shown = seen(index)
+    (storage / INDEX_NAME).unlink()
+    assert seen(Index.open(storage)) == shown, "deleting what is derived loses nothing"
+
+
+def test_few_new_runs_are_read_without_writing_many_old_ones_again(tmp_path: Path) -> None:
+    store_series(tmp_path, [0.1] * 40)
+    Index.open(tmp_path)
+    before = (tmp_path / INDEX_NAME).stat().st_mtime_ns
+    store(tmp_path, 41, {TEST: info(start_wall_ms=START_MS * 2)})
+    index = Index.open(tmp_path)
+    assert len(index.series(TEST, "failed")) == 41
+    assert (tmp_path / INDEX_NAME).stat().st_mtime_ns == before
+    assert index.write()
+    assert len(parquet.read((tmp_path / INDEX_NAME).read_bytes())[0]["place"]) == 41
+
+
+def test_what_cannot_be_read_is_one_line_and_left_out(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = storage / MACHINE
+    (folder / "0010_torn.json").write_text('{"benchmarks": [{"full')
+    (folder / "0011_foreign.json").write_text("[1, 2]")
+    (folder / "0012_empty.json").write_text("")
+    (folder / "0013_binary.json").write_bytes(b"\xff\xfe\x00\x80")
+    (folder / "0014_deep.json").write_text("[" * 200_000)
+    store(storage, 15, {TEST: info(schema=99)})
+    store(storage, 16, {TEST: info(schema="two")})
+    os.mkfifo(folder / "0017_fifo.json")
+    (folder / "0018_folder.json").mkdir()
+    (folder / "0019_nothing.json").symlink_to(folder / "nowhere")
+    (folder / "0020_huge.json").write_text("{" + " " * 50_000)
+    (folder / "0021_unnamed.json").write_text('{"benchmarks": [{"name": 5}]}')
+    (folder / "notes.json").write_text("not a run at all")
+    monkeypatch.setattr(stored, "LARGEST_BYTES", 50_000)
+    index = Index.open(storage)
+    assert [point.value for point in index.series(TEST, "response_p50")] == [0.1, 0.2, 0.3]
+    told = {line.partition("_")[2].partition(".json: ")[0].rpartition("_")[2]: line for line in index.problems}
+    assert sorted(told) == sorted(
+        ["torn", "foreign", "empty", "binary", "deep", "run", "fifo", "folder", "huge", "unnamed"]
+    ), "one line each; two are called run"
+    assert len(index.problems) == 11
+    assert all("\n" not in line for line in index.problems)
+    assert "has entry schema 99; this version reads 1 to 2" in "".join(index.problems)
+    assert "is larger than 50,000 bytes" in told["huge"]
+    assert Index.open(storage).problems == index.problems, "they are told again without being read again"
+
+
+def test_a_torn_file_counts_once_it_is_whole(storage: Path) -> None:
+    path = store(storage, 4, {TEST: info(response_p50=0.4, start_wall_ms=START_MS * 2)})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:500])
+    assert len(Index.open(storage).series(TEST, "failed")) == 3
+    path.write_bytes(whole)
+    assert [point.value for point in Index.open(storage).series(TEST, "response_p50")] == [0.1, 0.2, 0.3, 0.4]
+
+
+@pytest.mark.parametrize("harm", ["torn", "foreign", "other schema", "bad byte", "missing column"])
+def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
+    made = seen(Index.open(storage))
+    path = storage / INDEX_NAME
+    data = path.read_bytes()
+    if harm == "torn":
+        path.write_bytes(data[: len(data) // 2])
+    elif harm == "foreign":
+        path.write_bytes(b"PAR1 what is this? PAR1")
+    elif harm == "other schema":
+        path.write_bytes(data.replace(b"cloudbench_index\x18\x011", b"cloudbench_index\x18\x017"))
+        assert path.read_bytes() != data
+    elif harm == "missing column":
+        with path.open("wb") as file:
+            columns = [parquet.Column(name, parquet.TEXT) for name in ("place", "run")]
+            parquet.write(file, columns, [[["x"], ["x"]]], {"cloudbench_index": "1", "files": "{}"})
+    else:  # in the data of a column that opening does not look at
+        broken = bytearray(data)
+        starts = [at for at in range(len(data) - 3) if data[at : at + 3] == b"\x1f\x8b\x08"]
+        broken[starts[7] + 15] ^= 0xFF
+        path.write_bytes(broken)
+    assert seen(Index.open(storage)) == made
+
+
+def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    def session(first: int) -> None:
+        for number in range(first, first + 6):
+            store(tmp_path, number, {TEST: info(start_wall_ms=START_MS + number)}, name=f"s{first}")
+            Index.open(tmp_path).write()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(session, (100, 200, 300, 400)))
+    index = Index.open(tmp_path)
+    assert len(index.series(TEST, "failed")) == 24
+    assert index.problems == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [MACHINE, INDEX_NAME], "nothing is left over"
+
+
+def test_a_storage_that_nobody_may_write_is_read(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkstemp", refused)
+    index = Index.open(storage)
+    assert len(index.runs()) == 3
+    assert not index.write()
+    assert not (storage / INDEX_NAME).exists()
+
+
+def test_no_storage_is_no_run(tmp_path: Path) -> None:
+    assert Index.open(tmp_path / "none").runs() == []
+    assert Index.open(tmp_path / "none").problems == []
+
+
+def test_runs_of_all_schemas_are_read(tmp_path: Path) -> None:
+    for schema in (1, 2):
+        target = tmp_path / MACHINE / f"000{schema}_worst-case.json"
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(FIXTURES / f"results-schema-{schema}" / "0001_worst-case.json", target)
+    index = Index.open(tmp_path)
+    assert index.problems == []
+    assert [run.outcome for run in index.runs()] == ["unknown", "passed"], "schema 1 did not say"
+    old, new = (index.briefs(run.place)[0].info for run in index.runs())
+    assert (old["loss_rate"], new["loss_rate"]) == (0.278, 0.905)
+    assert (old["ops"], new["ops"]) == (500, 200)
+
+
+def test_recovered_entries_of_a_killed_run_are_one_interrupted_run(tmp_path: Path) -> None:
+    folder = tmp_path / MACHINE / "20261122T071148Z-ec62"
+    folder.mkdir(parents=True)
+    for name in ("a", "b"):
+        (folder / f"{name}.json").write_text(
+            json.dumps({"benchmarks": [{"fullname": name, "extra_info": info(outcome="interrupted")}]})
+        )
+    (folder / "run.json").write_text("{}")
+    (folder / "a.parquet").write_text("records")
+    (run,) = Index.open(tmp_path).runs()
+    assert (run.name, run.outcome, run.entries) == ("20261122T071148Z-ec62", "interrupted", 2)
+    assert [entry.fullname for entry in Index.open(tmp_path).entries(run.place)] == ["a", "b"]
+    assert recovery._NOTE == "run.json"
+
+
+def test_a_run_is_found_by_what_a_user_calls_it(storage: Path) -> None:
+    index = Index.open(storage)
+    third = index.runs()[2]
+    for text in ("last", "3", "0003", "0003_run", "0003_run.json", third.place, str(storage / third.place)):
+        assert index.find(text) == third, text
+    for text, why in {
+        "9": "there is no such run",
+        "": "there is no such run",
+        "0": "names 3 runs",
+    }.items():
+        with pytest.raises(UsageError, match=why):
+            index.find(text)
+    shutil.copytree(storage / MACHINE, storage / "Linux-CPython-3.12-64bit")
+    with pytest.raises(UsageError, match="names 2 runs"):
+        Index.open(storage).find("3")
+
+
+def test_half_a_character_does_no_harm(tmp_path: Path) -> None:
+    store(tmp_path, 1, {"test_\ud800[\x1b[31m]": info(provider="\udfff")})
+    index = Index.open(tmp_path)
+    assert index.problems == []
+    assert len(Index.open(tmp_path).runs()) == 1
+    assert index.tests() == ["test_\\ud800[\x1b[31m]"]

@@ -397,7 +397,7 @@ def _offload(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -
     is_own = np.zeros(len(table.starts) - 1, bool)
     is_own[table.numbers] = True
     chosen = (said >= 0) & is_own[owners]
-    # What one end accepts bounds what the other sends.
+    # What one end accepts limits what the other sends.
     table.limit(table.up[rows[chosen]].astype(np.int64), owners[chosen], said[chosen])
     own = table.numbers[table.who.is_tcp[table.numbers]]
     limits, largest = lines.ways(table, "mss_bytes", own), lines.ways(table, "largest_payload_bytes", own)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["RoundTrips", "answers", "round_trips"]
 
 _TOGETHER_ROWS, _PART_ROWS = 1 << 15, 1 << 17
-"""Packets of several flows, and of a long one, that are looked at together."""
+"""How many packets are looked at together, of several flows and of a long one."""
 _AROUND_ROWS = 1 << 14
-"""Packets around a part of a long flow, in which the acknowledgement or the same bytes again are looked for."""
+"""Packets around a part of a long flow in which acknowledgements and repetitions are looked for."""
 
 RoundTrips = dict[str, float]
 """``count``, and ``min``, ``median`` and ``max`` in seconds, seen from where the capture was made."""
@@ -83,7 +83,7 @@ def _long_round_trips(table: FlowTable, number: int, *, up: bool) -> RoundTrips 
 
     packets, rows = table.packets, table.rows(number)
     parts = []
-    for begin in range(0, len(rows), _PART_ROWS):  # a long flow takes too much memory at once
+    for begin in range(0, len(rows), _PART_ROWS):  # a whole long flow would take too much memory
         first = max(0, begin - _AROUND_ROWS)
         part = rows[first : begin + _PART_ROWS + _AROUND_ROWS]
         mine = table.up[in_one(part)] == up
@@ -134,7 +134,7 @@ def _summary(group: Ints, times_ns: Ints, count: int) -> list[RoundTrips | None]
     apart = int(times_ns.max(initial=0)) + 1
     if count == 1:
         times_ns = np.sort(times_ns)
-    elif count * apart < 1 << 62:  # groups one behind the other: one sort of plain numbers
+    elif count * apart < 1 << 62:  # groups one after another on one line: a single sort of plain numbers
         times_ns = np.sort(group * apart + times_ns) - group * apart
     else:
         times_ns = times_ns[np.lexsort((times_ns, group))]

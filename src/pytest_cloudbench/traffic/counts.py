@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["COUNTED", "NEVER", "InOrder", "Side", "count_all", "in_one"]
 
 NEVER = -(1 << 63)
-"""A time that there was none of."""
+"""Stands for a time that does not exist."""
 
 _CHUNK_ROWS, _PART_ROWS = 1 << 15, 1 << 15
-"""Packets of several flows, and of a long one, that are worked out together: few enough for the processor's cache."""
+"""How many packets are counted together, of several flows and of a long one: few enough for the processor's cache."""
 _PICKED_ROWS = 1 << 19
 _HANDSHAKE_ROWS = 64
 
@@ -71,7 +71,7 @@ class Side:
 
 
 COUNTED = tuple(each.name for each in fields(Side) if each.name != "mss_bytes")
-"""What is counted here of each direction. Times mean nothing where there is no payload."""
+"""The columns counted here for each direction. Times mean nothing if there is no payload."""
 
 
 def in_one(rows: Any) -> Any:
@@ -84,8 +84,8 @@ def in_one(rows: Any) -> Any:
 class InOrder:
     """Columns in the order of flows, one stretch of flows after another.
 
-    Packets of one flow lie far apart in a file. So one column at a time is gathered for many flows: the processor's
-    cache holds one column, but not all of them.
+    Packets of one flow lie far apart in a file. So columns are gathered one at a time for many flows: the processor's
+    cache can hold one column, but not all of them.
     """
 
     def __init__(self, order: Any, columns: Sequence[Any]) -> None:
@@ -109,7 +109,7 @@ class InOrder:
         self._picked.clear()
         self._first, self._end = first, end
         rows, place = self._order[first:end].astype(np.int64), 0  # else each column would convert them
-        # All in one: large memory comes in huge pages, and faster.
+        # One allocation for all: large memory comes in huge pages, and faster.
         memory = np.empty(len(rows) * sum(column.itemsize for column in self._columns), np.uint8)
         for column in self._columns:
             size = len(rows) * column.itemsize
@@ -156,7 +156,7 @@ def _count(table: FlowTable, begin: int, end: int) -> None:
     doubtful = _count_ways(table, columns)
     if not table.who.is_tcp[begin:end].any():
         return
-    # Before a packet came so many of the other side; the last of them is known by its number there.
+    # So many packets of the other side came before each packet; that number also identifies the last of them.
     before_up, before_down = sent_up - np.arange(len(sent_up)), sent_down - np.arange(len(sent_down))
     latest = np.concatenate((np.where(before_up > 0, before_up + len(sent_up), 0), before_down)) - 1
     again = sequence.acknowledged(columns.group, latest, columns.seq, columns.ack, columns.payload)
@@ -182,12 +182,12 @@ class _Columns(NamedTuple):
 
 
 def _count_ways(table: FlowTable, packets: _Columns) -> Ints:
-    """Count both directions. Returns the flows of packets that may have been sent twice, by what their sender sent."""
+    """Count both directions. Returns the flows of packets that may, judged by their own direction, be repetitions."""
     import numpy as np
 
     group, flags, time_ns = packets.group, packets.flags, packets.time_ns
     first = sequence.begins(group)
-    first[packets.ups : packets.ups + 1] = True  # it may be of the same flow as the last one that was sent up
+    first[packets.ups : packets.ups + 1] = True  # the first packet down may be of the same flow as the last one up
     begins = first.nonzero()[0]
     counts, flows, way = np.diff(begins, append=len(group)), group[begins], (begins >= packets.ups).astype(np.int64)
     is_tcp = table.who.is_tcp[flows]
@@ -221,7 +221,7 @@ def _marks(begins: Ints, flags: Any) -> dict[str, Any]:
     """Count the segments of each direction that opened and closed a connection."""
     import numpy as np
 
-    rows = (flags & (SYN | FIN | RST)).nonzero()[0]  # few: the others need not be looked at again
+    rows = (flags & (SYN | FIN | RST)).nonzero()[0]  # few rows: the others need not be looked at again
     owner, flags = np.searchsorted(begins, rows, "right") - 1, flags[rows]
     opening = flags & (SYN | ACK)
     kinds = (opening == SYN, opening == SYN | ACK, flags & FIN > 0, flags & RST > 0)
@@ -258,7 +258,7 @@ def _unseen(flows: Ints, way: Ints, begins: Ints, packets: _Columns, reach: Ints
     edges = np.searchsorted(heard, np.append(begins, len(packets.flags)))
     place = np.full((2, int(flows.max() - flows.min()) + 1), -1)
     place[way, flows - flows.min()] = np.arange(len(flows))
-    of = place[1 - way, flows - flows.min()]  # the direction that each one acknowledges
+    of = place[1 - way, flows - flows.min()]  # the direction that each packet acknowledges
     hearer = ((edges[1:] > edges[:-1]) & (of >= 0)).nonzero()[0]
     if not len(hearer):
         return found

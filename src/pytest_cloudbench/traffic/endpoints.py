@@ -1,6 +1,6 @@
 """Numbers for addresses, pairs of addresses and pairs of endpoints.
 
-What may live here: giving each distinct one a number, across all batches of a capture, and mapping numbers back.
+What may live here: numbering distinct ones across all batches of a capture, and mapping the numbers back.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Numbers:
         import numpy as np
 
         self._known: dict[int, int] = {}
-        # The key that was last seen in each slot: most packets are found here, without a look at the dictionary.
+        # The key that was last seen in each slot: most packets are found here, without using the dictionary.
         self._slot_key = np.zeros(1 << self._BITS, np.uint64)
         self._slot_number = np.zeros(1 << self._BITS, np.int64)  # and one more: 0 is none
 
@@ -148,7 +148,7 @@ class Recent:
             self._places[:], self._count = 0, 1
         if count >= self._MOST:
             return look_up(rows)
-        self._places[place] = np.arange(count)  # one row speaks for all that have its place
+        self._places[place] = np.arange(count)  # one row stands for all that have its place
         speaker = self._places[place]
         chosen = np.zeros(count, bool)
         chosen[speaker] = True

@@ -69,11 +69,11 @@ class FlowFacts:
 
 
 class Facts:
-    """Of all flows of a table, by their numbers.
+    """What is known of all flows of a table, by their numbers.
 
     Attributes:
-        texts: of the addresses in ``FlowTable.who``.
-        roles: the role of each flow of which nothing else is known; other flows have theirs in their facts.
+        texts: the addresses in ``FlowTable.who``, as text.
+        roles: the role of each flow about which nothing else is known; other flows have theirs in their facts.
     """
 
     def __init__(self, table: FlowTable) -> None:
@@ -91,7 +91,7 @@ class Facts:
         return facts
 
     def known(self, numbers: Sequence[int]) -> list[tuple[int, FlowFacts]]:
-        """(index in ``numbers``, facts) of those that have any."""
+        """(index in ``numbers``, facts) of the flows that have facts."""
         known = self._known
         return [(place, known[number]) for place, number in enumerate(numbers) if number in known] if known else []
 

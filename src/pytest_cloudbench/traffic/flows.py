@@ -314,12 +314,12 @@ def _clients(packets: Packets, ends: Pairs, number: Any, first_row: Any, is_clie
     count = len(ends.low)
     high, opened = np.zeros(count, bool), np.zeros(count, bool)
     opening = packets.flags & (SYN | ACK)
-    for flags, sender_is_client in ((SYN | ACK, False), (SYN, True)):  # a SYN says more, so it comes last
+    for flags, sender_is_client in ((SYN | ACK, False), (SYN, True)):  # a SYN is better evidence, so it comes last
         rows = np.flatnonzero(opening == flags)[::-1]
         flows = number[rows]
         high[flows] = packets.from_high[rows] == sender_is_client
         opened[flows] = True
-    # Without a SYN: the end with a well-known port is the server; else who is a client elsewhere, or spoke first.
+    # Without a SYN: a well-known port is the server's; else the client is the end that is one elsewhere, or was first.
     busy = np.bincount(np.where(high, ends.high, ends.low)[opened], minlength=len(ends.addresses))
     low_known, high_known = ends.low_port < 1024, ends.high_port < 1024
     busy_low, busy_high = busy[ends.low], busy[ends.high]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Fragment", "Fragments", "Whole"]
 
 _MOST_PIECES = 1 << 16
-"""Pieces that wait for others; the packet that waits longest is given up first."""
+"""The most pieces that wait for others; the packet that has waited longest is given up first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Whole:
                 at = piece.begin + piece.size
 
     def head(self, buffer: Buffer, size: int) -> bytes | None:
-        """This many bytes from the beginning; None if not all of them were kept."""
+        """The first bytes, as many as asked for; None if not all of them were kept."""
         found = bytearray()
         for at, place, end in self._spans():
             if at != len(found) or len(found) >= size:
@@ -93,7 +93,7 @@ class Whole:
 class _Waiting:
     pieces: list[Fragment] = field(default_factory=list)
     runs: list[tuple[int, int]] = field(default_factory=list)
-    """What has come: (begin, end) in order; none touches another."""
+    """What has arrived: (begin, end) in order; none touches another."""
     total: int | None = None
 
     def take(self, piece: Fragment) -> None:

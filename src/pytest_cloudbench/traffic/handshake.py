@@ -29,7 +29,7 @@ class ClientHello:
         sni: the name of the server it wants. With ``has_ech`` only the outer one.
         alpn: protocols offered; in TLS 1.3 the choice itself is encrypted.
         versions: TLS versions offered.
-        has_ech: an encrypted hello (or its GREASE imitation) is there.
+        has_ech: whether there is an encrypted hello (or its GREASE imitation).
     """
 
     sni: str | None
@@ -40,7 +40,7 @@ class ClientHello:
 
 @dataclass(frozen=True, slots=True)
 class DnsMessage:
-    """A DNS query or answer: the name that was asked for, and addresses with the name they were asked by."""
+    """A DNS query or answer: the name that was asked for, and the addresses that were given for it."""
 
     name: str
     is_answer: bool
@@ -195,7 +195,7 @@ def dns_message(datagram: bytes) -> DnsMessage | None:
 
 
 def _dns_name(body: _Bytes) -> str:
-    """A name, with the place moved behind it. Pointers lead backwards only, so this ends."""
+    """Read a name, and move the place behind it. Pointers lead backwards only, so this ends."""
     labels: list[str] = []
     place, following = body.place, None
     for _ in range(128):

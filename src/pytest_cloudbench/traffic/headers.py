@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "SENTINEL", "SENTINEL_ADDRESS", "Aside", "Headers"]
 
 SENTINEL, SENTINEL_ADDRESS = b"cloudbench-sentinel ", int(IPv4Address("233.252.0.9"))
-"""What ``capture.guard`` sends before and after what is captured, and where to. It can be imported from nowhere."""
+"""What ``capture.guard`` sends before and after a measurement, and to where. Repeated here: it cannot be imported."""
 
 KINDS = {
     "number": "u4", "time_ns": "i8", "pair": "i4", "from_high": "?", "wire": "u4", "payload": "u4", "offset": "i8",
@@ -32,7 +32,7 @@ KINDS = {
 """The columns, and their types."""
 _OF_TCP = ("flags", "seq", "ack", "window")
 
-# What comes next in a packet: an EtherType, or one of these. Below 1,536 it is a length, and LLC follows (802.3).
+# What comes next in a packet: an EtherType, or one of these. A value below 1,536 is a length, and LLC follows (802.3).
 _PPP, _BY_VERSION = 0x10000, 0x10001
 _PPPOE = 0x8864
 _VLAN, _MPLS, _LLC_BELOW = (0x8100, 0x88A8, 0x9100), (0x8847, 0x8848), 0x600
@@ -40,7 +40,7 @@ _MOST_WRAPPINGS = 16
 _MOST_SENTINEL = 128
 _MOST_TUNNELS = 8
 
-# Link types: bytes before the next header, and where its EtherType stands; or what it is.
+# Link types: bytes before the next header, and the place of its EtherType; or what it is.
 _LINKS = {1: (14, 12), 113: (16, 14), 276: (20, 0), 104: (4, 2)}  # Ethernet, Linux cooked 1 and 2, Cisco HDLC
 _FIXED = {
     0: (4, _BY_VERSION), 108: (4, _BY_VERSION),  # BSD null and loopback
@@ -60,16 +60,16 @@ class Aside:
     """Packets that belong to no flow, and why; each is counted once.
 
     Attributes:
-        not_ip: another protocol than IP (ARP, ...).
-        other_ip: IP with something else than TCP and UDP in it.
+        not_ip: a protocol other than IP (ARP, ...).
+        other_ip: IP with something other than TCP and UDP in it.
         fragments: pieces of IP packets of which others are missing.
-        joined: pieces of IP packets that are counted, as a whole, with their last piece.
+        joined: pieces of IP packets that are counted as one packet with their last piece.
         short: cut by the snap length before the end of their headers.
         malformed: headers that contradict themselves.
         not_understood: of a link type or in a wrapping that is not known here.
-        wire_bytes: bytes on the wire of all of them, but for the joined ones, which are in their flow.
+        wire_bytes: bytes on the wire of all of them except the joined ones, which count in their flow.
         hidden: names of the wrappings that were not looked into: those of ``not_understood``, and tunnels in UDP, whose
-            packets are in the flow that carries them.
+            packets count in the flow that carries them.
     """
 
     COUNTS: ClassVar = (
@@ -105,12 +105,12 @@ class Headers:
         self.protocol, self.transport = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.room = np.zeros(count, np.int64)  # bytes of IP payload on the wire
         self.address_low_first = np.zeros(count, np.int8)
-        self.between = np.zeros(count, np.int64)  # which two addresses
-        self.sentinels: dict[int, bytes] = {}  # rows, and what is in them if nothing was cut
-        self.split: dict[int, Whole] = {}  # rows whose first piece may end within the TCP header
+        self.between = np.zeros(count, np.int64)  # number of the pair of addresses
+        self.sentinels: dict[int, bytes] = {}  # row to its content, if nothing was cut
+        self.split: dict[int, Whole] = {}  # row to its packet, if the first piece may end within the TCP header
 
     def columns(self) -> dict[str, Any]:
-        """A value of each of ``Packets``' columns for every packet that belongs to a flow."""
+        """Each of ``Packets``' columns, with a value for every packet that belongs to a flow."""
         import numpy as np
 
         self._link()
@@ -120,7 +120,7 @@ class Headers:
             if len(rows4) + len(rows6) < len(self.kind):
                 known = (self.kind == IPV4) | (self.kind == IPV6) | (self.kind == DONE)
                 self._no_ip(np.flatnonzero(~known))
-            self.kind[:] = DONE  # tunnels say again what is in them
+            self.kind[:] = DONE  # each tunnel sets again what is inside
             self._ipv4(rows4)
             self._ipv6(rows6)
             if (self.kind == DONE).all():
@@ -135,7 +135,7 @@ class Headers:
             self.kind[rows] = DONE
 
     def _hide(self, rows: Ints, name: str) -> None:
-        """Count aside what may hold flows that are not looked for."""
+        """Count aside packets that may hold flows which are not looked for."""
         if len(rows):
             self.aside.hidden[name] += len(rows)
             self._put_aside("not_understood", rows)
@@ -157,7 +157,7 @@ class Headers:
         self._hide_each(rows[~control], kinds[~control], wrappings.ethertype)
 
     def _fitting(self, rows: Ints, size: int) -> Ints:
-        """The rows of which this many bytes at their place were kept; the others are counted aside."""
+        """The rows that have this many kept bytes at their place; the others are counted aside."""
         fits = self.place[rows] + size <= self.end[rows]
         if fits.all():
             return rows
@@ -165,7 +165,7 @@ class Headers:
         return rows[fits]
 
     def _u16(self, places: Ints) -> Ints:
-        """The 16-bit number at each place. Places must be inside of the file."""
+        """The 16-bit number at each place. Places must be inside the file."""
         import numpy as np
 
         view = np.ndarray((len(self.buffer) - 1,), ">u2", self.buffer, strides=(1,))
@@ -182,7 +182,7 @@ class Headers:
     # --- below IP ---
 
     def _link(self) -> None:
-        """Where the header behind the link layer's begins, and what it is."""
+        """Find the header behind the link layer's: where it begins, and what it is."""
         import numpy as np
 
         kinds = self.batch.link_type
@@ -201,7 +201,7 @@ class Headers:
             self.place[rows] += length
 
     def _unwrap(self) -> None:
-        """Skip tags, labels and other wrappings, also one within another."""
+        """Skip tags, labels and other wrappings, even nested ones."""
         import numpy as np
 
         for _ in range(_MOST_WRAPPINGS):
@@ -230,7 +230,7 @@ class Headers:
         self.place[rows] += 4
 
     def _label(self, rows: Ints, at: Ints) -> None:
-        """MPLS: behind the last label comes IP, whose version tells which; a pseudowire is not looked into."""
+        """MPLS: behind the last label comes IP, v4 or v6 by its version; a pseudowire is not looked into."""
         import numpy as np
 
         last = self._bytes(at + 2, 1)[:, 0] & 1 > 0
@@ -283,7 +283,7 @@ class Headers:
         self.place[rows] += 14
 
     def _version(self, rows: Ints, at: Ints) -> None:
-        """Only the version tells what it is."""
+        """IPv4 or IPv6, which only the version tells."""
         import numpy as np
 
         version = self._bytes(at, 1)[:, 0] >> 4
@@ -473,7 +473,7 @@ class Headers:
         return found
 
     def _tunnels(self, rows: Ints, inner: Ints, protocol: Ints, room: Ints) -> Any:
-        """Continue inside tunnels, and count aside what is no flow. Returns which rows were a tunnel."""
+        """Continue inside tunnels, and count aside what is no flow. Returns which rows were tunnels."""
         import numpy as np
 
         ahead, kind = np.zeros(len(rows), np.int64), np.full(len(rows), DONE)
@@ -540,7 +540,7 @@ class Headers:
             said = udp[:, 2].astype(np.int64)  # 0: a jumbogram, or segmentation offload
             payload[others] = np.where(said == 0, room[others], np.minimum(said, room[others])) - 8
         wrong = (header < np.where(tcp, 20, 8)) | (payload < 0)
-        if wrong.any():  # before endpoints are numbered: each number has a packet
+        if wrong.any():  # before endpoints are numbered, so that each number has a packet
             self._put_aside("malformed", rows[wrong])
             result = {name: column[~wrong] for name, column in result.items()}
             rows, at, header, payload, ports, tcp = (part[~wrong] for part in (rows, at, header, payload, ports, tcp))
@@ -549,7 +549,7 @@ class Headers:
         pair, from_high = self.names.directed(*between, ports[:, 0], ports[:, 1], tcp.astype(np.int64))
         result |= {"pair": pair.astype(np.int32), "from_high": from_high}
         end = self.end[rows]
-        offset = np.minimum(at + header, end)  # a header may be cut among its options
+        offset = np.minimum(at + header, end)  # a header may be truncated within its options
         said, header = header, offset - at
         for place in np.flatnonzero(np.isin(rows, [*split])).tolist() if split else ():
             offset[place], end[place] = split[int(rows[place])][0].locate(int(said[place]))
@@ -562,7 +562,7 @@ class Headers:
         return result
 
     def _split_headers(self) -> dict[int, tuple[Whole, bytes]]:
-        """By row, TCP headers that lie in several pieces: the packet, and the header's first 20 bytes."""
+        """TCP headers that lie in several pieces, by row: the packet, and the header's first 20 bytes."""
         found = {}
         for row, whole in self.split.items():
             if self.protocol[row] == TCP and self.transport[row] == whole.first.place:

@@ -1,6 +1,6 @@
 """Flows as JSON types: totals over many, and a line for each.
 
-What may live here: the keys of flows in JSON, and their values. Lines are made from columns, some thousand at a time.
+What may live here: the keys of flows in JSON, and their values. Lines are made from columns, some thousands at a time.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _columns(table: FlowTable, facts: Facts, numbers: Ints) -> dict[str, list[An
 
 
 def _counts(table: FlowTable, numbers: Ints) -> dict[str, list[int]]:
-    """What ``totals`` has, of each flow."""
+    """What ``totals`` has, for each flow."""
     found = {"packets": ways(table, "packets", numbers).sum(0).tolist()}
     for name, keys in _KEYS.items():
         found |= zip(keys, ways(table, name, numbers).tolist(), strict=True)

@@ -96,7 +96,7 @@ def completion_s(table: FlowTable, storage: Sequence[Flow], changed_ns: int | No
     Args:
         table: all flows.
         storage: those with the files' content.
-        changed_ns: what happened earlier does not count.
+        changed_ns: packets before this time do not count.
     """
     times = table.packets.time_ns[_payload(table, storage, up=None)]
     times = times[times >= changed_ns] if changed_ns is not None else times
@@ -182,7 +182,7 @@ def turns(table: FlowTable, flow: Flow) -> int:
 def rounds(table: FlowTable, flow: Flow) -> list[tuple[int, int]]:
     """Payload in bytes that the server sent, and what the client sent then, alternately, from the first to the last.
 
-    The first pair has 0 where the client spoke first, the last one where the server spoke last.
+    The first pair begins with 0 if the client spoke first; the last pair ends with 0 if the server spoke last.
     """
     import numpy as np
 
@@ -219,8 +219,8 @@ class SentPieces:
     Attributes:
         ends: where each piece ends.
         resumed_ns: after each end but the last: from the server's last payload until the client went on.
-        answered_at: the place at which each of the server's packets with payload came.
-        answer_bytes: their payload.
+        answered_at: the place that the client had reached when each of the server's packets with payload came.
+        answer_bytes: the payload of those packets.
     """
 
     ends: Any

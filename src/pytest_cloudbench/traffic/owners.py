@@ -97,7 +97,7 @@ class Whose:
         if facts.sni:
             self._connections[_connection(flow)] = facts.sni
             self._servers.setdefault((flow.server, flow.server_port), set()).add(facts.sni)
-        elif flow.up.syns:  # the same ports, and another connection: what was known of the former says nothing of it
+        elif flow.up.syns:  # another connection with the same ports: what was known of the former says nothing about it
             self._connections.pop(_connection(flow), None)
         if facts.dns_names:
             self._resolved.setdefault(flow.server, set()).update(facts.dns_names)
@@ -110,9 +110,9 @@ class Whose:
             return self.has_name(known), "SNI" if facts.sni else "earlier capture"
         if self.servers:
             return any(flow.server in network for network in self.servers), "server address"
-        # Without a hello of its own, or with one that hides the name: what else is known of the server, if it agrees.
+        # Without a hello of its own, or with one that hides the name: use what is known of the server, if that agrees.
         resolved, called = self._resolved.get(flow.server, ()), self._servers.get((flow.server, flow.server_port), ())
-        names = {*resolved, *called} - {known}  # the outer name of a hidden one says nothing
+        names = {*resolved, *called} - {known}  # the outer name of an encrypted hello says nothing
         return _agreed(self.has_name(name) for name in names), "DNS" if resolved else "other connections to its server"
 
 
@@ -130,7 +130,7 @@ def nameless_doubt(nameless_bytes: int, of_bytes: float) -> list[str]:
 
 
 def _agreed(answers: Iterable[bool]) -> bool | None:
-    """The answer that all share; None if they differ, or if there are none."""
+    """The answer that all agree on; None if they differ, or if there are none."""
     seen = set(answers)
     return seen.pop() if len(seen) == 1 else None
 

@@ -1,7 +1,7 @@
 """Turns records into the packets of flows, as columns.
 
-What may live here: the columns, and adding batch after batch to them. ``plain`` and ``headers`` understand each batch,
-``fragments`` and ``endpoints`` are what carries over from one to the next.
+What may live here: the columns, and adding batch after batch to them. ``plain`` and ``headers`` decode each batch;
+``fragments`` and ``endpoints`` hold what carries over to the next.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Packets:
         from_high: whether the pair's ``high`` endpoint sent it.
         wire: bytes of the whole frame on the wire.
         payload: bytes of TCP or UDP payload on the wire.
-        offset: where the payload begins in the file; where a cut header ends.
+        offset: where the payload begins in the file; for a truncated header, where that ends.
         kept: how many bytes of the payload are in the file.
         header: bytes of the TCP or UDP header that are in the file; it ends at ``offset``.
         flags, seq, ack, window: of TCP; 0 for UDP.
@@ -61,8 +61,8 @@ class Packets:
 
 
 class _Column:
-    """A column that grows by large blocks. Small arrays would lie between what each batch needs for a moment only, and
-    keep the system from getting that memory back.
+    """A column that grows by large blocks. Small arrays would lie between the memory that each batch needs briefly, and
+    keep it from going back to the system.
     """
 
     _ROWS = 1 << 19
@@ -94,11 +94,11 @@ class _Column:
 
 @dataclass(slots=True)
 class Collector:
-    """Takes batches of records, and gives the packets when all have been added.
+    """Takes batches of records, and returns the packets once all have been added.
 
     Attributes:
         aside: counts of what is in no flow.
-        sentinels: what is in the packets with which ``capture`` marks its ends; they count nowhere else.
+        sentinels: contents of the packets with which ``capture`` marks its ends; they count nowhere else.
         records, wire_bytes: of everything.
         cut: packets of which not everything was kept.
         first_ns, last_ns: the earliest and latest time; None without packets.
@@ -118,7 +118,7 @@ class Collector:
     _fragments: Fragments = field(default_factory=Fragments)
 
     def add(self, batch: Batch) -> None:
-        """Understand the headers of some records."""
+        """Decode the headers of some records."""
         import numpy as np
 
         if not len(batch.offset):
@@ -170,7 +170,7 @@ class Collector:
             empty = {name: np.zeros(0, kind) for name, kind in KINDS.items()}
             return Packets(**empty)
         joined = {}
-        for each in fields(Packets):  # one column at a time, or memory would hold everything twice
+        for each in fields(Packets):  # one column at a time, since otherwise memory would hold everything twice
             joined[each.name] = self._columns.pop(each.name).whole()
         return Packets(**joined)
 

@@ -1,4 +1,4 @@
-"""Plain packets, as are nearly all packets of most captures: Ethernet, then IP, with nothing between IP and TCP.
+"""Plain packets, which are nearly all packets of most captures: Ethernet, then IP, with nothing between IP and TCP.
 
 What may live here: a fast path for these. ``headers`` is the reference, and gets every packet that may be different:
 other wrappings, fragments, options, inconsistent lengths, truncated headers.
@@ -26,11 +26,11 @@ class _Layout:
 
     Attributes:
         version: of IP.
-        ip_bytes: its header.
-        counted: how much of the header its length counts.
+        ip_bytes: length of its header.
+        counted: how much of the header is included in the length that it states.
         opening, opening_mask: EtherType, version, and length of the header in IPv4.
         fields: places from the beginning of the IP header; ``ends`` are the words with addresses and ports.
-        still, still_mask: fragment and protocol, in the word ``still``.
+        still, still_mask: the word with fragment and protocol, and its mask.
     """
 
     version: int
@@ -49,7 +49,7 @@ class _Layout:
         return _LINK_BYTES + self.ip_bytes + _TCP_BYTES
 
     def dtype(self, width: int) -> Any:
-        """Of so many bytes of frames."""
+        """The layout of that many bytes of a frame."""
         import numpy as np
 
         tcp = self.ip_bytes
@@ -86,7 +86,7 @@ class Plain:
         self._recent = {layout.version: Recent(layout.ends + 1) for layout in _LAYOUTS}
 
     def columns(self, batch: Batch) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """(rows of the batch, a value of each of ``Packets``' columns for each) of the plain ones of each version."""
+        """(rows of the batch, their values in each of ``Packets``' columns) of plain packets, for each IP version."""
         import numpy as np
 
         rows = _those((batch.link_type == _ETHERNET) & (batch.captured >= _LAYOUTS[0].size))
@@ -110,7 +110,7 @@ class Plain:
                     yield found
 
     def _of(self, layout: _Layout, batch: Batch, rows: Any, head: Any) -> tuple[Any, dict[str, Any]] | None:
-        """Those that are plain of these rows, whose first bytes are ``head``."""
+        """The plain ones among these rows, whose first bytes are ``head``."""
         import numpy as np
 
         before = _LINK_BYTES + layout.ip_bytes
@@ -129,7 +129,7 @@ class Plain:
             )
         if not len(head):
             return None
-        ahead = np.minimum(header.astype(np.int64) + before, captured)  # a header may be cut among its options
+        ahead = np.minimum(header.astype(np.int64) + before, captured)  # a header may be truncated within its options
         ends = self._ends(layout, head)
         kept = np.minimum(captured - ahead, payload)
         number = np.arange(len(batch.offset), dtype=np.uint32)[rows] + np.uint32(batch.first)
@@ -142,7 +142,7 @@ class Plain:
         }  # fmt: skip
 
     def _ends(self, layout: _Layout, head: Any) -> Any:
-        """Twice the number of the pair of endpoints, and one more where the high one sent."""
+        """Twice the number of the pair of endpoints, plus one if the high endpoint sent."""
         words = [head[f"end{number}"].astype("u8") for number in range(layout.ends)]
         words.append(head["ports"].astype("u8"))
 
@@ -162,7 +162,7 @@ class Plain:
 
 
 def _those(condition: Any) -> Any:
-    """The rows for which the condition holds. If it holds for all, a slice, so that nothing is copied."""
+    """The rows for which the condition holds; a slice if it holds for all, so that nothing is copied."""
     return slice(None) if condition.all() else condition.nonzero()[0]
 
 

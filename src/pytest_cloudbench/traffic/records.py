@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_RECORDS", "WINDOW_BYTES", "Batch", "Buffer", "Interface", "Ints", "Reader"]
 
 WINDOW_BYTES = 64 * MIB
-"""The file is read in windows of this size, so that a reader of a mapped file can give back what lies behind."""
+"""The file is read in windows of this size, so that a mapped file's earlier pages can be given back."""
 BATCH_RECORDS = 16384
-"""Records that are handed on together: their headers stay in the processor's cache."""
+"""How many records are handed on together: few enough for their headers to stay in the processor's cache."""
 
 _PIECE_BYTES, _LEAST_PIECE_BYTES, _SAMPLED = 128 * 1024, 8 * 1024, 64
 _STEPS, _NOWHERE = 8, 1 << 41
@@ -117,9 +117,9 @@ class Reader:
         reason: why the file is not complete, or None.
         records: how many there were.
         untimed: how many had no time stamp (simple packet blocks).
-        longer: how many have more bytes than the stated length of the packet.
+        longer: how many have more bytes in the file than the stated length of the packet.
         packet_drops: sum of the drop counts that packets carry.
-        programs: of each section, the program that says it wrote it, and the number of its first interface.
+        programs: for each section, the program that it names as its writer, and the number of its first interface.
     """
 
     buffer: Buffer
@@ -206,7 +206,7 @@ class Reader:
         first = self.records + 1
         self.records += len(offset)
         too_long = captured > wire
-        if too_long.any():  # it cannot have been shorter than what was kept of it
+        if too_long.any():  # a packet cannot have been shorter than what was kept of it
             self.longer += int(too_long.sum())
             wire = np.maximum(captured, wire)
         return Batch(first, offset, captured, wire, time_ns, link_type)
@@ -350,7 +350,7 @@ class Reader:
         return link_type, time_ns
 
     def _packet_options(self, kind: Ints, offset: Ints, captured: Ints, room: Ints, words: Any, order: str) -> None:
-        """Comments and drop counts of packets, where they have any. Stepped through side by side."""
+        """Comments and drop counts of packets that have any, stepping through all of them side by side."""
         import numpy as np
 
         padded = captured + (-captured % 4)
@@ -379,7 +379,7 @@ def _words(buffer: Buffer, order: str) -> Any:
 
 
 def _take(buffer: Buffer, places: Ints, width: int) -> Any:
-    """``width`` bytes at each of these places, joined. Places must lie inside of the buffer."""
+    """``width`` bytes at each of these places, joined. Places must lie inside the buffer."""
     import numpy as np
 
     if not len(places):
@@ -389,7 +389,7 @@ def _take(buffer: Buffer, places: Ints, width: int) -> Any:
 
 
 def _good(condition: Any) -> int:
-    """How many of the first values are true."""
+    """How many values at the beginning are true."""
     return len(condition) if condition.all() else int(condition.argmin())
 
 
@@ -410,7 +410,7 @@ def _walk(
         words: the 32-bit word at each byte.
         start: where a record is known to begin.
         stop: records that begin here or later are left for later.
-        length_at: where in a record its length stands.
+        length_at: where a record holds its length.
         extra: what is added to that length to get to the next record.
         sync: (from, to) to the first likely record in between.
     """
@@ -426,9 +426,9 @@ def _walk(
     lengths, octets = words[length_at:], np.frombuffer(words.base, np.uint8)[length_at:]
     last, steps = len(lengths) - 1, [here]
     while (here < limits).any():
-        for _ in range(_STEPS):  # a walk that goes on behind its limit does no harm
+        for _ in range(_STEPS):  # walking on beyond the limit does no harm
             here_or_last = np.minimum(here, last)
-            octets.take(here_or_last)  # the waits for memory overlap here, and would not among unaligned words
+            octets.take(here_or_last)  # waits for memory overlap here, which they would not for unaligned words
             ahead = lengths[here_or_last]
             if extra < 12:
                 ahead = np.where(ahead < 12, 0xFFFFFFFF, ahead)  # no progress: not a record
@@ -514,7 +514,7 @@ def _pcap_sync(buffer: Buffer, order: str, ticks_per_s: int, head: int) -> Calla
 
 
 def _pcapng_sync(buffer: Buffer, order: str) -> Callable[[int, int], int | None]:
-    """A likely packet block: its type, and a length that stands at both of its ends."""
+    """A likely packet block: its type, and the same length at both of its ends."""
     pattern, word, size = struct.pack(order + "I", _PACKET), struct.Struct(order + "I").unpack_from, len(buffer)
 
     def sync(start: int, stop: int) -> int | None:
@@ -574,7 +574,7 @@ def _statistics(interface: Interface, body: bytes, order: str) -> None:
 
 
 def _nanoseconds(ticks: Any, ticks_per_s: int) -> Ints:
-    """Time stamps of any resolution; what 64 bits cannot hold is garbage, as the time stamp was."""
+    """Converts time stamps of any resolution. If 64 bits cannot hold the result, the time stamp was garbage."""
     import numpy as np
 
     if 1_000_000_000 % ticks_per_s == 0:

@@ -62,11 +62,11 @@ def judge(blocks: Iterable[Segments], *, stepwise: bool = False) -> NDArray[np.u
 
 
 def _judge_block(segments: Segments, machine: _Machine, *, stepwise: bool) -> NDArray[np.uint8]:
-    """The next packets. Leaves the machine behind the last of them."""
+    """Judge the next packets. Leaves the machine in the state after the last of them."""
     import numpy as np
 
     found = np.zeros(len(segments.seq), np.uint8)
-    if len(found) <= _FEW:  # looking for a short cut would take longer
+    if len(found) <= _FEW:  # looking for a shortcut would take longer
         columns = [getattr(segments, each.name).tolist() for each in fields(Segments)]
         found[:] = [machine.step(*line) for line in zip(*columns, strict=True)]
         return found
@@ -91,7 +91,7 @@ def _judge_block(segments: Segments, machine: _Machine, *, stepwise: bool) -> ND
 
 
 class _Side:
-    """What has been seen of one direction; names as in tshark's analysis."""
+    """What has been seen of one direction. Names are those of tshark's analysis."""
 
     __slots__ = (
         "duplicate_acks", "is_keep_alive", "last_ack", "last_ack_ns", "next_seq", "next_seq_ns",
@@ -141,13 +141,13 @@ class _Machine:
             own.next_seq = own.to_be_acked  # the same SYN again
         probe = size == 1 and here == own.next_seq and other.window == 0
         keep_alive = not probe and size <= 1 and bare and here == (own.next_seq - 1) & 0xFFFFFFFF
-        # The same acknowledgement again; an answer to a keep-alive is none.
+        # The same acknowledgement again; an answer to a keep-alive does not count as one.
         same = not probe and not size and bare and room and room == own.window and not other.is_keep_alive
         if same and here == own.next_seq and acked == own.last_ack:
             own.duplicate_acks = 1 if own.duplicate_acks == -1 else own.duplicate_acks + 1
         if acked != own.last_ack:
             own.duplicate_acks = 0
-        if other.to_be_acked and flag & ACK and _before(other.to_be_acked, acked):  # of what was not captured
+        if other.to_be_acked and flag & ACK and _before(other.to_be_acked, acked):  # of bytes not captured
             if _before(other.to_be_acked, other.next_seq):
                 other.to_be_acked = other.next_seq
             else:
@@ -170,11 +170,11 @@ class _Machine:
             return SPURIOUS
         if not is_behind:
             return 0
-        # -1 counts as many: it is unsigned in tshark.
+        # -1 counts as many, because it is unsigned in tshark.
         repeated = other.duplicate_acks >= 2 or other.duplicate_acks == -1
         if repeated and other.last_ack == here and 0 <= now - other.last_ack_ns < _FAST_WITHIN_NS:
             return FAST
-        # Both are unsigned in tshark: where time runs backwards they are huge.
+        # Both are unsigned in tshark: if time runs backwards they are huge.
         if (now - own.next_seq_ns) % _UNSIGNED < (self.round_trip_ns or _OUT_OF_ORDER_WITHIN_NS) % _UNSIGNED:
             end = (here + size + (1 if marks else 0)) & 0xFFFFFFFF
             if end != own.next_seq:
@@ -183,7 +183,7 @@ class _Machine:
 
     @staticmethod
     def _advance(own: _Side, now: int, here: int, size: int, marks: int, probe: bool) -> None:
-        """Move the highest sequence number on."""
+        """Advance the highest sequence number."""
         following = (here + size + (1 if marks else 0)) & 0xFFFFFFFF
         if probe:
             return
@@ -230,7 +230,7 @@ class _Course:
         }
         marks = (((flags >> 1) | flags) & 1).astype(np.int64)
         bare = flags & (SYN | FIN | RST) == 0
-        # Sequence numbers as distances from the next one as it is known now, or from the first.
+        # Sequence numbers as distances from the next one that is expected now, or else from the first.
         origin = int(seq[0]) if is_new and len(seq) else now.next_seq
         chained = np.concatenate(([origin], seq)).astype(np.uint32)
         start = sequence.unwrap(chained, np.arange(len(chained)) == 0)[1:]
@@ -257,7 +257,7 @@ class _Course:
         odd |= start > before
         odd |= (size <= 1) & bare & (start == before - 1)
         odd |= flags & (SYN | ACK) == SYN
-        # tshark takes a number of 0 for one that is not known.
+        # tshark treats the number 0 as unknown.
         odd |= (state["next_seq"][1:] == 0) | (state["next_seq"][:-1] == 0)
         self.unusual[rows] |= odd
         return state

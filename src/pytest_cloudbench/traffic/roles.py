@@ -36,7 +36,7 @@ class Rule:
         names: patterns of the server's name, of which one must match.
         ports: server ports.
         min_payload_bytes, max_payload_bytes: payload of both directions together.
-        direction: where more payload goes.
+        direction: the direction with more payload.
         transport: ``quic`` is also ``udp``.
     """
 
@@ -50,7 +50,7 @@ class Rule:
     transport: str | None = None
 
     def names_fit(self, names: Sequence[str]) -> bool:
-        """Whether a server that is called so meets the condition on names."""
+        """Whether a server with these names meets the condition on names."""
         return self.names is None or any(fnmatchcase(name, pattern) for name in names for pattern in self.names)
 
     def kind_fits(self, transport: str, port: int) -> bool:
@@ -59,7 +59,7 @@ class Rule:
         return (self.ports is None or port in self.ports) and (self.transport is None or self.transport in kinds)
 
     def volume_fits(self, up_bytes: int, down_bytes: int) -> bool:
-        """Whether a flow with so much payload meets the conditions on volume."""
+        """Whether a flow with this much payload meets the conditions on volume."""
         total, way = up_bytes + down_bytes, "up" if up_bytes >= down_bytes else "down"
         return (
             (self.min_payload_bytes is None or total >= self.min_payload_bytes)
@@ -87,7 +87,7 @@ class Roles:
         return self.find(names, transport, flow.server_port, flow.up.payload_bytes, flow.down.payload_bytes)
 
     def find(self, names: tuple[str, ...], transport: str, port: int, up_bytes: int, down_bytes: int) -> str:
-        """The same of a flow of ``tcp``, ``udp`` or ``quic`` to a port, with so much payload each way."""
+        """The same for a flow of ``tcp``, ``udp`` or ``quic`` to a port, with this much payload each way."""
         rules = self._for.get((names, transport, port))
         if rules is None:
             rules = [rule for rule in self._rules if rule.names_fit(names) and rule.kind_fits(transport, port)]

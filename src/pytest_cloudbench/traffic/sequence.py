@@ -49,7 +49,7 @@ def unwrap(seq: Any, first: Mask) -> Ints:
     begins = first.nonzero()[0]
     counts = np.diff(begins, append=len(seq))
     ahead = (seq - (seq[0] if len(begins) == 1 else np.repeat(seq[begins], counts))).view(np.int32)
-    if ahead.min(initial=0) > -_NEAR and ahead.max(initial=0) < _NEAR:  # no step can have gone around
+    if ahead.min(initial=0) > -_NEAR and ahead.max(initial=0) < _NEAR:  # no step can have wrapped around
         return np.asarray(ahead.astype(np.int64))
     steps = np.empty(len(seq), np.int64)
     steps[1:] = (seq[1:] - seq[:-1]).view(np.int32)
@@ -59,7 +59,7 @@ def unwrap(seq: Any, first: Mask) -> Ints:
 
 
 def _in_line(group: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """The same ranges on one line of numbers for all groups: each group lies behind all of the one before."""
+    """The same ranges on one line of numbers for all groups: each group lies after the whole of the one before."""
     apart = int(end.max(initial=0)) - int(start.min(initial=0)) + 1
     return group * apart + start, group * apart + end
 
@@ -81,7 +81,7 @@ def covered(group: Ints, first: Mask, start: Ints, size: Ints) -> tuple[Ints, In
     before = np.empty_like(reach)
     before[1:] = reach[:-1]
     before[begins] = base[begins]
-    if (base < before).any():  # something came twice or late: sort, then the same again
+    if (base < before).any():  # something came twice or late: sort, then do the same again
         order = np.argsort(base, kind="stable")
         base, end, size = base[order], end[order], size[order]
         reach = np.maximum.accumulate(end)
@@ -94,12 +94,12 @@ def covered(group: Ints, first: Mask, start: Ints, size: Ints) -> tuple[Ints, In
 
 
 class Reach:
-    """What ``covered`` says, for one direction of a connection that comes in parts; and how far it was acknowledged.
+    """What ``covered`` returns, for one direction of a connection that comes in parts; and how far it was acknowledged.
 
     Attributes:
         unique_bytes: bytes in the union of all ranges so far.
         missing_bytes: bytes in holes between them.
-        unseen_bytes: bytes behind the last of them that were acknowledged all the same.
+        unseen_bytes: bytes after the last range that were acknowledged all the same.
     """
 
     def __init__(self) -> None:
@@ -144,9 +144,7 @@ class Reach:
         self._end = int(reach[-1])
 
     def _fill(self, begin: int, end: int) -> None:
-        """The missing bytes from ``begin`` to ``end`` have arrived. The holes are in order, and none touches
-        another.
-        """
+        """The missing bytes from ``begin`` to ``end`` have arrived. Holes are in order, and none touches another."""
         if self._begin is not None and begin < self._begin:
             self._holes.insert(0, (begin, self._begin))
             self._begin = begin
@@ -279,7 +277,8 @@ def round_trips_ns(sent: Sent, heard: Heard, *, only: Mask | None = None) -> tup
     """(group, how long after each segment of one side the other side acknowledged exactly its end).
 
     Segments of which any byte was sent more than once are omitted (Karn's algorithm, RFC 6298 section 3): their
-    acknowledgement may answer either. At the capture point: seen from the sender it is the whole round trip.
+    acknowledgement may answer either. Times are those at the capture point; captured at the sender, they are whole
+    round trips.
 
     Args:
         sent: the segments with payload of one side.
@@ -294,13 +293,13 @@ def round_trips_ns(sent: Sent, heard: Heard, *, only: Mask | None = None) -> tup
     first, fresh = begins(sender), begins(hearer)
     start = unwrap(sent.seq, first)
     end = start + sent.payload
-    # How far was acknowledged, counted from the sequence number that its connection's first segment has.
+    # How far was acknowledged, counted from the sequence number of the connection's first segment.
     opened, answers = first.nonzero()[0], fresh.nonzero()[0]
     anchor = np.minimum(np.searchsorted(sender[opened], hearer[answers]), len(opened) - 1)
     ahead = (heard.ack[answers] - sent.seq[opened[anchor]]).view(np.int32)
     acked = unwrap(heard.ack, fresh)
     acked += np.repeat(ahead, np.diff(answers, append=len(hearer)))
-    # One line of numbers for all connections: each lies behind all of the one before.
+    # One line of numbers for all connections: each lies after the whole of the one before.
     least = min(int(start.min()), int(acked.min()))
     apart = max(int(end.max()), int(acked.max())) - least + 1
     if max(int(sender[-1]), int(hearer[-1])) * apart >= _LARGEST:
@@ -311,19 +310,19 @@ def round_trips_ns(sent: Sent, heard: Heard, *, only: Mask | None = None) -> tup
     acked += hearer * apart - least
     np.maximum.accumulate(acked, out=acked)
     timed = np.ones(len(sender), bool) if only is None else only
-    if (start[1:] < end[:-1]).any():  # else each segment begins where the one before ends, or behind
+    if (start[1:] < end[:-1]).any():  # otherwise each segment begins where the one before ends, or later
         timed &= ~_repeated(start, end)
     rows: Any = slice(None) if timed.all() else timed.nonzero()[0]
     sender, end = sender[rows], end[rows]
     place = np.searchsorted(acked, end)
-    place[place == len(acked)] = 0  # an acknowledgement that cannot be its own
+    place[place == len(acked)] = 0  # stands for none: this one cannot be its own
     times = heard.time_ns[place] - sent.time_ns[rows]
     good = (acked[place] == end) & (times >= 0)
     return sender[good], times[good]
 
 
 def _repeated(start: Ints, end: Ints) -> Mask:
-    """Ranges that lie, in part, before the end of an earlier one, and those that share a part with another one."""
+    """Ranges that begin before the end of an earlier one, and those that overlap another one."""
     import numpy as np
 
     found = np.zeros(len(start), bool)
@@ -338,7 +337,7 @@ def _repeated(start: Ints, end: Ints) -> Mask:
 
 
 def _one_by_one(sent: Sent, heard: Heard) -> tuple[Ints, Ints]:
-    """The same, where garbage for sequence numbers leaves no room for all connections on one line."""
+    """The same, if garbage in sequence numbers leaves no room for all connections on one line."""
     import numpy as np
 
     owners, times = list[Ints](), list[Ints]()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["TOUCHED_PACKETS", "Found", "beginning", "datagrams", "find", "pieces", "segment_limits", "tellers"]
 
 TOUCHED_PACKETS = 512
-"""So many are looked into before a mapped file's pages are given back: each may bring in 64 KiB around it."""
+"""How many packets are read before a mapped file's pages are given back: each may bring in 64 KiB around it."""
 _FEW = 64
 _HEAD_ROWS, _HEADS_AT_ONCE = 512, 1024
 _PART_ROWS = 1 << 15
@@ -42,7 +42,7 @@ class Found:
 
 
 def _rows(table: FlowTable, number: int, *, up: bool, most: int | None = None) -> Any:
-    """Rows of one direction with payload: of a flow's first packets only, where ``most`` is given."""
+    """Rows of one direction with payload; with ``most``, only the first that many."""
     import numpy as np
 
     rows = table.rows(number)
@@ -72,12 +72,12 @@ def tellers(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) ->
         mine = np.flatnonzero(table.up[rows] & (packets.payload[rows] > 0) & wanted[group])
         rows, group = rows[mine], group[mine]
         seen = np.bincount(group, minlength=begin + len(own))[begin:]
-        unsure = (seen < _FEW) & (own == _HEAD_ROWS) & wanted[begin : begin + len(own)]  # what counts may lie behind
+        unsure = (seen < _FEW) & (own == _HEAD_ROWS) & wanted[begin : begin + len(own)]  # what counts may come later
         found.update((np.flatnonzero(unsure) + begin).tolist())
         first = sequence.begins(group)
         start = packets.seq[rows] + (packets.flags[rows] >> 1 & 1)
         origin = np.repeat(start[first], np.diff(np.flatnonzero(first), append=len(first)))
-        # What comes first in the stream is the first packet, or lies before it.
+        # The first packet is the beginning of the stream, or a later packet that lies before it is.
         early = (first | (is_tcp[group] & ((start - origin).view(np.int32) < 0))) & (packets.kept[rows] > 0)
         rows, group = rows[early], group[early]
         spoken = _bytes_at(buffer, packets.offset[rows], release)
@@ -86,7 +86,7 @@ def tellers(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) ->
 
 
 def segment_limits(buffer: Buffer, offset: Any, header: Any, release: Callable[[int], None]) -> Ints:
-    """What the MSS option of each SYN says, in bytes; -1 where there is none.
+    """What the MSS option of each SYN says, in bytes; -1 if there is none.
 
     Args:
         buffer: the whole file.
@@ -114,7 +114,7 @@ def segment_limits(buffer: Buffer, offset: Any, header: Any, release: Callable[[
 
 
 def _bytes_at(buffer: Buffer, places: Any, release: Callable[[int], None]) -> Any:
-    """The bytes at each of these places, one place or one line of them for each packet; 0 behind the file's end."""
+    """The bytes at each of these places, one place or one line of them for each packet; 0 beyond the file's end."""
     import numpy as np
 
     found = np.zeros(places.shape, np.uint8)
@@ -162,7 +162,7 @@ def _in_order(table: FlowTable, buffer: Buffer, rows: Any) -> Iterator[tuple[int
     start = sequence.unwrap(packets.seq[rows], first) + (packets.flags[rows] >> 1 & 1)
     start -= start.min()
     order = np.argsort(start, kind="stable") if (start[1:] < start[:-1]).any() else np.arange(len(start))
-    for begin in range(0, len(order), _PART_ROWS):  # lists of Python's numbers take eight times the memory
+    for begin in range(0, len(order), _PART_ROWS):  # lists of Python numbers would take eight times the memory
         part = order[begin : begin + _PART_ROWS]
         own = rows[part]
         columns = (start[part], packets.offset[own], packets.kept[own])
@@ -173,7 +173,7 @@ def _in_order(table: FlowTable, buffer: Buffer, rows: Any) -> Iterator[tuple[int
 def pieces(table: FlowTable, buffer: Buffer, number: int, *, up: bool) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of a TCP direction's unbroken stretches in order, each byte once, in pieces of about a MiB.
 
-    Where a piece does not begin at the end of the one before, bytes are missing.
+    If a piece does not begin at the end of the one before, bytes are missing.
     """
     rows = _rows(table, number, up=up)
     if not len(rows):

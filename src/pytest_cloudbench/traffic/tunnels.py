@@ -16,10 +16,10 @@ __all__ = ["BRIDGED", "DONE", "ERSPAN2", "ERSPAN3", "IPV4", "IPV6", "Inside", "R
 
 IPV4, IPV6, BRIDGED = 0x0800, 0x86DD, 0x6558
 DONE, ERSPAN2, ERSPAN3 = -1, 0x10002, 0x10003
-"""What comes next beside EtherTypes: nothing; headers of ERSPAN that stand before an Ethernet frame."""
+"""What comes next if not an EtherType: nothing, or ERSPAN's headers before an Ethernet frame."""
 
 Read = Callable[["Ints", int], Any]
-"""(places, width) to that many bytes at each place, which must be in the file."""
+"""Maps (places, width) to that many bytes at each place; all must be in the file."""
 
 _MOST_EXTENSIONS = 8
 
@@ -51,7 +51,7 @@ def gre(head: Ints) -> tuple[Ints, Ints]:
     kind = np.where(
         kind == 0x88BE, np.where(has_sequence > 0, ERSPAN2, BRIDGED), np.where(kind == 0x22EB, ERSPAN3, kind)
     )
-    # Below 0x600 stands no EtherType: 0 is a keep-alive, 0xFE is OSI.
+    # Values below 0x600 are no EtherTypes: 0 is a keep-alive, 0xFE is OSI.
     return np.where(plain & ((kind >= 0x600) | (kind == 0) | (kind == 0xFE)), kind, DONE), 4 + optional
 
 
@@ -61,7 +61,7 @@ def in_udp(read: Read, at: Ints, end: Ints, until: Ints) -> Inside:
     Args:
         read: gives bytes of the file.
         at: where each UDP header begins; all of it was kept.
-        end: where what was kept of the packet ends, or its payload, whichever is first.
+        end: where the kept part of the packet or its payload ends, whichever comes first.
         until: where its payload ends on the wire.
     """
     import numpy as np
@@ -73,7 +73,7 @@ def in_udp(read: Read, at: Ints, end: Ints, until: Ints) -> Inside:
     if not is_tunnel.any():
         return found
     port = np.where(is_tunnel[:, 1], ports[:, 1], ports[:, 0])
-    other = np.where(is_tunnel[:, 1], ports[:, 0], ports[:, 1])  # of DNS and such: it happens to be a client's port
+    other = np.where(is_tunnel[:, 1], ports[:, 0], ports[:, 1])  # such as DNS, whose client happens to have that port
     rows = np.flatnonzero(is_tunnel.any(1) & (other >= 1024) & (end - at >= 8 + 8))
     for number in np.unique(port[rows]).tolist():
         own = rows[port[rows] == number]
@@ -103,7 +103,7 @@ def _versions(read: Read, at: Ints, end: Ints, chosen: Any) -> Ints:
 
 
 def _fitting(read: Read, at: Ints, end: Ints, until: Ints, chosen: Any) -> Ints:
-    """The same where its length is that of the rest: another use of the port seldom looks so."""
+    """The same if its length is that of the rest, which another use of the port seldom matches."""
     import numpy as np
 
     kind = _versions(read, at, end, chosen & (at + 6 <= end))
@@ -122,7 +122,7 @@ def _ethernet(read: Read, at: Ints, end: Ints, chosen: Any) -> Ints:
 
 
 def _vxlan(read: Read, at: Ints, end: Ints, until: Ints) -> tuple[Any, Ints, Ints]:
-    """VXLAN (RFC 7348), also with a group policy: its reserved bytes are zero, else it is another use of the port."""
+    """VXLAN (RFC 7348), also with a group policy. Its reserved bytes are zero; otherwise the port has another use."""
     import numpy as np
 
     head = read(at, 8)
@@ -180,7 +180,7 @@ def _gtp(read: Read, at: Ints, end: Ints, until: Ints) -> tuple[Any, Ints, Ints]
 
 
 def _teredo(read: Read, at: Ints, end: Ints, until: Ints) -> tuple[Any, Ints, Ints]:
-    """IPv6 behind NATs (RFC 4380), behind an origin indication too; with authentication it is not looked into."""
+    """Teredo: IPv6 behind NATs (RFC 4380), with or without an origin indication. Not with authentication."""
     import numpy as np
 
     head = read(at, 2)
@@ -203,7 +203,7 @@ _INSIDE: dict[int, tuple[str, Callable[[Read, Ints, Ints, Ints], tuple[Any, Ints
     2152: ("GTP", _gtp), 3544: ("Teredo", _teredo), 4341: ("LISP", _lisp), 4789: ("VXLAN", _vxlan),
     4790: ("VXLAN-GPE", _vxlan_gpe), 6081: ("Geneve", _geneve),
 }  # fmt: skip
-"""By UDP port: (name, (which are such packets, what is inside, bytes before it))."""
+"""By UDP port: name, and a function that returns which packets are such, what is inside, and how many bytes before."""
 _HIDDEN: dict[int, tuple[str, Callable[[Ints], Any]]] = {
     1701: ("L2TP", lambda head: (head[:, 0] & 0x80 == 0) & (head[:, 1] & 15 == 2)),
     3386: ("GTP", lambda head: (head[:, 0] & 0xE0 == 0) & (head[:, 1] == 255)),
@@ -215,4 +215,4 @@ _HIDDEN: dict[int, tuple[str, Callable[[Ints], Any]]] = {
     37008: ("TZSP", lambda head: (head[:, 0] == 1) & (head[:, 1] <= 5) & (head[:, 2] == 0)),
     51820: ("WireGuard", lambda head: (head[:, 0] == 4) & ~head[:, 1:4].any(1)),
 }
-"""By UDP port: (name, which are such packets, by their first eight bytes). Their UDP payload counts."""
+"""By UDP port: name, and which packets are such, by their first eight bytes. Their UDP payload counts."""

@@ -1,7 +1,7 @@
 """What is known of protocols around and beside IP: which of them never hold a flow, and what the others are called.
 
-What may live here: numbers and names. A packet whose protocol is not known here may hold flows that nobody saw, so it
-makes a capture's verdict unknown; those that are known to hold none do not.
+What may live here: numbers and names. A packet of a protocol that is unknown here may hold flows that were not seen, so
+it makes a capture's verdict unknown; protocols that are known to hold none do not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CONTROL_PROTOCOLS = frozenset((
     112, 113, 118, 119, 121, 123, 124, 127, 132, 133, 134, 135, 138, 139, 140,
 ))  # fmt: skip
 """Of IP: ICMP, IGMP, routing (EGP, IGRP, EIGRP, OSPF, PIM, IS-IS, ...), RSVP, VRRP and CARP, and transports that are
-not TCP or UDP (SCTP, DCCP, PGM, ...): in none of them is another IP packet."""
+not TCP or UDP (SCTP, DCCP, PGM, ...): none of them contains another IP packet."""
 
 _ETHERTYPES = {
     0x22EB: "ERSPAN", 0x22F3: "TRILL", 0x4305: "batman-adv", 0x880B: "PPP", 0x883E: "WCCP", 0x8847: "MPLS",
@@ -79,7 +79,7 @@ def link_type(number: int) -> str:
 
 
 def ppp(number: int) -> str | None:
-    """What a protocol of PPP is called; None where it holds no flow: control, and other networks than IP."""
+    """What a protocol of PPP is called; None if it holds no flow: control, and networks other than IP."""
     if number >= 0x4000 or number in (0x23, 0x25, 0x27, 0x29, 0x2B, 0x35, 0x3F):
         return None
     known = {0x2D: "compressed TCP", 0x2F: "compressed TCP", 0x3D: "multilink", 0x53: "encryption", 0xFD: "compression"}

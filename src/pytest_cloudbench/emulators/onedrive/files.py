@@ -24,7 +24,7 @@ from pytest_cloudbench.emulators.onedrive.answers import (
 )
 from pytest_cloudbench.emulators.onedrive.items import content_type, context, drive, item, item_text, selected
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState, etag
-from pytest_cloudbench.emulators.onedrive.tree import facts
+from pytest_cloudbench.emulators.onedrive.tree import details_of
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 from pytest_cloudbench.payload.quickxor import QuickXor
 
@@ -90,7 +90,7 @@ def set_client_times(node: Node, given: object) -> None:
     """Note the times in a ``fileSystemInfo``. Raises GraphError."""
     if not isinstance(given, dict):
         return
-    known = facts(node)
+    known = details_of(node)
     if given.get("createdDateTime") is not None:
         known.client_created_s = seconds_of(given["createdDateTime"])
     if given.get("lastModifiedDateTime") is not None:
@@ -114,7 +114,7 @@ def _get_drive(request: GraphRequest) -> Answer:
 
 def _get_item(request: GraphRequest) -> Answer:
     node = request.node()
-    if request.call.headers.get(b"if-none-match", b"").decode("latin-1") == etag(facts(node)):
+    if request.call.headers.get(b"if-none-match", b"").decode("latin-1") == etag(details_of(node)):
         return Answer(304, [], b"")
     shown = selected(request, item(request, node))
     if request.option("expand").partition("(")[0] == "children" and isinstance(node, Folder):
@@ -156,8 +156,8 @@ def _order(request: GraphRequest) -> tuple[Any, bool]:
         "": None,
         "name": lambda node: node.name.lower(),
         "size": request.tree.size,
-        "lastModifiedDateTime": lambda node: facts(node).changed_s,
-        "createdDateTime": lambda node: facts(node).created_s,
+        "lastModifiedDateTime": lambda node: details_of(node).changed_s,
+        "createdDateTime": lambda node: details_of(node).created_s,
     }
     if name not in keys or direction not in ("", "asc", "desc"):
         raise GraphError(400, "invalidRequest", f"$orderby: {name[:40]} cannot be sorted by", "invalidQueryOption")
@@ -201,7 +201,7 @@ def _empty(request: GraphRequest) -> Answer:
 
 def _recent(request: GraphRequest) -> Answer:
     files = [node for node in request.tree.root.below() if isinstance(node, File) and node.seen(request.now_s)]
-    files.sort(key=lambda node: -facts(node).changed_s)
+    files.sort(key=lambda node: -details_of(node).changed_s)
     value = [item(request, node) for node in files[: page_size(request)]]
     return answer_json({"@odata.context": f"{GRAPH}Collection(microsoft.graph.driveItem)", "value": value})
 
@@ -233,7 +233,7 @@ def download(state: GraphState, call: Call, proof: str) -> Answer | None:
         (b"content-type", content_type(node.name).encode("ascii", "replace")),
         (b"content-disposition", told.encode()),
         (b"accept-ranges", b"bytes"),
-        (b"etag", etag(facts(node)).encode()),
+        (b"etag", etag(details_of(node)).encode()),
     ]
     bounds = byte_range(call.headers.get(b"range", b""), size)
     if bounds is None:
@@ -287,7 +287,7 @@ def _create_child(request: GraphRequest) -> Answer:
     set_client_times(made, body.get("fileSystemInfo"))
     shown = selected(request, item(request, made, is_new=True))
     place = f"{request.origin}/_api/v2.0/drives('{request.state.drive_id}')/items('{folder.id}')/children('{made.id}')"
-    headers = (b"location", place.encode("latin-1")), (b"etag", etag(facts(made)).encode())
+    headers = (b"location", place.encode("latin-1")), (b"etag", etag(details_of(made)).encode())
     return answer_json({"@odata.context": context(request, "children/$entity"), **shown}, 201, *headers)
 
 
@@ -319,7 +319,7 @@ def _update(request: GraphRequest) -> Answer:
         raise GraphError(400, "invalidRequest", "The root cannot be moved or renamed")
     set_client_times(node, body.get("fileSystemInfo"))
     if isinstance(body.get("description"), str):
-        facts(node).description = body["description"]
+        details_of(node).description = body["description"]
     if wanted is not None or "name" in body:
         folder = node.parent if wanted is None else _folder_of(request, wanted)
         assert folder is not None

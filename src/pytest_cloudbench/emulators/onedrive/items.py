@@ -17,7 +17,7 @@ from urllib.parse import quote
 from pytest_cloudbench.emulators.nodes import File, Folder, Node
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, timestamp
 from pytest_cloudbench.emulators.onedrive.state import GraphRequest, GraphState
-from pytest_cloudbench.emulators.onedrive.tree import ItemDetails, facts
+from pytest_cloudbench.emulators.onedrive.tree import ItemDetails, details_of
 
 __all__ = ["APP", "PERSON", "SITE_ID", "content_type", "context", "drive", "item", "item_text", "selected", "web_url"]
 
@@ -81,7 +81,7 @@ def context(request: GraphRequest, tail: str) -> str:
 def item(request: GraphRequest, node: Node, *, is_new: bool = False, has_type: bool = False) -> dict[str, Any]:
     """Returns a driveItem; with ``is_new`` as in a new folder's answer, with ``has_type`` as in a list of changes."""
     shown: dict[str, Any] = json.loads(item_text(request, node))
-    known = facts(node)
+    known = details_of(node)
     if is_new:
         _add_new(shown, known)
     if has_type:
@@ -94,7 +94,7 @@ def item(request: GraphRequest, node: Node, *, is_new: bool = False, has_type: b
 def item_text(request: GraphRequest, node: Node) -> str:
     """Returns a driveItem as JSON. It is put together by hand, because every upload is answered with one."""
     state = request.state
-    tree, known, drive_type, above = state.tree, facts(node), state.account.type, node.parent
+    tree, known, drive_type, above = state.tree, details_of(node), state.account.type, node.parent
     created = timestamp(known.created_s)
     changed = created if known.changed_s == known.created_s else timestamp(known.changed_s)
     first = created if known.client_created_s == known.created_s else timestamp(known.client_created_s)
@@ -188,13 +188,13 @@ def drive(request: GraphRequest) -> dict[str, Any]:
     used, remaining = tree.store.used_bytes, max(0, total - tree.store.used_bytes)
     share = remaining / total
     condition = "exceeded" if not remaining else "critical" if share < 0.01 else "nearing" if share < 0.1 else "normal"
-    at = timestamp(facts(tree.root).created_s)
+    at = timestamp(details_of(tree.root).created_s)
     url = {"personal": f"https://onedrive.live.com?cid={state.drive_id}"}
     shown: dict[str, Any] = {
         "createdDateTime": at,
         "description": "",
         "id": state.drive_id,
-        "lastModifiedDateTime": timestamp(facts(tree.root).changed_s),
+        "lastModifiedDateTime": timestamp(details_of(tree.root).changed_s),
         "name": "OneDrive",
         "webUrl": url.get(state.account.type, f"{_LIST['siteUrl']}/Documents"),
         "driveType": state.account.type,
@@ -202,7 +202,7 @@ def drive(request: GraphRequest) -> dict[str, Any]:
         "lastModifiedBy": {"user": PERSON},
         "owner": {"user": PERSON},
         "quota": {
-            "deleted": facts(tree.bin).size_bytes,
+            "deleted": details_of(tree.bin).size_bytes,
             "remaining": remaining,
             "state": condition,
             "total": total,

@@ -16,7 +16,7 @@ from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Ve
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.onedrive.address import GraphAddress
 from pytest_cloudbench.emulators.onedrive.answers import GraphError
-from pytest_cloudbench.emulators.onedrive.tree import GraphTree, facts
+from pytest_cloudbench.emulators.onedrive.tree import GraphTree, details_of
 from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind
 
@@ -121,7 +121,7 @@ class GraphState:
         """Returns an address for content that needs no other token."""
         proof = self.signed(f"{file.id}.{version.rev}.{int(now_s + _DOWNLOAD_S)}")
         return (
-            f"{origin}/personal/emulated/_layouts/15/download.aspx?UniqueId={facts(file).guid}"
+            f"{origin}/personal/emulated/_layouts/15/download.aspx?UniqueId={details_of(file).guid}"
             f"&Translate=false&tempauth={proof}&ApiVersion=2.0"
         )
 
@@ -242,7 +242,7 @@ class GraphRequest:
         wanted = self.call.headers.get(b"if-match")
         if wanted is None or wanted == b"*":
             return
-        known = facts(node)
+        known = details_of(node)
         tags = (etag(known), ctag(known, node))
         if wanted.decode("latin-1").removeprefix("W/") not in (*tags, *(tag.strip('"') for tag in tags)):
             message = "The resource has changed since the caller last read it; usually an eTag mismatch."

@@ -17,7 +17,7 @@ from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.onedrive.answers import GraphError
 
-__all__ = ["GraphTree", "ItemDetails", "facts"]
+__all__ = ["GraphTree", "ItemDetails", "details_of"]
 
 _REFUSED = re.compile(r'["*:<>?/\\|\x00-\x1f]')
 _MAX_NAME = 255
@@ -51,7 +51,7 @@ class ItemDetails:
     former: Folder | None = None
 
 
-def facts(node: Node) -> ItemDetails:
+def details_of(node: Node) -> ItemDetails:
     """Returns the details of a node."""
     known = node.extra
     assert isinstance(known, ItemDetails)
@@ -205,14 +205,14 @@ class GraphTree:
         before = there.versions[-1].blob.size_bytes
         self.store.add_version(there, blob, now_s)
         self._grow(parent, blob.size_bytes - before)
-        known = facts(there)
+        known = details_of(there)
         known.changed_s = known.client_changed_s = now_s
         known.tag += 1
         return there, False
 
     def touch(self, node: Node, now_s: float) -> None:
         """Note a change of an item."""
-        known = facts(node)
+        known = details_of(node)
         known.tag += 1
         known.changed_s = now_s
         self.store.log.add(node.id, now_s)
@@ -226,7 +226,7 @@ class GraphTree:
         if before is not None and before is not parent:
             self._grow(before, -size)
             self._grow(parent, size)
-        facts(node).tag += 1
+        details_of(node).tag += 1
 
     def copy(self, node: Node, parent: Folder, name: str, now_s: float) -> Node:
         """Copy an item with all its contents; the name must be free. Raises StoreError."""
@@ -234,7 +234,7 @@ class GraphTree:
         twin = self.store.copy(node, parent, name, now_s)
         twins = [twin, *(twin.below() if isinstance(twin, Folder) else ())]
         for original, made in zip(originals, twins, strict=True):
-            known = facts(original)
+            known = details_of(original)
             made.extra = ItemDetails(
                 self.guid(), now_s, now_s, known.client_created_s, known.client_changed_s, 1, known.size_bytes
             )
@@ -251,15 +251,15 @@ class GraphTree:
         self.store.move(node, self.bin, node.name, now_s)
         for entry in gone[1:]:
             self.store.log.add(entry.id, now_s)
-        facts(node).former = former
+        details_of(node).former = former
         self._grow(former, -size)
-        facts(self.bin).size_bytes += size
+        details_of(self.bin).size_bytes += size
         self.store.used_bytes -= size
 
     def restore(self, item_id: str, parent: Folder | None, name: str, now_s: float) -> Node:
         """Bring an item back from the recycle bin, to its former folder unless another is given. Raises StoreError."""
         node = self.store.get(item_id)
-        former = parent or facts(node).former
+        former = parent or details_of(node).former
         if node.parent is not self.bin or former is None or not self.is_here(former):
             raise StoreError("not_found")
         name = name or node.name
@@ -270,8 +270,8 @@ class GraphTree:
         self.store.move(node, former, name, now_s)
         for entry in node.below() if isinstance(node, Folder) else ():
             self.store.log.add(entry.id, now_s)
-        facts(node).former = None
-        facts(self.bin).size_bytes -= size
+        details_of(node).former = None
+        details_of(self.bin).size_bytes -= size
         self._grow(former, size)
         self.store.used_bytes += size
         return node
@@ -288,9 +288,9 @@ class GraphTree:
 
     def size(self, node: Node) -> int:
         """Returns the bytes of a file, or of all files below a folder."""
-        return node.versions[-1].blob.size_bytes if isinstance(node, File) else facts(node).size_bytes
+        return node.versions[-1].blob.size_bytes if isinstance(node, File) else details_of(node).size_bytes
 
     def _grow(self, folder: Folder | None, more_bytes: int) -> None:
         while folder is not None and folder is not self.store.root:
-            facts(folder).size_bytes += more_bytes
+            details_of(folder).size_bytes += more_bytes
             folder = folder.parent

@@ -14,7 +14,6 @@ from pytest_cloudbench.payload.contents import Literal
 from .real import (
     answering,
     assert_a_killed_server_is_a_broken_network,
-    assert_names_are_kept_or_refused,
     connected,
     content_of,
     refusal,
@@ -35,11 +34,6 @@ def server() -> Iterator[Any]:
 def driver(server: Any) -> Iterator[Any]:
     with connected(server.endpoint, "opendal") as made:
         yield made
-
-
-def test_odd_names_are_kept_or_refused(driver: Any) -> None:
-    refused = assert_names_are_kept_or_refused(driver, "/odd names")
-    assert refused <= {"n" * 1024, "\ud800", "after ", "a\nb", "a\x7f"}
 
 
 def test_white_space_at_the_ends_would_be_another_files(driver: Any) -> None:

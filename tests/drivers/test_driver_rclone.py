@@ -24,7 +24,6 @@ from pytest_cloudbench.payload.contents import Literal
 from .real import (
     answering,
     assert_a_killed_server_is_a_broken_network,
-    assert_names_are_kept_or_refused,
     connected,
     content_of,
     refusal,
@@ -68,12 +67,6 @@ def is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
-
-
-@pytest.mark.slow
-def test_odd_names_are_kept_or_refused(driver: Any) -> None:
-    refused = assert_names_are_kept_or_refused(driver, "/odd names")
-    assert refused <= {"n" * 1024, "\ud800", "a\nb", "a\x7f"}
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from pytest_cloudbench.payload.contents import Literal
 
 from .real import (
     assert_a_killed_server_is_a_broken_network,
-    assert_names_are_kept_or_refused,
     connected,
     content_of,
     refusal,
@@ -43,11 +42,6 @@ def fingerprint(endpoint: Endpoint) -> str:
 
     (keys,) = HostKeys(endpoint.credentials["known_hosts"]).values()
     return str(next(iter(keys.values())).fingerprint)
-
-
-def test_odd_names_are_kept_or_refused(server: Any) -> None:
-    with connected(server.endpoint, "sftp") as driver:
-        assert assert_names_are_kept_or_refused(driver, "/odd names") <= {"n" * 1024, "\ud800"}
 
 
 @pytest.mark.slow

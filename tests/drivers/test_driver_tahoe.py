@@ -18,7 +18,6 @@ from .real import (
     Answering,
     answering,
     assert_a_killed_server_is_a_broken_network,
-    assert_names_are_kept_or_refused,
     connected,
     content_of,
     refusal,
@@ -39,12 +38,6 @@ def grid() -> Iterator[Any]:
 def odd() -> Iterator[tuple[Answering, Any]]:
     with answering() as told, connected(Endpoint({"": told.url}, {"cap": CAP}), "tahoe") as driver:
         yield told, driver
-
-
-@pytest.mark.slow
-def test_odd_names_are_kept_or_refused(grid: Any) -> None:
-    with connected(grid.endpoint, "tahoe") as driver:
-        assert assert_names_are_kept_or_refused(driver, "/odd names") <= {"e\u0301", "\ud800"}
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from .real import (
     Answering,
     answering,
     assert_a_killed_server_is_a_broken_network,
-    assert_names_are_kept_or_refused,
     connected,
     content_of,
     refusal,
@@ -38,12 +37,6 @@ def server() -> Iterator[Any]:
 def odd() -> Iterator[tuple[Answering, Any]]:
     with answering() as told, connected(Endpoint({"": told.url}, KEYS), "webdav") as driver:
         yield told, driver
-
-
-def test_odd_names_are_kept_or_refused(server: Any) -> None:
-    with connected(server.endpoint, "webdav") as driver:
-        refused = assert_names_are_kept_or_refused(driver, "/odd names")
-    assert refused <= {"n" * 1024, "\ud800", "a\nb", "a\x7f"}
 
 
 def test_a_killed_server_is_a_broken_network() -> None:

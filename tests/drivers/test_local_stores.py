@@ -31,10 +31,6 @@ SECRETS = {
     "swift": {"key": "wrong-4711-wrong-4711"},
 }
 """Driver to keys that its server does not know."""
-NAMES = [
-    "a b", "100%25", "%2F", "a+b&c=d", "#?;:@!$'()*,[]{}|^~`\"<>", "..a", "a..", ".hidden", "é", "e\u0301", "日本語",
-    "🌧", "back\\slash", "n" * 255,
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -80,24 +76,6 @@ def driver(request: pytest.FixtureRequest, servers: dict[str, Endpoint]) -> Iter
 def connected(scheme: str, servers: dict[str, Endpoint]) -> Any:
     name = RECIPES[scheme]
     return drivers.connect(ProviderSpec.parse(f"{scheme}://{load_recipe(name).target}"), servers[name], {})
-
-
-def test_names_are_kept_or_refused(driver: Any) -> None:
-    # Azure takes dots from the end of a name, and a backslash for a slash.
-    refused = [name for name in NAMES if type(driver).__name__ == "AzureDriver" and name in ("a..", "back\\slash")]
-    for name in refused:
-        with pytest.raises(CloudError) as caught:
-            driver.put(f"/names/{name}", Literal(b"x"))
-        assert caught.value.kind is ErrorKind.INVALID
-    kept = [(number, name) for number, name in enumerate(NAMES) if name not in refused]
-    for number, name in kept:
-        driver.put(f"/names/{name}", Literal(b"%d" % number))
-    assert {entry.path for entry in driver.list("/names")} == {f"/names/{name}" for _, name in kept}
-    for number, name in kept:
-        assert b"".join(driver.get(f"/names/{name}")) == b"%d" % number
-        assert driver.stat(f"/names/{name}").path == f"/names/{name}"
-    driver.delete("/names")
-    assert list(driver.list("/names")) == []
 
 
 def test_pages(driver: Any) -> None:

@@ -15,6 +15,7 @@ What the SDK does on its own, and how this driver handles it:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -72,6 +73,7 @@ _PARAMS = frozenset({"account", "endpoint", "timeout_s", "token_env"})
 _TIMEOUT_S = 100.0
 _CONNECTIONS = 256
 _DETAIL_CHARACTERS = 300
+_NO_NAME = re.compile(r"\.(?:/|\Z)|[\\\x00-\x08\x0b\x0c\x0e-\x1f]")
 _READ_PIECE_BYTES = 4 * KIB
 
 # --- error table ----------------------------------------------------------------------------------
@@ -308,10 +310,15 @@ class AzureDriver:
 
 
 def _name(verb: str, path: str) -> str:
-    """Returns the blob's name. Azure removes dots at the end of a part, and reads a backslash as a slash."""
+    """Returns the blob's name.
+
+    Azure removes dots at the end of a part, and reads a backslash as a slash; a list, which is XML, cannot hold control
+    characters, and one such name would hide all others.
+    """
     name = key_of(verb, path)
-    if any(part.endswith(".") for part in name.split("/")) or "\\" in name:
-        raise CloudError(ErrorKind.INVALID, verb, path, detail="no part of a name ends with a dot or holds a backslash")
+    if _NO_NAME.search(name):
+        detail = "no part of a name ends with a dot, or holds a backslash or a control character"
+        raise CloudError(ErrorKind.INVALID, verb, path, detail=detail)
     return name
 
 

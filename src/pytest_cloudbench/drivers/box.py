@@ -418,7 +418,7 @@ class BoxDriver:
         return self._twice("stat", path, lambda: self._stat(path))
 
     def _stat(self, path: str) -> Entry:
-        if not path.strip("/"):
+        if path and not path.strip("/"):
             return Entry(path, is_folder=True)
         kind, item_id = self._looked_up("stat", path)
         with self._calling("stat", path):

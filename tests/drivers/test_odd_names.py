@@ -1,0 +1,54 @@
+"""Odd names, at every driver: each one is kept, or refused in one line, and is never another file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import drivers, providers
+
+from .conformance_table import TABLE
+from .real import ODD_NAMES, assert_names_are_kept_or_refused
+from .test_driver_conformance import at_hand
+
+QUICK = frozenset({"box", "dropbox", "folder", "gcs", "gdrive", "onedrive", "s3", "sftp", "webdav"})
+"""The others' services take seconds to start, or they are other clients of the same ones."""
+
+NO_TEXT, LONG, CONTROL = {"\ud800"}, {"n" * 1024, "\u00f6" * 512}, {"a\nb", "a\x7f", "a\0b"}
+PRINTABLE = {name for name in ODD_NAMES if name not in NO_TEXT | LONG | CONTROL}
+MICROSOFT = {name for name in PRINTABLE if set(name) & set('"*:<>?/\\|') or name != name.strip()}
+
+MAY_REFUSE: dict[str, set[str]] = {
+    "azure": {"dot.", "hidden..", "...", "a\\b", "a\0b"},  # the service makes other names of these, or lists none
+    "box": {" before", "after ", "a\\b", *LONG, *CONTROL},
+    "dropbox": {"a\\b", *LONG, *CONTROL},
+    "dropbox+fast": {"a\\b", *LONG, *CONTROL},
+    "folder": {*LONG, *CONTROL},
+    "gcs": {"a\nb"},
+    "gdrive": {"a\0b"},
+    "mega": {"a\0b"},
+    "onedrive": {*MICROSOFT, *LONG, *CONTROL},
+    "opendal": {" before", "after ", *LONG, *CONTROL},
+    "rclone": {*LONG, *CONTROL},
+    "s3": LONG,  # a key has at most 1,024 bytes, its folder's included
+    "s3+fast": {*LONG, *CONTROL},
+    "sftp": {*LONG, "a\0b"},
+    "swift": {"n" * 1024, "\u00f6" * 512, "a\0b"},
+    "tahoe": {"e\u0301", "a\0b"},  # composed by the gateway
+    "webdav": {*LONG, *CONTROL},
+}
+"""Driver to the names that its service, or its library, refuses; what is no text may be refused by all."""
+
+
+def rows() -> list[Any]:
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in drivers.schemes()]
+
+
+@pytest.mark.parametrize("scheme", rows())
+def test_odd_names_are_kept_or_refused(scheme: str, tmp_path: Path) -> None:
+    spec = at_hand(TABLE[scheme].format(folder=tmp_path, here=Path(__file__).parent))
+    with providers.opened(spec) as driver:
+        refused = assert_names_are_kept_or_refused(driver, "/odd names")
+    assert refused <= MAY_REFUSE[scheme] | NO_TEXT

@@ -200,7 +200,7 @@ class S3Driver:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
         except errors.FlexibleChecksumError as error:
             raise CloudError(ErrorKind.CORRUPT, verb, path, detail=_told(error)) from error
-        except (errors.HTTPClientError, errors.IncompleteReadError, OSError) as error:
+        except (errors.HTTPClientError, errors.ConnectionError, errors.IncompleteReadError, OSError) as error:
             raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
         except (errors.BotoCoreError, UnicodeError) as error:
             raise CloudError(ErrorKind.INVALID, verb, path, detail=_told(error)) from error

@@ -216,12 +216,16 @@ def fault_server(folder: Path) -> Iterator[FaultServer]:
 
     listeners = {door: socket.create_server(("127.0.0.1", 0), backlog=64) for door in DOORS}
     server.ports = {door: listener.getsockname()[1] for door, listener in listeners.items()}
+    closed = socket.socket()  # its port is taken, and nobody listens there
+    closed.bind(("127.0.0.1", 0))
+    server.ports["closed"] = closed.getsockname()[1]
     for door, listener in listeners.items():
         threading.Thread(target=accept, args=(door, listener), daemon=True).start()
     try:
         yield server
     finally:
         server._over.set()
+        closed.close()
         for listener in listeners.values():
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)  # wakes accept, which close alone does not

@@ -1,0 +1,121 @@
+"""Runs on real servers that are killed, or whose disk is full: each operation is recorded, as what it was."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_cloudbench.model import ErrorKind, Outcome
+from pytest_cloudbench.records import OpTable
+from pytest_cloudbench.results.oplog import read_parquet
+from pytest_cloudbench.services.command import load_recipe
+
+from ..fleet.harness import Ended, Lab, Running, grid, keys, lab_in
+
+QUICK = ("s3", "sftp", "webdav")
+SENSORS, TIMES, SIZE_BYTES = 4, 100, 20_000
+RUN = f"""
+    def test_run(experiment, payloads):
+        experiment.run(
+            payloads.random({SIZE_BYTES}), arrival=FixedInterval(0.02), sensors={SENSORS}, ops_per_sensor={TIMES},
+        ).check()
+"""
+SMALL_DISK_KIB = 2000
+"""Room for a quarter of what is written."""
+
+
+def can_mount() -> bool:
+    """Whether this user may mount a disk in a namespace of its own."""
+    script = "mount -t tmpfs -o size=64k none /mnt"
+    try:
+        return subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def servers(*names: str) -> list[object]:
+    """Recipes; those whose servers take seconds to start are for the long run."""
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, ctrl_c: None) -> Iterator[Lab]:
+    with lab_in(tmp_path) as made:
+        yield made.write(RUN)
+
+
+def skip_without(name: str) -> None:
+    if missing := load_recipe(name).absent():
+        pytest.skip(missing)
+
+
+def listening(running: Running) -> psutil.Process:
+    """The server: which process listens, of those that the run has started."""
+
+    def found() -> psutil.Process | None:
+        for process in psutil.Process(running.process.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if any(place.status == psutil.CONN_LISTEN for place in process.net_connections("tcp")):
+                    return process
+        return None
+
+    process: psutil.Process = running.wait_for("server", found)
+    return process
+
+
+def merged(run: Ended) -> tuple[OpTable, Counter[tuple[Outcome, ErrorKind | None]]]:
+    """The run's only table of records, and how many came to what; each record is there once."""
+    (path,) = run.folder.rglob("*.parquet")
+    table = read_parquet(path)
+    found = keys(table)
+    assert found == sorted(set(found))
+    (entry,) = run.entries.values()
+    counts = Counter(zip(table.outcome, table.kind, strict=True))
+    ok = sum(count for (outcome, _), count in counts.items() if outcome is Outcome.OK)
+    assert (entry["extra_info"]["ops"], entry["extra_info"]["ok"]) == (len(found), ok)
+    assert ok >= 20, counts
+    return table, counts
+
+
+@pytest.mark.parametrize("name", servers("azure", "gcs", "s3", "sftp", "webdav"))
+def test_a_server_that_is_killed_in_mid_run(name: str, lab: Lab) -> None:
+    skip_without(name)
+    running = lab.start("--provider", f"local:{name}")
+    running.wait_for_records("main", "test_run", 20)
+    listening(running).kill()
+    run = running.end()
+    assert run.status == 1, run.text
+    assert run.leftovers == []
+    assert "Traceback" not in run.text
+    assert re.search(rf"the server of local:{name} died \(.*killed by signal 9\)", run.text), run.text
+    _, counts = merged(run)
+    assert {kind for outcome, kind in counts if outcome is Outcome.FAILED} <= {ErrorKind.NETWORK}, counts
+
+
+@pytest.mark.skipif(os.name != "posix" or not can_mount(), reason="needs the right to mount a small disk: run as root")
+@pytest.mark.parametrize("name", servers("azure", "s3", "sftp", "webdav"))
+def test_a_server_whose_disk_is_full(name: str, lab: Lab) -> None:
+    """What it took before is stored; what it refused has failed, and nothing else is wrong with the run."""
+    skip_without(name)
+    (lab.folder / "small").mkdir()
+    run = lab.run(
+        "--provider", f"local:{name}", env={"TMPDIR": str(lab.folder / "small")},
+        within=f"mount -t tmpfs -o size={SMALL_DISK_KIB}k none small",
+    )  # fmt: skip
+    # rclone's SFTP server forgets what a write that failed has left in a folder: the folder's removal is refused then.
+    assert run.status == 0 or (name == "sftp" and run.lines_with("directory not empty")), run.text
+    assert run.leftovers == []
+    table, counts = merged(run)
+    assert keys(table) == grid(SENSORS, TIMES), "no record is lost"
+    assert {outcome for outcome, _ in counts} == {Outcome.OK, Outcome.FAILED}, counts
+    assert {kind for outcome, kind in counts if outcome is Outcome.FAILED} <= {ErrorKind.QUOTA, ErrorKind.SERVER}, (
+        counts
+    )

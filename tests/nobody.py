@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.limits import HANG_S
+
 _SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 _AS_NOBODY: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/", "text": True}
 _START = f"import sys; sys.path.append({_SOURCE!r})\nimport pytest_cloudbench.link, pytest_cloudbench.capture\n"
@@ -29,7 +31,7 @@ def said_by_nobody(script: str, *, path: str = "") -> str:
         except (OSError, subprocess.CalledProcessError):
             continue
         said: str = subprocess.check_output(
-            [str(python), "-c", _START + script], **_AS_NOBODY, env=environment, timeout=60
+            [str(python), "-c", _START + script], **_AS_NOBODY, env=environment, timeout=HANG_S
         )
         return said
     pytest.skip("no Python 3.11 that another user may run, with this checkout readable")

@@ -30,6 +30,7 @@ from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.login import Application, by_browser, by_pasted_code, of_service
 from pytest_cloudbench.model import CloudError, Content, CredentialsError, Entry, ErrorKind, ProviderSpec
 from pytest_cloudbench.providers import Provider
+from tests.limits import HANG_S
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +70,11 @@ def visit(app: Application) -> Callable[[str], None]:
     def go(address: str) -> None:
         opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), Stop())
         with pytest.raises(HTTPError) as sent:
-            opener.open(address, timeout=30)
+            opener.open(address, timeout=HANG_S)
         with sent.value as answer:
             back = urlsplit(answer.headers["location"])
         query = dict(parse_qsl(back.query))
-        with urllib.request.urlopen(f"http://{back.netloc}/?{urlencode(query)}", timeout=30) as page:
+        with urllib.request.urlopen(f"http://{back.netloc}/?{urlencode(query)}", timeout=HANG_S) as page:
             assert b"logged in" in page.read()
 
     return lambda address: threading.Thread(target=go, args=(address,), daemon=True).start()
@@ -112,7 +113,7 @@ def test_a_browser_that_brings_something_else_is_refused(
         back = {"code": "some-code", "state": asked["state"]}
         change(back)
         with suppress(HTTPError):  # it is told so, too
-            urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(back)}", timeout=30).close()
+            urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(back)}", timeout=HANG_S).close()
 
     with pytest.raises(CredentialsError, match=told):
         by_browser(app, lambda _line: None, lambda address: threading.Thread(target=come_back, args=(address,)).start())
@@ -124,7 +125,7 @@ def test_a_pasted_code_brings_tokens(app: Application, emulator: EmulatorService
     def paste(_question: str) -> str:
         address = shown[-1].removeprefix("visit: ")
         context = ssl.create_default_context(cafile=app.ca_file)
-        with urllib.request.urlopen(address, timeout=30, context=context) as page:
+        with urllib.request.urlopen(address, timeout=HANG_S, context=context) as page:
             return str(page.read().decode())
 
     assert works(by_pasted_code(app, shown.append, paste), emulator)
@@ -152,7 +153,7 @@ def test_a_real_browser_brings_tokens(app: Application, emulator: EmulatorServic
 
     try:
         tokens = by_browser(app, lambda _line: None, visit_page)
-        page, _ = browsers[0].communicate(timeout=60)
+        page, _ = browsers[0].communicate(timeout=HANG_S)
     finally:
         for browser in browsers:
             browser.kill()

@@ -16,6 +16,7 @@ from pytest_cloudbench import __version__, cli
 from pytest_cloudbench.configs.bench import parse_bench
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import journal
+from tests.limits import HANG_S
 from tests.traffic import craft
 from tests.traffic.craft import START_NS, Segment
 
@@ -29,7 +30,7 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         [*COMMAND, *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
         env={**os.environ, **environment},
     )
@@ -65,7 +66,7 @@ def test_emulate_prints_one_json_line_and_ends_on_interrupt() -> None:
         assert set(told.split()) == set(ready)
         assert Path(ready["ca_file"]).is_file()
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=30)
+        rest, errors = process.communicate(timeout=HANG_S)
     finally:
         process.kill()
     assert (process.returncode, rest, errors) == (0, "", "")
@@ -111,7 +112,7 @@ def _session(folder: Path, test: str, *words: str) -> subprocess.CompletedProces
     """A run of pytest on one test, in a folder."""
     (folder / "test_it.py").write_text(textwrap.dedent(test))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 @pytest.mark.parametrize("command", [["clean"], ["clean", "--force"]])
@@ -297,7 +298,7 @@ def test_a_journal_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatc
 
 
 def test_new_writes_an_example_that_is_read_and_names_the_schema(tmp_path: Path) -> None:
-    done = subprocess.run([*COMMAND, "new"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*COMMAND, "new"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "pytest experiment.bench.toml" in done.stdout
     text = (tmp_path / "experiment.bench.toml").read_text("utf-8")
@@ -349,7 +350,7 @@ def test_a_reader_that_goes_early_gets_no_traceback(tmp_path: Path, words: list[
     reading, writing = os.pipe()
     os.close(reading)  # gone before the first word
     try:
-        ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=HANG_S, check=False)
     finally:
         os.close(writing)
     assert ended.stderr == ""
@@ -365,4 +366,4 @@ def test_what_was_read_before_it_went_is_right(tmp_path: Path) -> None:
         assert process.stderr is not None
         first = process.stdout.read(4)
         process.stdout.close()
-        assert (first, process.stderr.read(), process.wait(60)) == (b'{\n "', b"", 141)
+        assert (first, process.stderr.read(), process.wait(HANG_S)) == (b'{\n "', b"", 141)

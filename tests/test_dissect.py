@@ -14,6 +14,7 @@ import pytest
 from pytest_cloudbench import cli, dissect
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.traffic import analyze
+from tests.limits import HANG_S
 from tests.traffic import craft
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "captures"
@@ -67,7 +68,7 @@ def test_packed_by_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_from_the_standard_input(capsys: pytest.CaptureFixture[str]) -> None:
     data = (FOLDER / "loss-up.pcapng").read_bytes()
     command = [sys.executable, "-m", "pytest_cloudbench.cli", "analyze", "-", "--json"]
-    done = subprocess.run(command, input=data, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=data, capture_output=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert json.loads(done.stdout)["packets"] == analyze(data).records
     assert cli.main(["analyze", "-", "--dissect"]) == 4

@@ -27,6 +27,7 @@ from pytest_cloudbench.model import ConfigError, Op, Outcome, Verb
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import write_parquet
 from pytest_cloudbench.trace import parse_trace
+from tests.limits import HANG_S
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog.d/README.md")])
@@ -35,7 +36,6 @@ BIN = Path(sys.executable).parent
 NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", ".tox", ".testbed", ".*_cache", "__pycache__", "dist", "build", ".hypothesis"
 )
-TIMEOUT_S = 300
 # Commands for a real account are collected only; this lets them get as far as that.
 NO_ACCOUNT = {"CLOUDBENCH_DROPBOX_ACCESS_TOKEN": "none"}
 
@@ -87,7 +87,7 @@ def one_experiment() -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=HANG_S,
         check=False,
     ).stdout
     tests: Words = re.findall(r"^\S+::(\S+)$", collected, re.MULTILINE)
@@ -275,7 +275,7 @@ def run_command(words: Words, checkout: Path) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, f"{shlex.join(substitute)} ended with {done.returncode}:\n{done.stdout}"
@@ -330,7 +330,7 @@ def test_the_experiments_in_a_document_run(document: str, tests: int, time_scale
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -344,7 +344,7 @@ def test_the_site_is_built_without_a_warning_and_needs_no_other_place(tmp_path: 
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=HANG_S,
         check=False,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )
@@ -367,7 +367,7 @@ def test_the_question_in_sql_is_answered(tmp_path: Path) -> None:
     write_parquet(OpTable.of([record]), tmp_path / "results" / "machine" / "run" / "it.parquet", {})
     done = subprocess.run(
         [sys.executable, "-c", block("docs/install.md", "python")], cwd=tmp_path, capture_output=True, text=True,
-        timeout=TIMEOUT_S, check=False,
+        timeout=HANG_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert re.search(r"ok\s*│\s*1 │\s*5\.0", done.stdout), done.stdout

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.limits import HANG_S
 from tests.test_docs import broken_links, commands
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +29,7 @@ def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     words = shlex.split(command)
     return subprocess.run(
         [*words, "-p", "no:cacheprovider"] if words[0] == "pytest" else words,
-        cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+        cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_cloudbench import live
 from pytest_cloudbench.live import Meter, Progress, Spoken, render
+from tests.limits import HANG_S
 
 SECOND = 1_000_000_000
 
@@ -103,7 +104,7 @@ def test_it_is_said_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatc
             enough.set()
 
     spoken = Spoken(say, lambda: Progress("a.py::test_it", 1, 0, 0, 2, 1, 0.5))
-    assert enough.wait(30)
+    assert enough.wait(HANG_S)
     spoken.close()
     assert said[0] == ("cloudbench: test_it: 1/2 ops in 0 s  last 0 s: -/s, p99 -  0 throttled  0 failed  1 agent")
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.limits import HANG_S
 from tests.tool import load_tool
 
 pytest_plugins = ["pytester"]
@@ -174,7 +175,7 @@ def test_loss_tables_are_the_suites_own(table: str, lost: int) -> None:
 
 def test_names_of_the_loss_tables_are_the_suites_own() -> None:
     command = [sys.executable, "-m", "pytest", "suites/iot", "--collect-only", "-q", "--grid", "paper", "-k", "table"]
-    done = subprocess.run(command, cwd=ROOT, env=quiet(), capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, env=quiet(), capture_output=True, text=True, check=True, timeout=HANG_S)
     suites = {line.removesuffix("-emulated:dropbox-2014]") for line in done.stdout.splitlines() if "::" in line}
     names = [entry["fullname"] for table in ("4.2", "4.3") for entry in entries(f"thesis-2014-table-{table}")]
     assert {name.removesuffix("-published:thesis-2014]") for name in names} == suites
@@ -347,7 +348,7 @@ def compare(pytester: pytest.Pytester, *arguments: str) -> str:
         shutil.copytree(PUBLISHED, pytester.path / "published")
     command = [sys.executable, "-m", "pytest_benchmark", "--storage", "store", "compare", *arguments]
     done = subprocess.run(
-        command, cwd=pytester.path, env=quiet(), capture_output=True, text=True, check=False, timeout=60
+        command, cwd=pytester.path, env=quiet(), capture_output=True, text=True, check=False, timeout=HANG_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Failed to load" not in done.stderr
@@ -392,7 +393,7 @@ def test_a_run_that_compares_with_another_machine_is_warned_and_not_ended() -> N
     command = [sys.executable, "-m", "pytest", "suites/iot", "--collect-only", "-q", "-p", "no:cacheprovider"]
     compared = ("--benchmark-storage=results", "--benchmark-compare=published/thesis-2014-table-4.2")
     done = subprocess.run(
-        [*command, *compared], cwd=ROOT, env=quiet(), capture_output=True, text=True, check=False, timeout=120
+        [*command, *compared], cwd=ROOT, env=quiet(), capture_output=True, text=True, check=False, timeout=HANG_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "machine_info is different" in done.stderr

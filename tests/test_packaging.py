@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 from pytest_cloudbench.extras import BRINGS
 from pytest_cloudbench.results.oplog import read_parquet
+from tests.limits import HANG_S
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -210,7 +211,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
 
 def bare_run(bare: dict[str, str], *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, *command], cwd=cwd, env=bare, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *command], cwd=cwd, env=bare, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
     return done

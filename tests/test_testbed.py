@@ -17,6 +17,7 @@ from pytest_cloudbench.clients.base import LocalClient
 from pytest_cloudbench.clients.processes import find_binary
 from pytest_cloudbench.services.command import load_recipe, recipe_names
 from tests.clients.conftest import documented_toml, is_gone
+from tests.limits import HANG_S
 from tests.tool import TOOLS, load_tool
 
 tool: Any = load_tool("testbed")
@@ -28,7 +29,7 @@ def options(*names: str, everything: bool = False, quick: bool = False) -> argpa
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([TOOLS / "testbed", *words], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([TOOLS / "testbed", *words], capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 def test_every_client_can_be_installed() -> None:

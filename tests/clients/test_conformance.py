@@ -20,8 +20,8 @@ from pytest_cloudbench.clients.processes import find_binary
 from pytest_cloudbench.clients.watchdog import read_stat
 from pytest_cloudbench.model import ClientError
 from tests.clients.conftest import Prepare, is_gone, leftovers
+from tests.limits import HANG_S
 
-TIMEOUT_S = 60
 BASIC = [
     *("syncthing", "lsyncd", "unison", "rclone", "restic"),
     "rsync.toml",
@@ -57,7 +57,7 @@ def test_every_change_arrives(spec: str, prepare: Prepare) -> None:
 
     def arrived() -> dict[str, str]:
         pair.after_change()
-        assert pair.wait_synced(TIMEOUT_S) is Proof.CONTENT
+        assert pair.wait_synced(HANG_S) is Proof.CONTENT
         return pair.held()
 
     large.write_bytes(random.randbytes(1 << 20))
@@ -115,11 +115,11 @@ def test_one_that_is_killed_is_an_error_and_no_wait(spec: str, side: str, prepar
 
     def sync() -> None:
         pair.after_change()
-        pair.wait_synced(TIMEOUT_S)
+        pair.wait_synced(HANG_S)
 
     with pytest.raises(ClientError, match=r"killed by signal 9|exit status"):
         sync()
-    assert time.monotonic() - started_s < TIMEOUT_S / 2
+    assert time.monotonic() - started_s < HANG_S / 2
 
 
 def test_compress_compresses_words(prepare: Prepare) -> None:
@@ -132,7 +132,7 @@ def test_compress_compresses_words(prepare: Prepare) -> None:
     (pair.folder / "text.txt").write_bytes(text)
     (pair.folder / "noise.bin").write_bytes(noise)
     pair.after_change()
-    pair.wait_synced(TIMEOUT_S)
+    pair.wait_synced(HANG_S)
     stored_bytes = {path.name[:4]: path.stat().st_size for path in pair.stored.iterdir() if path.suffix != ".json"}
     assert stored_bytes["text"] < 0.6 * len(text)
     assert stored_bytes["nois"] == len(noise)
@@ -145,12 +145,12 @@ def test_an_edit_that_the_client_does_not_see_is_no_success(prepare: Prepare) ->
     changed.write_bytes(b"a" * 1000)
     status = changed.stat()
     pair.after_change()
-    pair.wait_synced(TIMEOUT_S)
+    pair.wait_synced(HANG_S)
     changed.write_bytes(b"b" * 1000)
     os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
     pair.after_change()
     with pytest.raises(ClientError, match=r"1 different \(same.bin\)"):
-        pair.wait_synced(TIMEOUT_S)
+        pair.wait_synced(HANG_S)
 
 
 def test_idle_lasts_and_ends_early_with_an_error(prepare: Prepare) -> None:
@@ -172,7 +172,7 @@ def test_too_late_is_an_error_with_what_differs_and_the_log(prepare: Prepare) ->
     (pair.folder / "a.txt").write_text("it looks again in two seconds")
     with pytest.raises(ClientError, match=r"(?s)1 missing \(a.txt\).*within 0.1 s.*Sleeping"):
         pair.wait_synced(0.1)
-    pair.wait_synced(TIMEOUT_S)
+    pair.wait_synced(HANG_S)
 
 
 @pytest.mark.parametrize("spec", ["syncthing", "lsyncd", "unison"])

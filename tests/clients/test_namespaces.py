@@ -15,6 +15,7 @@ import pytest
 from pytest_cloudbench.clients.base import Proof
 from pytest_cloudbench.clients.processes import End, Loopback
 from tests.clients.conftest import Prepare
+from tests.limits import HANG_S
 
 ADDRESSES: dict[End, str] = {"client": "10.77.0.1", "server": "10.77.0.2"}
 
@@ -34,7 +35,7 @@ class Namespaces:
         subprocess.run([*ip, "peer", "name", "eth0", "netns", str(self.keepers["server"].pid)], check=True)
         for side, address in ADDRESSES.items():
             for words in (f"addr add {address}/24 dev eth0", "link set eth0 up", "link set lo up"):
-                assert self.popen(side, ["ip", *words.split()]).wait(60) == 0
+                assert self.popen(side, ["ip", *words.split()]).wait(HANG_S) == 0
 
     def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["nsenter", f"--net=/proc/{self.keepers[side].pid}/ns/net", *argv], **kwargs)

@@ -19,6 +19,7 @@ from pytest_cloudbench.clients import watchdog
 from pytest_cloudbench.clients.processes import End, Loopback, Processes, find_binary, free_port, tail
 from pytest_cloudbench.model import ClientError
 from tests.clients.conftest import is_gone, leftovers
+from tests.limits import HANG_S
 
 BUSY = "import time\nwhile time.process_time() < 0.2: pass"
 
@@ -116,8 +117,8 @@ def test_nothing_is_started_without_a_watchdog(processes: Processes) -> None:
 def test_the_watchdog_ends_what_it_was_told_and_not_what_was_taken_back(tmp_path: Path) -> None:
     kept, ended = (subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(2))
     text = f"{kept.pid}\n{ended.pid}\n-{kept.pid}\n"
-    subprocess.run([sys.executable, "-I", "-S", watchdog.__file__], input=text.encode(), check=True, timeout=60)
-    assert ended.wait(60) == -signal.SIGKILL
+    subprocess.run([sys.executable, "-I", "-S", watchdog.__file__], input=text.encode(), check=True, timeout=HANG_S)
+    assert ended.wait(HANG_S) == -signal.SIGKILL
     assert kept.poll() is None
     kept.kill()
     kept.wait()
@@ -130,7 +131,7 @@ def test_the_watchdog_does_not_kill_another_process_with_the_same_pid() -> None:
         watchdog.kill((stat._replace(start=stat.start - 1),))
         assert process.poll() is None
         watchdog.kill((stat,))
-        assert process.wait(60) == -signal.SIGKILL
+        assert process.wait(HANG_S) == -signal.SIGKILL
 
 
 def test_a_runner_gets_the_side_and_what_popen_takes(tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_session_of_its_own_ends_also_when_this_process_is_killed(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False, timeout=100)
+    subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False, timeout=HANG_S)
     pid = int((tmp_path / "pid").read_text())
     try:
         pidfd = os.pidfd_open(pid)

@@ -23,8 +23,8 @@ from pytest_cloudbench.clients.base import CAPABILITIES, LocalClient, Proof
 from pytest_cloudbench.clients.reference.adapter import ReferenceClient
 from pytest_cloudbench.model import ClientError
 from tests.clients.conftest import Prepare, is_gone
+from tests.limits import HANG_S
 
-TIMEOUT_S = 60
 CHUNK_BYTES = 1 << 16
 SIZE_BYTES = 4 * CHUNK_BYTES
 FEW_BYTES = 5_000
@@ -65,7 +65,7 @@ class Pair:
     def cost(self, change: Callable[[], object]) -> Cost:
         before = self.client.counters()
         change()
-        assert self.client.wait_synced(TIMEOUT_S) is Proof.CONTENT
+        assert self.client.wait_synced(HANG_S) is Proof.CONTENT
         return Cost(before, self.client.counters())
 
     def write(self, name: str, content: bytes) -> Cost:
@@ -241,7 +241,7 @@ def test_polling(start: Callable[[str], Pair]) -> None:
         after.update(pair.client.counters())
         return bool(after["requests"].get("/poll", 0) >= before["requests"].get("/poll", 0) + 3)
 
-    pair.client.processes.wait_until(has_polled, TIMEOUT_S, "no poll")
+    pair.client.processes.wait_until(has_polled, HANG_S, "no poll")
     cost = Cost(before, after)
     assert cost.requests.keys() == {"/poll"}
     assert cost.connections == 0
@@ -412,7 +412,7 @@ def test_it_is_https_and_only_for_who_has_the_token(start: Callable[[str], Pair]
     pair.write("a.bin", b"x")
     config = json.loads((pair.client.workdir / "reference-client" / "config.json").read_text())
     tls = ssl.create_default_context(cafile=config["authority"])
-    connection = http.client.HTTPSConnection("127.0.0.1", config["port"], context=tls, timeout=TIMEOUT_S)
+    connection = http.client.HTTPSConnection("127.0.0.1", config["port"], context=tls, timeout=HANG_S)
     for token, status in [("wrong", 401), (config["token"], 200)]:
         connection.request("GET", "/list", headers={"Authorization": f"Bearer {token}"})
         answer = connection.getresponse()
@@ -446,7 +446,7 @@ def test_many_changes_quickly(options: str, start: Callable[[str], Pair]) -> Non
                 case _:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(noise(random.randrange(4), random.choice([0, 1, 3000, 100_000])))
-    assert pair.client.wait_synced(TIMEOUT_S) is Proof.CONTENT
+    assert pair.client.wait_synced(HANG_S) is Proof.CONTENT
     pair.write("last", b"")
     assert "last" in pair.client.held()
 
@@ -495,7 +495,7 @@ def test_a_half_that_is_killed_is_an_error(side: str, start: Callable[[str], Pai
     os.kill(pid, signal.SIGKILL)
     (pair.folder / "a.bin").write_bytes(noise(1))
     with pytest.raises(ClientError, match=r"killed by signal 9|exit status 1"):
-        pair.client.wait_synced(TIMEOUT_S)
+        pair.client.wait_synced(HANG_S)
 
 
 def test_both_halves_are_processes_that_end(start: Callable[[str], Pair]) -> None:
@@ -533,4 +533,4 @@ def test_it_is_quick(start: Callable[[str], Pair]) -> None:
     assert used_s < 1  # of CPU time, so that a busy machine does not fail it
     started_s = time.monotonic()
     pair.write("a.bin", b"x")
-    assert time.monotonic() - started_s < TIMEOUT_S / 2
+    assert time.monotonic() - started_s < HANG_S / 2

@@ -19,8 +19,8 @@ from pytest_cloudbench.clients.reference.adapter import ReferenceClient
 from pytest_cloudbench.clients.trees import FolderTree
 from pytest_cloudbench.model import ClientError, UsageError
 from tests.clients.conftest import Prepare, is_gone
+from tests.limits import HANG_S
 
-TIMEOUT_S = 60
 PIECE_BYTES = 1 << 18
 
 
@@ -44,7 +44,7 @@ def device_folder(client: ReferenceClient) -> Path:
 def wait_equal(client: ReferenceClient) -> None:
     """Return when the second device has what the client's folder holds."""
     wanted, tree = FolderTree(client.folder).digests(), FolderTree(device_folder(client))
-    client.processes.wait_until(lambda: tree.digests() == wanted, TIMEOUT_S, "the device's folder was not the same")
+    client.processes.wait_until(lambda: tree.digests() == wanted, HANG_S, "the device's folder was not the same")
 
 
 def device(client: ReferenceClient) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def test_content_comes_in_pieces_and_is_counted_apart(start: Callable[[str], Ref
     for name, content in files.items():
         (client.folder / name).write_bytes(content)
     wait_equal(client)
-    assert client.wait_synced(TIMEOUT_S) is Proof.CONTENT
+    assert client.wait_synced(HANG_S) is Proof.CONTENT
     after = client.counters()
     assert {name: (device_folder(client) / name).read_bytes() for name in files} == files
     assert after["device"]["requests"]["/content"] == 1 + 1 + 2 + 4
@@ -94,9 +94,9 @@ def test_a_question_follows_a_period_after_the_last_answer(start: Callable[[str]
         # When it was asked, the next question was not there yet.
         before_s, look_s = look_s, time.monotonic()
     (client.folder / "a").write_bytes(b"new")
-    client.wait_synced(TIMEOUT_S)
+    client.wait_synced(HANG_S)
     arrived = device_folder(client) / "a"
-    client.processes.wait_until(arrived.exists, TIMEOUT_S, "it did not arrive")
+    client.processes.wait_until(arrived.exists, HANG_S, "it did not arrive")
     assert time.monotonic() - before_s >= 1.2
     assert questions(client) >= asked + 2
 
@@ -141,11 +141,11 @@ def test_content_that_is_not_what_was_announced_never_takes_its_place(
     os.kill(pid, signal.SIGSTOP)
     (client.folder / "a").write_bytes(b"second")
     (client.folder / "b").write_bytes(b"other")
-    client.wait_synced(TIMEOUT_S)
+    client.wait_synced(HANG_S)
     (client.stored / "a").write_bytes(b"broken")  # on the server's disk, which it does not notice
     asked = questions(client)
     os.kill(pid, signal.SIGCONT)
-    client.processes.wait_until(lambda: questions(client) >= asked + 3, TIMEOUT_S, "no question")
+    client.processes.wait_until(lambda: questions(client) >= asked + 3, HANG_S, "no question")
     assert (device_folder(client) / "a").read_bytes() == b"first"
     assert (device_folder(client) / "b").read_bytes() == b"other", "one file does not hold up another one"
     assert "'a' is not what was announced" in (client.workdir / "logs" / "reference-device.log").read_text()
@@ -170,7 +170,7 @@ def test_it_is_a_process_that_ends_and_is_missed(start: Callable[[str], Referenc
     assert client.cpu_s("device") is not None
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ClientError, match=r"reference-device \(device\): killed by signal 9"):
-        client.idle(TIMEOUT_S)
+        client.idle(HANG_S)
     client.stop()
     assert is_gone(pid)
 
@@ -181,8 +181,8 @@ def test_without_its_server_it_ends_with_a_message(start: Callable[[str], Refere
     ended = os.pidfd_open(device_pid)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ClientError, match="killed by signal 9"):
-        client.processes.wait_until(lambda: False, TIMEOUT_S, "not missed")
-    assert select.select([ended], [], [], TIMEOUT_S)[0], "it does not end"
+        client.processes.wait_until(lambda: False, HANG_S, "not missed")
+    assert select.select([ended], [], [], HANG_S)[0], "it does not end"
     os.close(ended)
     assert "Error" in (client.workdir / "logs" / "reference-device.log").read_text()
 

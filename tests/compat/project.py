@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.limits import HANG_S
+
 WITHOUT = ("-p", "no:cloudbench")
-HANG_S = 120.0
 
 _RECORDER = """
 import json, os, sys

@@ -22,6 +22,7 @@ from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.model import CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.payload import RandomContent
 from pytest_cloudbench.payload.contents import Literal
+from tests.limits import HANG_S
 
 SPEC = ProviderSpec.parse("box")
 TOKEN = "box-secret-4711"
@@ -372,7 +373,7 @@ print(box_sdk_gen.BoxClient.__name__, box_sdk_gen.managers.events.EventsManager.
 from box_sdk_gen.box.errors import BoxAPIError
 print(BoxAPIError is box_sdk_gen.BoxAPIError)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=HANG_S)
     assert done.stdout.splitlines() == ["False True", "BoxClient EventsManager True", "True"], done.stderr
 
 

@@ -20,6 +20,7 @@ from pytest_cloudbench.drivers._rclone_daemon import settings
 from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.payload import RandomContent
 from pytest_cloudbench.payload.contents import Literal
+from tests.limits import HANG_S
 
 from .real import (
     answering,
@@ -119,7 +120,7 @@ def test_a_daemon_that_ended_is_a_broken_network(server: Any) -> None:
     with connected(server.endpoint, "rclone") as driver:
         driver.put("/a", Literal(b"1"))
         os.kill(daemon_of(driver), signal.SIGKILL)
-        driver._daemon._child.wait(60)
+        driver._daemon._child.wait(HANG_S)
         refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
 
 

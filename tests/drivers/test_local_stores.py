@@ -19,9 +19,9 @@ from pytest_cloudbench.model import KIB, MIB, CloudError, Endpoint, ErrorKind, P
 from pytest_cloudbench.payload import RandomContent
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.services.command import CommandService, load_recipe, recipe_names
+from tests.limits import HANG_S
 
 SOURCE = str(Path(__file__).parents[2] / "src")
-HANG_S = 60.0
 RECIPES = {"azure": "azure", "gcs": "gcs", "s3": "s3", "s3+fast": "s3", "swift": "swift"}
 """Driver to recipe."""
 SECRETS = {

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_cloudbench.drivers.sdk_import import import_lazily, import_parts, is_loaded
 from pytest_cloudbench.emulators import EmulatorService
+from tests.limits import HANG_S
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -161,14 +162,14 @@ def test_second_thread_waits_for_the_whole_module(package: str, monkeypatch: pyt
 
     def gate() -> None:
         inside.set()
-        assert go_on.wait(60)
+        assert go_on.wait(HANG_S)
 
     monkeypatch.setattr(sys, "lazy_gate", gate, raising=False)
     module = import_lazily(package, ["heavy"]).heavy
     seen: list[bool] = []
     threads = [threading.Thread(target=lambda: seen.append(hasattr(module, "LAST"))) for _ in range(16)]
     threads[0].start()
-    assert inside.wait(60)
+    assert inside.wait(HANG_S)
     for thread in threads[1:]:
         thread.start()
     go_on.set()

@@ -15,6 +15,7 @@ import pytest
 from pytest_cloudbench import drivers
 from pytest_cloudbench.model import ProviderSpec, SpecError
 from tests.fleet.harness import Lab, lab_in
+from tests.limits import HANG_S
 
 from .distributions import HERE, install
 
@@ -87,7 +88,7 @@ def test_it_is_found_in_every_process_after_an_installation_by_pip(lab: Lab) -> 
     )
     command = "-m pip install -q --no-index --no-deps --no-build-isolation --target site ./project".split()
     done = subprocess.run(
-        [sys.executable, *command], cwd=lab.folder, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *command], cwd=lab.folder, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, done.stderr
     run = lab.run("test_it.py", "--provider", "flat:objects", "-n", "2", env=with_path(lab.folder / "site"))
@@ -108,7 +109,7 @@ def test_what_a_killed_run_left_on_it_can_be_cleaned(lab: Lab) -> None:
     cleaned = subprocess.run(
         [sys.executable, "-m", "pytest_cloudbench.cli", "clean"], cwd="/",
         env={**os.environ, "PYTHONPATH": str(folder), "CLOUDBENCH_JOURNAL": journal},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert (cleaned.returncode, cleaned.stdout.splitlines()[-1]) == (0, "1 folder removed"), cleaned.stderr
     assert list((lab.folder / "objects").iterdir()) == []
@@ -131,7 +132,7 @@ def test_a_driver_of_the_package_needs_no_look_at_what_is_installed(site: Path) 
         print(error)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.stdout.splitlines() == ["pytest_cloudbench.drivers.folder True", "looked"], done.stderr
 

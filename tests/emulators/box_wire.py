@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import jsonschema
 
 from pytest_cloudbench.model import Endpoint
+from tests.limits import HANG_S
 
 __all__ = ["SPEC", "BoxReply", "BoxWire", "broken_rules"]
 
@@ -88,7 +89,7 @@ class BoxWire:
     def __init__(self, endpoint: Endpoint) -> None:
         context = ssl.create_default_context(cafile=endpoint.ca_file)
         self._connection = http.client.HTTPSConnection(
-            "127.0.0.1", urlsplit(endpoint.url).port, timeout=30, context=context
+            "127.0.0.1", urlsplit(endpoint.url).port, timeout=HANG_S, context=context
         )
         self.token = endpoint.credentials["access_token"]
 

@@ -22,6 +22,7 @@ from stone.backends.python_rsrc import stone_serializers
 
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.model import Endpoint
+from tests.limits import HANG_S
 
 _MODULES = {"files": files, "sharing": sharing, "users": users, "check": check, "auth": auth}
 _CONTENT = ("files/upload", "files/download", "sharing/get_shared_link_file")
@@ -79,7 +80,7 @@ class Wire:
     def __init__(self, endpoint: Endpoint) -> None:
         context = ssl.create_default_context(cafile=endpoint.ca_file)
         port = urlsplit(endpoint.url).port
-        self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=HANG_S, context=context)
         self.token = endpoint.credentials["access_token"]
 
     def __call__(

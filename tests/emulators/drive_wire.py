@@ -22,6 +22,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from pytest_cloudbench.model import Endpoint
+from tests.limits import HANG_S
 
 __all__ = ["FOLDER", "DriveReply", "DriveWire", "check_answer", "drive_client"]
 
@@ -117,7 +118,7 @@ class DriveWire:
     def __init__(self, endpoint: Endpoint) -> None:
         context = ssl.create_default_context(cafile=endpoint.ca_file)
         port = urlsplit(endpoint.url).port
-        self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=HANG_S, context=context)
         self.token = endpoint.credentials["access_token"]
 
     def __call__(

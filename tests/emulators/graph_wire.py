@@ -18,6 +18,7 @@ from urllib.parse import quote, urlsplit
 import jsonschema
 
 from pytest_cloudbench.model import Endpoint
+from tests.limits import HANG_S
 
 __all__ = ["GraphWire", "Told", "problems"]
 
@@ -94,7 +95,7 @@ class GraphWire:
         context = ssl.create_default_context(cafile=endpoint.ca_file)
         self.origin = endpoint.url
         port = urlsplit(endpoint.url).port
-        self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=HANG_S, context=context)
         self.token = endpoint.credentials["access_token"]
         self.drive_id = str(self("GET", "/v1.0/me/drive").value["id"])
 

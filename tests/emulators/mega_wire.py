@@ -20,6 +20,7 @@ import jsonschema
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from pytest_cloudbench.model import Endpoint
+from tests.limits import HANG_S
 
 _HANDLE = {"type": "string", "pattern": "^[A-Za-z0-9_-]{8}$"}
 _USER = {"type": "string", "pattern": "^[A-Za-z0-9_-]{11}$"}
@@ -172,7 +173,7 @@ class MegaWire:
     def __init__(self, endpoint: Endpoint) -> None:
         context = ssl.create_default_context(cafile=endpoint.ca_file)
         self.connection = http.client.HTTPSConnection(
-            "127.0.0.1", urlsplit(endpoint.url).port, timeout=30, context=context
+            "127.0.0.1", urlsplit(endpoint.url).port, timeout=HANG_S, context=context
         )
         self.email, self.password = endpoint.credentials["email"], endpoint.credentials["password"]
         self.session, self.master_key, self.tops = "", b"", dict[int, str]()

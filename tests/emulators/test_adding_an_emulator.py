@@ -16,6 +16,7 @@ import pytest
 
 from pytest_cloudbench.services.child import Child
 from tests.adding import copy_checkout, environment_of, places, run_in, steps
+from tests.limits import HANG_S
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "adding-an-emulator.md").read_text()
@@ -64,7 +65,7 @@ def address(copy: Path) -> Iterator[tuple[str, str, str]]:
 def test_it_answers_over_http(address: tuple[str, str, str]) -> None:
     url, ca_file, token = address
     trusted = ssl.create_default_context(cafile=ca_file)
-    connection = http.client.HTTPSConnection(urlsplit(url).netloc, timeout=30, context=trusted)
+    connection = http.client.HTTPSConnection(urlsplit(url).netloc, timeout=HANG_S, context=trusted)
     statuses = []
     for method, path in (
         ("PUT", "/a/b"),

@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start
+from tests.limits import HANG_S
 
 from .box_wire import BoxReply, BoxWire, broken_rules
 
@@ -386,7 +387,7 @@ def test_events_tell_what_happened(box: BoxWire, emulator: EmulatorService) -> N
     thread = threading.Thread(target=lambda: waiting.append(other("GET", f"{place.path}?{place.query}", token="")))
     thread.start()
     box.folder("news")
-    thread.join(30)
+    thread.join(HANG_S)
     other.close()
     assert waiting[0].value == {"message": "new_change"}
 

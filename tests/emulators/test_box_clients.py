@@ -17,6 +17,7 @@ from pytest_cloudbench import drivers
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.model import ProviderSpec
 from pytest_cloudbench.payload import RandomContent
+from tests.limits import HANG_S
 
 from .box_wire import BoxWire
 
@@ -69,7 +70,7 @@ def rclone(emulator: EmulatorService, box: BoxWire, tmp_path: Path) -> Run:
             "--retries=1",
             *args,
         ]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -129,7 +130,9 @@ def test_the_javascript_sdk_tells_a_whole_story(emulator: EmulatorService, box: 
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("node is not installed")
-    modules = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    modules = subprocess.run(
+        [npm, "root", "-g"], capture_output=True, text=True, timeout=HANG_S, check=True
+    ).stdout.strip()
     if not (Path(modules) / "box-node-sdk").exists():
         pytest.skip("the npm package box-node-sdk is not installed")
     endpoint = emulator.endpoint
@@ -137,7 +140,9 @@ def test_the_javascript_sdk_tells_a_whole_story(emulator: EmulatorService, box: 
         "PATH": os.environ["PATH"], "HOME": str(tmp_path), "NODE_PATH": modules, "HTTPS_PROXY": endpoint.proxy,
         "NODE_EXTRA_CA_CERTS": endpoint.ca_file, "BOX_TOKEN": endpoint.credentials["access_token"],
     }  # fmt: skip
-    done = subprocess.run([node, str(STORY)], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [node, str(STORY)], env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told.pop("link").startswith("https://app.box.com/s/")

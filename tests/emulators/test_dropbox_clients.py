@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start
+from tests.limits import HANG_S
 
 RCLONE = Path(sys.executable).with_name("rclone")
 NODE = shutil.which("node")
@@ -48,7 +49,7 @@ def rclone(running: EmulatorService, tmp_path: Path) -> Rclone:
 
     def run(*args: str, status: int = 0) -> str:
         command = [str(RCLONE), "--config", str(config), "--ca-cert", where.ca_file, "--retries", "1", *args]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
         assert done.returncode == status, f"{args}: {done.stderr}"
         return done.stdout
 
@@ -153,6 +154,6 @@ def test_the_javascript_sdk(running: EmulatorService, tmp_path: Path) -> None:
         "TOKEN": where.credentials["access_token"],
     }  # fmt: skip
     done = subprocess.run(
-        [NODE, str(script)], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [NODE, str(script)], env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, "well"), done.stderr

@@ -23,6 +23,7 @@ from dropbox import files, users
 from dropbox.exceptions import ApiError
 
 from pytest_cloudbench.emulators import EmulatorService
+from tests.limits import HANG_S
 
 Wire = Any
 
@@ -31,7 +32,7 @@ def fetch(emulator: EmulatorService, url: str, body: bytes | None = None, **head
     """What a link gives to somebody who has no token."""
     parts = urlsplit(url)
     context = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
-    connection = HTTPSConnection(parts.hostname or "", parts.port, context=context, timeout=30)
+    connection = HTTPSConnection(parts.hostname or "", parts.port, context=context, timeout=HANG_S)
     try:
         connection.request("GET" if body is None else "POST", parts.path, body, headers)
         answer = connection.getresponse()

@@ -21,6 +21,7 @@ from pytest_cloudbench import emulators
 from pytest_cloudbench.emulators import EmulatorService, serve_foreground, start
 from pytest_cloudbench.model import ConfigError, ServiceError
 from pytest_cloudbench.services.child import answers_http
+from tests.limits import HANG_S
 
 _SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -47,7 +48,7 @@ def _gone(control: str) -> None:
     host, _, port = control.rpartition(":")
     with (
         contextlib.suppress(ConnectionError),
-        socket.create_connection((host, int(port)), timeout=20) as connection,
+        socket.create_connection((host, int(port)), timeout=HANG_S) as connection,
     ):
         assert connection.recv(1) == b""
 
@@ -55,7 +56,7 @@ def _gone(control: str) -> None:
 def test_importing_the_launcher_is_light() -> None:
     heavy = "{'uvicorn', 'uvloop', 'httptools', 'trustme', 'ssl', 'asyncio', 'dropbox', 'cryptography', 'tomllib'}"
     code = f"import sys, pytest_cloudbench.emulators; print(sorted({heavy} & set(sys.modules)))"
-    out, err = _python(code).communicate(timeout=20)
+    out, err = _python(code).communicate(timeout=HANG_S)
     assert (out.strip(), err) == ("[]", "")
 
 
@@ -95,7 +96,7 @@ def test_what_a_killed_one_leaves_holds_no_key_and_goes_with_the_next(
             for path in (path for folder in folders for path in folder.iterdir()):
                 assert "PRIVATE KEY" not in path.read_text(), path
             killed.kill()
-            killed.wait(20)
+            killed.wait(HANG_S)
             assert folders[1].exists()
             with _foreground() as following:
                 try:
@@ -111,7 +112,7 @@ def test_what_a_killed_one_leaves_holds_no_key_and_goes_with_the_next(
 def test_killed_emulator_is_reported() -> None:
     with start("ideal") as running:
         os.kill(running.child.pid, signal.SIGKILL)
-        running.child.wait(20)
+        running.child.wait(HANG_S)
         assert not running.alive()
         assert running.exit_reason() == "killed by signal 9"
         with pytest.raises(ServiceError, match="killed by signal 9"):
@@ -125,7 +126,7 @@ def test_one_that_is_stopped_for_ever_is_ended_and_a_healthy_one_is_not() -> Non
         healthy.watch(0.5)
         stopped.watch(0.5)
         os.kill(stopped.child.pid, signal.SIGSTOP)
-        stopped.child.wait(20)
+        stopped.child.wait(HANG_S)
         assert stopped.exit_reason() == "it did not answer for 0.5 s and was ended"
         assert healthy.alive()
         assert healthy.control(get="stats")["ok"]
@@ -143,7 +144,7 @@ sys.exit"""
     with start("ideal") as hanging:
         assert hanging.control(get="stats")["ok"]
         hanging.watch(0.5)
-        hanging.child.wait(20)
+        hanging.child.wait(HANG_S)
         assert hanging.exit_reason() == "it did not answer for 0.5 s and was ended"
 
 
@@ -161,12 +162,12 @@ def test_requests_that_a_signal_cuts_off_are_no_word_in_the_log(tmp_path: Path, 
         waiting = []
         for _ in range(20):
             port, token = urlsplit(running.endpoint.url).port, running.endpoint.credentials["access_token"]
-            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=HANG_S, context=context)
             headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
             connection.request("POST", "/2/files/list_folder", b'{"path": ""}', headers)
             waiting.append(connection)
         os.kill(running.child.pid, number)
-        running.child.wait(30)
+        running.child.wait(HANG_S)
         assert running.exit_reason() == "exit status 0"
         for connection in waiting:
             connection.close()
@@ -186,7 +187,7 @@ def test_foreground_says_one_line_and_ends_cleanly(number: signal.Signals) -> No
     assert ready["credentials"].keys() == {"access_token"}
     assert Path(ready["ca_file"]).exists()
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, out, err) == (0, "", "")
     assert not Path(ready["ca_file"]).exists()
 
@@ -197,7 +198,7 @@ def test_without_uvloop() -> None:
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
     host, _, port = ready["control"].rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
         stream = connection.makefile("rwb")
         token = json.dumps({"token": Path(ready["control_token_file"]).read_text()}).encode()
         for line, expected in ((token, True), (b'{"get": "stats"}', True), (b"nonsense", False), (b"[]", False)):
@@ -206,7 +207,7 @@ def test_without_uvloop() -> None:
             assert json.loads(stream.readline())["ok"] is expected
         stream.close()
     process.terminate()
-    assert process.communicate(timeout=20)[1] == ""
+    assert process.communicate(timeout=HANG_S)[1] == ""
 
 
 def test_killed_parent_leaves_no_orphan() -> None:
@@ -218,7 +219,7 @@ def test_killed_parent_leaves_no_orphan() -> None:
     assert parent.stdout is not None
     control, ca_file = parent.stdout.readline().split()
     parent.kill()
-    parent.communicate(timeout=20)
+    parent.communicate(timeout=HANG_S)
     _gone(control)
     assert not Path(ca_file).exists()
 
@@ -271,7 +272,10 @@ def test_control_answers_only_who_has_the_token(emulator: EmulatorService, line:
     """What a web page can send begins with a line of HTTP; its body is a line of its own."""
     host, _, port = emulator.endpoint.control.rpartition(":")
     answered = b""
-    with socket.create_connection((host, int(port)), timeout=20) as connection, contextlib.suppress(ConnectionError):
+    with (
+        socket.create_connection((host, int(port)), timeout=HANG_S) as connection,
+        contextlib.suppress(ConnectionError),
+    ):
         connection.sendall(line + b'\n\n{"set": {"faults.error_rate": 1}}\n{"reset": true}\n')
         answered = connection.recv(1)
     assert answered == b""
@@ -283,7 +287,7 @@ def test_certificate_names(shared_emulator: EmulatorService, name: str) -> None:
     context = ssl.create_default_context(cafile=shared_emulator.endpoint.ca_file)
     port = urlsplit(shared_emulator.endpoint.url).port
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as plain,
         context.wrap_socket(plain, server_hostname=name) as connection,
     ):
         assert connection.version() in ("TLSv1.2", "TLSv1.3")

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start
+from tests.limits import HANG_S
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def emulator() -> Iterator[EmulatorService]:
 def ask(emulator: EmulatorService, host: str, port: int = 443) -> http.client.HTTPResponse:
     proxy = urlsplit(emulator.endpoint.proxy)
     context = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
-    connection = http.client.HTTPSConnection(proxy.hostname or "", proxy.port, timeout=30, context=context)
+    connection = http.client.HTTPSConnection(proxy.hostname or "", proxy.port, timeout=HANG_S, context=context)
     connection.set_tunnel(host, port)
     token = emulator.endpoint.credentials["access_token"]
     connection.request("POST", "/2/users/get_current_account", headers={"Authorization": f"Bearer {token}"})
@@ -51,7 +52,7 @@ def test_what_is_no_tunnel_is_refused(emulator: EmulatorService, head: bytes) ->
     import socket
 
     proxy = urlsplit(emulator.endpoint.proxy)
-    with socket.create_connection((proxy.hostname or "", proxy.port or 0), timeout=30) as connection:
+    with socket.create_connection((proxy.hostname or "", proxy.port or 0), timeout=HANG_S) as connection:
         connection.sendall(head)
         told = b"".join(iter(lambda: connection.recv(4096), b""))
     assert told.startswith((b"HTTP/1.1 405 ", b"HTTP/1.1 403 "))

@@ -14,6 +14,7 @@ from dropbox import common, files, sharing
 from dropbox.exceptions import ApiError, AuthError, BadInputError, RateLimitError
 
 from pytest_cloudbench.emulators import EmulatorService
+from tests.limits import HANG_S
 
 MIB = 1024 * 1024
 
@@ -135,7 +136,7 @@ def test_longpoll_wakes_on_a_change(sdk: dropbox.Dropbox) -> None:
     watcher.start()
     sdk.files_upload(b"x", "/elsewhere.bin")
     sdk.files_upload(b"x", "/watched/1.bin")
-    watcher.join(20)
+    watcher.join(HANG_S)
     assert answers == [True]
     assert sdk.files_list_folder_longpoll(cursor).changes is True
 

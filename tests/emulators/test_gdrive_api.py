@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start
+from tests.limits import HANG_S
 
 from .drive_wire import FOLDER, DriveWire, drive_client
 
@@ -357,7 +358,7 @@ def test_an_upload_goes_on_after_a_cut(wire: DriveWire, emulator: EmulatorServic
     place = session(wire, size=len(data))
     context = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
     port = urlsplit(emulator.endpoint.url).port
-    plain = socket.create_connection(("127.0.0.1", port), timeout=30)
+    plain = socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
     with context.wrap_socket(plain, server_hostname="127.0.0.1") as cut:
         head = f"PUT {place} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
         head += f"Content-Range: bytes 0-{len(data) - 1}/{len(data)}\r\n\r\n"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start
+from tests.limits import HANG_S
 
 RCLONE = Path(sysconfig.get_path("scripts")) / "rclone"
 Run = Callable[..., str]
@@ -127,8 +128,8 @@ def test_opendal(emulator: EmulatorService) -> None:
     """In a process of its own: it reads proxy and CA from the environment."""
     token = emulator.endpoint.credentials["access_token"]
     ended = subprocess.run(
-        [sys.executable, "-c", OPENDAL, token], env=environment(emulator), capture_output=True, text=True, timeout=120,
-        check=False,
+        [sys.executable, "-c", OPENDAL, token], env=environment(emulator), capture_output=True, text=True,
+        timeout=HANG_S, check=False,
     )  # fmt: skip
     assert ended.stdout == "done\n", ended.stderr
 
@@ -141,6 +142,11 @@ def test_no_client_leaves_the_machine(emulator: EmulatorService) -> None:
         "except OSError as error: print(error)\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", code], env=environment(emulator), capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        env=environment(emulator),
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
     )
     assert "403" in ended.stdout

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start
+from tests.limits import HANG_S
 
 from .mega_wire import MegaWire, attributes, chunks, ctr, decode, ecb, encode, hash_v1, key_v1, mac_of, solve, xor
 
@@ -381,7 +382,7 @@ def test_a_client_that_waits_is_woken(emulator: EmulatorService, wire: MegaWire)
     thread = threading.Thread(target=lambda: answers.append(other.request("POST", url).body))
     thread.start()
     wire.mkdir("folder")
-    thread.join(30)
+    thread.join(HANG_S)
     other.connection.close()
     assert answers == [b"0"]
 

@@ -17,6 +17,7 @@ import pytest
 
 from pytest_cloudbench.clients.processes import find_binary
 from pytest_cloudbench.emulators import EmulatorService, start
+from tests.limits import HANG_S
 
 HERE = Path(__file__).parent
 
@@ -63,7 +64,7 @@ class Rclone:
     def __call__(self, *arguments: str) -> str:
         done = subprocess.run(
             [self.binary, *arguments, "--ca-cert", self.ca_file, "--retries", "1", "--low-level-retries", "1"],
-            env=self.environment, capture_output=True, text=True, timeout=120, check=False,
+            env=self.environment, capture_output=True, text=True, timeout=HANG_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -139,7 +140,7 @@ def test_megajs(emulator: EmulatorService, version: str) -> None:
     done = subprocess.run(
         ["node", str(HERE / "mega_client.cjs"), f"{endpoint.url}/", *endpoint.credentials.values()],
         env={**environment, "NODE_EXTRA_CA_CERTS": endpoint.ca_file},
-        capture_output=True, text=True, timeout=180, check=False,
+        capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

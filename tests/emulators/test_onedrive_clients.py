@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start
+from tests.limits import HANG_S
 
 from .graph_wire import GraphWire
 
@@ -48,7 +49,7 @@ def environment(emulator: EmulatorService) -> dict[str, str]:
 
 
 def _done(command: Sequence[str | Path], given: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 @pytest.fixture(params=["real names", "tenant_url"])
@@ -73,7 +74,7 @@ def rclone(emulator: EmulatorService, tmp_path: Path, request: pytest.FixtureReq
         options = ("--config", config, "--ca-cert", emulator.endpoint.ca_file, "--retries", "1",
                    "--low-level-retries", "1")  # fmt: skip
         done = subprocess.run(
-            [_RCLONE, *words, *options], env=given, capture_output=True, text=True, timeout=120, check=False
+            [_RCLONE, *words, *options], env=given, capture_output=True, text=True, timeout=HANG_S, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -165,6 +166,6 @@ def test_a_client_behind_the_proxy_reaches_no_other_host(emulator: EmulatorServi
         command = [curl, "-s", "-o", os.devnull, "-w", "%{http_code}", "--cacert", emulator.endpoint.ca_file,
                    f"https://{host}/v1.0/me/drive" if expected == "401" else f"https://{host}/elsewhere"]  # fmt: skip
         done = subprocess.run(
-            command, env=environment(emulator), capture_output=True, text=True, timeout=60, check=False
+            command, env=environment(emulator), capture_output=True, text=True, timeout=HANG_S, check=False
         )
         assert done.stdout == expected, (host, done.stderr)

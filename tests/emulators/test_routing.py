@@ -18,6 +18,7 @@ from pytest_cloudbench.emulators.http import byte_range, fields
 from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Kind, Route
 from pytest_cloudbench.services.child import Child
+from tests.limits import HANG_S
 
 _ROOT = str(Path(__file__).parents[2])
 _BOOT = (
@@ -110,7 +111,7 @@ class _Client:
     def __init__(self, ready: dict[str, Any]) -> None:
         context = ssl.create_default_context(cafile=ready["ca_file"])
         self.connection = http.client.HTTPSConnection(
-            "127.0.0.1", urlsplit(ready["urls"]["api"]).port, timeout=30, context=context
+            "127.0.0.1", urlsplit(ready["urls"]["api"]).port, timeout=HANG_S, context=context
         )
 
     def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], bytes]:

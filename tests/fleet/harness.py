@@ -28,9 +28,7 @@ import pytest
 from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import read_log, read_parquet
-
-HANG_S = 60.0
-"""Nothing here takes so long, also on a busy machine."""
+from tests.limits import HANG_S
 
 _POLL_S = 0.02
 _LOG_HEAD = 64
@@ -221,7 +219,7 @@ class Running:
             self.destroy()
             pytest.fail(f"pytest did not end in {timeout_s:g} s:\n{self.text()}", pytrace=False)
         duration_s = time.monotonic() - self._began_s
-        _, alive = psutil.wait_procs(self.relatives(), timeout=10)  # a process that is ending may take a moment
+        _, alive = psutil.wait_procs(self.relatives(), timeout=HANG_S)  # a process that is ending may take a moment
         leftovers = [f"{one.pid} {' '.join(one.cmdline())[:150]}" for one in alive if one.is_running()]
         for process in alive:
             with contextlib.suppress(psutil.Error):

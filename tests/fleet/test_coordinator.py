@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pytest_cloudbench.clock import due_ns, sleep_until_ns, wait_for
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
 from pytest_cloudbench.model import CloudbenchError
+from tests.limits import HANG_S
 
 NODE = "test_it.py::test_one"
 
@@ -332,7 +333,7 @@ def test_a_dismissed_fleet_stops_and_says_so(three: Fleet) -> None:
     three.meet("gw0", "sum:a", 1)
     assert not returned.is_set()
     three.coordinator.receive("gw1", {"kind": "tell", "name": "interrupted", "payload": None})
-    dismissal.join(10)
+    dismissal.join(HANG_S)
     assert returned.is_set(), "gw0 has stopped, gw1 was interrupted, gw2 was waiting anyway"
     assert three.handled == [], "nothing is merged behind the back of the end"
 

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.limits import HANG_S
+
 from .harness import FOLDER, IDEAL, Lab
 from .test_sessions import ENDLESS, SPREAD, check_interrupted
 
@@ -203,7 +205,7 @@ def test_a_test_of_this_project_that_hangs_is_ended_and_named(lab: Lab, spread: 
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", config, "--rootdir=.", "-o", "faulthandler_timeout=1",
          "-o", "addopts=", "-p", "no:cacheprovider", *spread, "test_it.py"],
-        cwd=lab.folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=lab.folder, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     assert "in test_hangs" in done.stderr

@@ -25,8 +25,8 @@ from pytest_cloudbench.load.reader import SHORT, ReaderProcess, Watcher
 from pytest_cloudbench.model import Content, FleetError, ProviderSpec
 from pytest_cloudbench.payload import Payloads
 from pytest_cloudbench.providers import Provided
+from tests.limits import HANG_S
 
-HANG_S = 30.0
 DAY_NS = 86_400 * 10**9
 
 

@@ -14,6 +14,7 @@ import pytest
 from pytest_cloudbench.model import Op, Outcome, Verb
 from pytest_cloudbench.results import owner, recovery
 from pytest_cloudbench.results.oplog import OpLog, read_parquet
+from tests.limits import HANG_S
 
 from .harness import FOLDER, IDEAL, Lab, Running, keys
 from .test_sessions import ENDLESS, SPREAD
@@ -28,7 +29,7 @@ DEAD = json.dumps([*json.loads(owner.owner_text())[:3], 2**22 + 1, 1])
 def recover(folder: Path, *options: str, status: int = 0) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-m", "pytest_cloudbench.cli", "recover", *options],
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (status, ""), done.stdout + done.stderr
     return done.stdout.splitlines()
@@ -194,7 +195,7 @@ def test_two_at_a_time_recover_each_run_once(tmp_path: Path) -> None:
     left_behind(tmp_path, count=5000, agents=4)
     command = [sys.executable, "-m", "pytest_cloudbench.cli", "recover"]
     both = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    said = [line for each in both for line in each.communicate(timeout=60)[0].splitlines()]
+    said = [line for each in both for line in each.communicate(timeout=HANG_S)[0].splitlines()]
     assert [each.returncode for each in both] == [0, 0, 0]
     assert said == ["recovered: a.py::test_it: 20000 records in results/machine/run/test_it.parquet"]
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
@@ -203,6 +204,6 @@ def test_two_at_a_time_recover_each_run_once(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest_cloudbench.cli", "recover", "nowhere"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (4, "", 1)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANG_S
+
 from .harness import FOLDER, IDEAL, Ended, Lab, grid, keys
 
 TESTS = """
@@ -113,7 +115,7 @@ def test_entries_are_accepted_by_pytest_benchmark(lab: Lab) -> None:
     assert [path.name[:5] for path in stored] == ["0001_", "0002_"]
     compared = subprocess.run(
         [str(Path(sys.executable).with_name("pytest-benchmark")), "compare", "--columns=min,rounds", "0001", "0002"],
-        cwd=lab.folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=lab.folder, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert compared.returncode == 0, compared.stderr
     assert len(re.findall(r"^test_closed.* \(000[12]_.* 12$", compared.stdout, re.M)) == 2, compared.stdout

@@ -22,7 +22,7 @@ def serve(address: str) -> dict[str, object]:
         connection = listener.accept()[0]
     total, digest, error = 0, hashlib.sha256(), ""
     with connection:
-        connection.settimeout(float(sys.argv[3]) if len(sys.argv) > 3 else 20.0)
+        connection.settimeout(float(sys.argv[3]) if len(sys.argv) > 3 else 300.0)
         try:
             while data := connection.recv(1 << 20):
                 total += len(data)
@@ -35,8 +35,8 @@ def serve(address: str) -> dict[str, object]:
 
 def send(address: str, port: int, size_bytes: int) -> dict[str, object]:
     start_s, error, answer = time.monotonic(), "", b""
-    with socket.create_connection((address, port), timeout=20) as connection:
-        connection.settimeout(float(sys.argv[5]) if len(sys.argv) > 5 else 20.0)
+    with socket.create_connection((address, port), timeout=300) as connection:
+        connection.settimeout(float(sys.argv[5]) if len(sys.argv) > 5 else 300.0)
         try:
             left = size_bytes
             while left:

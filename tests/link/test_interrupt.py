@@ -14,6 +14,7 @@ import pytest
 
 from pytest_cloudbench.link import Link, Way
 from pytest_cloudbench.model import UsageError
+from tests.limits import HANG_S
 from tests.link.peers import PATTERN
 
 pytestmark = [
@@ -41,8 +42,8 @@ class Transfer:
         )
 
     def end(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        sent, _ = self.client.communicate(timeout=30)
-        got, _ = self.server.communicate(timeout=30)
+        sent, _ = self.client.communicate(timeout=HANG_S)
+        got, _ = self.server.communicate(timeout=HANG_S)
         return json.loads(sent), json.loads(got)
 
 

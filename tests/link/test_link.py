@@ -16,6 +16,7 @@ import pytest
 
 from pytest_cloudbench.link import Delivered, Link, LinkError, LinkUnavailable, Way
 from pytest_cloudbench.model import UsageError
+from tests.limits import HANG_S
 from tests.nobody import needs_root, said_by_nobody
 
 pytestmark = [
@@ -190,7 +191,7 @@ def test_two_links_do_not_see_each_other() -> None:
         assert server.stdout.readline() == b"up\n"
         refused = other.run("client", [sys.executable, "-c", connect], stderr=subprocess.DEVNULL).returncode
         reached = one.run("client", [sys.executable, "-c", connect]).returncode
-        server.communicate(timeout=10)
+        server.communicate(timeout=HANG_S)
     assert (refused, reached) == (1, 0)
 
 
@@ -201,7 +202,7 @@ def test_what_runs_inside_ends_with_the_link() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         assert process.poll() is None
-    process.communicate(timeout=10)
+    process.communicate(timeout=HANG_S)
     assert process.returncode < 0
     with pytest.raises(LinkError, match="not open"):
         link.run("client", ["true"])

@@ -24,8 +24,9 @@ from pytest_cloudbench.clock import due_ns, now_ns, sleep_until_ns
 from pytest_cloudbench.load.engine import MAX_THREADS, Budget, Engine, outcome_of
 from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, ResultsError, UsageError, Verb
 from pytest_cloudbench.trace import Replay, parse_trace
+from tests.limits import HANG_S
 
-PATIENCE_S = 30.0
+PATIENCE_S = HANG_S
 HOUR_S = 3600.0
 MS = 1_000_000
 TOGETHER = FixedInterval(0.0)

@@ -16,8 +16,9 @@ from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.load.costs import Price, Spending, estimate_usd, price_of
 from pytest_cloudbench.load.messages import LoadShape, Start, Subject
 from pytest_cloudbench.model import UsageError, Verb
+from tests.limits import HANG_S
 
-from ..fleet.harness import HANG_S, Lab
+from ..fleet.harness import Lab
 from .test_sessions import SMALL
 from .tiny import server_for
 

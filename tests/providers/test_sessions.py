@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.limits import HANG_S
+
 from ..fleet.harness import Lab, Running
 
 TWO = "mirror:emulated:ideal,emulated:ideal"
@@ -134,7 +136,7 @@ def test_a_real_server_ends_with_a_run_that_is_killed(lab: Lab) -> None:
     process = server(running)
     guard = process.parent()
     os.kill(running.process.pid, signal.SIGKILL)
-    psutil.wait_procs([process, *([guard] if guard else [])], timeout=30)
+    psutil.wait_procs([process, *([guard] if guard else [])], timeout=HANG_S)
     assert not process.is_running()
     assert not folder_of(lab).exists()
 

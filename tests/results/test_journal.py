@@ -13,6 +13,7 @@ from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.model import ProviderSpec
 from pytest_cloudbench.results import journal
+from tests.limits import HANG_S
 
 fcntl = pytest.importorskip("fcntl")
 
@@ -63,7 +64,7 @@ def test_a_second_clean_waits_for_the_first_and_finds_nothing_left(
         assert second.stdout.readline() == "another `cloudbench clean` is at work: waiting for it\n"
         driver = drivers.connect(ProviderSpec.parse(found.provider), None, None)
         assert journal.remove(driver, found) == ""
-    out, errors = second.communicate(timeout=60)
+    out, errors = second.communicate(timeout=HANG_S)
     assert (second.returncode, out, errors) == (0, "0 folders removed\n", "")
 
 

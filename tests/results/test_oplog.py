@@ -27,6 +27,7 @@ from pytest_cloudbench.payload import DIGESTS, RandomContent, digest
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results import parquet
 from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, OpLog, read_log, read_parquet, write_parquet
+from tests.limits import HANG_S
 
 FEW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 HEADER = {"agent": "gw0", "nodeid": "test_it"}
@@ -92,7 +93,7 @@ def test_the_log_counts_and_tells_its_progress(tmp_path: Path) -> None:
     with OpLog(tmp_path / "a.oplog", HEADER, progress) as log:
         for outcome in (Outcome.OK, Outcome.THROTTLED, Outcome.FAILED, Outcome.OK):
             log.record(Op(Verb.PUT, 0, 0, 0, 1, 2, 0, 1 + 5_000_000, 9, outcome))
-        assert signal_told.wait(30)
+        assert signal_told.wait(HANG_S)
     assert told[-1] == (4, 1, 1)
     assert sample_s == [0.005, 0.005]
 
@@ -110,7 +111,7 @@ def test_a_look_at_response_times_is_as_short_at_any_rate(tmp_path: Path) -> Non
         log.samples = 8
         for seq in range(5000):
             log.record(op(seq))
-        assert enough.wait(30)
+        assert enough.wait(HANG_S)
     assert 0 < max(sizes) <= 8
 
 
@@ -338,12 +339,12 @@ def test_a_log_that_is_taken_away_loses_nothing(tmp_path: Path, spare: Path, how
     with OpLog(path, HEADER, lambda *told: flushed.set() if told[0] else None, moved.append) as log:
         for seq in range(100):
             log.record(op(seq))
-        assert flushed.wait(30)
+        assert flushed.wait(HANG_S)
         take_away(path.parent)
         log.record(op(100))
         if when == "running":
             flushed.clear()
-            assert flushed.wait(30)
+            assert flushed.wait(HANG_S)
             log.record(op(101))
     count = 102 if when == "running" else 101
     assert read_log(log.path) == table_of([op(seq) for seq in range(count)])
@@ -359,7 +360,7 @@ def test_a_log_that_is_taken_away_again_and_again_loses_nothing(tmp_path: Path) 
         for seq in range(5):
             log.record(op(seq))
             flushed.clear()
-            assert flushed.wait(30)
+            assert flushed.wait(HANG_S)
             shutil.rmtree(path.parent)
     assert read_log(path) == table_of([op(seq) for seq in range(5)])
     assert len(log.notes) == 1
@@ -439,7 +440,7 @@ def test_a_really_full_disk_moves_the_log_and_loses_nothing(tmp_path: Path) -> N
         under=mount,
         TMPDIR=str(spare),
     )
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=HANG_S)
     assert (child.returncode, err) == (0, "")
     place, note, refused, left = out.splitlines()
     assert place == str(spare)
@@ -496,7 +497,7 @@ def test_parquet_that_cannot_be_written_leaves_nothing_and_is_one_line(tmp_path:
         """,
         tmp_path,
     )
-    _, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=HANG_S)
     last = err.splitlines()[-1]
     line = f"pytest_cloudbench.model.ResultsError: {tmp_path / 'it.parquet'}: cannot write the records: "
     assert last.startswith(line)

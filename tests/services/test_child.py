@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from pytest_cloudbench.services.child import Child, answers_http
+from tests.limits import HANG_S
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 ECHO = "import sys\nfor line in sys.stdin:\n    print(line.strip()[::-1], flush=True)\n"
-HANG_S = 30.0
 
 
 def python(code: str) -> list[str]:

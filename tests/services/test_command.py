@@ -18,10 +18,10 @@ import pytest
 
 from pytest_cloudbench.model import ConfigError, ServiceError
 from pytest_cloudbench.services.command import CommandService, Recipe, load_recipe
+from tests.limits import HANG_S
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 TINY = Path(__file__).parents[1] / "providers" / "tiny.py"
-HANG_S = 30.0
 COMMAND = (sys.executable, str(TINY), "{port}", "{folder}", "{secret}")
 SAID = re.compile(r"process (\d+) serves (\S+)")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="strays are adopted on Linux")

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANG_S
+
 ROOT = Path(__file__).parents[2]
 
 
 def collected(*options: str) -> dict[str, set[str]]:
     """The providers of each test of the suite."""
     command = [sys.executable, "-m", "pytest", "suites/iot", "--collect-only", "-q", "-p", "no:cacheprovider", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=HANG_S)
     found: dict[str, set[str]] = {}
     for test, provider in re.findall(r"::(\w+)\[[\w-]*?-((?:emulated|folder):[^\]]+)\]", done.stdout):
         found.setdefault(test, set()).add(provider)

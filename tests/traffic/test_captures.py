@@ -18,6 +18,7 @@ import pytest
 from pytest_cloudbench.data import read_flow_rules
 from pytest_cloudbench.traffic import Analysis, analyze, metrics, parse_rules
 from pytest_cloudbench.traffic.resent import FAST, KEEP_ALIVE, OUT_OF_ORDER, RETRANSMITTED, SPURIOUS
+from tests.limits import HANG_S
 from tests.traffic import craft
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,7 +187,7 @@ def test_a_chosen_client_sends_up() -> None:
 @pytest.mark.parametrize("name", ["loss-up.pcapng", "offload.pcap"])
 def test_the_command(name: str) -> None:
     command = [sys.executable, "-m", "pytest_cloudbench.cli", "analyze", str(FOLDER / name), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     facts = json.loads(done.stdout)
     wanted = set("payload_up_bytes payload_down_bytes unique_up_bytes wire_up_bytes wire_down_bytes syns".split())

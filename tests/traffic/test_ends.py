@@ -20,6 +20,7 @@ from pytest_cloudbench.capture.guard import SENTINEL_ADDRESS, SENTINEL_PORT, sen
 from pytest_cloudbench.traffic import Analysis, analyze
 from pytest_cloudbench.traffic.headers import SENTINEL
 from pytest_cloudbench.traffic.headers import SENTINEL_ADDRESS as ADDRESS_NUMBER
+from tests.limits import HANG_S
 from tests.traffic import craft
 from tests.traffic.craft import SECOND, START_NS, Record
 
@@ -151,7 +152,7 @@ def test_the_command_says_how_many_it_left_out(tmp_path: Path, arguments: list[s
     path, data = tmp_path / "marked.pcapng", written([START, *FLOW, END], comment=COMMENT)
     path.write_bytes(gzip.compress(data) if packed else data)
     command = [sys.executable, "-m", "pytest_cloudbench.cli", "analyze", str(path), *arguments]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    said = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True).stdout
     if "--json" in arguments:
         assert json.loads(said)["sentinels"] == 2
     else:

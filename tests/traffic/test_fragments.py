@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.traffic import Analysis, analyze
+from tests.limits import HANG_S
 from tests.traffic import craft
 from tests.traffic.craft import START_NS, Segment
 
@@ -117,7 +118,7 @@ def test_as_tshark_puts_them_together(tmp_path: Path) -> None:
     path = tmp_path / "pieces.pcapng"
     path.write_bytes(craft.pcapng([(START_NS + number, frame) for number, frame in enumerate(frames)]))
     command = ["tshark", "-n", "-r", str(path), "-Y", "tcp", "-T", "fields", "-e", "frame.number", "-e", "tcp.len"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    said = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True).stdout.split()
     found = analyze(path.read_bytes()).table.packets
     ours = [str(each) for pair in zip(found.number.tolist(), found.payload.tolist(), strict=True) for each in pair]
     assert ours == said

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.traffic import Analysis, analyze
+from tests.limits import HANG_S
 from tests.traffic import craft
 from tests.traffic.craft import CLIENT, SERVER, START_NS, Segment
 
@@ -86,7 +87,7 @@ def test_as_tshark_sees_them(tmp_path: Path) -> None:
     path = tmp_path / "wrapped.pcapng"
     path.write_bytes(craft.pcapng([(START_NS + number, frame) for number, frame in enumerate(LOOKED_INTO.values())]))
     command = ["tshark", "-n", "-r", str(path), "-T", "fields", "-e", "tcp.len", "-e", "tcp.seq_raw"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    said = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True).stdout.splitlines()
     ours = [
         f"{70 if inside.table.flows[0].client.version == 6 else 100}\t1" for inside in map(read, LOOKED_INTO.values())
     ]

@@ -137,16 +137,17 @@ class Cassette:
         self._stack.close()
         if self._mode == "replay":
             return
-        problem = self._too_large
-        if not requests:
-            problem = "nothing was recorded: this driver's requests are not Python's, and vcrpy cannot see them"
-        elif os.path.exists(self._path):
-            text = Path(self._path).read_text("utf-8")
-            if _SHAPES.search(text) or redact.clean(text) != text:
-                problem = "something in it looks like a secret"
-        if problem:
+        if problem := self._too_large or self._unfit(requests):
             Path(self._path).unlink(missing_ok=True)
             raise ResultsError(f"--cloudbench-cassette record {self._path}: {problem}; no file is kept")
+
+    def _unfit(self, requests: int) -> str:
+        """Returns why the file that was written must not be kept; empty if it may."""
+        if not requests:
+            return "nothing was recorded: this driver's requests are not Python's, and vcrpy cannot see them"
+        text = Path(self._path).read_text("utf-8") if os.path.exists(self._path) else ""
+        has_secret = _SHAPES.search(text) or redact.clean(text) != text
+        return "something in it looks like a secret" if has_secret else ""
 
     # -- what vcrpy calls ---------------------------------------------------------------------------
 

@@ -23,13 +23,12 @@ from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.base import Counting
 from pytest_cloudbench.model import KIB, MIB, Capabilities, CloudError, Endpoint, ErrorKind, ProviderSpec, Verb
 from pytest_cloudbench.payload import RandomContent
+from tests.limits import HANG_S
 
 from .rows import EITHER, JSON, ROWS, WITHOUT_HTTP, Row
 from .server import Answer, FaultServer, fault_server
 
 K = ErrorKind
-HANG_S = 60.0
-"""Longer than any operation may take on a busy machine, and shorter than a driver's own timeout."""
 SHORT = "timeout_s=0.5"
 SMALL, LARGE = RandomContent("small", 5 * KIB), RandomContent("large", 4 * MIB)
 PATH = "/faults/a.bin"

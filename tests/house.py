@@ -9,6 +9,8 @@ import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
 
+from tests.source import parse
+
 PACKAGE = "pytest_cloudbench"
 
 
@@ -16,7 +18,7 @@ def repeated_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
     """Public class names that more than one module has, with these modules."""
     found: dict[str, list[str]] = {}
     for module, source in sources.items():
-        for node in ast.parse(source).body:
+        for node in parse(source).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(module)
     return {name: modules for name, modules in found.items() if len(modules) > 1}
@@ -24,7 +26,7 @@ def repeated_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
 
 def imported_modules(source: str, modules: Mapping[str, str]) -> Iterator[str]:
     """The modules of the package that one imports when it runs: also inside functions, and by import_module."""
-    tree = ast.parse(source)
+    tree = parse(source)
     for_types = {
         id(node)
         for block in ast.walk(tree)
@@ -40,7 +42,7 @@ def imported_modules(source: str, modules: Mapping[str, str]) -> Iterator[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
+        elif isinstance(node, ast.Call) and node.args and called(node) == "import_module":
             names = [str(getattr(node.args[0], "value", ""))]
         for name in names:
             if re.match(rf"{PACKAGE}(\.|$)", name):
@@ -74,7 +76,7 @@ def foreign_privates(source: str) -> list[tuple[int, str]]:
     A name with an underscore is a module's own where it defines it: a function, a class, an attribute of one of its
     classes or a name of its own.
     """
-    tree = ast.parse(source)
+    tree = parse(source)
     own = {
         node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
     }
@@ -104,9 +106,14 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
 
 
+def called(node: ast.Call) -> str:
+    """The last part of what is called."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
 def is_self(node: ast.AST) -> bool:
     """Whether this is the object, or the class, whose method looks at it."""
-    return ast.unparse(node) in {"self", "cls", "super()"}
+    return getattr(node, "id", "") in {"self", "cls"} or (isinstance(node, ast.Call) and ast.unparse(node) == "super()")
 
 
 def other_meanings(source: str, words: Collection[str], glossary: str) -> list[tuple[int, str]]:
@@ -116,7 +123,7 @@ def other_meanings(source: str, words: Collection[str], glossary: str) -> list[t
     called so is of such a class.
     """
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.ClassDef) and is_new_meaning(node.name, words, glossary):
             found.append((node.lineno, f"class {node.name}: the glossary does not tell it from others"))
         name, kind = annotated(node)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=8)  # rule by rule over one file; to keep all trees would cost more than to make them
 def parse(source: str) -> ast.Module:
     return ast.parse(source)
 

@@ -12,7 +12,12 @@ WAITS = frozenset("wait wait_for acquire get poll".split())
 
 def is_new(node: ast.AST) -> bool:
     """Whether this makes something that can be waited for, and does not fill it."""
-    return isinstance(node, ast.Call) and not node.args and ast.unparse(node.func).rpartition(".")[2] in WAITED_FOR
+    return isinstance(node, ast.Call) and not node.args and last_part(node.func) in WAITED_FOR
+
+
+def last_part(node: ast.expr) -> str:
+    """The last name of a dotted one."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def waits_alone(tree: ast.Module) -> Iterator[int]:
@@ -23,7 +28,7 @@ def waits_alone(tree: ast.Module) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in WAITS and is_new(node.value):
             yield node.lineno
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("select") and len(node.args) == 4:
+        elif isinstance(node, ast.Call) and len(node.args) == 4 and last_part(node.func) == "select":
             watched = [each for each in node.args[:3] if not isinstance(each, (ast.Tuple, ast.List)) or each.elts]
             yield from () if watched else (node.lineno,)
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:

@@ -1,0 +1,8 @@
+"""How long a test waits for what has to happen before it says that it hangs."""
+
+from __future__ import annotations
+
+__all__ = ["HANG_S"]
+
+HANG_S = 500.0
+"""Far above what anything takes on a slow and busy machine, and below pytest's own limit (``faulthandler_timeout``)."""

@@ -1,7 +1,7 @@
 """What all processes of the reference client run: ``python -I -S __main__.py server|client|device CONFIG.json``.
 
-What may live here: finding the package, and which of them is meant. It is run by its path, isolated from whatever else
-is installed, since it needs only the standard library and must start fast.
+What may live here: finding the package, and starting the right process. It is run by its path, isolated from whatever
+else is installed, since it needs only the standard library and must start fast.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class ReferenceClient(LocalClient):
     """A client and a server of ours, with HTTPS between them, and with ``pull_s`` a second device.
 
     Options are those of ``settings.Settings``, and ``facts.documented`` follows from them: it is the truth, not a
-    claim. Errors are not mended unless ``retry`` says so; then the client ends, and ``wait_synced`` raises.
+    claim. Without ``retry``, an error ends the client, and ``wait_synced`` raises.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -52,11 +52,12 @@ class ReferenceClient(LocalClient):
         return {"reference": __version__, "python": platform.python_version()}
 
     def counters(self) -> dict[str, Any]:
-        """What the server has received since its start, as ``server.Server.counters`` says; costs no byte.
+        """What the server has received since its start, see ``server.Server.counters``; asking sends no byte over the
+        link.
 
         Raises ClientError when the server does not answer.
         """
-        # A socket's path has at most 108 bytes; through /proc the folder's own path may be as long as it likes.
+        # A socket's path has at most 108 bytes; through /proc, the folder's own path may be of any length.
         try:
             folder = os.open(self._private("server"), os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -71,13 +72,13 @@ class ReferenceClient(LocalClient):
             raise ClientError(f"the reference server does not tell its counters: {error}") from error
 
     def receiver(self) -> Receiver:
-        """The second device, else the server."""
+        """The second device if there is one, otherwise the server."""
         if not self.settings.pull_s:
             return super().receiver()
 
         def bytes_moved() -> tuple[int, int]:
             seen = self.counters()["device"]
-            return seen["sent_bytes"], seen["received_bytes"]  # the server's words
+            return seen["sent_bytes"], seen["received_bytes"]  # as the server counts them
 
         return Receiver(self.workdir / "device", "device", bytes_moved)
 
@@ -125,7 +126,7 @@ class ReferenceClient(LocalClient):
             self.processes.wait_logged(self._start("device"), READY, self.start_s)
 
     def _is_settled(self) -> bool:
-        """Whether the client has its last answer, too."""
+        """Whether the client also has its last answer."""
         return not (self._private("client") / client.BUSY).exists()
 
     # --- inside -----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from pytest_cloudbench.clients.reference.watch import Watch
 __all__ = ["BUSY", "Client", "main"]
 
 BUSY = "busy"
-"""A file in the client's own folder that is there from before a batch is sent until its last answer is in."""
+"""A file in the client's own folder that exists from before a batch is sent until its last answer has come."""
 _PATIENCE_S = 0.06
 
 
@@ -43,7 +43,7 @@ class Client:
         there = json.loads(self._connection.ask("GET", "/list"))
         self._uploader.known = {path: Known(None, sha256) for path, sha256 in there.items()}
         self._end_of_question()
-        # Also after a while without a sign: a time stamp may have been too young to show the next change.
+        # Also after a while without an event: a time stamp may have been too young to show the next change.
         look_again = self._sync()
         if self._settings.polling_s:
             self._next_poll_s = time.monotonic() + self._settings.polling_s
@@ -79,7 +79,7 @@ class Client:
             return
         self._connection.ask("GET", "/poll")
         self._end_of_question()
-        # What was missed while a batch was sent is not made up for.
+        # Polls that were missed while a batch was sent are not made up for.
         missed = int((now_s - self._next_poll_s) / self._settings.polling_s)
         self._next_poll_s += (missed + 1) * self._settings.polling_s
 

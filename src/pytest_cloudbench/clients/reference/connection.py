@@ -1,6 +1,6 @@
 """The client's connection to the reference server: HTTPS that stays open.
 
-What may live here: the socket, sending requests and reading their answers. What is asked is decided elsewhere.
+What may live here: the socket, sending requests and reading their answers. Other modules decide what to ask.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Request(NamedTuple):
 
 
 class Connection:
-    """Connects when it is first used. Errors are not mended, unless ``retries`` says how often.
+    """Connects when it is first used. Errors are not retried unless ``retries`` says how often.
 
     Args:
         config: ``address``, ``port``, ``client_address``, ``authority`` (path of a certificate), ``token``, and
@@ -98,7 +98,7 @@ class Connection:
         return answers
 
     def _sent(self, requests: Sequence[Request]) -> Iterator[bytes]:
-        """Heads and bodies in pieces that are worth a call: a small request is one packet."""
+        """Heads and bodies in pieces large enough to be worth a call; a small request is one packet."""
         waiting: list[bytes] = []
         waiting_bytes = 0
         for request in requests:

@@ -16,7 +16,7 @@ _MAGIC = (
     b"\x89PNG\r\n\x1a\n",
     b"GIF8",
     b"\x1f\x8b",  # gzip
-    b"PK\x03\x04",  # zip, and all that is one
+    b"PK\x03\x04",  # zip, and all formats built on it
     b"BZh",
     b"\xfd7zXZ\x00",
     b"7z\xbc\xaf\x27\x1c",
@@ -75,7 +75,7 @@ class Digester:
                 self._end_block()
 
     def digests(self) -> Digests:
-        """Those of all that came; it can be asked once."""
+        """The digests of everything that came. To be called once."""
         if self._block_bytes == 0 and self._size_bytes:
             self._blocks = [Block(self._whole.digest(), self._size_bytes)]
         elif self._in_block_bytes:
@@ -90,7 +90,7 @@ class Digester:
 def is_worth_deflating(policy: str, name: str, first_bytes: bytes) -> bool:
     """Whether a file is deflated, by ``compression`` of the settings, its name and how its content begins.
 
-    IMC 2013, section 4.5: a client that goes by the content leaves a text alone that begins like a JPEG.
+    IMC 2013, section 4.5: a client that judges by content does not compress a text that begins like a JPEG.
     """
     if policy == "smart":
         is_mp4_or_webp = first_bytes[4:8] == b"ftyp" or (first_bytes[:4] == b"RIFF" and first_bytes[8:12] == b"WEBP")

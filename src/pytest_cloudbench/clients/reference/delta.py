@@ -4,7 +4,7 @@ What may live here: signatures of a version, and the two ways to match a file wi
 
 A signature has, for each block of the older version, its first and last eight bytes and a strong digest. ``fixed``
 compares blocks at their own places. ``rolling`` finds them at any place, as rsync does; its weak checksum is these
-bytes, which, unlike a sum, can be looked up at every place of a file without a step of Python for each.
+bytes, which, unlike a sum, can be searched for in a whole file without a step of Python for each place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WINDOW_BYTES = 1 << 20
 _STEP_BYTES = 1 << 13
 
 _Read = Callable[[int, int], bytes]
-"""(offset, length) to bytes of the new file; fewer only where it ends."""
+"""Maps (offset, length) to bytes of the new file; fewer only at its end."""
 
 
 class DeltaSegment(NamedTuple):
@@ -40,7 +40,7 @@ class DeltaSegment(NamedTuple):
 
 
 class Signature:
-    """What a client learns of the server's version of a file."""
+    """What a client learns about the server's version of a file."""
 
     def __init__(
         self, size_bytes: int, block_bytes: int, sha256: bytes, blocks: list[tuple[bytes, bytes, bytes]]
@@ -52,11 +52,11 @@ class Signature:
         self.tail_bytes = size_bytes % block_bytes
         self.begins = {int.from_bytes(begin, sys.byteorder) for begin, *_ in blocks[:whole]}
         self.ends = {end for _, end, _ in blocks[:whole]}
-        # A block that occurs more than once is found at its first place, unless its neighbour was found before.
+        # A block that occurs more than once is found at its first place, unless its neighbour was found just before.
         self._index = {strong: index for index, strong in reversed(list(enumerate(self.strong[:whole])))}
 
     def index_of(self, data: bytes, likely: int) -> int | None:
-        """The number of the whole block with this content; ``likely`` where that one has it."""
+        """The number of the whole block with this content; ``likely`` if that block has it."""
         strong = _strong(data)
         if likely < len(self.strong) - bool(self.tail_bytes) and self.strong[likely] == strong:
             return likely
@@ -109,7 +109,7 @@ def match(method: str, read: _Read, start: int, stop: int, end: int, signature: 
         end: the new file's size in bytes.
         signature: that of the older version.
 
-    Neighbours are not joined: that is for ``join``.
+    Neighbours are not joined; ``join`` does that.
     """
     if method == "fixed":
         yield from _fixed(read, start, stop, signature)
@@ -162,7 +162,7 @@ def _rolling(read: _Read, start: int, stop: int, end: int, signature: Signature)
             yield DeltaSegment("data", at + done, offset - done)
             yield DeltaSegment("base", index * size, size)
             done, likely = offset + size, index + 1
-        # No block begins in what is left, but one may where the window's last places were too short for it.
+        # No block begins in what is left, except perhaps at the window's last places, which were too short for one.
         searched = max(done, len(window) - size + 1)
         yield DeltaSegment("data", at + done, searched - done)
         if len(window) < size:
@@ -177,12 +177,12 @@ def _rolling(read: _Read, start: int, stop: int, end: int, signature: Signature)
 
 
 def _next_match(window: bytes, first: int, signature: Signature, likely: int) -> tuple[int, int] | None:
-    """The first place from ``first`` on where a block of the older version is, and the number of the block."""
+    """The first place from ``first`` on that holds a block of the older version, and the number of that block."""
     size = signature.block_bytes
     places = len(window) - size + 1
     begin = first
     while begin < places:
-        # After a block most often comes its neighbour: one place is looked at before many.
+        # A block is usually followed by its neighbour: look at that one place before many.
         until = min(begin + (_STEP_BYTES if begin > first else 1), places)
         for place in _begun(window, begin, until, signature.begins):
             if window[place + size - _WORD_BYTES : place + size] not in signature.ends:
@@ -195,7 +195,7 @@ def _next_match(window: bytes, first: int, signature: Signature, likely: int) ->
 
 
 def _begun(window: bytes, begin: int, until: int, begins: set[int]) -> list[int]:
-    """Places from ``begin`` to before ``until`` where eight bytes stand that a block begins with."""
+    """Places from ``begin`` to before ``until`` that hold the first eight bytes of a block."""
     view = memoryview(window)
     found = []
     for shift in range(min(_WORD_BYTES, until - begin)):

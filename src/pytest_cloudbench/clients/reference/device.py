@@ -37,7 +37,7 @@ class Device:
         self._changes = 0
 
     def run(self) -> None:
-        """Ask for ever, ``pull_s`` after what was new is here. Raises OSError or WireError."""
+        """Poll forever, each time ``pull_s`` after the last news has been fetched. Raises OSError or WireError."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         is_ready = False
@@ -48,10 +48,10 @@ class Device:
             sleep_until_ns(due_ns(self._settings.pull_s))
 
     def _pull(self) -> bool:
-        """Bring what is new; whether all of it is here. What is not is part of the next news."""
+        """Fetch what is new; returns whether all of it has arrived. What has not is part of the next news."""
         news = json.loads(self._connection.ask("GET", f"/news?since={self._changes}"))
         files: dict[str, str | None] = news["files"]
-        # First what is gone: a file may have become a folder, or a folder a file.
+        # Deletions first: a file may have become a folder, or a folder a file.
         for path in [path for path in self._has if path in files and files[path] is None]:
             self._delete(path)
         new = [(path, sha256) for path, sha256 in files.items() if sha256 and self._has.get(path) != sha256]
@@ -63,7 +63,7 @@ class Device:
         return not lacking
 
     def _bring(self, path: str, sha256: str) -> bool:
-        """Move a complete file into place; False if its content is not what was announced."""
+        """Fetch a file and move it into place; returns False if its content is not what was announced."""
         digest, at_bytes = hashlib.sha256(), 0
         with self._arriving.open("wb") as file:
             while True:

@@ -1,4 +1,4 @@
-"""What the client and its second device have in common as processes: what they say, and how they end.
+"""What the client and its second device have in common as processes: what they log, and how they end.
 
 What may live here: lines of a process's log that the adapter knows.
 """
@@ -13,7 +13,7 @@ from pytest_cloudbench.clients.reference.protocol import WireError
 __all__ = ["READY", "say", "until_it_fails"]
 
 READY = "in sync for the first time"
-"""Said when the folder and the server were the same once."""
+"""Logged once the folder and the server have been equal for the first time."""
 
 
 def say(text: str) -> None:
@@ -23,7 +23,7 @@ def say(text: str) -> None:
 
 
 def until_it_fails(run: Callable[[], None]) -> None:
-    """Run what has no end; where it fails, the process ends with a message."""
+    """Run something that never returns; if it fails, the process ends with a message."""
     try:
         run()
     except (OSError, WireError) as error:

@@ -1,7 +1,6 @@
 """What the two halves of the reference client say to each other: HTTP/1.1 with small bodies of our own.
 
-What may live here: the shapes of messages, and reading and writing them; both halves use the same. Nothing is
-decided here.
+What may live here: the shapes of messages, and reading and writing them, for both halves. Nothing is decided here.
 
 ====================  =====================================  ====================================================
 request               body                                   answer
@@ -68,7 +67,7 @@ class Limited:
         self._file, self.left_bytes = file, length_bytes
 
     def read(self, length_bytes: int) -> bytes:
-        """Exactly so many bytes, less only where the limit is. Raises WireError when the stream ends before."""
+        """Exactly that many bytes, fewer only at the limit. Raises WireError if the stream ends earlier."""
         wanted = min(length_bytes, self.left_bytes)
         data = self._file.read(wanted) if wanted else b""
         if len(data) < wanted:
@@ -77,7 +76,7 @@ class Limited:
         return data
 
     def pieces(self, length_bytes: int) -> Iterator[bytes]:
-        """Exactly so many bytes, in pieces."""
+        """Exactly that many bytes, in pieces."""
         while length_bytes > 0:
             data = self.read(min(length_bytes, PIECE_BYTES))
             if not data:
@@ -99,9 +98,9 @@ class UploadEntry:
         path: below the folder, with ``/``.
         sha256: of the whole new content, which the server checks; empty for a deleted file.
         size_bytes: of the new content.
-        segments: what the new content is put together from.
-        base: SHA-256 of the version that ``base`` segments mean; empty without any.
-        session: where chunks that came before are; empty without any.
+        segments: what the new content is assembled from.
+        base: SHA-256 of the version that ``base`` segments refer to; empty if there are none.
+        session: where earlier chunks are kept; empty if there are none.
         at_bytes: how many bytes of content came in these chunks.
         wire_bytes: how many bytes follow the entry.
         encoding: of these bytes: ``deflate``, or empty.
@@ -148,7 +147,7 @@ def answer(status: HTTPStatus, body: bytes) -> bytes:
 
 
 def read_head(file: IO[bytes]) -> tuple[str, dict[str, str], int] | None:
-    """First line, headers by lower-case name, and length of the body; None where the stream has ended.
+    """First line, headers by lower-case name, and length of the body; None if the stream has ended.
 
     Raises WireError.
     """

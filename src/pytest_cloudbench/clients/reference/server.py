@@ -28,14 +28,14 @@ from pytest_cloudbench.clients.reference.store import ConflictError, Store
 __all__ = ["STATS", "Server", "main"]
 
 STATS = "stats.sock"
-"""A socket in the server's own folder. Who connects is told the counters as JSON; no byte of it is counted."""
+"""A socket in the server's own folder. Whoever connects gets the counters as JSON; these bytes are not counted."""
 _BACKLOG = 128
 _TCP_INFO_BYTES = 136
 _BYTES_ACKED_AT = 120
 
 
 class _Refused(Exception):
-    """Answered with a status that is not 200."""
+    """The request is answered with a status other than 200."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
@@ -44,7 +44,7 @@ class _Refused(Exception):
 
 @dataclass(slots=True)
 class _Tally:
-    """What came from the client, or from its second device, and what went there."""
+    """What was received from the client, or from its second device, and what was sent there."""
 
     connections: int = 0
     requests: Counter[str] = field(default_factory=Counter)
@@ -112,15 +112,15 @@ class Server:
                 threading.Thread(target=self._connection, args=(connection,), daemon=True).start()
 
     def counters(self) -> dict[str, Any]:
-        """What came so far.
+        """What was received so far.
 
         ``connections`` accepted; ``requests`` by path; ``body_bytes`` of them; ``received_bytes``: TCP payload
-        with TLS and heads, each byte once, as the kernel counts it. All of it without the second device's, which is
-        in ``device``, with ``sent_bytes`` to it that were acknowledged.
+        with TLS and heads, each byte once, as the kernel counts it. All of it excludes the second device, whose numbers
+        are in ``device``, with the acknowledged ``sent_bytes`` to it.
         """
         with self._counting:
             client, device = self._client.as_dict(), self._device.as_dict()
-        del client["sent_bytes"]  # what its kernel acknowledges later would change it while nothing happens
+        del client["sent_bytes"]  # later acknowledgements by its kernel would change it while nothing happens
         return {**client, "device": device}
 
     # --- inside -----------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Server:
             counted.close()
 
     def _request(self, connection: ssl.SSLSocket, file: IO[bytes], counted: socket.socket) -> bool:
-        """Answer one request; False when there is none any more."""
+        """Answer one request; returns False if there are no more."""
         found = read_head(file)
         if found is None:
             return False
@@ -159,7 +159,7 @@ class Server:
         token = headers.get("authorization", "")
         with self._counting:
             tally = self._tallies.get(token, self._client)
-            if tally is self._device and counted in self._client.open:  # until now it was taken for the client's
+            if tally is self._device and counted in self._client.open:  # until now it counted as the client's
                 self._client.leave_to(tally, counted)
             tally.requests[path] += 1
             tally.body_bytes += length_bytes
@@ -208,7 +208,7 @@ class Server:
 
 
 def _payload_bytes(connection: socket.socket) -> tuple[int, int]:
-    """Payload of a connection that was sent and acknowledged, and that the kernel has taken in (linux/tcp.h)."""
+    """Payload of a connection that was sent and acknowledged, and that the kernel has received (linux/tcp.h)."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     acked_bytes, received_bytes = struct.unpack_from("QQ", info, _BYTES_ACKED_AT)
     return acked_bytes, received_bytes

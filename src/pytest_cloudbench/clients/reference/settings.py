@@ -1,4 +1,4 @@
-"""What the reference client is configured to do, and what is therefore true of it.
+"""What the reference client is configured to do, and what is therefore true about it.
 
 What may live here: the options, their values, and the answers that detectors are checked against. Nothing is
 measured: the answers follow from the options alone.
@@ -23,7 +23,7 @@ _SWITCHES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "compression": ("always", ("always", "smart", "by-name")),
 }
 _NUMBERS: Mapping[str, tuple[float, float, float]] = {
-    # option: (default, least, most); whole numbers unless the name ends in _s or is a period
+    # option: (default, least, most); whole numbers, except periods (``polling`` and names in _s)
     "chunk_bytes": (1 << 20, 1 << 10, 1 << 28),
     "delta_bytes": (1 << 12, 1 << 6, 1 << 20),
     "polling": (0, 0, 86_400),
@@ -49,13 +49,13 @@ class Settings:
             (``smart``), or unless the name says so (``by-name``).
         chunk_bytes: bytes of content per chunk, and per block of deduplication.
         delta_bytes: bytes of content per block of delta.
-        deduplicate_deleted: whether content that no file contains any more counts as known to the server.
-        polling_s: seconds between two questions whether the server has news; 0: it never asks.
-        pull_s: seconds that a second device waits between two questions for news; 0: there is no second device.
-        connections: ``one`` that stays, or one ``per-file``.
+        deduplicate_deleted: whether content that no file contains any longer counts as known to the server.
+        polling_s: seconds between two polls of the server for news; 0: it never asks.
+        pull_s: seconds that a second device waits between two polls for news; 0: there is no second device.
+        connections: ``one`` that stays open, or one ``per-file``.
         retries: how often a request is repeated on a new connection after an error.
         settle_s: seconds without a change after which changes are sent as one batch.
-        server_name: what the client calls its server in the TLS hello; empty: it has only an address.
+        server_name: the server's name in the TLS hello; empty: it has only an address.
     """
 
     chunking: bool = False
@@ -101,11 +101,11 @@ class Settings:
 
     @property
     def block_bytes(self) -> int | None:
-        """Bytes of a block that deduplication knows: None without it, 0 where a block is a whole file."""
+        """Bytes of a block that deduplication knows: None without deduplication, 0 if a block is a whole file."""
         return {"no": None, "file": 0}.get(self.deduplication, self.chunk_bytes)
 
     def truth(self) -> dict[str, tuple[bool, str]]:
-        """For each of the five capabilities whether the client has it, and in which way."""
+        """For each of the five capabilities, whether the client has it and in which way."""
         deleted = "also" if self.deduplicate_deleted else "not"
         return {
             "chunking": (self.chunking, f"{self.chunk_bytes} bytes" if self.chunking else "one body per file"),

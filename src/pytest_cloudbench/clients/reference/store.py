@@ -23,11 +23,11 @@ __all__ = ["ConflictError", "Store"]
 
 
 class ConflictError(Exception):
-    """A file cannot be put together as the client says; the message goes to the client."""
+    """A file cannot be assembled as the client says; the message goes to the client."""
 
 
 class _Version:
-    """One content that the server has on its disk."""
+    """A version of a file's content on the server's disk."""
 
     def __init__(self, file: Path, digests: Digests) -> None:
         self.file, self.digests = file, digests
@@ -36,8 +36,8 @@ class _Version:
 class Store:
     """Files in ``stored``, everything else in ``private``.
 
-    One lock guards what is known. It is never held while bytes come from the network, so a connection that
-    hangs does not stop another one.
+    One lock guards what is known. It is never held while bytes come from the network, so a hanging connection does not
+    block others.
     """
 
     def __init__(self, stored: Path, private: Path, settings: Settings) -> None:
@@ -56,19 +56,19 @@ class Store:
                 self._enter(path.relative_to(stored).as_posix(), path)
 
     def files(self) -> dict[str, str]:
-        """Path to SHA-256."""
+        """Maps paths to SHA-256."""
         with self._lock:
             return {path: version.digests.sha256 for path, version in self._live.items()}
 
     @property
     def changes(self) -> int:
-        """How many there were since the start."""
+        """How many changes there were since the start."""
         return len(self._changed)
 
     def news(self, since: int) -> tuple[int, dict[str, str | None]]:
-        """How many changes there were, and what became of each file that changed after the first ``since``.
+        """How many changes there were, and the SHA-256 of each file that changed after the first ``since``.
 
-        That is its SHA-256, or None where it is gone.
+        The SHA-256 is None if the file is gone.
         """
         with self._lock:
             changed = dict.fromkeys(self._changed[since:])
@@ -77,7 +77,7 @@ class Store:
             }
 
     def piece(self, path: str, sha256: str, at_bytes: int) -> bytes:
-        """Content of a file from there on, ``PIECE_BYTES`` at most; nothing where the file is not that one any more."""
+        """Content of a file from there on, at most ``PIECE_BYTES``; nothing if the file is no longer that version."""
         with self._lock:
             version = self._live.get(path)
             if version is None or version.digests.sha256 != sha256:
@@ -87,10 +87,10 @@ class Store:
                 return file.read(PIECE_BYTES)
 
     def have(self, digests: list[bytes]) -> bytes:
-        """A byte for each digest, 1 where a file or block with it can be referred to.
+        """A byte for each digest, 1 if a file or block with it can be referred to.
 
-        With ``deduplicate_deleted`` off, this is when content is forgotten that no file has any more: not
-        earlier, so that what was promised to a batch of changes is there until the batch is done.
+        With ``deduplicate_deleted`` off, content that no file has any longer is forgotten here, and not earlier, so
+        that what was promised to a batch of changes is there until the batch is done.
         """
         with self._lock:
             for version in self._leaving:
@@ -99,7 +99,7 @@ class Store:
             return bytes(digest in self._known for digest in digests)
 
     def signature(self, path: str) -> bytes:
-        """The packed signature of a file. Raises ConflictError where there is none."""
+        """The packed signature of a file. Raises ConflictError if there is no such file."""
         with self._lock:
             version = self._live.get(path)
             if version is None:
@@ -108,7 +108,7 @@ class Store:
                 return make_signature(file, self._settings.delta_bytes, version.digests.sha256).pack()
 
     def add_chunk(self, session: str, at_bytes: int, body: Limited, encoding: str) -> None:
-        """Write the body as the content from ``at_bytes`` on of what will be a file. Raises ConflictError."""
+        """Write the body as a future file's content from ``at_bytes`` on. Raises ConflictError."""
         with self._session(session).open("r+b" if at_bytes else "wb") as file:
             if file.seek(0, os.SEEK_END) < at_bytes:
                 raise ConflictError(f"the chunk at {at_bytes} bytes came before its neighbour")
@@ -118,7 +118,7 @@ class Store:
                 file.write(piece)
 
     def take(self, entry: UploadEntry, body: Limited) -> str | None:
-        """Read the content that follows the entry and do what it says; None, or why that cannot be."""
+        """Read the content that follows the entry and do what it says; returns None, or why that is impossible."""
         left_after_bytes = body.left_bytes - entry.wire_bytes
         try:
             self._take(entry, body)
@@ -138,7 +138,7 @@ class Store:
             return
         sent = self._session(entry.session) if entry.session else self._new(self._partial)
         with sent.open("r+b" if sent.exists() else "wb") as file:
-            # What came of it before, in a request that broke off, is written over.
+            # What came of it earlier, in a request that broke off, is overwritten.
             file.truncate(entry.at_bytes)
             file.seek(entry.at_bytes)
             for piece in _decoded(body, entry.wire_bytes, entry.encoding):
@@ -146,7 +146,7 @@ class Store:
         with self._lock:
             live = self._live.get(entry.path)
             if live is not None and live.digests.sha256 == entry.sha256:
-                sent.unlink()  # said twice, since the answer was lost
+                sent.unlink()  # sent twice, since the answer was lost
                 return
             made = sent if _is_plain(entry) else self._assembled(entry, sent, live)
             digests = self._digests(made)
@@ -160,7 +160,7 @@ class Store:
             self._enter(entry.path, target, digests)
 
     def _assembled(self, entry: UploadEntry, sent: Path, live: _Version | None) -> Path:
-        """A new file, put together from what was sent and what is here."""
+        """A new file, assembled from what was sent and what is here."""
         if entry.base and (live is None or live.digests.sha256 != entry.base):
             raise ConflictError("the older version is another one here")
         made = self._new(self._partial)
@@ -202,7 +202,7 @@ class Store:
             offset += length
 
     def _remove(self, path: str) -> None:
-        """Take a file away; what may be asked for later is kept as an older version."""
+        """Remove a file; content that may be asked for later is kept as an older version."""
         version = self._live.pop(path, None)
         if version is None:
             return
@@ -231,7 +231,7 @@ class Store:
         version.file.unlink(missing_ok=True)
 
     def _make_room(self, target: Path) -> None:
-        """Take away what stands where a file or one of its folders will be; the client deletes it as well."""
+        """Remove what is in the way of a file or one of its folders; the client deletes it as well."""
         for folder in target.parents:
             if folder == self._stored:
                 break

@@ -1,6 +1,6 @@
 """How the reference client sends changed files: deduplication, delta, compression, chunks and bundles, in this order.
 
-What may live here: requests for a batch of changes. The folder is watched elsewhere.
+What may live here: requests for a batch of changes. Another module watches the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IN_MEMORY_BYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the server has of a file, and the mark that the file had then; None where that must be seen again."""
+    """What the server has of a file, and the mark that the file had then; None if the file must be looked at again."""
 
     mark: FileMark | None
     sha256: str
@@ -59,7 +59,7 @@ class _File:
     def pieces(self, start: int, stop: int) -> Iterator[bytes]:
         """Of these bytes, those from ``start`` to ``stop``; zeros for what the file has lost meanwhile.
 
-        So a body has the length that it announces, and the server refuses the content.
+        So the body has the announced length, and the server refuses the content.
         """
         try:
             file = open(self.absolute, "rb")  # noqa: SIM115  # only an error of this line is meant; closed below
@@ -118,7 +118,7 @@ class Uploader:
         self._learn(files, deleted, refused)
 
     def _learn(self, files: Sequence[_File], deleted: Sequence[str], refused: dict[str, str]) -> None:
-        """Note what the server has now. Raises WireError where it refused what did not change meanwhile."""
+        """Note what the server has now. Raises WireError if it refused a file that did not change meanwhile."""
         for file in files:
             if file.path not in refused:
                 self.known[file.path] = Known(file.reliable_mark, file.digests.sha256)
@@ -126,7 +126,7 @@ class Uploader:
             if path not in refused:
                 del self.known[path]
         if refused:
-            # A file that is refused may take others with it that were to be put together from its blocks.
+            # A refused file may cause the refusal of others that were to be assembled from its blocks.
             if all(_mark(file.absolute) == file.mark for file in files if file.path in refused):
                 raise WireError(f"the server refused {json.dumps(refused)}")
             self.is_incomplete = True
@@ -134,7 +134,7 @@ class Uploader:
     # --- what a file is put together from ---------------------------------------------------------
 
     def _read(self, path: str, mark: FileMark) -> _File | None:
-        """The file with its digests; None where nothing is to be sent (now)."""
+        """The file with its digests; None if nothing is to be sent (now)."""
         absolute = os.path.join(self._root, path)
         digester = Digester(self._settings.block_bytes)
         reliable = mark if mark.is_reliable() else None  # asked before anything is read
@@ -201,7 +201,7 @@ class Uploader:
             try:
                 file.segments = self._delta(file, signature)
             except GONE:
-                continue  # it is sent as zeros, and refused
+                continue  # it will be sent as zeros, and refused
 
     def _delta(self, file: _File, signature: Signature) -> list[DeltaSegment]:
         with open(file.absolute, "rb") as data:
@@ -227,7 +227,7 @@ class _Batch:
 
     Args:
         connection: where they go.
-        settings: what bundles and chunks are like.
+        settings: how to bundle and to chunk.
         spool: where deflated content waits until its length is known.
     """
 
@@ -238,10 +238,10 @@ class _Batch:
         self._refused: dict[str, str] = {}
 
     def add(self, file: _File) -> None:
-        """Send a file's chunks but the last, and put the rest into a request."""
+        """Send all chunks of a file except the last, and put the rest into a request."""
         left, at, session = file.sent_bytes(), 0, ""
         if self._settings.chunking and left > self._settings.chunk_bytes:
-            self.send()  # an acknowledged chunk must not wait behind requests that nobody has waited for
+            self.send()  # an acknowledged chunk must not wait behind requests whose answers are still outstanding
             session = secrets.token_hex(4)
             while left > self._settings.chunk_bytes:
                 self._send_chunk(file, session, at)
@@ -267,12 +267,12 @@ class _Batch:
         self._put(UploadEntry(path), Part.of(b""), 0)
 
     def end(self) -> dict[str, str]:
-        """Send what is left; path to reason of all that the server refused."""
+        """Send what is left; returns path to reason for everything that the server refused."""
         self.send()
         return self._refused
 
     def send(self) -> None:
-        """Send the requests that wait."""
+        """Send the waiting requests."""
         requests = [Request("POST", "/files", parts) for _, parts in self._requests]
         for (paths, _), said in zip(self._requests, self._connection.ask_all(requests), strict=True):
             reasons = json.loads(said)
@@ -324,7 +324,7 @@ def _deflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _stretch(file: IO[bytes] | None, offset: int, length_bytes: int) -> Iterator[bytes]:
-    """Exactly so many bytes of a file from ``offset`` on, padded with zeros."""
+    """Exactly that many bytes of a file from ``offset`` on, padded with zeros."""
     while length_bytes > 0:
         wanted = min(length_bytes, PIECE_BYTES)
         data = b""

@@ -15,21 +15,21 @@ from typing import NamedTuple
 __all__ = ["GONE", "FileMark", "Watch", "mark_of"]
 
 GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-"""Errors of a path that is not any more what it was when it was listed."""
+"""Errors for a path that is no longer what it was when it was listed."""
 
 _IN_MODIFY, _IN_ATTRIB, _IN_CLOSE_WRITE = 0x2, 0x4, 0x8
 _IN_MOVED, _IN_CREATE, _IN_DELETE = 0xC0, 0x100, 0x200
 _EVENTS = _IN_MODIFY | _IN_ATTRIB | _IN_CLOSE_WRITE | _IN_MOVED | _IN_CREATE | _IN_DELETE
 _IN_ONLYDIR = 0x0100_0000
 _READ_BYTES = 1 << 16
-# A folder that never rests is looked at all the same after so many times the time to rest.
+# A folder that never rests is scanned all the same after this many times the time to rest.
 _RESTLESS = 10
 # Time stamps move in steps of some milliseconds: a file that was changed just now may change again unseen.
 _STEP_NS = 50_000_000
 
 
 class FileMark(NamedTuple):
-    """What changes when a file does."""
+    """Values that change when a file does."""
 
     inode: int
     size_bytes: int
@@ -37,7 +37,7 @@ class FileMark(NamedTuple):
     changed_ns: int
 
     def is_reliable(self) -> bool:
-        """Whether a change from now on will show."""
+        """Whether the mark will show any change from now on."""
         return time.time_ns() - self.changed_ns > _STEP_NS
 
 
@@ -59,11 +59,11 @@ class Watch:
         self._poll.register(self._fd, select.POLLIN)
 
     def files(self) -> dict[str, FileMark]:
-        """Relative path to mark of all regular files. From now on what changes in any folder is noticed."""
+        """Maps relative paths to marks of all regular files. From now on, changes in any folder are noticed."""
         return dict(self._walk(self._root, ""))
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Return True when something has changed, False when the time is over first. None: no limit."""
+        """Return True once something has changed, False if the time is over first. None: no limit."""
         if not self._poll.poll(None if timeout_s is None else max(timeout_s, 0) * 1000):
             return False
         try:
@@ -80,7 +80,7 @@ class Watch:
             pass
 
     def _walk(self, folder: str, prefix: str) -> Iterator[tuple[str, FileMark]]:
-        # Watched first and listed then, so that nothing can come in between unseen.
+        # Watched first and listed afterwards, so that nothing can come in between unseen.
         if self._libc.inotify_add_watch(self._fd, os.fsencode(folder), _EVENTS | _IN_ONLYDIR) < 0:
             number = ctypes.get_errno()
             error = OSError(number, f"{os.strerror(number)}: watching {folder}")

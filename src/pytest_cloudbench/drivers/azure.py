@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from threading import local
 from typing import Any, ClassVar
@@ -281,29 +281,33 @@ class AzureDriver:
         self._delete_below(path)
 
     def _delete_below(self, path: str) -> None:
+        """Remove first what no listing of blobs shows: an interrupted removal can be told and repeated."""
+        listed = {blob.name for blob in self._rows("delete", path)}
         found = [*self._rows("delete", path, ("snapshots", "versions", "uncommittedblobs"))]
-        names = dict.fromkeys(blob.name for blob in found if not blob.snapshot)
-        old = [blob for blob in found if blob.version_id and not blob.is_current_version]
-        for name in names:
+        for blob in found:
+            if blob.version_id and not blob.is_current_version:
+                self._delete_version(path, blob)
+        current = [blob for blob in found if not blob.snapshot and (blob.is_current_version or not blob.version_id)]
+        for blob in sorted(current, key=lambda blob: blob.name in listed):
             with self._calling("delete", path):
                 try:
-                    self._container.delete_blob(name, delete_snapshots="include")
+                    self._container.delete_blob(blob.name, delete_snapshots="include")
                 except self._errors.ResourceNotFoundError:
-                    self._delete_uncommitted(name)
-        for blob in old:
-            with self._calling("delete", path):
-                try:
-                    self._container.delete_blob(blob.name, version_id=blob.version_id)
-                except self._errors.ResourceNotFoundError:
-                    continue  # it went with the blob
+                    self._delete_uncommitted(blob.name)
+            if blob.version_id:  # it has become a former version
+                self._delete_version(path, blob)
+
+    def _delete_version(self, path: str, blob: Any) -> None:
+        with self._calling("delete", path), suppress(self._errors.ResourceNotFoundError):
+            self._container.delete_blob(blob.name, version_id=blob.version_id)
 
     def _delete_uncommitted(self, name: str) -> None:
         """Uncommitted blocks are not a blob yet and cannot be deleted: make a blob of them, and delete that."""
         blob = self._container.get_blob_client(name)
-        blocks = blob.get_block_list("uncommitted")[1]
-        if blocks:
-            blob.commit_block_list([])
-            blob.delete_blob()
+        with suppress(self._errors.ResourceNotFoundError):  # somebody else has removed it
+            if blob.get_block_list("uncommitted")[1]:
+                blob.commit_block_list([])
+                blob.delete_blob()
 
     def mkdir(self, path: str) -> None:
         """There are no folders."""

@@ -285,7 +285,8 @@ class GcsDriver:
                     pass  # it may be a folder; if the bucket is missing, the listing says so
                 else:
                     return
-        for blob in [*self._rows("delete", path, versions=True)]:
+        # Former versions first, which no listing of objects shows: an interrupted removal can be told and repeated.
+        for blob in sorted(self._rows("delete", path, versions=True), key=lambda blob: blob.time_deleted is None):
             with self._calling("delete", path):
                 self._bucket.delete_blob(blob.name, generation=blob.generation, retry=None, timeout=self._timeout_s)
 

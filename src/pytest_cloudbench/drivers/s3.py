@@ -304,6 +304,8 @@ class S3Driver:
             self._delete_below(path, f"{key}/" if key else "")
 
     def _delete_below(self, path: str, prefix: str) -> None:
+        """Remove first what no listing of objects shows: an interrupted removal can be told and repeated."""
+        self._abort_below(path, prefix)
         batch: list[dict[str, str]] = []
         for row in self._versions_below(path, prefix):
             if _NOT_IN_XML.search(row["Key"]):  # the list of what to delete could not name it
@@ -316,11 +318,11 @@ class S3Driver:
                 batch = []
         if batch:
             self._delete_batch(path, batch)
-        self._abort_below(path, prefix)
 
     def _versions_below(self, path: str, prefix: str) -> Iterator[dict[str, str]]:
-        """What to remove: all versions; or the listed objects, if versions do not exist or may not be listed."""
+        """What to remove: all versions, former ones first; or the listed objects, if there are none to be listed."""
         marks: dict[str, str] = {}
+        newest: list[dict[str, str]] = []
         where = {"Bucket": self._bucket, "Prefix": prefix}
         while self._has_versions:
             with self._calling("delete", path):
@@ -331,9 +333,14 @@ class S3Driver:
                         raise
                     self._has_versions = False
                     break
-                rows = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
-                yield from ({"Key": row["Key"], "VersionId": row["VersionId"]} for row in rows)
+                for row in [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]:
+                    version = {"Key": row["Key"], "VersionId": row["VersionId"]}
+                    if row.get("IsLatest") and "ETag" in row:  # a delete marker has none
+                        newest.append(version)
+                    else:
+                        yield version
                 if not page.get("IsTruncated"):
+                    yield from newest
                     return
                 marks = {"KeyMarker": page["NextKeyMarker"]}
                 if page.get("NextVersionIdMarker"):

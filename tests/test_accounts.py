@@ -13,6 +13,7 @@ import tomllib
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -22,14 +23,15 @@ import keyring
 import keyring.backends.fail
 import pytest
 
-from pytest_cloudbench import credentials, drivers
+from pytest_cloudbench import credentials, drivers, providers
 from pytest_cloudbench.cli import main
 from pytest_cloudbench.doctor import examine
+from pytest_cloudbench.drivers.base import OAuthLogin
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.emulators import EmulatorService, start
-from pytest_cloudbench.login import Application, by_browser, by_pasted_code, of_service
-from pytest_cloudbench.model import CloudError, Content, CredentialsError, Entry, ErrorKind, ProviderSpec
-from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.login import Application, by_browser, by_device_code, by_pasted_code, of_service
+from pytest_cloudbench.model import CloudError, Content, CredentialsError, Endpoint, Entry, ErrorKind, ProviderSpec
+from pytest_cloudbench.providers import Provided, Provider
 from tests.limits import HANG_S
 
 
@@ -169,6 +171,59 @@ def test_a_login_is_rehearsed_on_an_emulator(
     assert main(["login", "emulated:ideal", "--no-browser"]) == 0
     assert "the login works; nothing is stored" in capsys.readouterr().out
     assert not file.exists()
+
+
+def test_a_device_code_is_agreed_to_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command shows a code and asks until somebody has typed it at the service; then its tokens work."""
+    places: list[Endpoint] = []
+    tokens: list[dict[str, str]] = []
+    shown: list[str] = []
+
+    def of_emulator(oauth: OAuthLogin, endpoint: Endpoint) -> OAuthLogin:
+        places.append(endpoint)
+        return of_service(oauth, endpoint)
+
+    def wait(_is_over: object, timeout_s: float, **_: object) -> bool:
+        """No time passes; in the second pause a user agrees on another device."""
+        shown.append(capsys.readouterr().out)
+        if len(shown) == 2:
+            code = shown[0].split(" and type ")[1].split()[0]
+            context = ssl.create_default_context(cafile=places[0].ca_file)
+            with urllib.request.urlopen(f"{places[0].url}/devicelogin?otc={code}", timeout=HANG_S, context=context) as page:
+                assert page.status == 200
+        assert timeout_s == 5, "the service asks for this pause"
+        return False
+
+    def connect(provided: Provided) -> Any:
+        assert provided.endpoint is not None
+        tokens.append(dict(provided.endpoint.credentials))
+        driver = real_connect(provided)
+        assert list(driver.list("/")) == []
+        return driver
+
+    real_connect = providers.connect
+    monkeypatch.setattr("pytest_cloudbench.login.of_service", of_emulator)
+    monkeypatch.setattr("pytest_cloudbench.login.wait_for", wait)
+    monkeypatch.setattr(providers, "connect", connect)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert main(["login", "emulated:onedrive?profile=ideal", "--device"]) == 0
+    assert "the login works; nothing is stored" in capsys.readouterr().out
+    assert len(shown) == 2
+    assert "visit https://microsoft.com/devicelogin and type " in shown[0]
+    assert "refresh_token" in tokens[-1]
+
+
+def test_a_device_code_that_nobody_types_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cloudbench.login._AGREE_S", 0.0)
+    with start("onedrive-ideal") as running:
+        oauth: Any = drivers.driver_class("onedrive")
+        app = Application(of_service(oauth.oauth, running.endpoint), "an-app", ca_file=running.endpoint.ca_file)
+        with pytest.raises(CredentialsError, match="nobody agreed in time"):
+            by_device_code(app, lambda _line: None)
+        with pytest.raises(CredentialsError, match="no device code"):
+            by_device_code(replace(app, client_id=""), lambda _line: None)
 
 
 def test_keys_are_stored_for_this_user_only_and_forgotten_again(

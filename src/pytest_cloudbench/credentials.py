@@ -4,8 +4,8 @@ What may live here: reading, storing and forgetting credentials. Each driver dec
 (``credential_sets``), so no provider is named here. A value never enters a message, a log or a ``repr``.
 
 The order: an option (``?token_env=NAME``), the environment, the keyring, a file that only its owner can
-read. The first source that has anything for the provider is used. If its set is incomplete, that is an error; the next
-source does not complete it.
+read, and then where the provider's own programs keep theirs, if the driver knows (``elsewhere``). The first source that
+has anything for the provider is used. If its set is incomplete, that is an error; the next source does not complete it.
 """
 
 from __future__ import annotations
@@ -131,6 +131,9 @@ def _sources(scheme: str) -> Iterator[tuple[str, _Lookup]]:
     yield "the keyring", _keyring(scheme)
     path = credentials_path()
     yield str(path), _file(scheme, path)
+    if drivers.has_driver(scheme):  # a second account has none
+        for place, values in getattr(drivers.driver_class(scheme), "elsewhere", tuple)():
+            yield place, values.get
 
 
 def _fields(sets: Sequence[CredentialSet]) -> list[str]:

@@ -193,7 +193,8 @@ class Driver(Protocol):
     ``capabilities`` declares are methods, too: ``copy(source, target) -> Entry``, ``move(source, target) -> Entry``,
     ``share(path) -> str``, ``revoke(url) -> None``, ``space() -> tuple[int, int]``. A driver that can talk to services
     of other APIs than the one it is named after lists them in a class attribute, ``apis``. One that uses the accounts
-    of another driver names its scheme in a class attribute, ``credentials_of``.
+    of another driver names its scheme in a class attribute, ``credentials_of``. One that knows where the provider's own
+    programs keep credentials has a static method ``elsewhere()``, which yields each place that has some and the fields.
     """
 
     @property

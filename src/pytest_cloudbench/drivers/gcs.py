@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pytest_cloudbench import opening, redact
+from pytest_cloudbench.drivers._google_home import OAUTH_FIELDS, google_credentials
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
@@ -79,6 +80,7 @@ _CAPABILITIES = Capabilities(
 
 _PARAMS = frozenset({"endpoint", "timeout_s", "token_env"})
 _HOST = "https://storage.googleapis.com"
+_TOKEN_URL = "https://oauth2.googleapis.com/token"
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
 _TIMEOUT_S = 100.0
 _CONNECTIONS = 256
@@ -141,8 +143,10 @@ class GcsDriver:
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
         CredentialSet(("service_account_file",), public=("service_account_file",)),
+        CredentialSet(OAUTH_FIELDS, public=("client_id",)),
         CredentialSet(("anonymous",), public=("anonymous",)),
     )
+    elsewhere = staticmethod(google_credentials)
     multipart_bytes = _MULTIPART_BYTES
     part_bytes = _PIECE_BYTES
     list_page_entries: int | None = None
@@ -169,7 +173,8 @@ class GcsDriver:
         from google.cloud.storage import Client
 
         host = (endpoint.url if endpoint else spec.params.get("endpoint", _HOST)).rstrip("/")
-        session = _session(endpoint, _credentials(spec, secrets))
+        token_url = f"{endpoint.urls['oauth']}/token" if endpoint and "oauth" in endpoint.urls else _TOKEN_URL
+        session = _session(endpoint, _credentials(spec, secrets, token_url))
         client = Client(
             project="none", credentials=session.credentials, _http=session, client_options={"api_endpoint": host}
         )
@@ -317,9 +322,12 @@ def _told(error: BaseException) -> str:
     return redact.clean(" ".join(str(error).split()))[:_DETAIL_CHARACTERS]
 
 
-def _credentials(spec: ProviderSpec, secrets: Mapping[str, str]) -> Any:
+def _credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: str) -> Any:
+    users = import_module("google.oauth2.credentials")
     if "access_token" in secrets:
-        return import_module("google.oauth2.credentials").Credentials(secrets["access_token"])
+        return users.Credentials(secrets["access_token"])
+    if "refresh_token" in secrets:
+        return users.Credentials(None, token_uri=token_url, **{name: secrets[name] for name in OAUTH_FIELDS})
     if "service_account_file" not in secrets:
         return import_module("google.auth.credentials").AnonymousCredentials()
     account = import_module("google.oauth2.service_account")

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 
 from pytest_cloudbench import opening, redact
 from pytest_cloudbench.drivers._gdrive_http import TIMEOUT_S, Misled, Refused, Token, Transport
+from pytest_cloudbench.drivers._google_home import google_credentials
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     OAuthLogin,
@@ -173,6 +174,7 @@ class GoogleDriveDriver:
         CredentialSet(("service_account_file",), ("subject",), public=("service_account_file", "subject")),
     )
 
+    elsewhere = staticmethod(google_credentials)
     clock_url: ClassVar[str] = f"{_HOST}drive/v3/about"
     oauth: ClassVar[OAuthLogin] = OAuthLogin(
         "https://accounts.google.com/o/oauth2/v2/auth",

@@ -1,0 +1,56 @@
+"""Google's credentials where its own programs keep them: a service account's key, or what gcloud has stored.
+
+What may live here: reading those files. The places are Google's (application default credentials), in Google's order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pytest_cloudbench import opening, redact
+from pytest_cloudbench.model import CredentialsError
+
+__all__ = ["OAUTH_FIELDS", "google_credentials"]
+
+_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+_FILE = "application_default_credentials.json"
+OAUTH_FIELDS = ("refresh_token", "client_id", "client_secret")
+"""What a user's own login consists of, in Google's words and the drivers'."""
+
+
+def google_credentials() -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yields each place that has credentials, and these in the drivers' fields. Raises CredentialsError."""
+    if named := os.environ.get(_VARIABLE):
+        yield f"{_VARIABLE} ({named})", _fields(Path(named))
+    path = _gcloud_folder() / _FILE
+    if path.is_file():
+        yield str(path), _fields(path)
+
+
+def _gcloud_folder() -> Path:
+    if named := os.environ.get("CLOUDSDK_CONFIG"):
+        return Path(named)
+    above = os.environ.get("APPDATA") if os.name == "nt" else None
+    return Path(above or Path.home() / ".config") / "gcloud"
+
+
+def _fields(path: Path) -> Mapping[str, str]:
+    """Returns what one file holds. Raises CredentialsError, which quotes nothing of it."""
+    try:
+        told = json.loads(opening.read_file(path))
+        kind = str(told["type"])
+        if kind == "service_account":
+            return {"service_account_file": str(path)}
+        if kind == "authorized_user":
+            found = {name: str(told[name]) for name in OAUTH_FIELDS}
+            redact.learn([found["refresh_token"], found["client_secret"]])
+            return found
+    except OSError as error:
+        raise CredentialsError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise CredentialsError(f"{path}: is no file of Google's credentials as JSON") from None
+    expected = "expected authorized_user or service_account"
+    raise CredentialsError(f"{path}: credentials of type {redact.clean(kind)[:40]!r} cannot be used here; {expected}")

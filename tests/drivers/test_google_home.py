@@ -1,0 +1,143 @@
+"""Google's credentials where its own programs keep them: found, in which order, and used with a real token route."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from pytest_cloudbench import credentials, drivers
+from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.model import CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec
+from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.services.command import load_recipe
+
+from .real import served
+
+USER = {
+    "type": "authorized_user", "client_id": "gcloud", "client_secret": "not-so-4711", "refresh_token": "1//secret-4711",
+    "quota_project_id": "p",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[EmulatorService]:
+    with start("gdrive-ideal") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def gcloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """What gcloud stores for applications; nothing is anywhere else."""
+    for scheme in ("gcs", "gdrive"):
+        for each in ("access_token", "refresh_token", "client_id", "client_secret", "service_account_file"):
+            monkeypatch.delenv(credentials.environment_name(scheme, each), raising=False)
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+    monkeypatch.setattr(credentials, "credentials_path", lambda: tmp_path / "credentials.toml")
+    (tmp_path / "gcloud").mkdir()
+    path = tmp_path / "gcloud" / "application_default_credentials.json"
+    path.write_text(json.dumps(USER))
+    return path
+
+
+def key(token_url: str) -> dict[str, str]:
+    """A service account's key."""
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    told = {"type": "service_account", "client_email": "robot@example.com", "private_key_id": "1"}
+    return told | {"private_key": private.decode(), "token_uri": token_url}
+
+
+@pytest.mark.parametrize("scheme", ["gcs", "gdrive"])
+def test_they_come_last_and_a_named_file_before_gclouds(
+    scheme: str, gcloud: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    user = {name: USER[name] for name in ("refresh_token", "client_id", "client_secret")}
+    assert credentials.load(scheme) == user
+    named = tmp_path / "key.json"
+    named.write_text(json.dumps(key("https://127.0.0.1/token")))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(named))
+    assert credentials.load(scheme) == {"service_account_file": str(named)}
+    assert [place for place, _ in credentials.places(scheme)] == [
+        f"GOOGLE_APPLICATION_CREDENTIALS ({named})", str(gcloud),
+    ]  # fmt: skip
+    with pytest.raises(CredentialsError, match="no credentials found"):
+        credentials.load(scheme, account=2)
+    (tmp_path / "credentials.toml").write_text(f'[{scheme}]\naccess_token = "of-the-file"\n')
+    (tmp_path / "credentials.toml").chmod(0o600)
+    assert credentials.load(scheme) == {"access_token": "of-the-file"}
+    monkeypatch.setenv(f"CLOUDBENCH_{scheme.upper()}_ACCESS_TOKEN", "of-the-environment")
+    assert credentials.load(scheme) == {"access_token": "of-the-environment"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is no file of Google's credentials"),
+        ("[1]", "is no file of Google's credentials"),
+        ('{"type": "authorized_user", "client_secret": "very-secret"}', "is no file of Google's credentials"),
+        ('{"type": "external_account"}', "type 'external_account' cannot be used here"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(gcloud: Path, text: str, told: str) -> None:
+    gcloud.write_text(text)
+    with pytest.raises(CredentialsError, match=told) as caught:
+        credentials.load("gcs")
+    assert "very-secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    gcloud.unlink()
+    with pytest.raises(CredentialsError, match="no credentials found"):
+        credentials.load("gcs")
+
+
+def token_requests(emulator: EmulatorService) -> int:
+    found: Any = emulator.control(get="stats")["stats"]["routes"]
+    return sum(found.get("oauth.token", {}).values())
+
+
+@pytest.mark.parametrize("kind", ["user", "service account"])
+def test_tokens_come_from_the_token_route(
+    kind: str, emulator: EmulatorService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Drive on its emulator, and Cloud Storage on a server of its own with the emulator's token route."""
+    if missing := load_recipe("gcs").absent():
+        pytest.skip(missing)
+    own = emulator.endpoint
+    if kind != "user":
+        (tmp_path / "key.json").write_text(json.dumps(key(f"{own.urls['oauth']}/token")))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    with served("gcs") as store:
+        places = {
+            "gdrive": replace(own, credentials=credentials.load("gdrive")),
+            "gcs://bench": Endpoint(
+                {"api": store.endpoint.url, "oauth": own.urls["oauth"]}, credentials.load("gcs"), own.ca_file
+            ),
+        }
+        for spec, endpoint in places.items():
+            before = token_requests(emulator)
+            driver: Any = drivers.connect(ProviderSpec.parse(spec), endpoint)
+            assert driver.put("/a", Literal(b"123")).size_bytes == 3
+            assert driver.stat("/a").size_bytes == 3
+            driver.close()
+            assert token_requests(emulator) == before + 1
+
+
+def test_a_revoked_login_is_told_as_such(emulator: EmulatorService, gcloud: Path) -> None:
+    gcloud.write_text(json.dumps({**USER, "refresh_token": "invalid-token"}))
+    driver = drivers.connect(
+        ProviderSpec.parse("gdrive"), replace(emulator.endpoint, credentials=credentials.load("gdrive"))
+    )
+    with pytest.raises(CloudError) as caught:
+        driver.stat("/a")
+    assert caught.value.kind is ErrorKind.AUTH
+    assert "invalid-token" not in str(caught.value)
+    driver.close()

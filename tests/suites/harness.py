@@ -11,9 +11,9 @@ from tests.fleet.harness import Ended, Lab
 SUITES = Path(__file__).resolve().parents[2] / "suites"
 
 
-def profile(lab: Lab, **sections: Mapping[str, Any]) -> tuple[str, str]:
+def profile(lab: Lab, api: str = "dropbox", **sections: Mapping[str, Any]) -> tuple[str, str]:
     """Write a behaviour profile and give the options that choose it."""
-    lines = ["[meta]", 'name = "known"', 'api = "dropbox"', 'description = "a truth to be found again"']
+    lines = ["[meta]", 'name = "known"', f'api = "{api}"', 'description = "a truth to be found again"']
     for section, values in sections.items():
         lines += [f"[{section}]", *(f"{key} = {value}" for key, value in values.items())]
     (lab.folder / "known.toml").write_text("\n".join(lines) + "\n")

@@ -53,6 +53,23 @@ def test_a_delay_is_found_again(lab: Lab, setting: str) -> None:
     assert found[OTHERS[setting]]["violated"] == 0
 
 
+@pytest.mark.parametrize("api", ["box", "gdrive", "onedrive"])
+@pytest.mark.slow
+def test_a_delay_of_listings_is_found_on_other_services(lab: Lab, api: str) -> None:
+    """Drive is read by a search, which is a listing: only the content of a file that it has found already is fresh."""
+    late = {"list_after_write"} | ({"read_after_write"} if api == "gdrive" else set())
+    chosen = "list_after_write or read_after_write"
+    slow = profile(lab, api, readiness={"list_delay_s": 1.5})
+    run = run_suite(lab, "consistency", *slow, "-k", chosen, "--consistency-files", "3")
+    assert run.status == 0, run.text
+    for check, info in infos(run).items():
+        assert (info["files"], info["never"]) == (3, 0)
+        assert bool(info["violated"]) is (check in late), check
+        if check in late:
+            assert all(low_s <= 1.5 for low_s in info["low_s"]), check
+            assert all(high_s + write_s >= 1.5 for high_s, write_s in zip(info["high_s"], info["write_s"], strict=True))
+
+
 @pytest.mark.slow
 def test_violations_keep_their_history(lab: Lab) -> None:
     slow = profile(lab, readiness={"delay_s": 1.5})

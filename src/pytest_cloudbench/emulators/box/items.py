@@ -247,9 +247,9 @@ def number_of(query: Mapping[str, str], name: str, default: int) -> int:
 
 
 def children(state: BoxState, folder: Folder, now_s: float) -> list[Node]:
-    """Returns what reads see in a folder."""
+    """Returns what listings see in a folder."""
     return [
-        node for node in folder.nodes() if isinstance(node, Folder) or (isinstance(node, File) and node.seen(now_s))
+        node for node in folder.nodes() if isinstance(node, Folder) or (isinstance(node, File) and node.listed(now_s))
     ]
 
 
@@ -275,11 +275,10 @@ def page(
         raise bad_parameter("direction", f"Invalid value '{direction}'.")
 
     def shown(node: Node) -> dict[str, Any]:
-        return (
-            mini(state, node, node.seen(now_s) if isinstance(node, File) else None)
-            if names is None
-            else entry(state, node, now_s, names)
-        )
+        version = node.listed(now_s) if isinstance(node, File) else None
+        if names is None:
+            return mini(state, node, version)
+        return file_item(state, node, version, names) if isinstance(node, File) else entry(state, node, now_s, names)
 
     order = [{"by": "type", "direction": "ASC"}, {"by": by, "direction": direction}]
     if query.get("usemarker", "").lower() == "true":

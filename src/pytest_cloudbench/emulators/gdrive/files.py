@@ -332,7 +332,7 @@ def _found(state: DriveState, search: Search, params: Mapping[str, str], now_s: 
     views = [
         view
         for node in _candidates(state, search, params, now_s)
-        if (view := FileView(state, node, now_s)).version is not None or isinstance(node, Folder)
+        if (view := FileView(state, node, now_s, is_listed=True)).version is not None or isinstance(node, Folder)
         if search.matches(view)
     ]
     views.sort(key=lambda view: view.meta.seq, reverse=True)

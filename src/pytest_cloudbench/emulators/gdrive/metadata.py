@@ -60,10 +60,12 @@ class FileView:
 
     __slots__ = ("meta", "node", "now_s", "state", "version")
 
-    def __init__(self, state: DriveState, node: Node, now_s: float) -> None:
+    def __init__(self, state: DriveState, node: Node, now_s: float, *, is_listed: bool = False) -> None:
         self.state, self.node, self.now_s = state, node, now_s
         self.meta: DriveMeta = meta_of(node)
-        self.version: Version | None = node.seen(now_s) if isinstance(node, File) else None
+        self.version: Version | None = None
+        if isinstance(node, File):
+            self.version = node.listed(now_s) if is_listed else node.seen(now_s)
 
     # ---------------------------------------------------------------- for searches
 

@@ -114,7 +114,7 @@ class DriveState:
     def configure(self, profile: Profile) -> None:
         """The profile changed."""
         self.store.quota_bytes = profile.quota.bytes
-        self.store.readiness_s = profile.readiness.delay_s
+        self.store.readiness_s, self.store.list_delay_s = profile.readiness.delay_s, profile.readiness.list_delay_s
         self.lifetime_s = profile.account.token_lifetime_s
 
     # ---------------------------------------------------------------- reads

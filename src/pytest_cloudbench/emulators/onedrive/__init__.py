@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from pytest_cloudbench.emulators.profile import Profile
     from pytest_cloudbench.emulators.skin import Clock, Skin
 
-__all__ = ["CHOICES", "DEFAULTS", "create"]
+__all__ = ["CHOICES", "DEFAULTS", "LAGS", "create"]
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "throttle.reason": ("activityLimitReached", "tooManyRequests"),
     "account.type": ("personal", "business", "documentLibrary"),
 }
 DEFAULTS: Mapping[str, str] = {"throttle.reason": "activityLimitReached", "account.type": "personal"}
+LAGS = frozenset({"readiness.list_delay_s"})
 
 
 def create(profile: Profile, clock: Clock, seed: int) -> Skin:

@@ -118,7 +118,9 @@ def _get_item(request: GraphRequest) -> Answer:
         return Answer(304, [], b"")
     shown = selected(request, item(request, node))
     if request.option("expand").partition("(")[0] == "children" and isinstance(node, Folder):
-        shown["children"] = [item(request, child) for child in request.tree.children(node, request.now_s)]
+        shown["children"] = [
+            item(request, child, is_listed=True) for child in request.tree.children(node, request.now_s)
+        ]
     if request.is_spaced:
         told = f"{GRAPH}Collection(driveItem)/$entity"
     elif node is request.tree.root and request.address.base == "root" and not request.address.path:
@@ -145,7 +147,7 @@ def _list_children(request: GraphRequest) -> Answer:
         mark = page[-1].name if key is None else str(start + size)
         token = urlsafe_b64encode(json.dumps(mark).encode()).decode().rstrip("=")
         body["@odata.nextLink"] = next_link(request, **{"$skiptoken": token})
-    body["value"] = [selected(request, item(request, child)) for child in page]
+    body["value"] = [selected(request, item(request, child, is_listed=True)) for child in page]
     return answer_json(body, spaced=request.is_spaced)
 
 

@@ -78,9 +78,15 @@ def context(request: GraphRequest, tail: str) -> str:
     return f"{GRAPH}{start}/items('{quote(address.base)}')/{tail}"
 
 
-def item(request: GraphRequest, node: Node, *, is_new: bool = False, has_type: bool = False) -> dict[str, Any]:
-    """Returns a driveItem; with ``is_new`` as in a new folder's answer, with ``has_type`` as in a list of changes."""
-    shown: dict[str, Any] = json.loads(item_text(request, node))
+def item(
+    request: GraphRequest, node: Node, *, is_new: bool = False, has_type: bool = False, is_listed: bool = False
+) -> dict[str, Any]:
+    """Returns a driveItem.
+
+    With ``is_new`` as in a new folder's answer, with ``has_type`` as in a list of changes, with ``is_listed`` as
+    listings see it.
+    """
+    shown: dict[str, Any] = json.loads(item_text(request, node, is_listed=is_listed))
     known = details_of(node)
     if is_new:
         _add_new(shown, known)
@@ -91,7 +97,7 @@ def item(request: GraphRequest, node: Node, *, is_new: bool = False, has_type: b
     return shown
 
 
-def item_text(request: GraphRequest, node: Node) -> str:
+def item_text(request: GraphRequest, node: Node, *, is_listed: bool = False) -> str:
     """Returns a driveItem as JSON. It is put together by hand, because every upload is answered with one."""
     state = request.state
     tree, known, drive_type, above = state.tree, details_of(node), state.account.type, node.parent
@@ -108,11 +114,13 @@ def item_text(request: GraphRequest, node: Node) -> str:
         is_own = request.address.drive in ("me/drive", "drive")
         top = "/drive" if is_own else f"/drives/{state.drive_id}"
         more = _reference(state.drive_id, drive_type, above.id, above.name, top, path)
-    version = node.seen(request.call.now_s) if isinstance(node, File) else None
+    now_s, version = request.call.now_s, None
+    if isinstance(node, File):
+        version = node.listed(now_s) if is_listed else node.seen(now_s)
     size, count = known.size_bytes, 0
     if isinstance(node, File) and version is not None:
         size, count = version.blob.size_bytes, len(node.versions)
-        url = state.download_url(request.files_origin, node, version, request.call.now_s)
+        url = state.download_url(request.files_origin, node, version, now_s)
         digest = b2a_base64(bytes.fromhex(version.blob.hash_hex), newline=False).decode()
         more += (
             f', "@microsoft.graph.downloadUrl": {_text(url)}, "file": {{"mimeType": "{content_type(node.name)}", '

@@ -133,10 +133,10 @@ class GraphTree:
         return node, version
 
     def children(self, folder: Folder, now_s: float) -> Iterator[Node]:
-        """Yields what reads see in a folder, in order of folded name."""
+        """Yields what listings see in a folder, in order of folded name."""
         for name in sorted(folder.children):
             for node in folder.children[name]:
-                if not isinstance(node, File) or node.seen(now_s) is not None:
+                if not isinstance(node, File) or node.listed(now_s) is not None:
                     yield node
 
     # ---------------------------------------------------------------- writes

@@ -191,7 +191,9 @@ def test_a_device_code_is_agreed_to_elsewhere(
         if len(shown) == 2:
             code = shown[0].split(" and type ")[1].split()[0]
             context = ssl.create_default_context(cafile=places[0].ca_file)
-            with urllib.request.urlopen(f"{places[0].url}/devicelogin?otc={code}", timeout=HANG_S, context=context) as page:
+            with urllib.request.urlopen(
+                f"{places[0].url}/devicelogin?otc={code}", timeout=HANG_S, context=context
+            ) as page:
                 assert page.status == 200
         assert timeout_s == 5, "the service asks for this pause"
         return False

@@ -30,7 +30,6 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pytest_cloudbench import opening, redact
-from pytest_cloudbench.drivers._google_home import OAUTH_FIELDS, google_credentials
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
@@ -39,6 +38,7 @@ from pytest_cloudbench.drivers.base import (
     timeout_of,
     usable_credentials,
 )
+from pytest_cloudbench.drivers.google_home import OAUTH_FIELDS, google_credentials
 from pytest_cloudbench.drivers.keys import ContentFile, key_of, path_of, prefix_of
 from pytest_cloudbench.model import (
     KIB,

@@ -28,7 +28,6 @@ from urllib.parse import urlsplit
 
 from pytest_cloudbench import opening, redact
 from pytest_cloudbench.drivers._gdrive_http import TIMEOUT_S, Misled, Refused, Token, Transport
-from pytest_cloudbench.drivers._google_home import google_credentials
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     OAuthLogin,
@@ -37,6 +36,7 @@ from pytest_cloudbench.drivers.base import (
     timeout_of,
     usable_credentials,
 )
+from pytest_cloudbench.drivers.google_home import google_credentials
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,

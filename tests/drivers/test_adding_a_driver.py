@@ -107,6 +107,7 @@ def test_the_driver_passes_the_conformance_suite(checkout: Path, environment: Ma
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_other_test_wants_a_change(checkout: Path, environment: Mapping[str, str]) -> None:
     """The rules of the architecture, and every test that looks at all drivers."""
     told = python(

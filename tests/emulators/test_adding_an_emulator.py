@@ -36,6 +36,7 @@ def test_the_page_names_every_place_it_touches() -> None:
     assert sorted(places(_PAGE)) == sorted(step.path for step in steps(_PAGE))
 
 
+@pytest.mark.slow
 def test_its_tests_and_the_rules_of_the_code_pass(copy: Path) -> None:
     """The new emulator's tests, those of all profiles, and the architecture's: nothing else has to change."""
     tests = ("tests/emulators/test_pail.py", "tests/emulators/test_emulator_profile.py", "tests/test_architecture.py")
@@ -44,6 +45,7 @@ def test_its_tests_and_the_rules_of_the_code_pass(copy: Path) -> None:
     assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), done.stdout[-300:]
 
 
+@pytest.mark.slow
 def test_its_code_is_formatted_and_clean(copy: Path) -> None:
     written = [place for place in places(_PAGE) if place.endswith(".py")]
     for command in (("check",), ("format", "--check")):

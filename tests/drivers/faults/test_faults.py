@@ -281,7 +281,7 @@ def verbs_for(row: Row, fault: Fault, verbs: list[str]) -> list[str]:
     return [verb for verb in verbs if verb not in unbroken]
 
 
-QUICK = frozenset({"dropbox", "onedrive", "s3", "webdav"})
+QUICK = frozenset({"dropbox", "s3"})
 """Their libraries differ: SDKs on requests and urllib3, httpx alone, a library on it. The others take long together."""
 
 

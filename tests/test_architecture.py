@@ -112,6 +112,7 @@ SIDEWAYS = {
     ("configs", "trace"): "a trace says how many sensors and which operations there are",
     ("configs", "judge.expect"): "a file's claims are expectations",
     ("configs", "judge.metrics"): "they name metrics",
+    ("configs", "judge.steady"): "and when an experiment may end",
     ("load", "suites"): "looks for this name on the command line; imports no experiment",
     ("report", "live"): "both are what people look at",
 }

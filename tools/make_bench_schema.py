@@ -127,6 +127,12 @@ def arrival_rules() -> list[Schema]:
     return rules
 
 
+def until_rule() -> Schema:
+    """What is to be steady must mean something for each operation."""
+    metric, about = "throughput", list(keys.ONLY_OF["throughput"])
+    return when(holds("until", "metric", {"const": metric}), {"properties": {"operations": {"items": {"enum": about}}}})
+
+
 def is_required(param: Param) -> bool:
     """Whether a generator cannot do without it."""
     return param.default is Param("", bool).default
@@ -178,6 +184,8 @@ def tables() -> Schema:
     return {
         "payload": _closed(payload, keys.EXPERIMENT["payload"].about),
         "arrival": _closed(arrival, keys.EXPERIMENT["arrival"].about),
+        "until": _closed({name: of_key(key) for name, key in keys.UNTIL.items()}, keys.EXPERIMENT["until"].about)
+        | {"required": [name for name, key in keys.UNTIL.items() if key.is_required]},
         "grid": _closed(grids, keys.EXPERIMENT["grid"].about),
         "expect": {"type": "array", "description": keys.EXPERIMENT["expect"].about, "items": expectation()},
     }
@@ -209,7 +217,7 @@ def schema() -> Schema:
         "properties": {name: of_key(key) for name, key in keys.EXPERIMENT.items()} | tables(),
         "required": [name for name, key in keys.EXPERIMENT.items() if key.is_required],
         "additionalProperties": False,
-        "allOf": [has("payload", "generator"), *load_rules(), *payload_rules(), *arrival_rules()],
+        "allOf": [has("payload", "generator"), *load_rules(), *payload_rules(), *arrival_rules(), until_rule()],
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

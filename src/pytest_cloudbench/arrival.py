@@ -456,6 +456,19 @@ class Plan:
         """When the last operation is due, in seconds from the start."""
         return self.due_ns[-1] / 1e9 if self.due_ns else 0.0
 
+    def limited(self, count_of: Callable[[int], int]) -> Plan:
+        """Returns the plan with at most so many operations of each sensor."""
+        rows = [row for row, sensor in enumerate(self.sensor) if self.seq[row] < count_of(sensor)]
+
+        def chosen(column: array[int]) -> array[int]:
+            return array(column.typecode, map(column.__getitem__, rows))
+
+        codes, sizes = self.code, self.size_bytes
+        return Plan(
+            chosen(self.due_ns), chosen(self.sensor), chosen(self.seq), codes if codes is None else chosen(codes),
+            sizes if sizes is None else chosen(sizes),
+        )  # fmt: skip
+
     def busiest(self, window_ns: int) -> int:
         """The most operations due within any ``window_ns``."""
         best, tail = 0, 0

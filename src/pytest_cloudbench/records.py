@@ -256,6 +256,10 @@ class OpTable:
         """Returns these records with every known time shifted, to bring another host's times onto the common clock."""
         return OpTable(_Shifted(self, offset_ns)) if offset_ns else self
 
+    def since(self, scheduled_ns: int) -> OpTable:
+        """Returns the records of operations that were due at this time or later, with this table's corrections."""
+        return OpTable(_Since(self, scheduled_ns))
+
     def ops(self) -> Iterator[Op]:
         """The records one by one."""
         for block in self.blocks():
@@ -314,3 +318,22 @@ class _Shifted:
                 times = _TIMES.unpack_from(block, place)
                 _TIMES.pack_into(block, place, *(each and each + offset_ns for each in times))
             yield block
+
+
+class _Since:
+    """Records of operations that were due at a time or later."""
+
+    def __init__(self, part: OpTable, scheduled_ns: int) -> None:
+        self._part, self._scheduled_ns, self.details = part, scheduled_ns, part.details
+
+    def __len__(self) -> int:
+        return sum(len(block) // RECORD_BYTES for block in self.blocks())
+
+    def blocks(self) -> Iterator[bytearray]:
+        for block in self._part.blocks():
+            is_in = [due_ns >= self._scheduled_ns for due_ns in values(block, "scheduled_ns")]
+            if all(is_in):
+                yield block
+            elif any(is_in):
+                rows = (place * RECORD_BYTES for place, each in enumerate(is_in) if each)
+                yield bytearray(b"").join(block[row : row + RECORD_BYTES] for row in rows)

@@ -121,6 +121,20 @@ def test_each_round_has_new_files(lab: Lab) -> None:
     assert files_in(lab.folder / "objects") == []
 
 
+def test_each_operation_ends_when_it_is_steady_and_the_next_one_has_the_files_that_there_are(lab: Lab) -> None:
+    few = "from pytest_cloudbench.judge import steady\nsteady.LEAST_OPS = dict.fromkeys(steady.LEAST_OPS, 100)\n"
+    (lab.folder / "conftest.py").write_text(few)
+    until = {"metric": "response_p50", "within": 1.0}
+    load = {**SENSORS, "ops_per_sensor": 400, "warm_up_s": 0.1, "until": until}
+    run = write(lab, {**load, "operations": ["upload", "stat"]}).run(FILE, *FOLDER)
+    assert run.counts() == {"passed": 1}, run.text
+    up, stat = entries(run).values()
+    assert up["ended"] == "steady"
+    assert stat["planned_ops"] == up["ops"] + up["warm_up_ops"] < 2000
+    assert stat["errors"] == {}
+    assert up["until"] == {**until, "min_ops": 0}
+
+
 def test_a_download_of_a_file_that_was_not_uploaded_fails(lab: Lab) -> None:
     """What an upload has lost is missing for the operations after it, and no number hides that."""
     (lab.folder / "full.toml").write_text(

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pytest_cloudbench.clock import due_ns, sleep_until_ns, wait_for
+from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
+from pytest_cloudbench.load.messages import EndOfRun
 from pytest_cloudbench.model import CloudbenchError
 from tests.limits import HANG_S
 
@@ -441,3 +443,22 @@ def test_an_agent_that_is_gone_before_its_first_item_is_not_waited_for() -> None
     fleet.assign()
     fleet.meet("gw1", "enter")
     assert fleet.take("gw1") == {"value": {"index": 0, "count": 1, "stop": ""}}
+
+
+def test_what_is_said_unasked_goes_to_all_agents_at_the_item_and_to_no_other() -> None:
+    fleet = Fleet(3)
+    for agent in ("gw0", "gw1"):
+        fleet.coordinator.assign(NODE, agent)
+    fleet.coordinator.say(NODE, "end", EndOfRun("a run", 7))
+    fleet.coordinator.say("another item", "end", EndOfRun("a run", 7))
+    said = {"said": "end", "payload": {"run": "a run", "end_ns": 7}}
+    assert fleet.told == {"gw0": [said], "gw1": [said], "gw2": []}
+
+
+def test_an_agent_hears_what_is_said_and_its_answers_are_still_answers() -> None:
+    heard: list[Any] = []
+    agent = Agent("gw0", lambda message: agent.deliver({"value": 5, "id": message["id"]}))
+    agent.listeners["end"] = heard.append
+    agent.deliver({"said": "end", "payload": {"run": "a", "end_ns": 1}})
+    agent.deliver({"said": "what nobody listens to", "payload": {}})
+    assert (agent.ask("anything"), heard) == (5, [{"run": "a", "end_ns": 1}])

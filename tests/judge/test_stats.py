@@ -164,6 +164,25 @@ def test_shift_moves_known_times_and_leaves_the_rest(records: list[Op], offset: 
     ]
 
 
+def test_records_since_a_time_are_those_due_then_or_later_with_what_was_corrected() -> None:
+    table = OpTable(*(table_of(*(op(seq=seq, scheduled_ns=seq) for seq in part)) for part in ([0, 1], [2, 5], [3, 7])))
+    table.correct(bytes([0, 1, 2, 0, 1, 2]), bytes(6))
+    later = table.since(2)
+    assert (len(later), later.seq) == (4, [2, 5, 3, 7])
+    assert later.codes("outcome") == bytes([2, 0, 1, 2])
+    assert (len(table.since(9)), len(table.since(0)), len(table.since(2).since(6))) == (0, 6, 1)
+
+
+def test_files_of_a_warm_up_count_neither_as_lost_nor_as_checked() -> None:
+    """But what a download or a metric sees of them is corrected as that of all others."""
+    table = table_of(*(op(seq=seq, scheduled_ns=seq) for seq in range(6)))
+    listing = Listing()
+    listing.add(name_of(0, 5), table.size_bytes[5], table.digest[5].hex())
+    found = verify(table, listing, name_of, 2)
+    assert (found.checked, found.lost, found.silent, found.wrong) == (4, 3, 3, 0)
+    assert table.outcome == [Outcome.LOST] * 5 + [Outcome.OK]
+
+
 def everything(table: OpTable) -> Listed:
     return {name_of(each.sensor, each.seq): (each.size_bytes, each.digest.hex()) for each in table.ops()}
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.arrival import FixedInterval, Plan, ThinkTime, plan
+from pytest_cloudbench.arrival import FixedInterval, Plan, ThinkTime, Threads, plan
 from pytest_cloudbench.clock import due_ns, now_ns, sleep_until_ns
 from pytest_cloudbench.load.engine import MAX_THREADS, Budget, Engine, outcome_of
 from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, ResultsError, UsageError, Verb
@@ -427,6 +427,34 @@ def test_the_stop_signal_ends_the_run_and_keeps_what_is_finished(loop: str) -> N
     bench.engine.record = record
     ends(lambda: bench.run(loop, 6, 2, HOUR_S))
     assert sorted(bench.found) == [(sensor, 0) for sensor in range(6)]
+
+
+def test_an_end_lets_what_is_due_before_it_go_on_and_begins_nothing_later() -> None:
+    """The end comes while the first operations run: those due before are done, whatever the time is by then."""
+    bench = Bench(lambda sensor, seq: None)
+    start_ns = now_ns()
+
+    def act(sensor: int, seq: int) -> None:
+        bench.engine.end_ns = start_ns + 300 * MS
+
+    bench.engine.task = Scripted(act)
+    bench.open(plan(FixedInterval(0.1), range(3), 20, "s"), start_ns)
+    assert sorted((op.sensor, op.seq) for op in bench.ops) == [(sensor, seq) for sensor in range(3) for seq in range(3)]
+
+
+def test_an_end_stops_closed_loops_before_their_next_operation() -> None:
+    bench = Bench(lambda sensor, seq: setattr(bench.engine, "end_ns", now_ns()) if seq == 4 else None)
+    bench.engine.run_closed(ThinkTime(0.0), range(1), 1000, "s", now_ns())
+    assert [op.seq for op in bench.ops] == [0, 1, 2, 3, 4]
+    pool = Bench(lambda sensor, seq: setattr(pool.engine, "end_ns", now_ns()) if sensor == 4 else None)
+    pool.engine.run_pool(Threads(1), range(1), [(file, 0) for file in range(1000)], "s", now_ns)
+    assert [op.sensor for op in pool.ops] == [0, 1, 2, 3, 4]
+
+
+def test_a_closed_loop_can_have_another_count_for_each_sensor() -> None:
+    bench = Bench(lambda sensor, seq: None)
+    bench.engine.run_closed(ThinkTime(0.0), range(3), lambda sensor: sensor, "s", now_ns())
+    assert sorted((op.sensor, op.seq) for op in bench.ops) == [(1, 0), (2, 0), (2, 1)]
 
 
 @TOTALS

@@ -13,6 +13,7 @@ import textwrap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 from typing import IO, Any
@@ -461,7 +462,7 @@ COLUMNS = {
     "verb": "string", "sensor": "int64", "seq": "int64", "agent": "int64", "scheduled_ns": "int64",
     "start_ns": "int64", "first_byte_ns": "int64", "end_ns": "int64", "size_bytes": "int64", "outcome": "string",
     "kind": "string", "retry_after_s": "double", "digest": "string",
-    "detail": "string", "requests": "int64",
+    "detail": "string", "requests": "int64", "phase": "string",
 }  # fmt: skip
 
 
@@ -480,7 +481,7 @@ def test_parquet_is_readable_without_this_package(tmp_path: Path, records: list[
         {
             "verb": "put", "sensor": 1, "seq": seq, "agent": 2, "scheduled_ns": 3, "start_ns": 4, "first_byte_ns": 0,
             "end_ns": 5, "size_bytes": 6, "outcome": "ok", "kind": None, "retry_after_s": None, "digest": "000100",
-            "detail": "", "requests": None,
+            "detail": "", "requests": None, "phase": "measured",
         }
         for seq in range(1, 1 + len(records))
     ]  # fmt: skip
@@ -520,6 +521,17 @@ def test_a_failed_write_leaves_the_former_file_as_it_was(tmp_path: Path, monkeyp
     assert read_parquet(path) == table_of([op(1)])
 
 
+def test_a_warm_up_is_told_apart_and_read_back(tmp_path: Path) -> None:
+    from pytest_cloudbench.results import parquet
+
+    path = tmp_path / "it.parquet"
+    table = table_of([replace(op(seq), scheduled_ns=100 * seq) for seq in range(5)])
+    write_parquet(table, path, {}, measured_from_ns=200)
+    columns, _ = parquet.read(path.read_bytes())
+    assert columns["phase"] == ["warm_up", "warm_up", "measured", "measured", "measured"]
+    assert read_parquet(path) == table
+
+
 def test_what_is_no_parquet_of_this_schema_is_one_line(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet as arrow
@@ -533,8 +545,8 @@ def test_what_is_no_parquet_of_this_schema_is_one_line(tmp_path: Path) -> None:
     arrow.write_table(pyarrow.table({"a": [1]}), path)
     with pytest.raises(ResultsError, match="has records schema none; this version reads 1"):
         read_parquet(path)
-    arrow.write_table(pyarrow.table({"a": [1]}).replace_schema_metadata({"cloudbench_schema": "3"}), path)
-    with pytest.raises(ResultsError, match="has records schema 3; this version reads 1"):
+    arrow.write_table(pyarrow.table({"a": [1]}).replace_schema_metadata({"cloudbench_schema": "4"}), path)
+    with pytest.raises(ResultsError, match="has records schema 4; this version reads 1"):
         read_parquet(path)
 
 

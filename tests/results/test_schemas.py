@@ -5,12 +5,14 @@ When a schema changes, its number goes up, this module's history gets a line, an
 
 * 1: one run of 500 uploads against the emulated service, of which 139 were throttled.
 * 2: records have the provider's own words and the number of requests. Of 200 uploads 181 were throttled.
+* 3: records say whether they are of the warm-up, which metrics leave out: 50 of 100 uploads.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,13 @@ from pytest_cloudbench.judge.expect import judge_gate, parse_gate
 from pytest_cloudbench.judge.metrics import summarize
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 from pytest_cloudbench.records import OpTable
-from pytest_cloudbench.results import benchmarks
+from pytest_cloudbench.results import benchmarks, parquet
 from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, read_log, read_parquet
 
 pytest_plugins = ["pytester"]
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-ONE, TWO = FIXTURES / "results-schema-1", FIXTURES / "results-schema-2"
+ONE, TWO, THREE = (FIXTURES / f"results-schema-{number}" for number in (1, 2, 3))
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,19 @@ def test_records_of_schema_2_have_both() -> None:
     assert all(op.detail == words[op.outcome] and op.requests == 1 for op in parquet.ops())
     assert summary.errors() == {key: info[key] for key in ("errors", "error_details")}
     recomputed = {name: value for name, value in summary.metrics.items() if not name.endswith("loss_rate")}
+    assert {name: info[name] for name in recomputed} == recomputed
+
+
+def test_records_of_schema_3_have_a_warm_up_that_metrics_leave_out() -> None:
+    (found,) = json.loads((THREE / "0001_warm-up.json").read_text())["benchmarks"]
+    path, info = THREE / "warm-up.parquet", found["extra_info"]
+    columns, _ = parquet.read(path.read_bytes())
+    table = read_parquet(path)
+    first_ns = min(due for due, phase in zip(table.scheduled_ns, columns["phase"], strict=True) if phase == "measured")
+    measured = summarize(table.since(first_ns), None)
+    assert (len(table), measured.ops, info["ops"], info["warm_up_ops"]) == (100, 50, 50, 50)
+    assert Counter(columns["phase"]) == {"warm_up": 50, "measured": 50}
+    recomputed = {name: value for name, value in measured.metrics.items() if not name.endswith("loss_rate")}
     assert {name: info[name] for name in recomputed} == recomputed
 
 

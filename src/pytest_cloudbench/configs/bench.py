@@ -30,9 +30,11 @@ from pytest_cloudbench.configs.bench_keys import (
     PAYLOADS,
     SENSOR_KEYS,
     THREAD_KEYS,
+    UNTIL,
     fits,
 )
 from pytest_cloudbench.judge.expect import Expectation
+from pytest_cloudbench.judge.steady import Stable
 from pytest_cloudbench.model import ConfigError, ProviderSpec, SpecError, UsageError, Verb
 from pytest_cloudbench.payload import Generator, generator
 from pytest_cloudbench.payload.registry import Param
@@ -148,6 +150,7 @@ class BenchExperiment:
         repeat: how often each case is measured, each time with new files.
         cases: the combinations of the grid, in the file's order, the last key changing fastest.
         expectations: what must hold.
+        warm_up_s, until: what is left out, and when it ends early; see ``Experiment.run``.
     """
 
     name: str
@@ -157,6 +160,8 @@ class BenchExperiment:
     repeat: int
     cases: tuple[BenchCase, ...]
     expectations: tuple[BenchExpectation, ...]
+    warm_up_s: float = 0.0
+    until: Stable | None = None
 
     def claims(
         self, case: BenchCase, operation: Verb | None, providers: Sequence[str], date: datetime.date
@@ -238,8 +243,23 @@ def _experiment(table: Mapping[str, Any], locator: Locator, files: NamedFiles) -
     )
     return BenchExperiment(
         table["name"], table.get("description", ""), tuple(providers), tuple(OPERATIONS[name] for name in operations),
-        table.get("repeat", 1), cases, expectations,
+        table.get("repeat", 1), cases, expectations, float(table.get("warm_up_s", 0.0)),
+        _until(table, operations, locator),
     )  # fmt: skip
+
+
+def _until(table: Mapping[str, Any], operations: Sequence[str], locator: Locator) -> Stable | None:
+    """What ends an experiment early, which must mean something for each of its operations."""
+    given = table.get("until")
+    if given is None:
+        return None
+    locator.fitting(given, UNTIL, "until")
+    until = Stable(**given)
+    about = ONLY_OF.get(until.metric, operations)
+    if others := [name for name in operations if name not in about]:
+        expected = f"expected another one: {until.metric} is about {' or '.join(about)}, not {others[0]}"
+        raise locator.error("until.metric", expected)
+    return until
 
 
 def _operations(table: Mapping[str, Any], locator: Locator, *, is_trace: bool) -> Sequence[str]:

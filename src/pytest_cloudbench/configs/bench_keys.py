@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from pytest_cloudbench.judge import metrics
+from pytest_cloudbench.judge import metrics, steady
 from pytest_cloudbench.model import Verb
 from pytest_cloudbench.payload.registry import GENERATORS, SIZES, Param
 
@@ -30,6 +30,7 @@ __all__ = [
     "PAYLOADS",
     "SENSOR_KEYS",
     "THREAD_KEYS",
+    "UNTIL",
     "Key",
     "fits",
     "schema_of",
@@ -139,6 +140,13 @@ EXPERIMENT: Mapping[str, Key] = MappingProxyType({
     "threads": _whole(1000, "In place of sensors: number of threads; each takes the next file as soon as it is free."),
     "files": _whole(10_000_000, "With threads: files of all threads together."),
     "pause_s": _seconds("With threads: seconds that a thread waits after each file. Default: 0."),
+    "warm_up_s": _seconds(
+        "Operations that are due in the first seconds are recorded, and left out of all metrics. Default: 0."
+    ),
+    "until": Key(
+        "a table [experiment.until]", _TABLE,
+        "Each operation of the list ends when this metric has been steady, or with its last file.",
+    ),
     "payload": Key("a table [experiment.payload]", _TABLE, "What the files hold.", True),
     "arrival": Key("a table [experiment.arrival]", _TABLE, "With sensors: when operations are due."),
     "grid": Key("a table [experiment.grid]", _TABLE, "Lists of values; each combination of them is a test."),
@@ -182,6 +190,19 @@ EXPECT: Mapping[str, Key] = MappingProxyType(
     }
 )
 """Keys of an ``[[experiment.expect]]``."""
+
+UNTIL: Mapping[str, Key] = MappingProxyType({
+    "metric": _one_of(steady.LEAST_OPS, "What is to be steady.", is_required=True),
+    "within": Key(
+        "a fraction above 0 and up to 1", {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+        "How steady: 0.02 is 2 % to either side. Default: 0.02.",
+    ),
+    "min_ops": Key(
+        "a whole number, 0 or more", {"type": "integer", "minimum": 0},
+        "It does not end before so many successful operations. Default: the fewest that can tell, 1000 or more.",
+    ),
+})  # fmt: skip
+"""Keys of ``[experiment.until]``."""
 
 ONLY_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

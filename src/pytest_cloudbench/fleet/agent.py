@@ -53,6 +53,7 @@ class Agent:
         count: how many agents run the current item.
         clock_offset_ns: add it to this host's clock to get the controller's; 0 if they share one.
         clock_error_ns: bound on the error of the offset.
+        listeners: called with what the controller says unasked, by its name, from another thread: be quick.
         time_limits: exceptions that a test's time limit raises in this thread; waiting between tests is not cut off.
     """
 
@@ -62,6 +63,7 @@ class Agent:
         self.clock_offset_ns = self.clock_error_ns = 0
         self.same_clock = same_clock
         self._item, self._asked = "", 0
+        self.listeners: dict[str, Callable[[Any], None]] = {}
         self.time_limits: tuple[type[BaseException], ...] = ()
         self._send, self._inbox = send, queue.SimpleQueue[Any]()
 
@@ -76,9 +78,13 @@ class Agent:
         return agent
 
     def deliver(self, reply: Any) -> None:
-        """A reply of the coordinator, or None at the end of the channel."""
+        """A reply of the coordinator, something that it says unasked, or None at the end of the channel."""
         if reply is None:
             self.stop.set()
+        elif "said" in reply:
+            if (listener := self.listeners.get(reply["said"])) is not None:
+                listener(reply["payload"])
+            return
         self._inbox.put(reply)
 
     def tell(self, name: str, payload: Any = None) -> None:

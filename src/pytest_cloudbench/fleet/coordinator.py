@@ -207,6 +207,13 @@ class Coordinator:
         elif kind == "tell":
             self._services[message["name"]](agent, message.get("payload"))
 
+    def say(self, nodeid: str, name: str, payload: Message) -> None:
+        """Tell all agents at an item something that they did not ask for; see ``Agent.listeners``."""
+        with self._lock:
+            item = self._items.get(nodeid)
+            for agent in item.members if item is not None else ():
+                self._reply(agent, {"said": name, "payload": payload.plain()})
+
     def _meet(self, agent: str, message: Mapping[str, Any]) -> None:
         nodeid, name = message["item"], message["name"]
         item = self._items.setdefault(nodeid, Item(nodeid))

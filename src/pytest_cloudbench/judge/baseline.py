@@ -20,7 +20,7 @@ to be compared."""
 
 CONDITIONS = (
     "agents", "machine", "provider", "profile_digest", "time_scale", "operation", "sensors", "threads", "planned_ops",
-    "payload", "size_bytes", "arrival", "loop",
+    "payload", "size_bytes", "arrival", "loop", "warm_up_s", "until",
 )  # fmt: skip
 """What two runs must have in common for their numbers to be comparable."""
 

@@ -117,7 +117,9 @@ class Verification:
     digest_checked: bool
 
 
-def verify(table: OpTable, listing: Listing, name_of: Callable[[int, int], str]) -> Verification:
+def verify(
+    table: OpTable, listing: Listing, name_of: Callable[[int, int], str], since_ns: int | None = None
+) -> Verification:
     """Compare every file that was written with the listing, and set the outcomes of lost and corrupt files.
 
     A deletion that was answered with success has failed if the file is still listed. Of uploads to one name, only the
@@ -127,7 +129,9 @@ def verify(table: OpTable, listing: Listing, name_of: Callable[[int, int], str])
         table: all records; outcomes of operations that were answered with success are corrected.
         listing: the files that the provider lists.
         name_of: the name of the file of a sensor and sequence number.
+        since_ns: count only files of operations that were due at this time or later; None for all.
     """
+    due_ns = table.column("scheduled_ns") if since_ns is not None else ()
     verbs, outcomes, kinds = table.codes("verb"), table.codes("outcome"), table.codes("kind")
     names, found = _looked_up(table, listing, name_of)
     overwritten = _overwritten(table, verbs, outcomes, names, found)
@@ -141,16 +145,17 @@ def verify(table: OpTable, listing: Listing, name_of: Callable[[int, int], str])
             if answered and listed:
                 outcomes[row], kinds[row] = _FAILED, _SERVER_ERROR
             continue
-        checked += 1
+        counts = since_ns is None or due_ns[row] >= since_ns
+        checked += counts
         if overwritten[row]:
             continue
         if listed and not listed & _DIGEST:
             digest_checked = False
         if listed & _RIGHT:
             continue
-        lost += 1
-        silent += answered
-        wrong += listed & _THERE
+        lost += counts
+        silent += counts and answered
+        wrong += counts and listed & _THERE
         if answered:
             outcomes[row], kinds[row] = (_CORRUPT, _CORRUPT_ERROR) if listed else (_LOST, _NO_ERROR)
     table.correct(outcomes, kinds)

@@ -22,9 +22,10 @@ from pytest_cloudbench.fleet.wire import Message, StockEntry
 from pytest_cloudbench.live import Meter
 from pytest_cloudbench.load.costs import Spending, announcement
 from pytest_cloudbench.load.entries import Entries
-from pytest_cloudbench.load.merging import OpenRun, answer, merge
+from pytest_cloudbench.load.merging import OpenRun, answer, merge, warm_up_info
 from pytest_cloudbench.load.messages import (
     Conclusion,
+    EndOfRun,
     HandedIn,
     ListingPage,
     LogMoved,
@@ -35,8 +36,10 @@ from pytest_cloudbench.load.messages import (
     Started,
     SwitchFaults,
     TextReport,
+    Watched,
 )
 from pytest_cloudbench.load.series import SeriesKeeper
+from pytest_cloudbench.load.stopping import Decider
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.providers import Providers
 from pytest_cloudbench.results import benchmarks, recovery
@@ -117,6 +120,7 @@ class Conductor:
                 "moved": _asked(LogMoved, self._moved),
                 "report": _asked(TextReport, self._report),
                 "progress": _asked(ProgressReport, self._progress),
+                "watched": _asked(Watched, self._watched),
                 **self._series.services(),
             },
             patience_s=patience_s,
@@ -139,6 +143,15 @@ class Conductor:
 
     def _progress(self, agent: str, told: ProgressReport) -> None:
         self.meter.told(agent, told.done, told.throttled, told.failed, told.sample_s)
+
+    def _watched(self, agent: str, told: Watched) -> None:
+        """End a run on all agents when its metric has been steady; a little later, so that all hear of it in time."""
+        run = self._runs.get(told.run)
+        if run is not None and run.decider is not None and run.decider.is_over(told):
+            run.end_ns = now_ns() + _margin_ns(len(run.item.members))
+            run.item.busy_until_s = run.end_ns / 1e9
+            if self.coordinator is not None:
+                self.coordinator.say(run.item.nodeid, "end", EndOfRun(told.run, run.end_ns))
 
     def _records(self, agent: str, told: LogPiece) -> None:
         """Keep a piece of the log of an agent on another host."""
@@ -185,13 +198,13 @@ class Conductor:
         self._providers.faults(subject.provider, True)
         folder = Path(self.facts.results) / subject.folder
         folder.mkdir(parents=True, exist_ok=True)
-        margin_s = _START_MARGIN_S + _START_MARGIN_PER_AGENT_S * len(payloads)
-        item.busy_until_s = now_ns() / 1e9 + margin_s + max(each.planned_s for each in payloads.values())
-        start_ns = now_ns() + round(margin_s * 1e9)
+        start_ns = now_ns() + _margin_ns(len(payloads))
+        item.busy_until_s = start_ns / 1e9 + max(each.planned_s for each in payloads.values())
         wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000
         run = self._runs[subject.run] = OpenRun(
             folder, item, asked, start_ns, wall_ms, self._providers.digest(subject.provider), notes=list(asked.notes),
-            cpu_ticks=cpu_ticks(),
+            cpu_ticks=cpu_ticks(), measured_from_ns=start_ns + round(asked.warm_up_s / self.facts.time_scale * 1e9),
+            decider=Decider(asked.until) if asked.until is not None else None,
         )  # fmt: skip
         self._note(run)
         self.meter.begin(item.nodeid, load.ops, start_ns)
@@ -203,9 +216,10 @@ class Conductor:
         asked, subject = run.asked, run.asked.subject
         info = {
             **self.entries.info(subject, run.item, asked.published, run.profile_digest), **asked.extra,
-            "planned_ops": asked.load.ops,
+            "planned_ops": asked.load.ops, **warm_up_info(run),
         }  # fmt: skip
         note = {
+            "measured_from_ns": run.measured_from_ns if asked.warm_up_s else None,
             "fullname": subject.fullname, "name": subject.name, "run": subject.run, "params": subject.params,
             "run_id": self.facts.run_id, "info": info,
         }  # fmt: skip
@@ -290,6 +304,11 @@ class Conductor:
             self.coordinator.close()
         self._series.close()
         self._providers.close()
+
+
+def _margin_ns(agents: int) -> int:
+    """How long a message takes at most to reach all agents, on a busy machine."""
+    return round((_START_MARGIN_S + _START_MARGIN_PER_AGENT_S * agents) * 1e9)
 
 
 def _missing(item: Item) -> list[str]:

@@ -110,6 +110,7 @@ class Engine:
         budget: bound on operations and bytes.
         max_threads: bound on operations in flight.
         requests: how many requests this thread has sent so far (see ``drivers.base.Counting``), if that is known.
+        end_ns: operations that are due at this time or later are not begun; set from outside while it runs.
     """
 
     task: Task
@@ -120,6 +121,7 @@ class Engine:
     max_threads: int = MAX_THREADS
     requests: Callable[[], int] | None = None
     error: BaseException | None = None
+    end_ns: int | None = None
     _halted: bool = False
 
     def run_schedule(self, plan: Plan, start_ns: int) -> None:
@@ -133,14 +135,15 @@ class Engine:
         self._run(pool.spawn, min(ready, len(plan)), pool.join)
 
     def run_closed(
-        self, arrival: ThinkTime, sensors: Iterable[int], count: int, seed: str, start_ns: int, time_scale: float = 1.0
-    ) -> None:
-        """Run ``count`` operations per sensor, one thread each, which sleeps after each operation."""
+        self, arrival: ThinkTime, sensors: Iterable[int], count: int | Callable[[int], int], seed: str, start_ns: int,
+        time_scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Run ``count`` operations per sensor (or of each), one thread each, which sleeps after each operation."""
         think_ns = round(arrival.interval_s * 1e9 / time_scale)
 
         def sensor_loop(sensor: int) -> None:
             due = start_ns + round(arrival.first_s(seed, sensor) * 1e9 / time_scale)
-            for seq in range(count):
+            for seq in range(count(sensor) if callable(count) else count):
                 end = self._one(self.task, sensor, seq, due)
                 if end is None:
                     return
@@ -229,12 +232,14 @@ class Engine:
 
     def _wait(self, due_ns: int, queue: Sized | None = None) -> bool:
         """Wait for ``due_ns``. Returns False if the run is to stop, or as soon as ``queue`` is empty."""
-        stopped = self.stop.is_set
         while (left_ns := due_ns - now_ns()) > 0:
-            if self._halted or stopped() or (queue is not None and not queue):
+            if self._is_over(due_ns) or (queue is not None and not queue):
                 return False
             time.sleep(min(left_ns / 1e9, _NAP_S))
-        return not (self._halted or stopped())
+        return not self._is_over(due_ns)
+
+    def _is_over(self, due_ns: int) -> bool:
+        return self._halted or self.stop.is_set() or (self.end_ns is not None and due_ns >= self.end_ns)
 
     def _one(
         self, task: Task, sensor: int, seq: int, due_ns: int, started: Callable[[], None] | None = None

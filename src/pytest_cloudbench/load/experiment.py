@@ -6,11 +6,13 @@ What may live here: one run from its empty folder to its merged result, and conc
 from __future__ import annotations
 
 import time
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -21,8 +23,9 @@ from pytest_cloudbench.drivers.base import Counting
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts, slug
 from pytest_cloudbench.judge.expect import Expectation
-from pytest_cloudbench.judge.metrics import told_details
+from pytest_cloudbench.judge.metrics import METRICS, told_details
 from pytest_cloudbench.judge.ranking import grouped
+from pytest_cloudbench.judge.steady import Stable
 from pytest_cloudbench.load.engine import Budget, Engine
 from pytest_cloudbench.load.logs import open_log
 from pytest_cloudbench.load.messages import (
@@ -40,6 +43,7 @@ from pytest_cloudbench.load.messages import (
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.load.operations import Deal, Files, OnFile, Upload, budget_of, task_of
 from pytest_cloudbench.load.room import available_bytes, check_room
+from pytest_cloudbench.load.stopping import RunWatch
 from pytest_cloudbench.load.unmeasured import Unmeasured
 from pytest_cloudbench.load.verdicts import ExpectationBroken, ExpectationUnknown, failing_gates, properties
 from pytest_cloudbench.model import (
@@ -102,6 +106,7 @@ class Result:
     notes: tuple[str, ...] = ()
     ops: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     files: Files | None = None
+    tried: bytes = field(default=b"", repr=False)
 
     def __getitem__(self, metric: str) -> Any:
         return self.info[metric]
@@ -180,6 +185,7 @@ class Experiment:
         verify: bool = True, mkdir: bool = True, store: bool = True, detail: bool = False, label: str = "",
         published: Mapping[str, Any] | None = None, expect: Sequence[Expectation] = (),
         names: FileNames | None = None, facts: Mapping[str, Any] | None = None, notes: Sequence[str] = (),
+        warm_up_s: float = 0.0, until: Stable | None = None,
     ) -> Result:  # fmt: skip
         """Upload new files, or run another operation on existing files: one file per operation.
 
@@ -206,6 +212,9 @@ class Experiment:
             names: what new files are called, if that matters.
             facts: what else the entry should hold (plain data).
             notes: remarks to show with the numbers.
+            warm_up_s: operations that are due in the first seconds are recorded, and left out of all metrics.
+            until: end the run on all agents when a metric has been steady. The number of operations is then the most
+                that it does.
 
         Raises UsageError for conflicting arguments or an operation that the provider does not offer,
         FleetError when the controller is gone, CloudError when the folder cannot be made, filled or listed, and
@@ -222,12 +231,20 @@ class Experiment:
             deal = self._deal(arrival, sensors, ops_per_sensor, files, None)
         else:
             deal = self._deal(arrival, sensors, ops_per_sensor, files, self._chosen(on, sample, name))
+            if on.limits is not None and not isinstance(arrival, Threads):
+                deal = replace(deal, limits=on.limits)
+        warm: object = warm_up_s
+        if not isinstance(warm, (int, float)) or isinstance(warm, bool) or not 0 <= warm < inf:
+            raise UsageError(f"experiment.run: warm_up_s={warm_up_s!r}: expected seconds, 0 or more")
+        if until is not None and (about := METRICS[until.metric].about) and operation not in about:
+            raise UsageError(f"experiment.run: until: {until.metric} says nothing about {operation.value}")
         check_room(deal, lambda: self.agent.once(f"room:{name}", available_bytes))
         prepares = is_new and operation is not Verb.PUT
         load = deal.load(self.agent.index, self.agent.count)
         asked = Start(
             self._subject(name, label), _shape_of(deal, on, prepares), operation=operation, stores=store, detail=detail,
             published=published or {}, extra=facts or {}, notes=tuple(notes), expect=tuple(expect),
+            warm_up_s=warm_up_s, until=until, keeps=keep and is_new,
         )  # fmt: skip
         task = task_of(self.provider.driver, operation, on, load.targets if load else {})
         place, bounds = (self.agent.index, self.agent.count), (self.facts.max_ops, self.facts.max_bytes)
@@ -396,7 +413,7 @@ class Experiment:
                     if is_new:
                         self._kept.append(folder)
                     members = run.deal.files(0, 1) if run.deal.load(0, 1) is None else ()
-                    return replace(result, files=replace(run.files, members=members))
+                    return replace(result, files=_kept(run.files, members, result.tried))
                 return result
             finally:
                 if is_new and folder not in self._kept and not self.agent.stop.is_set():
@@ -433,14 +450,21 @@ class Experiment:
 
         def progress(done: int, throttled: int, failed: int, sample_s: Sequence[float]) -> None:
             agent.tell("progress", ProgressReport(done, throttled, failed, tuple(sample_s)))
+            if watch is not None:
+                watch.report()
 
+        watch: RunWatch | None = None
         with open_log(agent, self.facts, self.nodeid, run.name, progress) as log:
             log.samples = max(1, _SAMPLES // agent.count)
             driver = self.provider.driver
             requests = driver.requests if isinstance(driver, Counting) else None
             engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget, requests=requests)
+            if run.asked.until is not None:
+                watch = RunWatch(agent, run.name, run.asked.until, log.record)
+                engine.record = watch.record
+                watch.ends(engine)
             begun_cpu_s = time.process_time()
-            stopped = self._load(run, engine, planned_s, stopped)
+            stopped = self._load(run, engine, planned_s, stopped, watch)
             cpu_s = time.process_time() - begun_cpu_s
             log.stop()  # it stays open until it is handed in: only then does it survive the removal of its file
             agent.gather(f"measured:{run.name}", run.name)
@@ -459,14 +483,17 @@ class Experiment:
         done = HandedIn(run, path, tuple(log.notes), cpu_s, stopped, verified, agent.clock_offset_ns)
         return self._result(agent.gather(f"result:{run}", done), label)
 
-    def _load(self, run: _Part, engine: Engine, planned_s: float, stopped: str) -> str:
+    def _load(self, run: _Part, engine: Engine, planned_s: float, stopped: str, watch: RunWatch | None) -> str:
         """Put this agent's share of the load on the provider. Returns why it ended early, or an empty text."""
         agent, facts, deal = self.agent, self.facts, run.deal
         mine = range(agent.index, deal.sensors, agent.count)
 
         def start_ns(planned_s: float = planned_s) -> int:
             told = agent.gather(f"start:{run.name}", replace(run.asked, planned_s=planned_s))
-            return Started.from_plain(told).start_ns - agent.clock_offset_ns
+            began_ns = Started.from_plain(told).start_ns - agent.clock_offset_ns
+            if watch is not None:
+                watch.measured_from_ns = began_ns + round(run.asked.warm_up_s / facts.time_scale * 1e9)
+            return began_ns
 
         if stopped:
             start_ns()
@@ -476,10 +503,10 @@ class Experiment:
                 files, threads = deal.files(agent.index, agent.count), deal.threads(agent.index, agent.count)
                 engine.run_pool(deal.arrival, threads, files, facts.seed, start_ns, facts.time_scale)
             elif isinstance(deal.arrival, ThinkTime):
-                count, scale = deal.ops_per_sensor, facts.time_scale
-                engine.run_closed(deal.arrival, mine, count, facts.seed, start_ns(), scale)
+                engine.run_closed(deal.arrival, mine, deal.count_of, facts.seed, start_ns(), facts.time_scale)
             else:
                 schedule = plan(deal.arrival, mine, deal.ops_per_sensor, facts.seed, facts.time_scale)
+                schedule = schedule if deal.limits is None else schedule.limited(deal.count_of)
                 engine.run_schedule(schedule, start_ns(schedule.horizon_s))
         except BudgetError as error:
             return str(error)
@@ -510,12 +537,22 @@ class Experiment:
 def result_of(answer: Any) -> Result:
     """Builds the result from the controller's answer."""
     merged = Merged.from_plain(answer)
-    return Result(merged.info, merged.judgements, merged.doubts, merged.notes, merged.ops)
+    return Result(merged.info, merged.judgements, merged.doubts, merged.notes, merged.ops, tried=merged.tried)
+
+
+def _kept(files: Files, members: Sequence[tuple[int, int]], tried: bytes) -> Files:
+    """Returns the files that a run has left; one that ended early has said how many there are of each sensor."""
+    if not tried:
+        return replace(files, members=members)
+    limits = array("I")
+    limits.frombytes(tried)
+    there = [(sensor, seq) for sensor, seq in members if sensor < len(limits) and seq < limits[sensor]]
+    return replace(files, members=there, limits=limits)
 
 
 def _shape_of(deal: Deal, files: Files, prepares: bool) -> LoadShape:
     load, payload = deal.load(0, 1), files.payload
-    ops = load.ops if load else deal.sensors * deal.ops_per_sensor
+    ops = load.ops if load else deal.ops
     threads = deal.arrival.count if isinstance(deal.arrival, Threads) else None
     return LoadShape(
         ops, load.size_bytes if load else ops * payload.size_bytes, ops if prepares else 0,

@@ -18,11 +18,12 @@ from pytest_cloudbench.judge.metrics import METRICS, Summary, summarize
 from pytest_cloudbench.judge.ranking import spread_of
 from pytest_cloudbench.load.entries import Entries
 from pytest_cloudbench.load.messages import Merged, Start
+from pytest_cloudbench.load.stopping import Decider, End, end_of
 from pytest_cloudbench.model import Outcome, ResultsError, Verb
-from pytest_cloudbench.records import OpTable
+from pytest_cloudbench.records import OpTable, values
 from pytest_cloudbench.results import oplog
 
-__all__ = ["OpenRun", "answer", "merge"]
+__all__ = ["OpenRun", "answer", "merge", "warm_up_info"]
 
 _OF_UPLOADS = frozenset(name for name, metric in METRICS.items() if metric.about == (Verb.PUT,))
 
@@ -43,6 +44,8 @@ class OpenRun:
         cpu_ticks: busy and all ticks of this machine's CPUs at the start; ``cpu_share`` is the busy share since.
         client_cpu_s: CPU time of all agents, None if one agent's is not known.
         is_incomplete: its records could not be written.
+        measured_from_ns: the end of the warm-up on the monotonic clock; the start, if there is none.
+        decider, end_ns: what decides that it ends early, and the due time at which it did, None if it did not.
     """
 
     folder: Path
@@ -59,6 +62,9 @@ class OpenRun:
     client_cpu_s: float | None = None
     verified: bool = False
     is_incomplete: bool = False
+    measured_from_ns: int = 0
+    decider: Decider | None = None
+    end_ns: int | None = None
 
 
 def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offsets_ns: Mapping[str, int]) -> Merged:
@@ -75,24 +81,32 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
     subject = asked.subject
     logs = {path.stem: path for path in sorted(run.folder.glob("*.oplog"))} | run.logs
     table = OpTable(*(oplog.read_log(path).shifted(offsets_ns.get(agent, 0)) for agent, path in logs.items()))
-    verification = stats.verify(table, run.listing, asked.load.names.name) if run.verified else None
+    since_ns = run.measured_from_ns if asked.warm_up_s else None
+    verification = stats.verify(table, run.listing, asked.load.names.name, since_ns) if run.verified else None
     run.listing = stats.Listing()  # frees the former listing's memory for what follows
-    summary = summarize(table, verification)
+    measured = table if since_ns is None else table.since(since_ns)
+    summary = summarize(measured, verification)
+    left_out = len(table) - summary.ops
     metrics = summary.metrics
     if asked.operation is not Verb.PUT:  # nothing was uploaded that could be lost
         metrics = {key: value for key, value in metrics.items() if key not in _OF_UPLOADS}
         verification = None
-    doubts = [*doubts, *_doubts(run, summary, facts.max_lateness_s), *([died] if died else [])]
+    tried = len(table), asked.load.ops
+    ending = end_of(measured, asked.until, tried, run.start_ns, run.end_ns) if asked.until else End()
+    doubts = [*doubts, *_doubts(run, summary, left_out, facts.max_lateness_s), *ending.doubts]
+    doubts += [died] if died else []
+    run.notes += [*_warm_up_notes(run, table, left_out), *ending.notes]
     info = {
         **entries.info(subject, run.item, asked.published, run.profile_digest), **asked.extra,
-        **_run_info(run, summary, verification), **metrics,
+        **_run_info(run, summary, verification), **warm_up_info(run, left_out), **ending.info, **metrics,
     }  # fmt: skip
     judgements = entries.judge(subject, asked.expect, metrics, doubts, info) if asked.stores else []
-    ops = stats.columns(table, run.start_ns) if asked.detail else {}  # while the logs are there
-    spread = spread_of(table, summary.response_s) if asked.stores else {}
+    ops = stats.columns(measured, run.start_ns) if asked.detail else {}  # while the logs are there
+    spread = spread_of(measured, summary.response_s) if asked.stores else {}
+    there = _tried_by_sensor(table) if asked.keeps and run.end_ns is not None else b""
     try:
         parquet = run.folder.parent / f"{run.folder.name}.parquet"
-        oplog.write_parquet(table, parquet, {"nodeid": subject.nodeid, "run_id": facts.run_id})
+        oplog.write_parquet(table, parquet, {"nodeid": subject.nodeid, "run_id": facts.run_id}, since_ns)
         info["ops_file"] = str(Path(parquet.parent.name) / parquet.name)
         shutil.rmtree(run.folder, ignore_errors=True)
         for path in logs.values():
@@ -109,26 +123,56 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
             info["stats_of"] = "elapsed time: no operation succeeded"
             data_s = array("d", [] if info["elapsed"] is None else [info["elapsed"]])
         entries.add(subject, info, data_s, judgements, doubts, run.notes, spread=spread)
-    return answer(info, judgements, doubts, run.notes, ops)
+    return answer(info, judgements, doubts, run.notes, ops, there)
 
 
 def answer(
     info: Mapping[str, Any], judgements: Sequence[expect.Judgement], doubts: Sequence[str], notes: Sequence[str],
-    ops: Mapping[str, Any] | None = None,
+    ops: Mapping[str, Any] | None = None, tried: bytes = b"",
 ) -> Merged:  # fmt: skip
     """Returns the answer that all agents get for a run or a conclusion."""
     judged = tuple((each.status, each.line) for each in judgements)
-    return Merged(info, judged, tuple(doubts), tuple(notes), ops or {})
+    return Merged(info, judged, tuple(doubts), tuple(notes), ops or {}, tried)
 
 
-def _doubts(run: OpenRun, summary: Summary, max_lateness_s: float) -> list[str]:
+def warm_up_info(run: OpenRun, left_out: int | None = None) -> dict[str, Any]:
+    """Returns what an entry says of the warm-up; nothing if there is none."""
+    warm_up_s = run.asked.warm_up_s
+    if not warm_up_s:
+        return {}
+    return {"warm_up_s": warm_up_s} | ({} if left_out is None else {"warm_up_ops": left_out})
+
+
+def _warm_up_notes(run: OpenRun, table: OpTable, left_out: int) -> list[str]:
+    if not run.asked.warm_up_s:
+        return []
+    told, unsuccessful = f"warm-up of {run.asked.warm_up_s:g} s: {left_out:,} operations left out", 0
+    for block in table.blocks():
+        fields = zip(values(block, "scheduled_ns"), values(block, "outcome"), strict=True)
+        unsuccessful += sum(due_ns < run.measured_from_ns and ended is not Outcome.OK for due_ns, ended in fields)
+    return [f"{told}, {unsuccessful:,} of them did not succeed" if unsuccessful else told]
+
+
+def _tried_by_sensor(table: OpTable) -> bytes:
+    """Returns how many operations of each sensor were tried; see ``Merged``."""
+    sensors, seqs = table.column("sensor"), table.column("seq")
+    found = array("I", bytes(4 * (max(sensors, default=-1) + 1)))
+    for sensor, seq in zip(sensors, seqs, strict=True):
+        found[sensor] = max(found[sensor], seq + 1)
+    return found.tobytes()
+
+
+def _doubts(run: OpenRun, summary: Summary, left_out: int, max_lateness_s: float) -> list[str]:
     """Returns why this run's numbers may be wrong."""
     doubts, planned = [], run.asked.load.ops
     late_s = summary.metrics["lateness_p99"]
     if late_s is not None and late_s > max_lateness_s:
         doubts.append(f"engine saturated (lateness p99 {late_s * 1e3:.0f} ms is over {max_lateness_s * 1e3:.0f} ms)")
-    if summary.ops < planned:
-        doubts.append(f"{planned - summary.ops} of {planned} operations were not tried")
+    tried = summary.ops + left_out
+    if tried < planned and run.end_ns is None:
+        doubts.append(f"{planned - tried} of {planned} operations were not tried")
+    if left_out and not summary.ops:
+        doubts.append(f"all operations were due in the warm-up of {run.asked.warm_up_s:g} s")
     return doubts
 
 

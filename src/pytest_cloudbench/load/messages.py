@@ -13,12 +13,14 @@ from typing import Any
 from pytest_cloudbench.fleet.offsets import Offset
 from pytest_cloudbench.fleet.wire import Message
 from pytest_cloudbench.judge.expect import Expectation
+from pytest_cloudbench.judge.steady import Stable
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.model import Verb
 
 __all__ = [
     "ClockReading",
     "Conclusion",
+    "EndOfRun",
     "HandedIn",
     "ListingPage",
     "LoadShape",
@@ -39,6 +41,7 @@ __all__ = [
     "SwitchFaults",
     "TextReport",
     "UploadSeen",
+    "Watched",
     "Whereabouts",
 ]
 
@@ -110,6 +113,9 @@ class Start(Message):
         stores: whether it becomes an entry; otherwise it is part of a conclusion.
         detail: whether every operation's times are asked for.
         published, extra, notes, expect: see ``Experiment.run``; ``extra`` is what else the entry holds.
+        warm_up_s: seconds from the start; operations due in it are left out of metrics.
+        until: what ends the run early.
+        keeps: whether its files are for another run.
     """
 
     subject: Subject
@@ -122,6 +128,9 @@ class Start(Message):
     extra: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     expect: tuple[Expectation, ...] = ()
+    warm_up_s: float = 0.0
+    until: Stable | None = None
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +165,18 @@ class HandedIn(Message):
 
 @dataclass(frozen=True, slots=True)
 class Merged(Message):
-    """What the controller has made of a run or of a conclusion; see ``Experiment.Result``."""
+    """What the controller has made of a run or of a conclusion; see ``Experiment.Result``.
+
+    ``tried`` has the number of operations of each sensor (unsigned, 4 bytes each) if a run that keeps its files ended
+    early; otherwise it is empty.
+    """
 
     info: Mapping[str, Any]
     judgements: tuple[tuple[str, str], ...]
     doubts: tuple[str, ...]
     notes: tuple[str, ...]
     ops: Mapping[str, Any] = field(default_factory=dict)
+    tried: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +258,29 @@ class ProgressReport(Message):
     throttled: int
     failed: int
     sample_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched(Message):
+    """Successful operations after the warm-up, for a run that may end early: 8 bytes each, signed.
+
+    Attributes:
+        run: which one.
+        ends_ns: when each ended, on the controller's clock.
+        amounts: see ``judge.steady.amount_of``.
+    """
+
+    run: str
+    ends_ns: bytes
+    amounts: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfRun(Message):
+    """The controller ends a run: operations that are due at this time of its clock, or later, are not begun."""
+
+    run: str
+    end_ns: int
 
 
 @dataclass(frozen=True, slots=True)

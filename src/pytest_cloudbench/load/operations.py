@@ -81,27 +81,44 @@ class Deal:
         sensors: logical sensors; with ``Threads`` the number of files.
         ops_per_sensor: operations of each.
         members: with ``Threads``, the files that operations are about; None for new ones.
+        limits: with sensors, the most operations of each: files of a run that ended early. None for no limit.
     """
 
     arrival: Arrival | Closed
     sensors: int
     ops_per_sensor: int
     members: Sequence[tuple[int, int]] | None = None
+    limits: Sequence[int] | None = None
+
+    def count_of(self, sensor: int) -> int:
+        """Returns how many operations a sensor has."""
+        if self.limits is None:
+            return self.ops_per_sensor
+        return min(self.ops_per_sensor, self.limits[sensor]) if sensor < len(self.limits) else 0
+
+    @property
+    def ops(self) -> int:
+        """All operations."""
+        if self.limits is None:
+            return self.sensors * self.ops_per_sensor
+        return sum(map(self.count_of, range(self.sensors)))
 
     def files(self, index: int, agents: int) -> list[tuple[int, int]]:
         """Returns (sensor, sequence number) of one agent's operations, in the order in which a pool takes them."""
         if isinstance(self.arrival, Threads):
             threads, members = self.arrival.count, self.members
-            mine = (place for place in range(self.sensors) if place % threads % agents == index)
-            return [members[place] if members is not None else (place, 0) for place in mine]
-        return [(sensor, seq) for seq in range(self.ops_per_sensor) for sensor in range(index, self.sensors, agents)]
+            places = (place for place in range(self.sensors) if place % threads % agents == index)
+            return [members[place] if members is not None else (place, 0) for place in places]
+        mine = range(index, self.sensors, agents)
+        return [(sensor, seq) for seq in range(self.ops_per_sensor) for sensor in mine if seq < self.count_of(sensor)]
 
     def count(self, index: int, agents: int) -> int:
         """Returns how many files there are."""
         if isinstance(self.arrival, Threads):
             threads = self.arrival.count
             return sum(len(range(thread, self.sensors, threads)) for thread in range(index, threads, agents))
-        return self.ops_per_sensor * len(range(index, self.sensors, agents))
+        mine = range(index, self.sensors, agents)
+        return self.ops_per_sensor * len(mine) if self.limits is None else sum(map(self.count_of, mine))
 
     def load(self, index: int, agents: int) -> Load | None:
         """Returns one agent's load as a trace specifies it; None if there is no trace."""
@@ -128,12 +145,14 @@ class Files:
         payload: what is in them.
         members: (sensor, sequence number) of each.
         named: what they are called; None for sensor and sequence number, with the payload's suffix if it has one.
+        limits: how many files each sensor has, if the run that wrote them ended early.
     """
 
     folder: str
     payload: Generator
     members: Sequence[tuple[int, int]] = ()
     named: FileNames | None = None
+    limits: Sequence[int] | None = None
 
     @property
     def names(self) -> FileNames:

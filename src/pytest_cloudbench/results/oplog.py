@@ -6,8 +6,9 @@ another place instead of losing a record, and a log whose file is removed or rep
 
 Log schema 2: one JSON line (``schema``, ``agent``, ``experiment``), then records as ``records.pack`` makes them, and
 the texts of their details. Schema 1 had no details and no requests.
-Parquet schema 2: the fields of ``Op``, enumerations as text, digest as hexadecimal text. Schema 1 had neither
-``detail`` nor ``requests``. Both are read.
+Parquet schema 3: the fields of ``Op``, enumerations as text, digest as hexadecimal text, and ``phase``: ``warm_up`` or
+``measured``; metrics are of the latter. Schema 2 had no phase, schema 1 neither ``detail`` nor ``requests``. All are
+read.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from pytest_cloudbench.results import parquet
 __all__ = ["LOG_SCHEMA", "PARQUET_SCHEMA", "OpLog", "read_log", "read_parquet", "write_parquet"]
 
 LOG_SCHEMA = 2
-PARQUET_SCHEMA = 2
+PARQUET_SCHEMA = 3
 
 _FLUSH_S = 0.25
 _COPY_BYTES = 1024 * 1024
@@ -63,6 +64,8 @@ _LONGEST_DETAIL = 8192
 """The maximum number of characters examined in a longer text."""
 _TEXTS: Mapping[str, Sequence[Any]] = {"verb": VERBS, "outcome": OUTCOMES, "kind": KINDS}
 _FIELDS = Op.__slots__
+_PHASE = parquet.Column("phase", parquet.TEXT)
+_WARM_UP, _MEASURED = "warm_up", "measured"
 
 
 class OpLog:
@@ -338,14 +341,19 @@ def read_log(path: Path) -> OpTable:
     return OpTable(_Log(path, schema, len(head), size_bytes))
 
 
-def write_parquet(table: OpTable, path: Path, metadata: Mapping[str, str]) -> None:
-    """Write all records of one experiment, and the file's metadata. Raises ResultsError."""
+def write_parquet(
+    table: OpTable, path: Path, metadata: Mapping[str, str], measured_from_ns: int | None = None
+) -> None:  # fmt: skip
+    """Write all records of one experiment, and the file's metadata. Raises ResultsError.
+
+    Operations that were due before ``measured_from_ns`` are of the warm-up.
+    """
     metadata = {"cloudbench_schema": str(PARQUET_SCHEMA), **metadata}
     partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            parquet.write(file, [_column(name) for name in _FIELDS], _groups(table), metadata)
+            parquet.write(file, [*map(_column, _FIELDS), _PHASE], _groups(table, measured_from_ns), metadata)
         os.replace(partial, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -353,16 +361,24 @@ def write_parquet(table: OpTable, path: Path, metadata: Mapping[str, str]) -> No
         raise ResultsError(f"{path}: cannot write the records: {error.strerror or error}; free some space") from error
 
 
-def _groups(table: OpTable) -> Iterator[list[list[Any]]]:
+def _groups(table: OpTable, measured_from_ns: int | None) -> Iterator[list[list[Any]]]:
     """Yields the fields of one row group of records at a time, since logs of fifty agents have shorter blocks."""
+
+    def group() -> list[list[Any]]:
+        fields = [table.values(waiting, name) for name in _FIELDS]
+        since_ns = measured_from_ns
+        if since_ns is None:
+            return [*fields, [_MEASURED] * len(fields[0])]
+        return [*fields, [_MEASURED if due_ns >= since_ns else _WARM_UP for due_ns in values(waiting, "scheduled_ns")]]
+
     waiting = bytearray()
     for block in table.blocks():
         waiting += block
         if len(waiting) >= BLOCK_RECORDS * RECORD_BYTES:
-            yield [table.values(waiting, name) for name in _FIELDS]
+            yield group()
             waiting = bytearray()
     if waiting:
-        yield [table.values(waiting, name) for name in _FIELDS]
+        yield group()
 
 
 def _column(name: str) -> parquet.Column:
@@ -392,7 +408,7 @@ def read_parquet(path: Path) -> OpTable:
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read: {error.strerror or error}") from error
     schema = metadata.get("cloudbench_schema", "none")
-    if schema not in ("1", str(PARQUET_SCHEMA)):
+    if schema not in ("1", "2", str(PARQUET_SCHEMA)):
         raise ResultsError(f"{path}: has records schema {schema}; this version reads 1 to {PARQUET_SCHEMA}")
     if schema == "1":
         count = len(columns.get("verb", ()))

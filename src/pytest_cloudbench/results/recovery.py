@@ -27,6 +27,7 @@ _NOTE = "run.json"
 _MOST_BYTES = 1 << 20
 """The maximum length of a note or of a log's first line."""
 _KEYS = {"fullname": str, "name": str, "run": str, "run_id": str, "owner": str, "params": dict, "info": dict}
+_MORE_KEYS = {"logs": dict, "measured_from_ns": int}
 _WHY = "interrupted: the controller was killed"
 
 
@@ -93,7 +94,7 @@ def _is_regular(path: Path) -> bool:
 
 def _read_note(folder: Path) -> dict[str, Any]:
     found = _object(folder / _NOTE, whole=True)
-    return {key: found[key] for key, kind in (_KEYS | {"logs": dict}).items() if isinstance(found.get(key), kind)}
+    return {key: found[key] for key, kind in (_KEYS | _MORE_KEYS).items() if isinstance(found.get(key), kind)}
 
 
 def _head(path: Path) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def recover(left: Unmerged) -> tuple[int, Path] | None:
                 if target.exists():  # of other records: both stay
                     target = target.with_name(f"{left.folder.name}-recovered.parquet")
                 metadata = {"nodeid": left.note["fullname"], "run_id": left.note["run_id"]}
-                oplog.write_parquet(table, target, metadata)
+                oplog.write_parquet(table, target, metadata, left.note.get("measured_from_ns"))
             _write_entry(left, table, target)
             count = len(table)
         except (OSError, ArithmeticError, ValueError, TypeError, RecursionError) as error:
@@ -146,13 +147,16 @@ def recover(left: Unmerged) -> tuple[int, Path] | None:
 
 def _write_entry(left: Unmerged, table: OpTable, records: Path) -> None:
     """Write an entry that says what happened, and that no gate uses as a baseline."""
-    summary, note = summarize(table, None), left.note
+    note, since_ns = left.note, left.note.get("measured_from_ns")
+    summary = summarize(table if since_ns is None else table.since(since_ns), None)
+    left_out = {} if since_ns is None else {"warm_up_ops": len(table) - summary.ops}
     planned = note["info"].get("planned_ops")
     missing = [f"{planned - len(table)} of {planned} operations were not tried"] if isinstance(planned, int) else []
     info = {
         **note["info"],
         **summary.metrics,
         "ops": summary.ops,
+        **left_out,
         **{name.value: summary.outcomes.get(name, 0) for name in Outcome if name is not Outcome.LOST},
         **summary.errors(),
         "ops_file": str(Path(records.parent.name) / records.name),

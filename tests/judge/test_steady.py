@@ -1,0 +1,176 @@
+"""When a run may end: seeded truths that settle, drift, never settle, or have a memory."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+from math import exp, sqrt
+from random import Random
+
+import pytest
+
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.steady import LEAST_OPS, Lookout, Stable, amount_of, drift, steadiness
+from pytest_cloudbench.model import UsageError
+
+TRUE_S, SIGMA, BUDGET = 0.05, 0.35, 12_000
+Truth = Callable[[Random], Iterator[float]]
+
+
+def noisy(level: float, draws: Random) -> float:
+    return TRUE_S * level * exp(SIGMA * draws.gauss(0, 1))
+
+
+def flat(draws: Random) -> Iterator[float]:
+    """Always the same distribution."""
+    return (noisy(1, draws) for _ in count())
+
+
+def remembers(draws: Random) -> Iterator[float]:
+    """The same distribution, and each operation resembles the one before (0.6)."""
+    state = 0.0
+    while True:
+        state = 0.6 * state + 0.8 * draws.gauss(0, 1)
+        yield TRUE_S * exp(SIGMA * state)
+
+
+def settles(draws: Random) -> Iterator[float]:
+    """Begins three times as slow, and is warm after some hundred operations."""
+    return (noisy(1 + 2 * exp(-at / 500), draws) for at in count())
+
+
+def drifts(draws: Random) -> Iterator[float]:
+    """Twice as slow after 10,000 operations."""
+    return (noisy(1 + at / 10_000, draws) for at in count())
+
+
+def wanders(draws: Random) -> Iterator[float]:
+    """Goes anywhere, and never comes to rest."""
+    level = 0.0
+    while True:
+        level += draws.gauss(0, 0.02)
+        yield noisy(exp(level), draws)
+
+
+def run(truth: Truth, seed: int, until: Stable, step: int = 50) -> tuple[bool, array[int], array[int]]:
+    """Whether it ended early, and its operations: one ends each 10 ms, reported 50 at a time."""
+    values, lookout = truth(Random(seed)), Lookout(until)
+    ends_ns, amounts = array("q"), array("q")
+    for first in range(0, BUDGET, step):
+        new_ends = [(at + 1) * 10_000_000 for at in range(first, first + step)]
+        new = [round(value * 1e9) for value in islice(values, step)]
+        ends_ns.extend(new_ends)
+        amounts.extend(new)
+        if lookout.add(new_ends, new):
+            return True, ends_ns, amounts
+    return False, ends_ns, amounts
+
+
+UNTIL = Stable("response_p50", within=0.04)
+SEEDS = range(8)
+
+
+@pytest.mark.parametrize("truth", [flat, remembers, settles])
+def test_what_settles_ends_early_with_the_right_number(truth: Truth) -> None:
+    off = []
+    for seed in SEEDS:
+        is_early, ends_ns, amounts = run(truth, seed, UNTIL)
+        assert is_early, (truth.__name__, seed)
+        found = steadiness(UNTIL, ends_ns, amounts)
+        assert found is not None
+        assert found.is_within(UNTIL.within)
+        assert len(amounts) >= UNTIL.least_ops
+        off.append(abs(found.value / TRUE_S - 1) > UNTIL.within)
+    assert sum(off) <= 1
+
+
+@pytest.mark.parametrize("truth", [drifts, wanders])
+def test_what_does_not_settle_goes_on_to_its_budget(truth: Truth) -> None:
+    until = Stable("response_p50", within=0.02)
+    assert sum(run(truth, seed, until)[0] for seed in SEEDS) <= 1
+
+
+def test_a_drift_is_said_and_nothing_where_there_is_none() -> None:
+    told = [drift(UNTIL, *run(drifts, seed, Stable("response_p50", within=0.001))[1:]) for seed in SEEDS[:4]]
+    assert all(line.startswith("response_p50 drifted by +") and line.endswith("% during the run")
+               for line in told)  # fmt: skip
+    silent = [drift(UNTIL, *run(flat, seed, UNTIL)[1:]) for seed in SEEDS]
+    assert silent.count("") >= len(SEEDS) - 1
+
+
+def test_a_beginning_that_was_slow_is_said_after_the_end() -> None:
+    """The metric of the whole run has it in it: a warm-up would have left it out."""
+    draws = Random("slow")
+    slow = [round(noisy(3 if at < 1200 else 1, draws) * 1e9) for at in range(6000)]
+    assert "above that of the run's second half" in drift(UNTIL, range(6000), slow)
+    late = [round(noisy(1.3 if 2000 < at < 2700 else 1, draws) * 1e9) for at in range(6000)]
+    told = drift(Stable("response_p50", 0.015), range(6000), late)
+    assert told.endswith("above that of the run's second half: it was still settling")
+    assert drift(UNTIL, range(6000), late) == ""
+
+
+def test_rates_are_judged_by_the_time_that_blocks_take() -> None:
+    """One operation each 10 ms, of 1,000 bytes."""
+    ends_ns = [10_000_000 * (at + 1) for at in range(2000)]
+    sizes = [1000] * 2000
+    for metric, value in (("ops_per_s", 100.0), ("throughput", 100_000.0)):
+        found = steadiness(Stable(metric), ends_ns, sizes)
+        assert found is not None
+        assert [found.value, found.error, found.change] == pytest.approx([value, 0, 0])
+    slower = [10_000_000 * (at + 1) + at * at * 20_000 for at in range(2000)]
+    found = steadiness(Stable("ops_per_s"), slower, sizes)
+    assert found is not None
+    assert not found.is_within(0.02)
+    assert found.is_change_real
+    assert found.change < -0.3
+
+
+def test_too_few_operations_and_a_clock_that_stands_are_no_answer() -> None:
+    assert steadiness(UNTIL, range(999), range(999)) is None
+    assert steadiness(Stable("ops_per_s"), [5] * 1000, [1] * 1000) is None
+    assert steadiness(UNTIL, range(1000), [0] * 1000) is None
+    assert drift(UNTIL, range(999), range(999)) == ""
+
+
+def test_it_does_not_end_before_as_many_operations_as_are_asked_for() -> None:
+    for least in (0, 3000):
+        lookout, value = Lookout(Stable("response_p50", 0.5, min_ops=least)), TRUE_S * 1e9
+        ended = next(at for at in count(1) if lookout.add([at], [round(value)]))
+        assert max(1000, least) <= ended <= 1.2 * max(1000, least)
+
+
+def test_what_an_operation_counts_for() -> None:
+    assert [amount_of(metric, 1, 3, 10, 500) for metric in ("response_p50", "service_p99", "throughput")] == [9, 7, 500]
+
+
+def test_every_metric_that_can_be_steady_is_one_of_a_run() -> None:
+    assert all(METRICS[name].of is not None for name in LEAST_OPS)
+    assert LEAST_OPS["response_p99"] == 3000
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"metric": "respnse_p50"}, "did you mean response_p50"),
+        ({"metric": "response_max"}, "expected one of response_p50, "),
+        ({"metric": "response_p50", "within": 0}, "within=0: expected a fraction"),
+        ({"metric": "response_p50", "within": 2}, "within=2: expected a fraction"),
+        ({"metric": "response_p50", "within": True}, "within=True"),
+        ({"metric": "response_p50", "min_ops": -1}, "min_ops=-1: expected a whole number"),
+    ],
+)
+def test_what_is_wrong_is_said(given: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words.replace("?", r"\?")):
+        Stable(**given)  # type: ignore[arg-type]  # that is what is tested
+
+
+def test_the_block_error_is_that_of_independent_operations_where_they_are() -> None:
+    """A median of n lognormal values has a relative standard error of 1.25 sigma / sqrt(n)."""
+    errors = []
+    for seed in SEEDS:
+        values = [round(value * 1e9) for value in islice(flat(Random(seed)), 4000)]
+        found = steadiness(UNTIL, range(4000), values)
+        assert found is not None
+        errors.append(found.error / 2.262)
+    assert sum(errors) / len(errors) == pytest.approx(1.253 * SIGMA / sqrt(2000), rel=0.3)

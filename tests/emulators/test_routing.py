@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators.http import byte_range, fields
+from pytest_cloudbench.emulators.http import byte_range, fields, json_writer
 from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Kind, Route
 from pytest_cloudbench.services.child import Child
@@ -204,3 +204,16 @@ def test_limits_say_it_in_the_skins_words(client: _Client) -> None:
 def test_faults_say_it_in_the_skins_words(client: _Client) -> None:
     status, _, data = client("GET", "/v1/shelves/s")
     assert (status, json.loads(data)) == (500, {"broken": "/v1/shelves/s"})
+
+
+@pytest.mark.parametrize("has_c", [True, False])
+def test_json_is_written_as_the_library_writes_it(has_c: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_c:
+        monkeypatch.setattr("json.encoder.c_make_encoder", None)
+    value = {"a": [1, 2.5, None, True, '\u00e9\n"\ud800'], "b": {"c": (), "d": {}}, "3": 1e300}
+    for comma, colon in ((",", ":"), (", ", ": ")):
+        write = json_writer(comma, colon)
+        assert write(value) == write(value) == json.dumps(value, separators=(comma, colon)).encode()
+        with pytest.raises(TypeError):
+            write({"a": object()})
+        assert write([]) == b"[]", "a value that cannot be written leaves nothing behind"

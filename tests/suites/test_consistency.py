@@ -110,6 +110,38 @@ def test_a_file_that_takes_too_long_is_no_number(lab: Lab) -> None:
     assert run.lines_with("2 of 2 files were not consistent after 0.3 s")
 
 
+def test_what_simultaneous_writes_have_lost_may_come_back(lab: Lab) -> None:
+    """Many reads alike are no end while they see what nobody wrote: only at the deadline is a file lost."""
+    lab.write("""
+        from pytest_cloudbench.drivers.folder import FolderDriver
+        from pytest_cloudbench.load.consistency import measure_consistency
+        from pytest_cloudbench.model import CloudError, ErrorKind
+
+        def test_late(experiment, payloads, monkeypatch):
+            put, get, written = FolderDriver.put, FolderDriver.get, {}
+
+            def late_put(self, path, content):
+                entry = put(self, path, content)
+                written.setdefault(path, []).append(time.monotonic())
+                return entry
+
+            def late_get(self, path, offset=0):
+                if len(written[path]) > 1 and time.monotonic() - written[path][-1] < 1:
+                    raise CloudError(ErrorKind.NOT_FOUND, "get", path)
+                return get(self, path, offset)
+
+            monkeypatch.setattr(FolderDriver, "put", late_put)
+            monkeypatch.setattr(FolderDriver, "get", late_get)
+            measure_consistency(experiment, payloads.random(100), "concurrent_overwrite", 2, deadline_s=60)
+    """)
+    run = lab.run(*FOLDER)
+    assert run.status == 0, run.text
+    (info,) = infos(run).values()
+    assert (info["never"], info["violated"]) == (0, 2), run.text
+    assert info["seen"].keys() == {"not there"}
+    assert all(high_s + write_s >= 1 for high_s, write_s in zip(info["high_s"], info["write_s"], strict=True))
+
+
 @pytest.mark.slow
 def test_a_service_that_keeps_both_attempts_is_found(lab: Lab) -> None:
     """Drive allows two files of one name; Dropbox does not."""

@@ -1,18 +1,36 @@
-"""The parts of HTTP that applications parse: queries, forms and byte ranges.
+"""The parts of HTTP that applications read and write: queries, forms, byte ranges, JSON.
 
-What may live here: parsers that several skins share. No I/O, and nothing specific to one API.
+What may live here: parsers and writers that several skins share. No I/O, and nothing specific to one API.
 """
 
 from __future__ import annotations
 
+import json.encoder
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import parse_qsl
 
-__all__ = ["byte_range", "fields"]
+__all__ = ["byte_range", "fields", "json_writer"]
 
 
 def fields(text: bytes) -> dict[str, str]:
     """Returns the fields of a query or a form; if a name is repeated, the last value counts."""
     return dict(parse_qsl(text.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def json_writer(comma: str = ",", colon: str = ":") -> Callable[[Any], bytes]:
+    """Returns what writes values as JSON, with these separators.
+
+    ``JSONEncoder`` makes a new encoder in C for each value, which takes a third of the time of a short one. Here one
+    serves all; where the interpreter has none, ``JSONEncoder`` does it.
+    """
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        encode = json.JSONEncoder(separators=(comma, colon), check_circular=False).encode
+        return lambda value: encode(value).encode()
+    text: Any = json.encoder.encode_basestring_ascii
+    write = make(None, None, text, None, colon, comma, False, False, True)
+    return lambda value: "".join(write(value, 0)).encode()
 
 
 def byte_range(header: bytes, size_bytes: int) -> tuple[int, int] | None:

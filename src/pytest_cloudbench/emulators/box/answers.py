@@ -14,6 +14,7 @@ from time import gmtime, strftime
 from typing import Any
 from urllib.parse import quote
 
+from pytest_cloudbench.emulators.http import json_writer
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call
 
@@ -24,7 +25,7 @@ __all__ = [
 
 HELP_URL = "http://developers.box.com/docs/#errors"
 _JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache, no-store")]
-_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_encode = json_writer()
 _request_numbers = count(0x4D1C0DE)
 _OFFSET_S = 7 * 3600
 """Box writes times in the account's time zone; this account's is Pacific time, as in the recorded answers."""
@@ -75,12 +76,12 @@ class BoxError(Exception):
         if self.context is not None:
             body["context_info"] = self.context
         body |= {"help_url": HELP_URL, "message": self.message, "request_id": f"{next(_request_numbers):016x}"}
-        return Answer(self.status, [*_JSON_HEADERS, *headers], _encode(body).encode())
+        return Answer(self.status, [*_JSON_HEADERS, *headers], _encode(body))
 
 
 def answer_json(value: Any, status: int = 200) -> Answer:
     """A JSON body."""
-    return Answer(status, _JSON_HEADERS, _encode(value).encode())
+    return Answer(status, _JSON_HEADERS, _encode(value))
 
 
 def nothing(status: int = 204) -> Answer:

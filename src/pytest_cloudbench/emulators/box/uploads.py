@@ -163,7 +163,7 @@ def _form(call: Call) -> tuple[dict[str, Any], Blob]:
     if form.problem or form.blob is None:
         raise bad_parameter("file", "'file' is required")
     try:
-        attributes = json.loads(form.parts.get("attributes", b""))
+        attributes = json.loads(form.parts.get("attributes", b"").decode())
     except (ValueError, RecursionError):
         attributes = None
     if not isinstance(attributes, dict):

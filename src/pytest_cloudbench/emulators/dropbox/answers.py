@@ -8,12 +8,12 @@ An error is a chain of tags: ``ApiError("path", "not_found")`` is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
 from time import gmtime, strftime
 from typing import Any
 
+from pytest_cloudbench.emulators.http import json_writer
 from pytest_cloudbench.emulators.nodes import Folder, StoreError, Version
 from pytest_cloudbench.emulators.paths import PathEntry
 from pytest_cloudbench.emulators.skin import Answer
@@ -37,7 +37,7 @@ __all__ = [
 
 _JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache")]
 _TEXT_HEADERS = [(b"content-type", b"text/plain; charset=utf-8")]
-_encode = json.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
+_encode = json_writer(", ", ": ")
 
 
 class ApiError(Exception):
@@ -66,7 +66,7 @@ def tagged(*tags: str, inside: Mapping[str, Any] | None = None) -> dict[str, Any
 
 def answer_json(value: Any) -> Answer:
     """Status 200 with a JSON body."""
-    return Answer(200, _JSON_HEADERS, _encode(value).encode())
+    return Answer(200, _JSON_HEADERS, _encode(value))
 
 
 def answer_text(status: int, text: str) -> Answer:
@@ -76,7 +76,7 @@ def answer_text(status: int, text: str) -> Answer:
 
 def error_answer(status: int, summary: str, error: Any, *headers: tuple[bytes, bytes]) -> Answer:
     """An error with its summary."""
-    body = _encode({"error_summary": f"{summary}/..", "error": error}).encode()
+    body = _encode({"error_summary": f"{summary}/..", "error": error})
     return Answer(status, [*_JSON_HEADERS, *headers], body)
 
 

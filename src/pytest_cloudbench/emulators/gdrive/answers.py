@@ -5,13 +5,13 @@ What may live here: envelopes, and the errors that many functions share. No stat
 
 from __future__ import annotations
 
-import json
 from calendar import timegm
 from collections.abc import Sequence
 from re import compile as pattern
 from time import gmtime, strftime, strptime
 from typing import Any
 
+from pytest_cloudbench.emulators.http import json_writer
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _JSON_HEADERS = [(b"content-type", b"application/json; charset=UTF-8")]
-_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_encode = json_writer()
 _TIME = pattern(r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d:\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)?)?")
 
 
@@ -55,12 +55,12 @@ class DriveError(Exception):
 
     def answer(self) -> Answer:
         """Returns the answer."""
-        return Answer(self.status, [*_JSON_HEADERS, *self.headers], _encode(self.body).encode())
+        return Answer(self.status, [*_JSON_HEADERS, *self.headers], _encode(self.body))
 
 
 def answer_json(value: Any) -> Answer:
     """Status 200 with a JSON body."""
-    return Answer(200, _JSON_HEADERS, _encode(value).encode())
+    return Answer(200, _JSON_HEADERS, _encode(value))
 
 
 def no_content() -> Answer:

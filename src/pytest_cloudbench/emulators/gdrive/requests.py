@@ -90,10 +90,10 @@ def body_of(call: Call) -> dict[str, Any]:
 
 def checked(body: bytes) -> dict[str, Any]:
     """Returns the JSON object in some bytes. Raises DriveError."""
-    if not body.strip():
+    if not body or body.isspace():
         return {}
     try:
-        value = json.loads(body)
+        value = json.loads(body.decode())
     except (ValueError, RecursionError):
         raise DriveError(400, "parseError", "Parse Error") from None
     if not isinstance(value, dict):

@@ -47,6 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "benchmarks.bench_emulator_mega": ("emulator_over_asgi_mega",),
     "benchmarks.bench_traffic": ("traffic_packets_per_cpu_s",),
     "benchmarks.bench_objects": ("s3_fast_puts_per_cpu_s",),
+    "benchmarks.bench_history": ("history_list_ratio", "history_all_ratio", "history_compare_ratio"),
 }
 """Module to the figures it measures; a figure may bring others with it (its memory)."""
 

@@ -65,6 +65,7 @@ LAYERS = {
     "collect": 5,
     "cli": 5,
     "accounts": 5,
+    "past": 5,
     "suites": 6,  # in a wheel; top-level folder in a checkout
 }
 # Imports between two packages of one layer: (importer, imported) to the reason.
@@ -79,6 +80,7 @@ SIDEWAYS = {
     ("drivers", "services.guard"): "the same",
     ("clients", "clock"): "pauses of the reference client, and questions that nothing signals",
     ("cli", "accounts"): "its commands about accounts",
+    ("cli", "past"): "its commands about stored runs",
     ("doctor", "providers"): "it examines what was opened",
     ("plugin", "collect"): "the plugin wires the collectors in",
     ("plugin", "options"): "the plugin registers its options",
@@ -184,6 +186,7 @@ SLEEPERS = {
 # Private names of others: (module, attribute) to the reason.
 PRIVATES = {
     ("cli", "_SubParsersAction"): "argparse has no public name for it",
+    ("past", "_SubParsersAction"): "the same",
     ("plugin", "_parser"): "pytest gives it to no hook that comes so late",
     ("options", "_groups"): "the names that other plugins' options have",
     ("options", "_anonymous"): "the same",

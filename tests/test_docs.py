@@ -71,7 +71,8 @@ def only_help(command: Words) -> Words:
     has_second = (
         command[0] in {"cloudbench", "towncrier", "pytest-benchmark", "tools/testbed"} or "python" in command[0]
     )
-    return [*command[: 1 + has_second], "--help"]
+    has_third = command[:2] == ["cloudbench", "baseline"]
+    return [*command[: 1 + has_second + has_third], "--help"]
 
 
 def is_for_emulator(command: Words) -> bool:

@@ -17,6 +17,7 @@ BRINGS = {
     "conformance": ("hypothesis",),
     "keyring": ("keyring",),
     "cassette": ("vcr",),
+    "sql": ("duckdb",),
 }
 """The extras that features need, and the modules whose presence shows that each is installed."""
 

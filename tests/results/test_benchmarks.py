@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -373,3 +374,14 @@ def test_pytest_benchmark_saves_prints_and_compares_our_entries(
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*Name (time in ms)*", "test_it?5-a?0?? (0001_*)*", "test_it?5-a?0?? (NOW)*"])
     assert len([each for each in stored(pytester) if each.suffix == ".json"]) == 2
+
+
+def test_sessions_that_save_under_one_name_at_the_same_time_lose_nothing(pytester: pytest.Pytester) -> None:
+    """pytest-benchmark looks for the next number and then writes: the second of two would take the same one."""
+    configs = [configured(pytester, "--benchmark-save=nightly") for _ in range(4)]
+    for config in configs:
+        benchmarks.add_entry(config, **ENTRY)
+    with ThreadPoolExecutor(len(configs)) as pool:
+        assert list(pool.map(lambda config: benchmarks.save(config, None), configs)) == [True] * len(configs)
+    names = [path.name for path in stored(pytester) if path.is_file()]
+    assert names == [f"000{number}_nightly.json" for number in range(1, len(configs) + 1)]

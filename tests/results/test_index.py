@@ -197,10 +197,10 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_storage_that_nobody_may_write_is_read(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(**_: Any) -> None:
+    def refused(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tempfile.mkstemp", refused)
+    monkeypatch.setattr(stored, "write_whole", refused)
     index = Index.open(storage)
     assert len(index.runs()) == 3
     assert not index.write()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-__all__ = ["CONDITIONS", "ENTRY_SCHEMA", "Compared", "Stored", "choose", "finite", "unfit"]
+__all__ = ["CONDITIONS", "ENTRY_SCHEMA", "Compared", "Stored", "choose", "differing", "finite", "unfit"]
 
 ENTRY_SCHEMA = 2
 """Version of an entry's extra_info. 1: the first. 2: adds how its test ended, and the conditions that runs must share
@@ -73,7 +73,7 @@ def unfit(info: Mapping[str, Any], metric: str, higher: bool) -> str:
     return f"held {value:g} for {metric}, and nothing is a share below that" if higher and value <= 0 else ""
 
 
-def _differing(info: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def differing(info: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Returns how an entry's conditions differ from the current ones, in the past tense; empty if they do not."""
     if info.get("schema") != ENTRY_SCHEMA:
         return "came from another version"
@@ -103,7 +103,7 @@ def choose(
     reasons: list[str] = []
     for entry in reversed(stored):
         reason = unfit(entry.info, metric, higher)
-        differs = "" if reason else _differing(entry.info, now)
+        differs = "" if reason else differing(entry.info, now)
         if not reason and (named or not differs):
             return Compared(float(entry.info[metric]), f"{entry.run} {differs}" if differs else "")
         reasons.append(reason or differs)

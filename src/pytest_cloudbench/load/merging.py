@@ -106,7 +106,8 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
     there = _tried_by_sensor(table) if asked.keeps and run.end_ns is not None else b""
     try:
         parquet = run.folder.parent / f"{run.folder.name}.parquet"
-        oplog.write_parquet(table, parquet, {"nodeid": subject.nodeid, "run_id": facts.run_id}, since_ns)
+        began = {"start_ns": str(run.start_ns), "start_wall_ms": str(run.start_wall_ms)}
+        oplog.write_parquet(table, parquet, {"nodeid": subject.nodeid, "run_id": facts.run_id, **began}, since_ns)
         info["ops_file"] = str(Path(parquet.parent.name) / parquet.name)
         shutil.rmtree(run.folder, ignore_errors=True)
         for path in logs.values():

@@ -26,6 +26,10 @@ def fitted(rows: Sequence[_Row], width: int) -> list[str]:
     Wide columns are folded; if that is not enough, further columns follow in a second table below, which begins with
     the first column again.
     """
+    natural = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if _total(natural) <= width:  # nothing is folded: thousands of rows need not be looked at word by word
+        drawn = [_GAP.join(map(str.rjust, row, natural)).rstrip() for row in rows]
+        return [drawn[0], "-" * _total(natural), *drawn[1:]]
     tables: list[list[int]] = []
     columns = list(range(len(rows[0])))
     least = [max(_least(row[column]) for row in rows) for column in columns]

@@ -6,17 +6,16 @@ same time lose nothing, since each replaces the whole file, and what it did not 
 
 Schema 1: a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's file
 and its run, below the storage), ``fullname``, ``name``, ``params`` (JSON), ``time_ms`` (Unix epoch), ``commit``,
-``branch``, ``is_dirty``, ``outcome``, ``schema``, ``doubts`` (JSON), ``missing_agents``, ``fingerprint`` (JSON: what
-must be the same in runs that are compared), ``facts`` (JSON: provider, emulated, published, ops_file, run_id), and each
-number at the top level of any entry's extra_info, such as ``response_p50`` or ``failed``, as a double.
+``branch``, ``is_dirty``, ``outcome``, ``schema``, ``doubts`` (JSON), ``missing_agents`` (JSON), ``fingerprint`` (JSON:
+what must be the same in runs that are compared), ``facts`` (JSON: provider, emulated, published, profile), ``run_id``,
+``records`` (JSON: ops_file or ops_files), and each number at the top level of any entry's extra_info, such as
+``response_p50`` or ``failed``, as a double.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,6 +27,7 @@ from pytest_cloudbench.judge.baseline import CONDITIONS, finite, unfit
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
+from pytest_cloudbench.results.acceptance import Accepted, accepted
 
 __all__ = ["INDEX_NAME", "EntryRow", "Index", "Point", "RunRow"]
 
@@ -37,11 +37,12 @@ INDEX_NAME = "cloudbench-index.parquet"
 _SCHEMA = "1"
 _TEXTS = (
     "place", "run", "fullname", "name", "params", "commit", "branch", "outcome", "doubts", "missing_agents",
-    "fingerprint", "facts",
+    "fingerprint", "facts", "run_id", "records",
 )  # fmt: skip
 _INTEGERS = ("time_ms", "is_dirty", "schema")
 _FIXED = frozenset({*_TEXTS, *_INTEGERS})
-_FACTS = ("provider", "emulated", "published", "ops_file", "ops_files", "run_id", "profile")
+_FACTS = ("provider", "emulated", "published", "profile")
+_RECORDS = ("ops_file", "ops_files")
 _GROUP_ROWS = 8192
 _MOST_NUMBERS = 500
 """The most different names of numbers; metrics come first, so that a stranger's entry cannot crowd them out."""
@@ -146,7 +147,9 @@ class Index:
         self._new = _New()
         self._columns: dict[str, list[Any]] = {}
         self._order: list[int] | None = None  # of rows by time, None if they are
-        self._rows_of: dict[str, list[int]] | None = None
+        self._rows_of: dict[str, dict[str, list[int]]] = {}
+        self._accepted: list[Accepted] | None = None
+        self._fits: list[str] = []
 
     @classmethod
     def open(cls, storage: Path) -> Index:
@@ -176,18 +179,9 @@ class Index:
 
     def write(self) -> bool:
         """Write the file, so that other programs see every run in it. Returns whether that was possible."""
-        path = self.storage / INDEX_NAME
         try:
-            number, partial = tempfile.mkstemp(prefix=f".{INDEX_NAME}-", dir=self.storage)
+            stored.write_whole(self.storage / INDEX_NAME, self._write)
         except OSError:  # nobody may write there: reading needs no file
-            return False
-        try:
-            with os.fdopen(number, "wb") as file:
-                self._write(file)
-            os.replace(partial, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(partial)
             return False
         return True
 
@@ -195,21 +189,32 @@ class Index:
 
     def runs(self) -> list[RunRow]:
         """Returns all runs, the latest last."""
-        rows_of: dict[str, list[int]] = {}
-        for row, run in enumerate(self._column("run")):
-            rows_of.setdefault(run, []).append(row)
-        found = [self._run(place, rows) for place, rows in rows_of.items()]
+        found = [self._run(place, self._rows(place, "run")) for place in dict.fromkeys(self._column("run"))]
         return sorted(found, key=lambda run: (run.time_ms, run.place))
 
     def tests(self) -> list[str]:
         """Returns the full names of all entries, in the order of their last runs."""
         return list(dict.fromkeys(reversed(self._column("fullname"))))
 
+    def has_number(self, name: str) -> bool:
+        """Returns whether any entry has a number of that name."""
+        return any(value is not None for value in self._numbers(name))
+
     def series(self, fullname: str, metric: str) -> list[Point]:
         """Returns a metric of a test in all runs that have such an entry, the latest last."""
         values = self._numbers(metric)
+        run, time_ms, commit, branch, fingerprint = map(
+            self._column, ("run", "time_ms", "commit", "branch", "fingerprint")
+        )
         higher = metric in METRICS and METRICS[metric].better == "higher"
-        return [self._point(row, metric, values[row], higher=higher) for row in self._rows(fullname)]
+        found = []
+        for row in self._rows(fullname):
+            value = values[row]
+            fit = self._unfit(row)
+            if not fit and (value is None or value <= 0):
+                fit = unfit({metric: value}, metric, higher)
+            found.append(Point(run[row], time_ms[row], commit[row], branch[row], value, _parsed(fingerprint[row]), fit))
+        return found
 
     def entries(self, run: str) -> list[EntryRow]:
         """Returns the entries of a run as they are stored. ``run`` is its ``place``. Raises ResultsError."""
@@ -226,7 +231,8 @@ class Index:
         for row in self._rows(run, "run"):
             numbers = {name: value for name in names if (value := self._column(name)[row]) is not None}
             column = {name: self._column(name)[row] for name in _TEXTS}
-            info = {**numbers, **_parsed(column["facts"]), **_parsed(column["fingerprint"]), **self._told(row)}
+            told = [_parsed(column[name]) for name in ("facts", "records", "fingerprint")]
+            info = {**numbers, "run_id": column["run_id"], **told[0], **told[1], **told[2], **self._told(row)}
             found.append(EntryRow(column["fullname"], column["name"], _parsed(column["params"]), info))
         return found
 
@@ -238,14 +244,15 @@ class Index:
         runs = self.runs()
         if text == "last" and runs:
             return runs[-1]
-        exact = [run for run in runs if text in (run.place, run.name, run.run_id, f"{run.name}.json")]
+        exact = [run for run in runs if text in (run.place, run.name, f"{run.name}.json")]
+        by_id = [run for run in runs if text and text == run.run_id]
         numbered = [
             run for run in runs if text.isdigit() and run.name.partition("_")[0].lstrip("0") == text.lstrip("0")
         ]
         begun = [run for run in runs if text and run.name.startswith(text)]
         with contextlib.suppress(OSError, ValueError):
             exact += [run for run in runs if Path(text).resolve() == (self.storage / run.place).resolve()]
-        for found in (exact, numbered, begun):
+        for found in (exact, by_id, numbered, begun):
             if len(found) == 1:
                 return found[0]
             if found:
@@ -256,52 +263,59 @@ class Index:
 
     # --- what is in it ---
 
-    def _point(self, row: int, metric: str, value: float | None, *, higher: bool) -> Point:
-        column = {name: self._column(name)[row] for name in ("run", "time_ms", "commit", "branch", "fingerprint")}
-        fit = unfit({**self._told(row), metric: value}, metric, higher)
-        return Point(
-            column["run"], column["time_ms"], column["commit"], column["branch"], value, _parsed(column["fingerprint"]),
-            fit,
-        )  # fmt: skip
+    def _unfit(self, row: int) -> str:
+        """Returns why an entry may not be a baseline, whatever the metric."""
+        if not self._fits:
+            told = zip(*map(self._column, ("schema", "outcome", "doubts", "missing_agents")), strict=True)
+            self._fits = [_unfit(*each) for each in told]
+        return self._fits[row] or self._superseded(row)
 
-    def _told(self, row: int) -> dict[str, Any]:
-        """Returns what the choice of baselines asks of an entry."""
-        return {
-            "schema": self._column("schema")[row],
-            "outcome": self._column("outcome")[row],
-            "doubts": _parsed(self._column("doubts")[row]),
-            "missing_agents": _parsed(self._column("missing_agents")[row]),
-        }
+    def _superseded(self, row: int) -> str:
+        """Returns why a run is too old: the user accepted a later one as the new baseline."""
+        if self._accepted is None:
+            self._accepted = accepted(self.storage)
+        if not self._accepted:
+            return ""
+        test, time_ms = self._column("fullname")[row], self._column("time_ms")[row]
+        newer = [each for each in self._accepted if each.test in ("", test) and each.time_ms > time_ms]
+        return f"was before {newer[-1].run}, which was accepted as the new baseline" if newer else ""
+
+    def _told(self, row: int) -> Mapping[str, Any]:
+        schema, outcome, doubts, missing = (
+            self._column(name)[row] for name in ("schema", "outcome", "doubts", "missing_agents")
+        )
+        return _entry_told(schema, outcome, doubts, missing)
 
     def _run(self, place: str, rows: Sequence[int]) -> RunRow:
-        told = [(self._column("outcome")[row], self._column("doubts")[row] != "[]") for row in rows]
-        facts = [_parsed(self._column("facts")[row]) for row in rows]
-        ops = [value for row in rows if (value := self._numbers("ops")[row]) is not None]
-        first = rows[0]
+        def of(name: str) -> list[Any]:
+            column = self._column(name)
+            return [column[row] for row in rows]
+
+        facts = [_parsed(text) for text in of("facts")]
+        ops = [value for value in of("ops") if value is not None]
         return RunRow(
             place=place,
             name=place.rpartition("/")[2].removesuffix(".json"),
-            time_ms=min(self._column("time_ms")[row] for row in rows),
-            commit=self._column("commit")[first],
-            branch=self._column("branch")[first],
-            is_dirty=bool(self._column("is_dirty")[first]),
-            outcome=_outcome_of([outcome for outcome, _ in told]),
+            time_ms=min(of("time_ms")),
+            commit=of("commit")[0],
+            branch=of("branch")[0],
+            is_dirty=bool(of("is_dirty")[0]),
+            outcome=_outcome_of(of("outcome")),
             entries=len(rows),
-            doubtful=sum(has_doubts for _, has_doubts in told),
+            doubtful=sum(doubts != "[]" for doubts in of("doubts")),
             ops=round(sum(ops)) if ops else None,
             emulated=_emulated_of([each.get("emulated") for each in facts]),
-            providers=tuple(dict.fromkeys(str(each.get("provider")) for each in facts if each.get("provider"))),
-            run_id=str(facts[0].get("run_id") or ""),
+            providers=tuple(dict.fromkeys(str(each["provider"]) for each in facts if each.get("provider"))),
+            run_id=of("run_id")[0],
         )
 
     def _rows(self, value: str, name: str = "fullname") -> list[int]:
-        if name == "fullname":
-            if self._rows_of is None:
-                self._rows_of = {}
-                for row, each in enumerate(self._column(name)):
-                    self._rows_of.setdefault(each, []).append(row)
-            return self._rows_of.get(value, [])
-        return [row for row, each in enumerate(self._column(name)) if each == value]
+        """Returns the rows that have a value in a column of texts."""
+        if name not in self._rows_of:
+            found = self._rows_of[name] = {}
+            for row, each in enumerate(self._column(name)):
+                found.setdefault(each, []).append(row)
+        return self._rows_of[name].get(value, [])
 
     def _number_names(self) -> list[str]:
         """Returns the names of all columns of numbers."""
@@ -388,8 +402,10 @@ class Index:
             "schema": entry.schema,
             "doubts": _json(info.get("doubts", [])),
             "missing_agents": _json(info.get("missing_agents", {})),
-            "fingerprint": _json({key: info.get(key) for key in CONDITIONS}),
+            "fingerprint": _json({"schema": entry.schema, **{key: info.get(key) for key in CONDITIONS}}),
             "facts": _json({key: info[key] for key in _FACTS if key in info}),
+            "run_id": str(info.get("run_id", "")),
+            "records": _json({key: info[key] for key in _RECORDS if key in info}),
         }
         numbers = {
             name: float(value) for name, value in info.items()
@@ -425,6 +441,18 @@ def _text(value: str) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+@cache
+def _unfit(schema: int, outcome: str, doubts: str, missing: str) -> str:
+    return unfit({**_entry_told(schema, outcome, doubts, missing), "value": 1.0}, "value", higher=False)
+
+
+def _entry_told(schema: int, outcome: str, doubts: str, missing: str) -> dict[str, Any]:
+    """Returns what the choice of baselines asks of an entry."""
+    return {
+        "schema": schema, "outcome": outcome, "doubts": _parsed(doubts), "missing_agents": _parsed(missing)
+    }  # fmt: skip
 
 
 @cache

@@ -222,11 +222,11 @@ def _numbers(page: memoryview, kind: int) -> Sequence[Any]:
 
 
 def _texts(page: memoryview, count: int) -> Iterator[str]:
-    place = 0
+    data, place, size_at = bytes(page), 0, _LENGTH.unpack_from
     for _ in range(count):
-        (size,) = _LENGTH.unpack(page[place : place + 4])
-        yield str(page[place + 4 : place + 4 + size], "utf-8")
-        place += 4 + size
+        start = place + 4
+        place = start + size_at(data, place)[0]
+        yield data[start:place].decode()
 
 
 def _number(data: bytes, place: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from typing import Any
 from pytest_cloudbench.judge.metrics import summarize
 from pytest_cloudbench.model import Outcome, ResultsError
 from pytest_cloudbench.records import OpTable
-from pytest_cloudbench.results import benchmarks, oplog
+from pytest_cloudbench.results import benchmarks, oplog, stored
 from pytest_cloudbench.results.owner import lives, owner_text
 
 __all__ = ["Unmerged", "find_left", "recover", "write_note"]
@@ -121,7 +121,7 @@ def recover(left: Unmerged) -> tuple[int, Path] | None:
     ResultsError, and then leaves everything as it was.
     """
     target = left.folder.with_name(f"{left.folder.name}.parquet")
-    with _alone(left.folder):
+    with stored.alone(left.folder):
         logs = [path for path in left.logs.values() if _is_regular(path)]
         if not logs:
             return None
@@ -170,23 +170,3 @@ def _write_entry(left: Unmerged, table: OpTable, records: Path) -> None:
         records.with_suffix(".json"), name=note["name"], fullname=note["fullname"], params=note["params"],
         extra_info=info, data_s=data_s,
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let in one process at a time; a killed one releases the lock."""
-    try:
-        import fcntl
-    except ImportError:  # Windows removes no file that another process has open
-        yield
-        return
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # another one was quicker
-        yield
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -6,20 +6,22 @@ from another program or from a later version of this one. ``index`` keeps what i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any
+from typing import IO, Any
 
 from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA
 from pytest_cloudbench.model import ResultsError
 
-__all__ = ["LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "find", "read", "read_document"]
+__all__ = ["LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "alone", "find", "read", "read_document", "write_whole"]
 
 LARGEST_BYTES = 256 * 1024 * 1024
 _NUMBERED = re.compile(r"\d{4,}_.*\.json")
@@ -172,3 +174,36 @@ def _epoch_ms(found: Any) -> int | None:
         return round(datetime.fromisoformat(found).timestamp() * 1000)
     except (TypeError, ValueError, OverflowError, OSError):
         return None
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file that is there as a whole or not at all, whoever else writes it at the same time. Raises OSError."""
+    partial = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        with partial.open("xb") as file:
+            write(file)
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Let in one process at a time to a folder; a killed one releases it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows removes no file that another process has open
+        yield
+        return
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # another one was quicker
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

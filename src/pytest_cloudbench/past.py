@@ -1,0 +1,333 @@
+"""The commands about stored runs: ``cloudbench history``, ``compare``, ``show``, ``ops`` and ``baseline``.
+
+What may live here: their options and what they print. What is stored is read by ``results.index``, and shown by
+``report.history``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_cloudbench.model import ResultsError, UsageError
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.results.index import Index, RunRow
+
+__all__ = ["add_commands"]
+
+_STORAGES = ("results", ".benchmarks")
+"""Where runs are stored unless pytest is told another place: runs of suites, and others."""
+_PIPE_COLUMNS = 400
+_MOST_ROWS = 1000
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands about stored runs."""
+    history = _command(
+        commands, "history", _history, "show how a metric developed over the stored runs",
+        "Show how each test's metric developed, with its lasting changes; of one test, run by run. Only runs under the "
+        "same conditions are one series.",
+    )  # fmt: skip
+    history.add_argument("test", metavar="TEST", nargs="?", help="a part of a test's name (default: all tests)")
+    history.add_argument("--metric", metavar="M", help="such as response_p99 (default: response_p50, if there is one)")
+    history.add_argument("--last", metavar="N", type=int, default=100, help="the last N runs (default: %(default)s)")
+    compare = _command(
+        commands, "compare", _compare, "show stored runs beside each other",
+        "Show metrics of runs beside each other, with the difference from the first. Runs under other conditions, "
+        "emulated and real ones among them, are kept apart.",
+    )  # fmt: skip
+    compare.add_argument("runs", metavar="RUN", nargs="+", help=f"{_RUN_HELP}; all stands for all runs")
+    _add_metrics(compare)
+    show = _command(commands, "show", _show, "show one stored run", "Show the entries of a run, with their doubts and "
+                    "published values beside the measured.")  # fmt: skip
+    show.add_argument("name", metavar="RUN", help=_RUN_HELP)
+    _add_metrics(show)
+    ops = _command(
+        commands, "ops", _ops, "query the operations of stored runs with SQL",
+        "Query the operations of runs with SQL (DuckDB; extra sql). Tables: ops, a row for each operation with its "
+        "entry's provider, parameters and times of day; entries, a row for each entry with its metrics.",
+    )  # fmt: skip
+    ops.add_argument("runs", metavar="RUN", nargs="+", help=_RUN_HELP)
+    ops.add_argument("--sql", required=True, metavar="QUERY", help="such as: FROM ops LIMIT 5")
+    ops.add_argument("--csv", action="store_true", help=f"print CSV, and more than {_MOST_ROWS:,} rows")
+    ops.add_argument("--records", metavar="DIR", type=Path, help="the folder that --cloudbench-results named, if the "
+                     "runs were stored elsewhere")  # fmt: skip
+    _add_baseline(commands)
+
+
+_RUN_HELP = "its number or name in the storage, the beginning of that, its file, or last"
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str,
+    run: Callable[[argparse.Namespace], int], summary: str, description: str,
+) -> argparse.ArgumentParser:  # fmt: skip
+    parser = commands.add_parser(name, help=summary, description=description)
+    parser.add_argument("--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
+                        f"(default: {' or '.join(_STORAGES)})")  # fmt: skip
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--metric", dest="metrics", metavar="M", action="append", default=[],
+                        help="any metric or number of an entry; may be repeated")  # fmt: skip
+
+
+def _add_baseline(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "baseline", help="list, carry and change what gates compare with",
+        description="The stored runs that gates compare with: which they are, and how they get to another machine.",
+    )  # fmt: skip
+    inner = parser.add_subparsers(metavar="COMMAND", required=True)
+    _command(inner, "list", _list, "list the stored runs", "List all stored runs, interrupted ones included.")
+    show = _command(inner, "show", _baseline_show, "show which runs may be a baseline", "Show for each test how many "
+                    "runs may be a baseline, and why the others may not.")  # fmt: skip
+    show.add_argument("test", metavar="TEST", nargs="?", help="a part of a test's name (default: all tests)")
+    show.add_argument("--metric", metavar="M", help="such as response_p99")
+    drop = _command(inner, "drop", _drop, "delete stored runs", "Delete the entries of runs, for good. The records of "
+                    "their operations stay.")  # fmt: skip
+    drop.add_argument("runs", metavar="RUN", nargs="+", help=_RUN_HELP)
+    drop.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+    export = _command(inner, "export", _export, "write stored runs into one file", "Write runs into a zip file of "
+                      "pytest-benchmark's own files, for CI to carry.")  # fmt: skip
+    export.add_argument("file", metavar="FILE", type=Path, help="is written, or replaced as a whole")
+    export.add_argument("runs", metavar="RUN", nargs="*", help=f"{_RUN_HELP} (default: all)")
+    export.add_argument("--last", metavar="N", type=int, help="only the last N of them")
+    export.add_argument("--branch", metavar="B", help="only runs of this branch")
+    taken = _command(inner, "import", _import, "take in runs from such a file", "Take in the runs of a file that export"
+                     " wrote. Nothing is overwritten; what is there already is left.")  # fmt: skip
+    taken.add_argument("file", metavar="FILE", type=Path, help="what export wrote")
+    accept = _command(inner, "accept", _accept, "let baselines begin with a run", "Accept a change: runs before this "
+                      "one are no baseline any more. They stay in the history.")  # fmt: skip
+    accept.add_argument("name", metavar="RUN", help=_RUN_HELP)
+    accept.add_argument("--test", metavar="TEST", help="only of tests with this in their names (default: of all)")
+    accept.add_argument("--reason", metavar="TEXT", default="", help="kept with it, for whoever asks later")
+
+
+# --- what they share ---
+
+
+def _say(lines: Iterable[str]) -> None:
+    encoding = sys.stdout.encoding or "ascii"
+    text = "".join(f"{line}\n" for line in lines)
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _has_plain_output() -> bool:
+    try:
+        "▁█".encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
+
+
+def _storage(options: argparse.Namespace) -> Path:
+    """Returns the folder that the user means. Raises UsageError if there is none."""
+    if options.storage is not None:
+        if not options.storage.is_dir():
+            raise UsageError(f"--storage {options.storage}: there is no such folder")
+        return Path(options.storage)
+    given = os.environ.get("PYTEST_BENCHMARK_STORAGE", "").removeprefix("file://")
+    places = [Path(name) for name in ([given] if given else _STORAGES)]
+    found = [place for place in places if place.is_dir()]
+    if not found:
+        raise UsageError(
+            f"there are no stored runs in {' or '.join(map(str, places))}; name their folder with --storage"
+        )
+    return found[0]
+
+
+def _index(options: argparse.Namespace) -> Index:
+    """Returns the index of the stored runs, and says what was left out. Raises UsageError if there is no run."""
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.results.index import Index
+
+    index = Index.open(_storage(options))
+    for problem in index.problems:
+        sys.stderr.write(f"cloudbench: left out: {printable(problem)}\n")
+    if not index.runs():
+        raise UsageError(f"there are no stored runs in {index.storage}; pytest --benchmark-autosave stores them")
+    return index
+
+
+def _tests(index: Index, part: str | None) -> list[str]:
+    """Returns the tests that the user means: those with this name, or else with this in their names."""
+    every = index.tests()
+    tests = [part] if part in every else [test for test in every if part is None or part in test]
+    if not tests:
+        raise UsageError(f"{part}: no stored run has a test with this in its name; cloudbench history lists all")
+    return tests
+
+
+def _check_metric(index: Index, names: Sequence[str]) -> None:
+    unknown = [name for name in names if not index.has_number(name)]
+    if unknown:
+        raise UsageError(f"--metric {unknown[0]}: no stored run has such a number; docs/method.md lists the metrics")
+
+
+def _chosen(index: Index, names: Sequence[str]) -> list[RunRow]:
+    return list(dict.fromkeys(index.find(name) for name in names))
+
+
+# --- the commands ---
+
+
+def _history(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report import history
+
+    if options.last < 1:
+        raise UsageError(f"--last {options.last}: expected 1 or more")
+    index = _index(options)
+    tests, plain = _tests(index, options.test), _has_plain_output()
+    _check_metric(index, [options.metric] if options.metric else [])
+    if len(tests) > 1 or options.test is None:
+        _say(history.overview(index, tests, options.metric, options.last, _width(), plain=plain))
+    else:
+        metric = options.metric or history.main_metric(index, tests[0])
+        _say(history.test_history(index, tests[0], metric, options.last, _width(), plain=plain))
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report import history
+
+    index = _index(options)
+    runs = index.runs() if options.runs == ["all"] else _chosen(index, options.runs)
+    if len(runs) < 2:
+        raise UsageError("compare: expected at least two different runs; cloudbench baseline list shows them")
+    _check_metric(index, options.metrics)
+    _say(history.compared(index, runs, options.metrics, _width()))
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report import history
+
+    index = _index(options)
+    run = index.find(options.name)
+    _check_metric(index, options.metrics)
+    _say(history.shown_run(run, index.entries(run.place), options.metrics, _width()))
+    return 0
+
+
+def _ops(options: argparse.Namespace) -> int:
+    from pytest_cloudbench import extras
+
+    extras.require("sql", "ops")
+    from pytest_cloudbench.report.columns import fitted
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.results import operations
+
+    index = _index(options)
+    found = []
+    for run in _chosen(index, options.runs):
+        folders = [(index.storage / run.place).parent]
+        if options.records is not None:
+            folders += [options.records, *(path for path in sorted(options.records.glob("*")) if path.is_dir())]
+        for entry in index.entries(run.place):
+            found.append((run.name, entry, operations.records_of(entry, folders)))
+    answer = operations.ask(options.sql, found, None if options.csv else _MOST_ROWS + 1)
+    if options.csv:
+        import csv
+
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(answer.columns)
+        writer.writerows(answer.rows)
+        return 0
+    rows = [["-" if cell is None else printable(str(cell)) for cell in row] for row in answer.rows[:_MOST_ROWS]]
+    _say(fitted([[printable(name) for name in answer.columns], *rows], _width()) if answer.columns else [])
+    if len(answer.rows) > _MOST_ROWS:
+        _say([f"only the first {_MOST_ROWS:,} rows are shown: --csv prints all"])
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.history import printable, run_list
+    from pytest_cloudbench.results.recovery import find_left
+
+    index = _index(options)
+    _say(run_list(index.runs(), _width()))
+    for left in find_left(index.storage):
+        state = "still runs" if left.lives else "was killed: cloudbench recover makes it an interrupted run"
+        which = f"{printable(str(left.note['fullname']))} of {printable(left.folder.parent.name)}"
+        _say([f"not in the list: {which} {state}"])
+    return 0
+
+
+def _baseline_show(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.history import baselines
+
+    index = _index(options)
+    _check_metric(index, [options.metric] if options.metric else [])
+    _say(baselines(index, _tests(index, options.test), options.metric, _width()))
+    return 0
+
+
+def _drop(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.results.bundle import drop
+    from pytest_cloudbench.results.index import Index
+
+    index = _index(options)
+    for run in _chosen(index, options.runs):
+        if not options.dry_run:
+            drop(index, run.place)
+        _say([f"{'would be deleted' if options.dry_run else 'deleted'}: {printable(run.place)}"])
+    Index.open(index.storage)
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.results.bundle import export_runs
+
+    if options.last is not None and options.last < 1:
+        raise UsageError(f"--last {options.last}: expected 1 or more")
+    index = _index(options)
+    runs = _chosen(index, options.runs) if options.runs else index.runs()
+    runs = [run for run in runs if options.branch in (None, run.branch)][-(options.last or 0) :]
+    if not runs:
+        raise UsageError(f"--branch {options.branch}: no stored run is of this branch")
+    export_runs(index, [run.place for run in runs], options.file)
+    _say([f"{options.file}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}"])
+    return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.results.bundle import import_runs
+    from pytest_cloudbench.results.index import Index
+
+    storage = options.storage or Path(os.environ.get("PYTEST_BENCHMARK_STORAGE", _STORAGES[0]).removeprefix("file://"))
+    new, known, strange = import_runs(storage, options.file)
+    for name in strange:
+        sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: is no name of a run\n")
+    Index.open(storage)
+    _say([f"{storage}: {new} files are new, {known} were there already"])
+    return 1 if strange else 0
+
+
+def _accept(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.results.acceptance import Accepted, accept
+
+    index = _index(options)
+    run = index.find(options.name)
+    tests = _tests(index, options.test) if options.test else [""]
+    if run.outcome != "passed":
+        raise ResultsError(f"{run.place}: is {run.outcome}, and no baseline can begin with it")
+    for test in tests:
+        accept(index.storage, Accepted(run.place, run.time_ms, test, options.reason))
+    what = f"{len(tests)} of its tests" if options.test else "all tests"
+    _say([f"baselines of {what} begin with {printable(run.place)}"])
+    return 0

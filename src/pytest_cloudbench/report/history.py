@@ -1,0 +1,327 @@
+"""Stored runs as text: their history, one beside the other, and what may serve as a baseline.
+
+What may live here: turning what the index says into lines. What is unknown is a dash, never a zero; runs that were
+measured under other conditions are kept apart, with the condition that differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from pytest_cloudbench.judge.baseline import differing, finite
+from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.report.columns import fitted
+from pytest_cloudbench.results.index import EntryRow, Index, Point, RunRow
+
+__all__ = ["baselines", "compared", "main_metric", "overview", "printable", "run_list", "shown_run", "test_history"]
+
+_BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
+_MOST_BARS = 40
+_USUAL = ("response_p50", "response_p99", "throughput", "failed_rate", "throttled_rate", "loss_rate")
+_SHORT_COMMIT = 10
+
+
+def printable(text: str) -> str:
+    """Returns a text without control characters: names in files can hold anything."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def _value(value: float | None, metric: str) -> str:
+    """Returns a value with its unit."""
+    if value is None:
+        return "-"
+    unit = METRICS[metric].unit if metric in METRICS else ""
+    if unit == "s":
+        return f"{value * 1e3:,.0f} ms" if abs(value) >= 0.1 else f"{value * 1e3:.1f} ms"
+    if unit == "fraction":
+        return f"{value * 100:.2f} %"
+    if unit == "bytes/s":
+        return f"{value / 1e6:,.2f} MB/s"
+    if unit == "1 is yes":
+        return "yes" if value else "no"
+    return f"{value:,.4g} {unit}".rstrip()
+
+
+def _difference(value: float | None, former: float | None, metric: str) -> str:
+    """Returns how far a value is from a former one: in points for shares, otherwise in percent of it."""
+    if value is None or former is None:
+        return "-"
+    if metric in METRICS and METRICS[metric].unit == "fraction":
+        return f"{(value - former) * 100:+.2f} points"
+    return f"{(value / former - 1) * 100:+.1f} %" if former > 0 else "-"
+
+
+def _day(time_ms: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):
+        return "-"
+
+
+def _commit(commit: str, is_dirty: bool = False) -> str:
+    return printable(commit[:_SHORT_COMMIT]) + "+" * is_dirty or "-"
+
+
+def _bars(values: Sequence[float | None], *, plain: bool) -> str:
+    """Returns a line of bars; a run without a value is a dot."""
+    levels = _PLAIN_BARS if plain else _BARS
+    known = [value for value in values if value is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    scale = (len(levels) - 1) / (high - low) if high > low else 0.0
+    return "".join("." if value is None else levels[round((value - low) * scale)] for value in values)
+
+
+def main_metric(index: Index, test: str) -> str:
+    """Returns the first metric for which a test has a value: a usual one if there is any."""
+    names = dict.fromkeys([*_USUAL, *METRICS])
+    return next(
+        (name for name in names if any(point.value is not None for point in index.series(test, name))), _USUAL[0]
+    )
+
+
+# --- history ---
+
+
+def _like(points: Sequence[Point]) -> list[Point]:
+    """Returns the points that were measured under the conditions of the last one."""
+    return [point for point in points if points and point.fingerprint == points[-1].fingerprint]
+
+
+def _groups(points: Sequence[Point]) -> list[list[Point]]:
+    """Returns points that may be compared together, in the order of the first ones."""
+    groups: list[list[Point]] = []
+    for point in points:
+        for group in groups:
+            if group[0].fingerprint == point.fingerprint:
+                group.append(point)
+                break
+        else:
+            groups.append([point])
+    return groups
+
+
+def _changes(points: Sequence[Point]) -> list[tuple[Point, ChangePoint]]:
+    """Returns the changes among points that may be compared, each with the first run after it."""
+    fit = [point for point in points if not point.fit]
+    return [(fit[change.first], change) for change in find_changes([point.value or 0.0 for point in fit])]
+
+
+def _told_change(point: Point, change: ChangePoint, metric: str, runs: Mapping[str, RunRow]) -> str:
+    far = _difference(change.after, change.before, metric)
+    good = METRICS[metric].better == "higher" if metric in METRICS else False
+    tone = "better" if (change.after > change.before) == good else "worse"
+    sure = "certain" if change.p_value == 0 else f"p {change.p_value:.0e}"
+    where = f"{printable(runs[point.run].name)} ({_commit(point.commit)}, {_day(point.time_ms)})"
+    levels = f"{_value(change.before, metric)} to {_value(change.after, metric)}"
+    return f"{far} ({levels}, {tone}, {sure}) since {where}"
+
+
+def overview(
+    index: Index, tests: Sequence[str], metric: str | None, last: int, width: int, *, plain: bool
+) -> list[str]:
+    """One line for each test: its last value, its course, and its last change."""
+    runs = {run.place: run for run in index.runs()}
+    rows = [["test", "metric", "runs", "last", "course", "last change"]]
+    apart = 0
+    for test in tests:
+        name = metric or main_metric(index, test)
+        every = index.series(test, name)
+        points = _like(every)[-last:]
+        apart += len(every) > len(_like(every))
+        changes = _changes(points)
+        far = _difference(changes[-1][1].after, changes[-1][1].before, name) if changes else ""
+        since = f"{far} since {runs[changes[-1][0].run].name}" if changes else "none"
+        bars = _bars([point.value for point in points[-_MOST_BARS:]], plain=plain)
+        fit = sum(not point.fit for point in points)
+        rows.append([printable(test), name, f"{fit} of {len(points)}" if fit < len(points) else str(fit),
+                     _value(points[-1].value, name), bars, printable(since)])  # fmt: skip
+    lines = fitted(rows, width)
+    if apart:
+        lines.append(f"{apart} of {len(tests)} tests also have runs under other conditions: name a test to see them")
+    return lines
+
+
+def test_history(index: Index, test: str, metric: str, last: int, width: int, *, plain: bool) -> list[str]:
+    """All runs of one test that may be compared, the changes among them, and the others kept apart."""
+    runs = {run.place: run for run in index.runs()}
+    points = index.series(test, metric)
+    latest = points[-1].fingerprint
+    lines = [f"{printable(test)}: {metric}"]
+    for group in sorted(_groups(points), key=lambda group: group[-1].time_ms, reverse=True):
+        lines.append("")
+        if group[-1].fingerprint != latest:
+            lines.append(f"apart: {printable(differing(group[-1].fingerprint, latest))}")
+        shown = group[-last:]
+        rows = [["run", "time (UTC)", "commit", "branch", "value", "remark"]]
+        changes = {point.run: change for point, change in _changes(shown)}
+        for point in shown:
+            remark = point.fit or (_difference_told(changes[point.run], metric) if point.run in changes else "")
+            run = runs[point.run]
+            rows.append([printable(run.name), _day(point.time_ms), _commit(run.commit, run.is_dirty),
+                         printable(run.branch) or "-", _value(point.value, metric), printable(remark)])  # fmt: skip
+        lines += [_bars([point.value for point in shown[-_MOST_BARS:]], plain=plain), *fitted(rows, width)]
+        if len(group) > last:
+            lines.append(f"{len(group) - last} earlier runs are not shown: --last")
+        told = [_told_change(point, change, metric, runs) for point, change in _changes(shown)]
+        lines += [f"change: {line}" for line in told] or [_no_change(shown)]
+    return lines
+
+
+def _difference_told(change: ChangePoint, metric: str) -> str:
+    return f"first run after a change ({_difference(change.after, change.before, metric)})"
+
+
+def _no_change(points: Sequence[Point]) -> str:
+    fit = sum(not point.fit for point in points)
+    return "no change found" if fit >= 8 else f"no change can be found yet: {fit} runs, 8 are needed"
+
+
+# --- runs beside each other ---
+
+
+def _facts(run: RunRow) -> str:
+    emulated = {"all": "emulated", "some": "partly emulated"}.get(run.emulated, "real")
+    return f"{', '.join(map(printable, run.providers)) or '-'} ({emulated})"
+
+
+def run_list(runs: Sequence[RunRow], width: int) -> list[str]:
+    """One line for each run."""
+    rows = [["run", "time (UTC)", "commit", "branch", "outcome", "entries", "doubtful", "operations", "what"]]
+    rows += [
+        [printable(run.name), _day(run.time_ms), _commit(run.commit, run.is_dirty), printable(run.branch) or "-",
+         run.outcome, str(run.entries), str(run.doubtful), "-" if run.ops is None else f"{run.ops:,}", _facts(run)]
+        for run in runs
+    ]  # fmt: skip
+    return fitted(rows, width)
+
+
+def compared(index: Index, chosen: Sequence[RunRow], metrics: Sequence[str], width: int) -> list[str]:
+    """Runs beside each other, test by test: differences are from the first run under the same conditions."""
+    places = {run.place: run for run in chosen}
+    lines = []
+    if len({run.emulated for run in chosen}) > 1:
+        lines += ["note: some of these runs were emulated and some real: no difference between the two is shown", ""]
+    for test in index.tests():
+        found = {name: _chosen(index, test, name, places) for name in [*metrics] or _USUAL}
+        found = {name: points for name, points in found.items() if points or metrics}
+        present = {place for points in found.values() for place in points}
+        there = [place for place in places if place in present]
+        if there:
+            lines += [printable(test), *_beside(there, places, found, width), ""]
+            absent = [printable(run.name) for place, run in places.items() if place not in there]
+            if absent:
+                lines.insert(-1, f"no entry in {_some(absent)}")
+    return lines[:-1] if lines else ["none of these runs has an entry with such a metric"]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _chosen(index: Index, test: str, metric: str, places: Mapping[str, RunRow]) -> dict[str, Point]:
+    series = index.series(test, metric)
+    return {point.run: point for point in series if point.run in places and point.value is not None}
+
+
+def _beside(
+    there: Sequence[str], runs: Mapping[str, RunRow], found: Mapping[str, Mapping[str, Point]], width: int
+) -> list[str]:
+    """Returns a table for each set of runs that may be compared, in the order in which the user named them."""
+    some = {place: next(points[place] for points in found.values() if place in points) for place in there}
+    lines = []
+    for like in _groups([some[place] for place in there]):
+        first, group = like[0], [point.run for point in like]
+        if group[0] != there[0]:
+            lines.append(f"apart: {printable(differing(first.fingerprint, some[there[0]].fingerprint))}")
+        rows = [["run", "commit", *(title for name in found for title in (name, "difference"))]]
+        for place in group:
+            row = [printable(runs[place].name), _commit(runs[place].commit, runs[place].is_dirty)]
+            for name, points in found.items():
+                point, former = points.get(place), points.get(group[0])
+                doubt = "?" if point is not None and point.fit == "had doubts" else ""
+                value = None if point is None else point.value
+                far = "" if place == group[0] else _difference(value, None if former is None else former.value, name)
+                row += [_value(value, name) + doubt, far]
+            rows.append(row)
+        lines += fitted(rows, width)
+        if any("?" in cell for row in rows for cell in row[2:]):
+            lines.append("?: the run had doubts about this entry, see cloudbench show")
+    return lines
+
+
+def shown_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str], width: int) -> list[str]:
+    """One run: what it was, its entries with published values beside the measured, and their doubts."""
+    dirty = ", with changes" if run.is_dirty else ""
+    lines = [
+        f"{printable(run.place)}: {run.outcome}, {_day(run.time_ms)} UTC",
+        f"commit {printable(run.commit) or '-'}{dirty}, branch {printable(run.branch) or '-'}; {_facts(run)}",
+        "",
+    ]
+    if run.emulated != "none":
+        lines.insert(2, "an emulated run measures the client and the loopback, not the service")
+    known = dict.fromkeys([*_USUAL, *METRICS])
+    names = [*metrics] or [name for name in known if _is_shown(name) and any(_number(e, name) for e in entries)]
+    rows = [["entry", "outcome", *names]]
+    for entry in entries:
+        cells = [_value(_number(entry, name), name) for name in names]
+        outcome = str(entry.info.get("outcome") or "-")
+        rows.append([printable(entry.fullname), printable(outcome), *(_with_published(entry, names, cells))])
+    lines += fitted(rows, width)
+    lines += [f"published: {printable(line)}" for line in _sources(entries)]
+    lines += [f"! {printable(f'{entry.fullname}: {doubt}')}" for entry in entries for doubt in _doubts(entry)]
+    return lines
+
+
+def _is_shown(name: str) -> bool:
+    return name in _USUAL or bool(METRICS[name].column) or METRICS[name].of is None
+
+
+def _number(entry: EntryRow, name: str) -> float | None:
+    value = entry.info.get(name)
+    return float(value) if finite(value) else None  # type: ignore[arg-type]  # finite says that it is a number
+
+
+def _with_published(entry: EntryRow, names: Sequence[str], cells: Iterable[str]) -> Iterator[str]:
+    """Yields each cell with the published value in the metric's own unit, where there is one."""
+    published = entry.info.get("published")
+    given = published if isinstance(published, Mapping) else {}
+    for name, cell in zip(names, cells, strict=True):
+        value = given.get(name)
+        yield f"{cell} (published {_value(float(value), name)})" if finite(value) else cell  # type: ignore[arg-type]  # the same
+
+
+def _sources(entries: Sequence[EntryRow]) -> list[str]:
+    published = [entry.info.get("published") for entry in entries]
+    return list(
+        dict.fromkeys(str(each["source"]) for each in published if isinstance(each, Mapping) and "source" in each)
+    )
+
+
+def _doubts(entry: EntryRow) -> Sequence[Any]:
+    doubts = entry.info.get("doubts")
+    return doubts if isinstance(doubts, list) else []
+
+
+# --- baselines ---
+
+
+def baselines(index: Index, tests: Sequence[str], metric: str | None, width: int) -> list[str]:
+    """For each test: how many of its runs may serve as a baseline, and why others may not."""
+    rows = [["test", "metric", "runs", "fit", "why the others are not"]]
+    for test in tests:
+        name = metric or main_metric(index, test)
+        points = index.series(test, name)
+        latest = points[-1].fingerprint
+        whys = sorted(
+            point.fit or differing(point.fingerprint, latest)
+            for point in points if point.fit or point.fingerprint != latest
+        )  # fmt: skip
+        told = [f"{len(list(group))} {why}" for why, group in groupby(whys)]
+        rows.append([printable(test), name, str(len(points)), str(len(points) - len(whys)), printable("; ".join(told))])
+    return fitted(rows, width)

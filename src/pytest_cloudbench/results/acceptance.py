@@ -1,0 +1,62 @@
+"""Runs that the user accepted as new baselines: a change was meant, and what was before it no longer counts.
+
+What may live here: the files that say so. Each acceptance is a file of its own, so that two at the same time lose
+nothing; pytest-benchmark does not see them, because they do not end in ``.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.results import stored
+
+__all__ = ["ACCEPTED_FOLDER", "ACCEPTED_SUFFIX", "Accepted", "accept", "accepted"]
+
+ACCEPTED_FOLDER, ACCEPTED_SUFFIX = "cloudbench-accepted", ".accepted"
+_MOST_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A run from which on baselines begin.
+
+    Attributes:
+        run: its name.
+        time_ms: when it started, Unix epoch, milliseconds; earlier runs are no baseline.
+        test: the full name of the test that this is about; empty: all tests.
+        reason: in the user's words.
+    """
+
+    run: str
+    time_ms: int
+    test: str = ""
+    reason: str = ""
+
+
+def accept(storage: Path, decision: Accepted) -> Path:
+    """Write an acceptance down. Returns its file. Raises ResultsError."""
+    content = json.dumps(asdict(decision), indent=1)
+    path = storage / ACCEPTED_FOLDER / f"{blake2b(content.encode(), digest_size=8).hexdigest()}{ACCEPTED_SUFFIX}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stored.write_whole(path, lambda file: file.write(content.encode()))
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def accepted(storage: Path) -> list[Accepted]:
+    """Returns all acceptances, the latest run last. What is none is ignored."""
+    found = []
+    for path in sorted((storage / ACCEPTED_FOLDER).glob(f"*{ACCEPTED_SUFFIX}")):
+        try:
+            if path.is_file() and path.stat().st_size <= _MOST_BYTES:
+                told = json.loads(path.read_text(encoding="utf-8"))
+                found.append(Accepted(str(told["run"]), int(told["time_ms"]), str(told["test"]), str(told["reason"])))
+        except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError):
+            continue
+    return sorted(found, key=lambda each: each.time_ms)

@@ -1,0 +1,164 @@
+"""The operations of stored runs, as tables for SQL: records joined with what their entries say.
+
+What may live here: finding the records of entries, and the two tables that DuckDB gets. docs/history.md documents their
+columns. Paths in entries are not trusted: records are looked for below the results folder only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.results.index import EntryRow
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["SqlAnswer", "ask", "records_of"]
+
+_ENTRY_TEXTS = ("run", "entry", "test", "provider", "profile", "emulated", "test_outcome", "machine")
+_OPTIONAL = {"detail": "NULL::VARCHAR", "requests": "NULL::BIGINT", "phase": "'measured'"}
+"""Columns that records of earlier schemas lack, and what stands for them."""
+
+_OPS = """
+CREATE VIEW ops AS
+SELECT e.* EXCLUDE (file, start_wall_ms), o.verb, o.sensor, o.seq, o.agent, o.size_bytes, o.outcome, o.kind,
+    {optional}, o.retry_after_s, o.digest,
+    o.scheduled_ns, o.start_ns, nullif(o.first_byte_ns, 0) AS first_byte_ns, o.end_ns,
+    (o.end_ns - o.scheduled_ns) / 1e9 AS response_s,
+    (o.end_ns - o.start_ns) / 1e9 AS service_s,
+    (o.start_ns - o.scheduled_ns) / 1e9 AS lateness_s,
+    (nullif(o.first_byte_ns, 0) - o.start_ns) / 1e9 AS first_byte_s,
+    make_timestamp_ns(w.offset_ns + o.scheduled_ns) AS scheduled_at,
+    make_timestamp_ns(w.offset_ns + o.start_ns) AS started_at,
+    make_timestamp_ns(w.offset_ns + o.end_ns) AS ended_at
+FROM records o JOIN files e ON e.file = o.filename JOIN walls w ON w.file = o.filename
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlAnswer:
+    """What a query gave: the names of its columns, and rows."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+def records_of(entry: EntryRow, folders: Sequence[Path]) -> list[Path]:
+    """Returns the files with an entry's operations, from the first folder that has them. Raises ResultsError."""
+    info = entry.info
+    named = [info["ops_file"]] if "ops_file" in info else info.get("ops_files") or []
+    return [_found(str(name), entry.fullname, folders) for name in named]
+
+
+def _found(name: str, fullname: str, folders: Sequence[Path]) -> Path:
+    for folder in folders:
+        try:
+            path = (folder / name).resolve()
+            if path.is_relative_to(folder.resolve()) and path.is_file():
+                return path
+        except (OSError, ValueError):
+            continue
+    places = ", ".join(map(str, folders))
+    raise ResultsError(f"{name}: the operations of {fullname} are not in {places}; give their folder with --records")
+
+
+def ask(sql: str, entries: Sequence[tuple[str, EntryRow, Sequence[Path]]], limit: int | None = None) -> SqlAnswer:
+    """Run a query over the operations of entries, each with the name of its run and the files of its records.
+
+    ``limit`` is the most rows to return. Raises UsageError for what is wrong with the query.
+    """
+    import duckdb
+
+    with duckdb.connect() as database:
+        try:
+            _tables(database, entries)
+        except duckdb.Error as error:
+            raise ResultsError(f"the records cannot be read: {_first_line(error)}") from error
+        try:
+            found = database.execute(sql)
+            rows = found.fetchall() if limit is None else found.fetchmany(limit)
+            return SqlAnswer([column[0] for column in found.description or ()], rows)
+        except duckdb.Error as error:
+            raise UsageError(f"--sql: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _tables(database: duckdb.DuckDBPyConnection, entries: Sequence[tuple[str, EntryRow, Sequence[Path]]]) -> None:
+    params = dict.fromkeys(name for _, entry, _ in entries for name in entry.params)
+    numbers = dict.fromkeys(name for _, entry, _ in entries for name, value in entry.info.items() if finite(value))
+    is_number = {name: all(_is_number(entry.params.get(name)) for _, entry, _ in entries) for name in params}
+    common = [f"{name} VARCHAR" for name in _ENTRY_TEXTS]
+    common += [f"{_quoted(f'param_{name}')} {'DOUBLE' if is_number[name] else 'VARCHAR'}" for name in params]
+    database.execute(f"CREATE TABLE entries ({', '.join([*common, *(f'{_quoted(name)} DOUBLE' for name in numbers)])})")
+    database.execute(f"CREATE TABLE files ({', '.join(common)}, file VARCHAR, start_wall_ms BIGINT)")
+    files = []
+    for run, entry, paths in entries:
+        told = [*_told(run, entry), *(_param(entry.params.get(name), is_number[name]) for name in params)]
+        row = [*told, *(entry.info.get(name) for name in numbers)]
+        database.execute(f"INSERT INTO entries VALUES ({', '.join('?' * len(row))})", row)
+        for path in paths:
+            files.append(str(path))
+            row = [*told, str(path), entry.info.get("start_wall_ms")]
+            database.execute(f"INSERT INTO files VALUES ({', '.join('?' * len(row))})", row)
+    if not files:
+        raise ResultsError("these runs have no operations: their entries name no records")
+    listed = ", ".join("'" + name.replace("'", "''") + "'" for name in dict.fromkeys(files))
+    database.execute(
+        f"CREATE VIEW records AS SELECT * FROM read_parquet([{listed}], union_by_name=true, filename=true)"
+    )
+    there = {row[0] for row in database.execute("DESCRIBE records").fetchall()}
+    optional = ", ".join(
+        f"coalesce(o.{name}, {default}) AS {name}" if name in there else f"{default} AS {name}"
+        for name, default in _OPTIONAL.items()
+    )
+    _walls(database, listed)
+    database.execute(_OPS.format(optional=optional))
+
+
+def _walls(database: duckdb.DuckDBPyConnection, listed: str) -> None:
+    """Make a table of what to add to each file's times to get the wall clock.
+
+    Records say when the run began on both clocks; older ones do not, and then their first operation stands for it.
+    """
+    database.execute(f"""
+        CREATE TABLE walls AS
+        WITH told AS (
+            SELECT file_name AS file,
+                max(CASE WHEN decode(key) = 'start_ns' THEN decode(value)::BIGINT END) AS start_ns,
+                max(CASE WHEN decode(key) = 'start_wall_ms' THEN decode(value)::BIGINT END) AS wall_ms
+            FROM parquet_kv_metadata([{listed}]) GROUP BY ALL
+        ), first AS (SELECT filename AS file, min(scheduled_ns) AS first_ns FROM records GROUP BY ALL)
+        SELECT DISTINCT f.file, coalesce(t.wall_ms, f.start_wall_ms) * 1000000 - coalesce(t.start_ns, s.first_ns)
+            AS offset_ns
+        FROM files f LEFT JOIN told t ON t.file = f.file LEFT JOIN first s ON s.file = f.file
+    """)
+
+
+def _told(run: str, entry: EntryRow) -> list[Any]:
+    info: Mapping[str, Any] = entry.info
+    emulated = "all" if info.get("emulated") is True else info.get("emulated") or "none"
+    test = entry.fullname.partition("[")[0].partition("#")[0]
+    found = [run, entry.fullname, test, info.get("provider"), info.get("profile"), emulated, info.get("outcome"),
+             info.get("machine")]  # fmt: skip
+    return [None if each is None else str(each) for each in found]
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or finite(value)
+
+
+def _param(value: Any, is_number: bool) -> Any:
+    return value if value is None or is_number or isinstance(value, str) else json.dumps(value)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

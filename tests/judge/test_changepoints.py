@@ -1,0 +1,96 @@
+"""Changes in series with a known truth: those that are there are found, and where there is none, none is."""
+
+from __future__ import annotations
+
+import random
+from math import exp, sqrt
+
+import pytest
+
+from pytest_cloudbench.judge.changepoints import LEAST_RUNS, find_changes
+
+RUNS, SERIES = 100, 150
+SD = 0.03
+
+
+def noise(kind: str, rng: random.Random, count: int = RUNS) -> list[float]:
+    """Run-to-run noise of log values, of one standard deviation whatever its kind."""
+    if kind == "normal":
+        return [rng.gauss(0, SD) for _ in range(count)]
+    if kind == "heavy tails":  # t with 4 degrees of freedom
+        return [rng.gauss(0, 1) / sqrt(rng.gammavariate(2, 2) / 4) * SD / sqrt(2) for _ in range(count)]
+    correlation = 0.28  # of runs 75 s apart, as measured
+    found = [rng.gauss(0, SD)]
+    while len(found) < count:
+        found.append(correlation * found[-1] + rng.gauss(0, SD * sqrt(1 - correlation**2)))
+    return found
+
+
+def series(kind: str, rng: random.Random, change: float = 0.0, first: int = RUNS) -> list[float]:
+    return [exp(value) * (1 + change * (at >= first)) for at, value in enumerate(noise(kind, rng))]
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy tails", "correlated"])
+def test_a_series_without_a_change_seldom_has_one(kind: str) -> None:
+    rng = random.Random(kind)
+    assert sum(bool(find_changes(series(kind, rng))) for _ in range(SERIES)) <= 0.03 * SERIES
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy tails", "correlated"])
+@pytest.mark.parametrize("change", [0.10, -0.10])
+def test_ten_percent_is_found_after_four_runs(kind: str, change: float) -> None:
+    rng, first = random.Random(kind), RUNS - 4
+    found = [find_changes(series(kind, rng, change, first)) for _ in range(SERIES)]
+    there = [each[-1] for each in found if each and abs(each[-1].first - first) <= 1]
+    assert len(there) >= 0.9 * SERIES
+    assert all((each.ratio or 0) * change > 0 for each in there)
+
+
+def test_several_changes_are_found_at_their_places() -> None:
+    rng = random.Random(1)
+    levels = [1.0] * 30 + [1.3] * 30 + [0.9] * 40
+    found = find_changes([level * exp(value) for level, value in zip(levels, noise("normal", rng), strict=True)])
+    assert [each.first for each in found] == [30, 60]
+    assert found[0].ratio == pytest.approx(0.3, abs=0.03)
+    assert found[1].before == pytest.approx(1.3, rel=0.02)
+    assert found[1].after == pytest.approx(0.9, rel=0.02)
+    assert all(each.confidence > 0.9999 for each in found)
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0] * 7, [1.0, 9.0] * 3, [5.0] * 300])
+def test_short_and_constant_series_have_none(values: list[float]) -> None:
+    assert find_changes(values) == []
+
+
+def test_one_outlier_is_no_change() -> None:
+    rng = random.Random(3)
+    values = series("normal", rng)
+    values[50] *= 3
+    values[99] *= 3
+    assert find_changes(values) == []
+
+
+def test_a_change_has_four_runs_on_each_side() -> None:
+    values = [exp(value) for value in noise("normal", random.Random(5), 40)]
+    assert [each.first for each in find_changes([*values, 1.2, 1.2, 1.2, 1.2])] == [40]
+    assert find_changes([*values, 1.2]) == []
+    for more in range(1, 8):
+        found = find_changes([*values, *[9.0] * more])
+        assert all(LEAST_RUNS <= each.first <= 40 + more - LEAST_RUNS for each in found)
+    assert LEAST_RUNS == 4
+
+
+def test_where_nothing_varies_a_percent_is_enough() -> None:
+    (found,) = find_changes([1000.0] * 20 + [1010.0] * 5)
+    assert (found.first, found.p_value, found.confidence) == (20, 0.0, 1.0)
+    assert (found.before, found.after, found.ratio) == pytest.approx((1000, 1010, 0.01))
+    assert find_changes([1000.0] * 20 + [1002.0] * 5) == []
+
+
+def test_a_rate_that_is_zero_has_a_change_in_points() -> None:
+    rng = random.Random(8)
+    rates = [0.0] * 30 + [max(0.0, rng.gauss(0.03, 0.004)) for _ in range(10)]
+    (found,) = find_changes(rates)
+    assert (found.first, found.before, found.ratio) == (30, 0.0, None)
+    assert found.after == pytest.approx(0.03, abs=0.004)
+    assert find_changes([0.0] * 30 + [0.001] * 3 + [0.0] * 10) == []

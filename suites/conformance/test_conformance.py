@@ -266,11 +266,17 @@ def test_list_of_flat_keys_gives_files_alone(driver: Any, top: str) -> None:
 
 def test_the_root_is_listed(driver: Any, top: str) -> None:
     driver.put(f"{top}/b", Literal(b"123"))
-    listed = 0
-    for entry in islice(driver.list("/"), MOST_LISTED):
-        listed += 1
-        if entry.path == f"{top}/b":
-            return
+    for tries_left in range(9, -1, -1):
+        listed = 0
+        try:
+            for entry in islice(driver.list("/"), MOST_LISTED):
+                listed += 1
+                if entry.path == f"{top}/b":
+                    return
+            break
+        except CloudError as error:  # other tests' folders may go between their listing and that of the root
+            if error.kind is not ErrorKind.NOT_FOUND or not tries_left:
+                raise
     if listed == MOST_LISTED:
         pytest.skip(f"not known: the first {MOST_LISTED} entries of this account are others")
     pytest.fail(f"{top}/b is not among the {listed} entries below /")

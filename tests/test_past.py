@@ -166,6 +166,8 @@ def test_show_has_published_values_and_doubts(storage: Path, run: Any) -> None:
     store(storage, 1, {TEST: info(loss_rate=0.3, published=published, doubts=["engine saturated"])})
     out, _ = run("show", "1")
     assert "30.00 % (published 27.80 %)" in out
+    assert "failed_rate" in out, "zero is not missing"
+    assert " 0.00 % " in out
     assert "published: Table 4.2" in out
     assert f"! {TEST}: engine saturated" in out
     assert "an emulated run measures the client and the loopback" in out

@@ -266,7 +266,9 @@ def shown_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str], 
     if run.emulated != "none":
         lines.insert(2, "an emulated run measures the client and the loopback, not the service")
     known = dict.fromkeys([*_USUAL, *METRICS])
-    names = [*metrics] or [name for name in known if _is_shown(name) and any(_number(e, name) for e in entries)]
+    names = [*metrics] or [
+        name for name in known if _is_shown(name) and any(_number(each, name) is not None for each in entries)
+    ]
     rows = [["entry", "outcome", *names]]
     for entry in entries:
         cells = [_value(_number(entry, name), name) for name in names]

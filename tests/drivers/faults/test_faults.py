@@ -282,7 +282,7 @@ def verbs_for(row: Row, fault: Fault, verbs: list[str]) -> list[str]:
 
 
 QUICK = frozenset({"dropbox", "s3"})
-"""Their libraries differ: SDKs on requests and urllib3, httpx alone, a library on it. The others take long together."""
+"""Their libraries differ: an SDK on requests, and botocore. The others take long together."""
 
 
 def schemes(quick: frozenset[str]) -> list[Any]:

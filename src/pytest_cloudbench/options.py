@@ -27,6 +27,7 @@ __all__ = [
     "add_suite_options",
     "find_suites",
     "is_any_given",
+    "is_versus_given",
     "taken_lines",
 ]
 
@@ -101,6 +102,23 @@ _OPTIONS: tuple[Option, ...] = (
         "action": "append", "metavar": "METRIC:BOUND", "default": [],
         "help": "fail a test whose metric breaks the bound, may repeat: loss_rate:0.01 (absolute), "
                 "response_p99:10%% (relative to the compared run)",
+    }),
+    Option("--cloudbench-versus", {
+        "metavar": "SPEC",
+        "help": "measure each experiment on --provider (side A) and on this one (side B) in turns, and tell how far "
+                "they are apart; may be the same SPEC",
+    }),
+    Option("--cloudbench-versus-minutes", {
+        "type": float, "metavar": "MINUTES", "default": 10.0,
+        "help": "begin no further pair of blocks after this time, for each test (default: %(default)s)",
+    }, "minutes above 0", lambda value: value > 0),
+    Option("--cloudbench-versus-metric", {
+        "action": "append", "metavar": "METRIC", "default": [],
+        "help": "stop when there is an answer for this metric, may repeat (default: quiet_p50)",
+    }),
+    Option("--cloudbench-versus-setup", {
+        "metavar": "COMMAND",
+        "help": "run before each block, to make its side ready: CLOUDBENCH_SIDE is A or B in its environment",
     }),
     Option("--cloudbench-expectations", {
         "metavar": "FILE", "help": "TOML file of recorded expectations; the suites bring their own",
@@ -213,6 +231,11 @@ def is_any_given(config: pytest.Config, parser: pytest.Parser) -> bool:
     ours = _SHORT[parser].keys() - _taken_names(parser)
     args = _read(list(map(str, config.invocation_params.args)), parser)
     return any(arg.startswith(_OURS) or _name(arg) in ours for arg in args)
+
+
+def is_versus_given(option: Any) -> bool:
+    """Returns whether the command line says anything of a comparison of two sides."""
+    return bool(option.cloudbench_versus or option.cloudbench_versus_metric or option.cloudbench_versus_setup)
 
 
 def taken_lines(parser: pytest.Parser) -> list[str]:

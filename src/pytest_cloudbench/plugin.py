@@ -21,6 +21,7 @@ from pytest_cloudbench.options import (
     add_options,
     find_suites,
     is_any_given,
+    is_versus_given,
     taken_lines,
 )
 
@@ -42,8 +43,8 @@ __all__: list[str] = []
 
 _SESSION = pytest.StashKey[Any]()
 _ITEM_HOOKS = "cloudbench-items"
-_WHERE = pytest.StashKey[Literal["everywhere", "leader"]]()
-"""Which agents run a fleet item: all at the same time, or the first one while the others wait."""
+_WHERE = pytest.StashKey[Literal["everywhere", "in turns", "leader"]]()
+"""Which agents run a fleet item: all at the same time, once or once per block, or the first one while others wait."""
 _LAB = pytest.StashKey["LabItem"]()
 _CASSETTE = pytest.StashKey[Any]()
 
@@ -118,8 +119,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     from pytest_cloudbench.fleet import items
 
-    option = metafunc.config.option
-    for name in sorted(_PARAMETRIZED.keys() & items.comes_to(metafunc.definition, __name__)):
+    option, ids, comes = metafunc.config.option, None, items.comes_to(metafunc.definition, __name__)
+    for name in sorted(_PARAMETRIZED.keys() & comes):
         if items.is_parametrized(metafunc, "lab" if name == "_client" else name):
             continue
         if name in _ON_PROVIDERS:
@@ -127,7 +128,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             chosen = option.cloudbench_provider or (mark and mark.args) or [DEFAULT_PROVIDER]
         else:
             chosen = option.cloudbench_client or DEFAULT_CLIENTS
-        metafunc.parametrize(name, list(dict.fromkeys(chosen)), indirect=True, scope=_PARAMETRIZED[name])
+        if option.cloudbench_versus and name == "provider" and "experiment" in comes:
+            ids = [f"{each}-vs-{option.cloudbench_versus}" for each in dict.fromkeys(chosen)]
+        metafunc.parametrize(name, list(dict.fromkeys(chosen)), indirect=True, scope=_PARAMETRIZED[name], ids=ids)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -138,7 +141,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
             comes = comes_to(item, __name__)
             if "fleet" in comes:
-                item.stash[_WHERE] = "leader" if "lab" in comes else "everywhere"
+                is_versus = item.config.option.cloudbench_versus and "experiment" in comes
+                item.stash[_WHERE] = "leader" if "lab" in comes else "in turns" if is_versus else "everywhere"
                 _watch_items(item.config)
 
 
@@ -221,6 +225,11 @@ class _ItemHooks:
             return None
         from pytest_cloudbench.fleet import protocol
 
+        if where == "in turns":
+            from pytest_cloudbench.load.versus import run_in_turns
+
+            protocol.run_everywhere(item, nextitem, session.agent, run_in_turns)
+            return True
         run = {"everywhere": protocol.run_everywhere, "leader": protocol.run_on_leader, None: protocol.run_benchmark}
         run[where](item, nextitem, session.agent)
         return True
@@ -320,6 +329,11 @@ def fleet(request: pytest.FixtureRequest) -> Agent:
 @pytest.fixture(scope="session")
 def provider(request: pytest.FixtureRequest, fleet: Agent) -> Generator[Provider]:
     """The storage service under test: ``--provider``, one parameter for each."""
+    if request.config.option.cloudbench_versus:
+        from pytest_cloudbench.load import versus
+
+        yield from versus.provided(request.config, _chosen(request), fleet.ask)
+        return
     from pytest_cloudbench.providers import find_provider
 
     found = find_provider(_chosen(request), fleet.ask)
@@ -351,9 +365,10 @@ def sandbox(request: pytest.FixtureRequest) -> Generator[Sandbox]:
 @pytest.fixture
 def payloads(request: pytest.FixtureRequest) -> Payloads:
     """Generators of file content, seeded by run and test: ``payloads.random(size_bytes)``..."""
+    from pytest_cloudbench.load.item import facts_of
     from pytest_cloudbench.payload import Payloads
 
-    return Payloads(f"{_session(request.config).facts.seed}/{request.node.nodeid}")
+    return Payloads(f"{facts_of(request.node, _session(request.config).facts).seed}/{request.node.nodeid}")
 
 
 @pytest.fixture
@@ -426,7 +441,8 @@ def _runs_alone(item: pytest.Item) -> bool:
 def _is_asked_for(config: pytest.Config) -> bool:
     """Returns whether the command line gives an option that only this plugin has."""
     option = config.option
-    return bool(option.cloudbench_provider or option.cloudbench_fail or option.cloudbench_expectations)
+    given = (option.cloudbench_provider, option.cloudbench_fail, option.cloudbench_expectations)
+    return any(given) or is_versus_given(option)
 
 
 def _serve(config: pytest.Config) -> None:
@@ -453,7 +469,11 @@ def _serving(session: ControllerSession) -> Serving:
             session.facts = replace(session.facts, run_id=known["run_id"], seed=known["seed"])
         cassette = open_cassette(option, session.facts)
         session.config.stash[_CASSETTE] = cassette
-    for spec in option.cloudbench_provider:
+    if is_versus_given(option):
+        from pytest_cloudbench.load import versus
+
+        versus.check_options(option)
+    for spec in (*option.cloudbench_provider, *filter(None, [option.cloudbench_versus])):
         providers.check(spec, option.cloudbench_time_scale)
     return Serving(session.config, session.facts, session, cassette)
 

@@ -144,6 +144,10 @@ class Provider:
         """The emulator's behaviour profile, or None for a real service."""
         return self._opened[1].profile
 
+    def become(self, other: Provider) -> None:
+        """Be another provider from now on, connected or not, for a test that measures two of them in turns."""
+        self.__dict__ = other.__dict__  # one state: what either of them opens is open for both
+
     def close(self) -> None:
         """Close the driver's connections, if there are any."""
         if "_opened" in self.__dict__:

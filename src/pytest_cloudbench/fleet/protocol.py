@@ -7,6 +7,7 @@ quietly, the leader alone logs; the failures of the others, and agents that were
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,19 +17,34 @@ from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.wire import Left, StockEntry
 from pytest_cloudbench.model import FleetError
 
-__all__ = ["run_benchmark", "run_everywhere", "run_on_leader"]
+__all__ = ["run_benchmark", "run_everywhere", "run_on_leader", "run_phases", "torn_down"]
 
 _PLACE = re.compile(r"\S+:\d+: ")
 _NOT_AGAIN = "(not rerun: --reruns and flaky marks do not apply to measurements)"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def run_everywhere(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:
-    """Run a fleet item in step with all other agents."""
+def run_phases(item: pytest.Item, nextitem: Any, agent: Agent) -> list[pytest.TestReport]:
+    """Run an item's set-up, call and teardown in this process, and log nothing.
+
+    ``nextitem`` is what comes next, or a collector that keeps its fixtures.
+    """
+    try:
+        return runtestprotocol(item, log=False, nextitem=nextitem)
+    except BaseException:  # Ctrl-C, or the end of the session: this process comes to no meeting any more
+        agent.tell("interrupted")
+        raise
+
+
+def run_everywhere(
+    item: pytest.Item, nextitem: pytest.Item | None, agent: Agent,
+    run: Callable[[pytest.Item, pytest.Item | None, Agent], list[pytest.TestReport]] = run_phases,
+) -> None:  # fmt: skip
+    """Run a fleet item in step with all other agents. ``run`` is what each of them does."""
     agent.time_limits = (pytest.fail.Exception,)  # pytest-timeout's, by signal
     if _stopped(item, agent):
         return
-    _leave(item, _run(item, nextitem, agent), agent)
+    _leave(item, run(item, nextitem, agent), agent)
 
 
 def run_on_leader(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:
@@ -54,21 +70,18 @@ def run_benchmark(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent)
 def _led(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> list[pytest.TestReport]:
     """Returns reports of an item that the leader runs. Others only tear down what their next item does not share."""
     if agent.index == 0:
-        return _run(item, nextitem, agent)
+        return run_phases(item, nextitem, agent)
+    return torn_down(item, nextitem)
+
+
+def torn_down(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    """Tear down what the next item does not share. Returns a report if that failed."""
     ended = pytest.CallInfo.from_call(
         lambda: pytest_runtest_teardown(item, nextitem),
         "teardown",
         reraise=(pytest.exit.Exception, KeyboardInterrupt),
     )
     return [pytest.TestReport.from_item_and_call(item, ended)] if ended.excinfo is not None else []
-
-
-def _run(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> list[pytest.TestReport]:
-    try:
-        return runtestprotocol(item, log=False, nextitem=nextitem)
-    except BaseException:  # Ctrl-C, or the end of the session: this process comes to no meeting any more
-        agent.tell("interrupted")
-        raise
 
 
 def _leave(item: pytest.Item, reports: list[pytest.TestReport], agent: Agent) -> None:

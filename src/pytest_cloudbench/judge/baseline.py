@@ -60,6 +60,8 @@ def finite(value: object) -> bool:
 
 def unfit(info: Mapping[str, Any], metric: str, higher: bool) -> str:
     """Returns why an entry cannot be a baseline, worded for one entry or many; empty if it can."""
+    if "versus" in info or "block" in info:
+        return "compared two sides"
     if info.get("schema") == ENTRY_SCHEMA:
         if info.get("outcome") in ("interrupted", "unfinished"):
             return "ended in an interruption"

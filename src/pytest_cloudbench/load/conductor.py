@@ -20,10 +20,12 @@ from pytest_cloudbench.fleet.coordinator import Coordinator, Handler, Item
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.fleet.wire import Message, StockEntry
 from pytest_cloudbench.live import Meter
+from pytest_cloudbench.load.contest import Contests, Rules
 from pytest_cloudbench.load.costs import Spending, announcement
 from pytest_cloudbench.load.entries import Entries
 from pytest_cloudbench.load.merging import OpenRun, answer, merge, warm_up_info
 from pytest_cloudbench.load.messages import (
+    BlockEnded,
     Conclusion,
     EndOfRun,
     HandedIn,
@@ -88,6 +90,8 @@ class Conductor:
         self.on_end: Callable[[], None] = lambda: None
         self.coordinator: Coordinator | None = None
         self._series = SeriesKeeper(facts, config.invocation_params.dir)
+        self.contests = Contests(_rules(option), entries)
+        entries.add_block = self.contests.add
 
     def build_coordinator(
         self, patience_s: float, collected: Callable[[list[str]], None], **options: Any
@@ -98,6 +102,7 @@ class Conductor:
                 "start": _gathered(Start, self._start),
                 "result": _gathered(HandedIn, self._result),
                 "conclude": _gathered(Conclusion, self._conclusion),
+                "turn": _gathered(BlockEnded, self.contests.next),
                 "measured": self._all_measured,
             },
             services={
@@ -187,7 +192,8 @@ class Conductor:
         """Announce a run whose files outlive it; on real accounts, check the bound and that the user agreed."""
         accounts = self._providers.accounts(asked.subject.provider)
         line = self.spending.begin(asked, accounts) if accounts else announcement(asked)
-        if self.config.option.verbose >= 0:
+        turn = asked.subject.turn
+        if self.config.option.verbose >= 0 and (turn is None or not turn.pair):  # of many blocks, only the first
             self._say(line)
 
     def _start(self, item: Item, payloads: Mapping[str, Start]) -> Started:
@@ -287,6 +293,11 @@ class Conductor:
 
     # -- the end ----------------------------------------------------------------------------------
 
+    def ended(self, nodeid: str, outcome: str) -> None:
+        """A test has been reported."""
+        self.contests.ended(nodeid, outcome)
+        self.entries.ended(nodeid, outcome)
+
     def salvage(self, why: str) -> None:
         """Keep what was measured by experiments that never reached their result (Ctrl-C, a lost fleet)."""
         unfinished, self._runs = self._runs, {}
@@ -297,6 +308,7 @@ class Conductor:
                 self._conclude(run, [why], {})
             except CloudbenchError as error:
                 self._say(str(error))
+        self.contests.close(why)
 
     def close(self) -> None:
         """End the services and the watch. Raises ServiceError if a service had already died."""
@@ -309,6 +321,13 @@ class Conductor:
 def _margin_ns(agents: int) -> int:
     """How long a message takes at most to reach all agents, on a busy machine."""
     return round((_START_MARGIN_S + _START_MARGIN_PER_AGENT_S * agents) * 1e9)
+
+
+def _rules(option: Any) -> Rules:
+    deciding = option.cloudbench_versus_metric
+    setup = option.cloudbench_versus_setup or ""
+    minutes = option.cloudbench_versus_minutes
+    return Rules(minutes, tuple(dict.fromkeys(deciding)), setup) if deciding else Rules(minutes, setup=setup)
 
 
 def _missing(item: Item) -> list[str]:

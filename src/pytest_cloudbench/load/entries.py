@@ -6,7 +6,7 @@ controller process, or in the only process without xdist.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -57,6 +57,8 @@ class Entries:
 
     Attributes:
         findings: for the table at the end.
+        comparisons: of two sides, for a table of their own.
+        add_block: takes what is part of a comparison, and no entry.
         selected: tests that are expected to measure something; None if no test is to be run.
     """
 
@@ -72,7 +74,9 @@ class Entries:
         self._open: dict[str, list[dict[str, Any]]] = {}
         self._judged: set[expect.Gate] = set()
         self._failing: list[tuple[str, dict[str, Any], str]] = []  # a test, its entry, and a gate that fails it
+        self.comparisons: list[Finding] = []
         self._machine = machine_text()
+        self.add_block: Callable[[Subject, Mapping[str, Any], Sequence[str], Sequence[float]], None] | None = None
 
     def info(
         self, subject: Subject, item: Item, published: Mapping[str, Any], profile_digest: str | None
@@ -93,13 +97,16 @@ class Entries:
             "seed": self.facts.seed,
             "run_id": self.facts.run_id,
             "versions": {"pytest-cloudbench": __version__, **subject.versions},
+            **({"block": subject.turn.plain()} if subject.turn else {}),
         }
 
     def judge(
         self, subject: Subject, given: Sequence[expect.Expectation], metrics: Mapping[str, float | None],
         doubts: Sequence[str], info: Mapping[str, Any],
     ) -> list[expect.Judgement]:  # fmt: skip
-        """Judge an entry by its expectations (``given`` and recorded ones) and by all gates."""
+        """Judge an entry by its expectations (``given`` and recorded ones) and by all gates; no block is judged."""
+        if subject.turn is not None:
+            return []
         names = [subject.provider, *([f"emulated:{subject.profile}"] if subject.profile else [])]
         found = expect.select([*self._expectations, *given], names, subject.test, subject.params)
         claims = [claim for claim in found if claim.metric in metrics]
@@ -126,6 +133,9 @@ class Entries:
         All entries of one experiment belong to one group, so that pytest-benchmark shows its providers beside each
         other.
         """
+        if subject.turn is not None and self.add_block is not None:
+            self.add_block(subject, info, doubts, spread.get("quiet_service", ()))
+            return
         experiment = _without_provider(subject)
         info |= {
             "doubts": list(doubts),
@@ -145,9 +155,22 @@ class Entries:
             Finding(subject.fullname, subject.provider, subject.params, info, columns, experiment, spread)
         )
 
+    def add_comparison(
+        self, subject: Subject, info: dict[str, Any], data_s: Sequence[float], doubts: Sequence[str],
+        notes: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Store one entry for both sides of a comparison, and keep it for its table."""
+        info |= {"doubts": list(doubts), "notes": list(notes), "expectations": ["no expectation"]}
+        benchmarks.add_entry(
+            self.config, name=subject.name, fullname=subject.fullname, params=subject.params, extra_info=info,
+            data_s=data_s,
+        )  # fmt: skip
+        self._open.setdefault(subject.nodeid, []).append(info)
+        self.comparisons.append(Finding(subject.fullname, info["provider"], subject.params, info))
+
     def unjudged(self) -> tuple[list[str], bool]:
         """Returns the gates that judged no experiment, each with the reason, and whether that is a failure."""
-        if self.findings:
+        if self.findings or self.comparisons:
             why = "no experiment in this run has that metric"
         elif self.selected is None:
             return [], False
@@ -193,7 +216,7 @@ class Entries:
 
     def interrupted(self) -> None:
         """The session was interrupted: none of its entries may be a baseline."""
-        for finding in self.findings:
+        for finding in (*self.findings, *self.comparisons):
             finding.info["outcome"] = "interrupted"
 
 

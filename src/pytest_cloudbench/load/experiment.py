@@ -39,6 +39,7 @@ from pytest_cloudbench.load.messages import (
     Started,
     Subject,
     TextReport,
+    Turn,
 )
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.load.operations import Deal, Files, OnFile, Upload, budget_of, task_of
@@ -159,6 +160,7 @@ class Experiment:
         nodeid, name, params: pytest's names for the item.
         unmet: collects the lines of gates that must fail the item, whatever the test does with its results.
         properties: collects what machine-readable reports say about the item (``user_properties``).
+        turn: which block of a comparison of two sides this is; None for an ordinary test.
     """
 
     agent: Agent
@@ -170,6 +172,7 @@ class Experiment:
     params: Mapping[str, Any]
     unmet: list[str] = field(default_factory=list)
     properties: list[tuple[str, object]] = field(default_factory=list)
+    turn: Turn | None = None
     _runs: int = 0
     _entries: int = 0
     _kept: list[str] = field(default_factory=list)
@@ -222,7 +225,7 @@ class Experiment:
         """
         self._runs += 1
         self._entries += store
-        name, is_new = f"{self.nodeid}#{self._runs}", on is None
+        name, is_new = self._name(), on is None
         if on is None:
             if payload is None:
                 raise UsageError("experiment.run: expected a payload, or on=files of a former run")
@@ -289,7 +292,7 @@ class Experiment:
         self._parts = [part for part in self._parts if part.info.get("ops_file") not in concluded]
         told = [*doubts, *(doubt for part in parts for doubt in part.doubts)]
         noted = [*notes, *(note for part in parts for note in part.notes)]
-        run = f"{self.nodeid}#{self._runs}"
+        run = self._name()
         asked = Conclusion(
             self._subject(run, label), metrics, tuple(rounds_s), stats_of, tuple(columns), tuple(dict.fromkeys(told)),
             tuple(dict.fromkeys(noted)), published=published or {}, extra=facts or {}, expect=tuple(expect),
@@ -307,7 +310,7 @@ class Experiment:
         enter and leave it together. Raises CloudError, FleetError and ServiceError like ``run``.
         """
         self._runs += 1
-        name = f"{self.nodeid}#{self._runs}"
+        name = self._name()
         folder = f"/cloudbench-{self.facts.run_id}/{slug(name)}"
         self._agree(name, Start(self._subject(name, ""), LoadShape(0, 0)))
         try:
@@ -354,8 +357,10 @@ class Experiment:
             file: the name of a file to keep in ``folder``; the end of the text says where it is.
             content: the file's content.
 
-        Raises FleetError when the file cannot be written.
+        A test of two sides (``--cloudbench-versus``) shows none. Raises FleetError when the file cannot be written.
         """
+        if self.turn is not None:
+            return  # what one block has to say is not what both sides have
         told = TextReport(text, str(self.folder / file) if file else "", content)
         self.agent.once(f"report:{self.nodeid}#{self._runs}", lambda: self.agent.ask("report", told))
 
@@ -514,13 +519,18 @@ class Experiment:
 
     # -- what is known before it starts -----------------------------------------------------------
 
+    def _name(self) -> str:
+        """Names this run within the session."""
+        block = "" if self.turn is None else f"@{self.turn.number}{self.turn.side}"
+        return f"{self.nodeid}#{self._runs}{block}"
+
     def _subject(self, run: str, label: str) -> Subject:
         number = label or (str(self._entries) if self._entries > 1 else "")
         fullname = self.nodeid + (f"#{number}" if number else "")
         provider = self.provider
         return Subject(
             run, self.nodeid, fullname, self.name, self.test, self.params, slug(run), provider.spec, provider.profile,
-            provider.is_kept, provider.driver.versions(), provider.emulated,
+            provider.is_kept, provider.driver.versions(), provider.emulated, self.turn,
         )  # fmt: skip
 
     # -- its result -----------------------------------------------------------------------------

@@ -5,14 +5,27 @@ What may live here: reading pytest's item into what an experiment needs. Importe
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts
 
-__all__ = ["experiment_of", "params_of"]
+if TYPE_CHECKING:
+    from pytest_cloudbench.load.messages import Turn
+
+__all__ = ["TURN", "experiment_of", "facts_of", "params_of"]
+
+TURN: pytest.StashKey[Turn] = pytest.StashKey()
+"""Where an item that measures two sides keeps whose turn it is."""
+
+
+def facts_of(item: pytest.Item, facts: RunFacts) -> RunFacts:
+    """Returns the run's facts as they are for one item: both blocks of a pair have a seed of their own."""
+    turn = item.stash.get(TURN, None)
+    return facts if turn is None else replace(facts, seed=f"{facts.seed}/pair-{turn.pair}")
 
 
 def experiment_of(item: pytest.Item, agent: Agent, provider: Any, facts: RunFacts) -> Any:
@@ -23,8 +36,9 @@ def experiment_of(item: pytest.Item, agent: Agent, provider: Any, facts: RunFact
     params = params_of(item, "provider")
     test = getattr(item, "originalname", item.name)
     return Experiment(
-        agent, provider, facts, test, item.nodeid, item.name, params, unmet_gates(item), item.user_properties
-    )
+        agent, provider, facts_of(item, facts), test, item.nodeid, item.name, params, unmet_gates(item),
+        item.user_properties, item.stash.get(TURN, None),
+    )  # fmt: skip
 
 
 def params_of(item: pytest.Item, *without: str) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from typing import Any
 from pytest_cloudbench.fleet.coordinator import Item
 from pytest_cloudbench.judge import expect, stats
 from pytest_cloudbench.judge.metrics import METRICS, Summary, summarize
+from pytest_cloudbench.judge.paired import quiet_service_s
 from pytest_cloudbench.judge.ranking import spread_of
 from pytest_cloudbench.load.entries import Entries
-from pytest_cloudbench.load.messages import Merged, Start
+from pytest_cloudbench.load.messages import Merged, Start, Subject
 from pytest_cloudbench.load.stopping import Decider, End, end_of
 from pytest_cloudbench.model import Outcome, ResultsError, Verb
 from pytest_cloudbench.records import OpTable, values
@@ -102,12 +103,15 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
     }  # fmt: skip
     judgements = entries.judge(subject, asked.expect, metrics, doubts, info) if asked.stores else []
     ops = stats.columns(measured, run.start_ns) if asked.detail else {}  # while the logs are there
-    spread = spread_of(measured, summary.response_s) if asked.stores else {}
+    spread: Mapping[str, Sequence[float]] = {}
+    if asked.stores:
+        is_block = subject.turn is not None
+        spread = {"quiet_service": quiet_service_s(measured)} if is_block else spread_of(measured, summary.response_s)
     there = _tried_by_sensor(table) if asked.keeps and run.end_ns is not None else b""
     try:
         parquet = run.folder.parent / f"{run.folder.name}.parquet"
-        began = {"start_ns": str(run.start_ns), "start_wall_ms": str(run.start_wall_ms)}
-        oplog.write_parquet(table, parquet, {"nodeid": subject.nodeid, "run_id": facts.run_id, **began}, since_ns)
+        told = {"start_ns": str(run.start_ns), "start_wall_ms": str(run.start_wall_ms), **_block_of(subject)}
+        oplog.write_parquet(table, parquet, {"nodeid": subject.nodeid, "run_id": facts.run_id, **told}, since_ns)
         info["ops_file"] = str(Path(parquet.parent.name) / parquet.name)
         shutil.rmtree(run.folder, ignore_errors=True)
         for path in logs.values():
@@ -125,6 +129,12 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
             data_s = array("d", [] if info["elapsed"] is None else [info["elapsed"]])
         entries.add(subject, info, data_s, judgements, doubts, run.notes, spread=spread)
     return answer(info, judgements, doubts, run.notes, ops, there)
+
+
+def _block_of(subject: Subject) -> dict[str, str]:
+    """Returns what records of a block say of it."""
+    turn = subject.turn
+    return {} if turn is None else {"side": turn.side, "block": str(turn.number), "provider": subject.provider}
 
 
 def answer(

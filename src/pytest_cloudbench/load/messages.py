@@ -18,6 +18,7 @@ from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.model import Verb
 
 __all__ = [
+    "BlockEnded",
     "ClockReading",
     "Conclusion",
     "EndOfRun",
@@ -40,10 +41,37 @@ __all__ = [
     "Subject",
     "SwitchFaults",
     "TextReport",
+    "Turn",
     "UploadSeen",
     "Watched",
     "Whereabouts",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(Message):
+    """Whose turn it is where two sides are measured by one test; one turn is one block (``load.versus``).
+
+    Attributes:
+        number: of the block, from 0.
+        side: ``A`` or ``B``.
+        pair: of two blocks that stand together, from 0; the first one warms up and is not compared.
+        is_over: there is no such block: the comparison is made.
+        properties: then, what machine-readable reports say about it.
+    """
+
+    number: int
+    side: str
+    pair: int
+    is_over: bool = False
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEnded(Message):
+    """An agent is done with a block, and did not fail; the answer, when all are, is the next ``Turn``."""
+
+    is_skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +88,7 @@ class Subject(Message):
         is_kept: whether the files written outlive the run.
         versions: versions of the libraries that do the work.
         emulated: whether ``all``, ``some`` or ``none`` of the provider's parts are emulators.
+        turn: which block of a comparison of two sides it is; None for an ordinary run.
     """
 
     run: str
@@ -74,6 +103,7 @@ class Subject(Message):
     is_kept: bool
     versions: Mapping[str, str]
     emulated: str = "none"
+    turn: Turn | None = None
 
 
 @dataclass(frozen=True, slots=True)

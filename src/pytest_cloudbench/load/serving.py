@@ -79,7 +79,7 @@ class Serving:
             self.conductor.doubts = (cassette.doubt,)
             self.conductor.spending.is_agreed |= cassette.is_replay
         self.conductor.on_start = self._show_progress
-        config.pluginmanager.register(_Endings(self.entries.ended), "cloudbench-endings")
+        config.pluginmanager.register(_Endings(self.conductor.ended), "cloudbench-endings")
         self._stored_in: Path | None = None
         self._is_said = False
         self._live: Live | Spoken | None = None
@@ -164,8 +164,8 @@ class Serving:
         from pytest_cloudbench.report.comparison import compared
         from pytest_cloudbench.report.table import markup, render
 
-        findings = self.entries.findings
-        if not findings:
+        findings, comparisons = self.entries.findings, self.entries.comparisons
+        if not findings and not comparisons:
             return
         verbosity, width = self.config.option.verbose, reporter._tw.fullwidth
         if verbosity == -1 and (names := compared(findings)):  # -q: one table, and only the doubts of others
@@ -178,6 +178,12 @@ class Serving:
             reporter.section("cloudbench")
         for line in lines:
             reporter.write_line(line, **markup(line))
+        if comparisons:
+            from pytest_cloudbench.report import versus
+
+            reporter.section("cloudbench: A versus B")
+            for line in versus.render(comparisons, width, verbosity):
+                reporter.write_line(line, **versus.markup(line))
         if verbosity < -1:
             return
         for text, path in self.conductor.reports:
@@ -263,10 +269,10 @@ class Serving:
         if interrupted:
             self.entries.interrupted()
         self._fail_for_gates(session)
-        if not self.entries.findings:
+        if not self.entries.findings and not self.entries.comparisons:
             return
         try:
-            stores = policy.adopted(self.config) or self.entries.stores
+            stores = policy.adopted(self.config) or self.entries.stores or bool(self.entries.comparisons)
             if benchmarks.save(self.config, self.facts.run_id if stores else None):
                 self._stored_in = benchmarks.storage(self.config)
         except CloudbenchError as error:

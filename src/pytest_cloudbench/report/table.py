@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.columns import fitted
 
-__all__ = ["column", "markup", "render"]
+__all__ = ["column", "markup", "render", "shown_value"]
 
 
 class _Finding(Protocol):
@@ -61,9 +61,18 @@ def _megabytes(value: Any) -> str:
 _OF_UNIT: Mapping[str, Callable[[Any], str]] = {"s": _milliseconds, "fraction": _percent, "bytes/s": _megabytes}
 
 
+_SHOWN_UNITS = {"s": "ms", "bytes/s": "MB/s"}
+
+
 def _measured(key: str) -> _Column:
     """Returns the column of a metric of one run, with the title and unit of its row in ``METRICS``."""
     return METRICS[key].column, key, _OF_UNIT.get(METRICS[key].unit, _plain)
+
+
+def shown_value(unit: str, value: float | None) -> str:
+    """Returns a value with its unit; a dash if it is not known."""
+    text = _OF_UNIT.get(unit, _plain)(value)
+    return text if value is None or unit == "fraction" else f"{text} {_SHOWN_UNITS.get(unit, unit)}"
 
 
 def column(key: str) -> _Column:

@@ -1,0 +1,301 @@
+"""Two sides measured in turns: which block is whose, and how far the sides are apart.
+
+What may live here: the order of the blocks, pairs of blocks into a difference with its interval, and the answer. Pure
+functions. The unit is the pair: operations of one block share its noise, two blocks that stand together share the
+machine's. The interval is one that may be looked at after every pair (Lai 1976; the mixture of t statistics of Wang and
+Ramdas, "Anytime-valid t-tests", 2023): with it, stopping as soon as something is decided costs no false answers.
+docs/versus.md states the rule; the numbers in it are those of this module.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, expm1, fsum, inf, log, sqrt
+from statistics import fmean, median
+from typing import Literal
+
+from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.metrics import METRICS, Metric
+from pytest_cloudbench.judge.quiet import quiet_rows
+from pytest_cloudbench.judge.stats import percentile
+from pytest_cloudbench.model import Outcome
+from pytest_cloudbench.records import OUTCOMES, OpTable
+
+__all__ = [
+    "COMPARED", "LEAST_PAIRS", "Answer", "BlockValues", "Difference", "Pair", "Side", "compare", "interval",
+    "is_decided", "margin_of", "quiet_service_s", "remarks", "side_of",
+]  # fmt: skip
+
+Side = Literal["A", "B"]
+Answer = Literal["A better", "B better", "no difference", "inconclusive"]
+Pair = tuple["BlockValues", "BlockValues"]
+"""The blocks of A and of B, whichever of them came first."""
+
+LEAST_PAIRS = 4
+"""Pairs before anything is decided: ABBA BAAB."""
+
+_ALPHA = 0.01
+"""How often two equal sides may differ in anything, however long one looks. Half of it is for what decides when to
+stop, the other half is shared by all other metrics."""
+
+_EFFECT_VARIANCE = 2.0
+"""How large a difference the interval expects, in variances of a pair. It decides when an interval is short, not how
+often it is wrong."""
+
+_MARGIN, _MARGIN_TAIL, _MARGIN_POINTS = 0.10, 0.25, 0.005
+"""Smaller differences are of no interest: of a metric, of its tail, of a share of operations."""
+
+_FLOOR = 0.005
+"""The least standard deviation of a pair's ratio: counts of requests or bytes may have none at all."""
+
+_FEWEST: Mapping[str, int] = {"quiet_p50": 40, "quiet_p99": 300}
+"""Quiet operations of one side that a percentile is taken of. Pairs are put together until there are so many."""
+
+_SHARES: Mapping[str, float] = {"quiet_p50": 0.5, "quiet_p99": 0.99}
+COMPARED: Mapping[str, Metric] = {**dict.fromkeys(_SHARES, METRICS["service_p50"]), **METRICS}
+"""Everything in which two sides are compared: all metrics, and percentiles of the service times of quiet operations."""
+
+_TOLD_OF = ("quiet_p50", "response_p50", "elapsed")
+_DRIFT = 0.25
+_NINE_OF_TEN = 1.2816
+"""Standard deviations below which nine of ten normal values lie."""
+
+_MOST_PAIRS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class BlockValues:
+    """What one block has shown of one experiment.
+
+    Attributes:
+        values: metrics by name; None is "not known".
+        ops: operations that were tried.
+        quiet_s: service times of its quiet operations that succeeded.
+    """
+
+    values: Mapping[str, float | None]
+    ops: int = 0
+    quiet_s: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far B is from A in one metric.
+
+    Attributes:
+        metric: its name.
+        a, b: the median of each side's blocks.
+        is_points: the change is a difference of shares (0.01 is one percentage point), no ratio.
+        change: of B against A: 0.1 is 10 % more, or ten points more.
+        low, high: the interval of the change; infinite while nothing can be said.
+        pairs: how many values it comes from.
+        margin: smaller changes are of no interest.
+        answer: see ``Answer``.
+        needed: if it is inconclusive, how many pairs would find a change as large as the margin in nine of ten cases;
+            None if that is not known.
+        why: if it is inconclusive for another reason than too few pairs, the reason.
+    """
+
+    metric: str
+    a: float
+    b: float
+    is_points: bool
+    change: float
+    low: float
+    high: float
+    pairs: int
+    margin: float
+    answer: Answer
+    needed: int | None = None
+    why: str = ""
+
+
+def side_of(block: int) -> Side:
+    """Returns whose turn it is: ABBA BAAB BAAB ABBA..., so that a drift of the machine hits both sides alike."""
+    pair, second = divmod(block, 2)
+    return "B" if (pair.bit_count() + second) % 2 else "A"
+
+
+def quiet_service_s(table: OpTable) -> array[float]:
+    """Returns the service times of a block's quiet operations that succeeded."""
+    start_ns = table.column("start_ns")
+    quiet, ok = quiet_rows(table.column("scheduled_ns"), start_ns), OUTCOMES.index(Outcome.OK)
+    rows = zip(quiet, table.codes("outcome"), start_ns, table.column("end_ns"), strict=True)
+    return array("d", ((end - start) / 1e9 for is_quiet, code, start, end in rows if is_quiet and code == ok))
+
+
+def margin_of(metric: str) -> float:
+    """Returns the change of a metric below which nobody is interested."""
+    if COMPARED[metric].unit == "fraction":
+        return _MARGIN_POINTS
+    return _MARGIN_TAIL if metric.endswith(("_p95", "_p99", "_p999", "_max")) else _MARGIN
+
+
+# --- one metric ---------------------------------------------------------------------------------------
+
+
+def interval(values: Sequence[float], alpha: float, least_sd: float = 0.0) -> tuple[float, float]:
+    """Returns the mean and half the length of its interval, infinite while there are too few values.
+
+    The probability that the interval ever misses the true mean is ``alpha``, after however many values one looks.
+    """
+    count = len(values)
+    if count < 2:
+        return (fmean(values) if values else 0.0), inf
+    return fmean(values), _half(count, max(_deviation(values), least_sd), alpha)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """The standard deviation of two values or more."""
+    mean = fmean(values)
+    return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def _half(count: int, sd: float, alpha: float) -> float:
+    """The Bayes factor of an effect ~ N(0, g) against none, on the t statistic, is at most 1/alpha within it."""
+    if count < 2:
+        return inf
+    spread = 1 + count * _EFFECT_VARIANCE
+    bound = exp(2 / count * log(sqrt(spread) / alpha))
+    if bound >= spread:
+        return inf
+    return sd / sqrt(count) * sqrt((count - 1) * (bound - 1) / (1 - bound / spread))
+
+
+def compare(pairs: Sequence[Pair], deciding: Sequence[str] = ("quiet_p50",)) -> dict[str, Difference]:
+    """Compare two sides in every metric that both have in every pair, those that decide first.
+
+    Args:
+        pairs: the blocks without the warm-up.
+        deciding: the metrics for which it is measured. Where there is none of them, all others decide together.
+    """
+    names = [name for name in COMPARED if name in _SHARES or _is_known(name, pairs)]
+    first = [name for name in deciding if name in names]
+    rest = [name for name in names if name not in first]
+    alphas = {name: _ALPHA / 2 / len(first) for name in first}
+    alphas |= {name: _ALPHA / (2 if first else 1) / len(rest) for name in rest}
+    found = ((name, _difference(name, pairs, alphas[name])) for name in (*first, *rest))
+    return {name: each for name, each in found if each is not None}
+
+
+def is_decided(differences: Mapping[str, Difference], deciding: Sequence[str]) -> bool:
+    """Returns whether there is an answer for the metrics that decide, or for all where there is none of them."""
+    names = [name for name in deciding if name in differences] or list(differences)
+    return bool(names) and all(differences[name].answer != "inconclusive" for name in names)
+
+
+def _is_known(name: str, pairs: Sequence[Pair]) -> bool:
+    return bool(pairs) and all(finite(block.values.get(name)) for pair in pairs for block in pair)
+
+
+def _difference(name: str, pairs: Sequence[Pair], alpha: float) -> Difference | None:
+    is_points = COMPARED[name].unit == "fraction"
+    levels = list(_levels(name, pairs))
+    if not levels:
+        return _too_quiet(name, pairs)
+    if not is_points and any(a <= 0 or b <= 0 for a, b in levels):
+        return None  # nothing is a share of nothing
+    changes = [b - a if is_points else log(b / a) for a, b in levels]
+    least_sd = _least_sd(levels, pairs) if is_points else _FLOOR
+    mean, half = interval(changes, alpha, least_sd)
+    if len(pairs) < LEAST_PAIRS:
+        half = inf
+    margin = margin_of(name)
+    low, high = mean - half, mean + half
+    least, most = (-margin, margin) if is_points else (log(1 - margin), log(1 + margin))
+    a, b = (median(side) for side in zip(*levels, strict=True))
+    answer, needed = _answer(COMPARED[name].better == "lower", low, high, least, most), None
+    if answer == "inconclusive":
+        sd = max(_deviation(changes), least_sd) if len(changes) > 1 else 0.0
+        needed = _needed(sd, alpha, min(-least, most), len(pairs) / len(levels))
+    low, change, high = (each if is_points else _as_share(each) for each in (low, mean, high))
+    return Difference(name, a, b, is_points, change, low, high, len(levels), margin, answer, needed)
+
+
+def _as_share(change: float) -> float:
+    return inf if change > 700 else expm1(change)
+
+
+def _answer(is_lower_better: bool, low: float, high: float, least: float, most: float) -> Answer:
+    if low > 0 or high < 0:
+        return "A better" if (low > 0) == is_lower_better else "B better"
+    return "no difference" if least < low and high < most else "inconclusive"
+
+
+def _needed(sd: float, alpha: float, change: float, pairs_per_value: float) -> int | None:
+    """Returns how many pairs would find a change in nine of ten cases, if they went on like this."""
+    if not sd:
+        return None
+    count = LEAST_PAIRS
+    while _half(count, sd, alpha) + _NINE_OF_TEN * sd / sqrt(count) > change:
+        count += max(1, count // 20)
+        if count > _MOST_PAIRS:
+            return None
+    return round(count * pairs_per_value + 0.5)
+
+
+def _levels(name: str, pairs: Sequence[Pair]) -> Iterator[tuple[float, float]]:
+    """Yields the metric of A and of B, for each pair or for as many together as a percentile needs."""
+    if name not in _SHARES:
+        for a, b in pairs:
+            yield a.values[name] or 0.0, b.values[name] or 0.0
+        return
+    quiet_a, quiet_b = array("d"), array("d")
+    for a, b in pairs:
+        quiet_a.extend(a.quiet_s)
+        quiet_b.extend(b.quiet_s)
+        if min(len(quiet_a), len(quiet_b)) >= _FEWEST[name]:
+            yield percentile(sorted(quiet_a), _SHARES[name]), percentile(sorted(quiet_b), _SHARES[name])
+            quiet_a, quiet_b = array("d"), array("d")
+
+
+def _too_quiet(name: str, pairs: Sequence[Pair]) -> Difference | None:
+    """Returns that a percentile of quiet operations is not known, if there were operations at all."""
+    quiet = min((sum(len(each.quiet_s) for each in side) for side in zip(*pairs, strict=True)), default=0)
+    if not any(block.ops for pair in pairs for block in pair):
+        return None
+    why = f"{quiet} quiet operations a side, and {_FEWEST[name]} are the fewest"
+    needed = round(len(pairs) * _FEWEST[name] * LEAST_PAIRS / quiet + 0.5) if quiet else None
+    unknown = float("nan")
+    return Difference(
+        name, unknown, unknown, False, unknown, -inf, inf, 0, margin_of(name), "inconclusive", needed, why
+    )  # fmt: skip
+
+
+def _least_sd(levels: Sequence[tuple[float, float]], pairs: Sequence[Pair]) -> float:
+    """Returns what a share's difference varies at least by chance, also where it has been the same all the time."""
+    counts = [(a.ops or 1, b.ops or 1) for a, b in pairs]
+    events = sum(
+        level * ops for each, of in zip(levels, counts, strict=True) for level, ops in zip(each, of, strict=True)
+    )
+    share = (events + 0.5) / (sum(map(sum, counts)) + 1)
+    share = min(max(share, 0.0), 1.0)
+    return sqrt(share * (1 - share) * fmean(1 / a + 1 / b for a, b in counts))
+
+
+# --- what else the pairs tell ---------------------------------------------------------------------------
+
+
+def remarks(pairs: Sequence[Pair], firsts: Sequence[Side]) -> list[str]:
+    """Returns what a reader should know of a comparison: a drift, and that the order within a pair matters.
+
+    Args:
+        pairs: the blocks without the warm-up.
+        firsts: which side came first in each pair.
+    """
+    metric = next((name for name in _TOLD_OF if _is_known(name, pairs)), None)
+    levels = [(a.values[metric] or 0.0, b.values[metric] or 0.0) for a, b in pairs] if metric else []
+    if len(levels) < LEAST_PAIRS or any(a <= 0 or b <= 0 for a, b in levels):
+        return []
+    told, part = [], max(1, len(levels) // 3)
+    both = [log(a * b) / 2 for a, b in levels]
+    drift = expm1(median(both[-part:]) - median(both[:part]))
+    if abs(drift) > _DRIFT:
+        told.append(f"{metric} of both sides drifted by {drift:+.0%} meanwhile; the order of the blocks evens that out")
+    seconds = [log(b / a) if first == "A" else log(a / b) for first, (a, b) in zip(firsts, levels, strict=True)]
+    mean, half = interval(seconds, _ALPHA, _FLOOR)
+    if abs(mean) > half:
+        told.append(f"{metric} is {expm1(mean):+.0%} in the second block of a pair: the first one is still felt")
+    return told

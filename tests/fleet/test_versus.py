@@ -200,7 +200,7 @@ def test_a_command_that_fails_is_one_line(tmp_path: Path, ctrl_c: None) -> None:
     with lab_in(tmp_path) as lab:
         lab.write(TROUBLE)
         setup = """sh -c 'echo trying; echo no old server here; [ $CLOUDBENCH_SIDE = A ]'"""
-        ended = run(lab, "--cloudbench-versus-setup", setup, "-k", "slow", "test_it.py")
+        ended = run(lab, "--cloudbench-versus-setup", setup, "test_it.py::test_slow")
     assert ended.counts() == {"failed": 1}
     (line,) = ended.lines_with("ended with status 1")[:1]
     assert line.startswith("--cloudbench-versus-setup")

@@ -114,7 +114,8 @@ _OPTIONS: tuple[Option, ...] = (
     }, "minutes above 0", lambda value: value > 0),
     Option("--cloudbench-versus-metric", {
         "action": "append", "metavar": "METRIC", "default": [],
-        "help": "stop when there is an answer for this metric, may repeat (default: quiet_p50)",
+        "help": "stop when the sides differ in this metric, or surely do not; may repeat: one that differs, or all "
+                "that do not (default: quiet_p50 and service_p50)",
     }),
     Option("--cloudbench-versus-setup", {
         "metavar": "COMMAND",

@@ -24,7 +24,7 @@ from pytest_cloudbench.model import Outcome
 from pytest_cloudbench.records import OUTCOMES, OpTable
 
 __all__ = [
-    "COMPARED", "LEAST_PAIRS", "Answer", "BlockValues", "Difference", "Pair", "Side", "compare", "interval",
+    "COMPARED", "DECIDING", "LEAST_PAIRS", "Answer", "BlockValues", "Difference", "Pair", "Side", "compare", "interval",
     "is_decided", "margin_of", "quiet_service_s", "remarks", "side_of",
 ]  # fmt: skip
 
@@ -32,6 +32,10 @@ Side = Literal["A", "B"]
 Answer = Literal["A better", "B better", "no difference", "inconclusive"]
 Pair = tuple["BlockValues", "BlockValues"]
 """The blocks of A and of B, whichever of them came first."""
+
+DECIDING = ("quiet_p50", "service_p50")
+"""What decides unless the user says otherwise: the first sees more, the second where a busy machine leaves few quiet
+operations."""
 
 LEAST_PAIRS = 4
 """Pairs before anything is decided: ABBA BAAB."""
@@ -164,7 +168,7 @@ def _half(count: int, sd: float, alpha: float) -> float:
     return sd / sqrt(count) * sqrt((count - 1) * (bound - 1) / (1 - bound / spread))
 
 
-def compare(pairs: Sequence[Pair], deciding: Sequence[str] = ("quiet_p50",)) -> dict[str, Difference]:
+def compare(pairs: Sequence[Pair], deciding: Sequence[str] = DECIDING) -> dict[str, Difference]:
     """Compare two sides in every metric that both have in every pair, those that decide first.
 
     Args:
@@ -181,9 +185,14 @@ def compare(pairs: Sequence[Pair], deciding: Sequence[str] = ("quiet_p50",)) -> 
 
 
 def is_decided(differences: Mapping[str, Difference], deciding: Sequence[str]) -> bool:
-    """Returns whether there is an answer for the metrics that decide, or for all where there is none of them."""
+    """Returns whether one of the metrics that decide differs, or all of them have an answer.
+
+    Where there is none of them, all metrics decide.
+    """
     names = [name for name in deciding if name in differences] or list(differences)
-    return bool(names) and all(differences[name].answer != "inconclusive" for name in names)
+    answers = [differences[name].answer for name in names]
+    is_different = any(answer in ("A better", "B better") for answer in answers)
+    return bool(answers) and (is_different or "inconclusive" not in answers)
 
 
 def _is_known(name: str, pairs: Sequence[Pair]) -> bool:

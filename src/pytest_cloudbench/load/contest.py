@@ -35,12 +35,12 @@ class Rules:
 
     Attributes:
         minutes: for each test, the time after which no further pair begins.
-        deciding: the metrics for which it is measured; it stops when all of them are answered.
+        deciding: the metrics for which it is measured; it stops when one of them differs, or all are answered.
         setup: the user's command before each block, or an empty text.
     """
 
     minutes: float = 10.0
-    deciding: tuple[str, ...] = ("quiet_p50",)
+    deciding: tuple[str, ...] = paired.DECIDING
     setup: str = ""
 
 
@@ -165,9 +165,9 @@ class Contests:
         sides = {each.turn.side: each for each in reversed(shown)}
         first = shown[0].info
         info = {key: first[key] for key in _OF_ENTRY if key in first} | {"outcome": "unfinished", "missing_agents": {}}
-        for key in ("provider", "profile", "profile_digest", "versions"):
+        for key in ("profile", "profile_digest", "versions"):
             info[key] = {side: each.info.get(key) for side, each in sorted(sides.items())}
-        info["provider"] = " versus ".join(info["provider"].values())
+        info["provider"] = " versus ".join(each.subject.provider for _, each in sorted(sides.items()))
         return info | {
             "ops": sum(each.block.ops for each in shown),
             "ops_files": [each.info["ops_file"] for each in shown if "ops_file" in each.info],

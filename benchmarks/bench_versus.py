@@ -1,0 +1,187 @@
+"""How often ``--cloudbench-versus`` is wrong of two equal sides, and whether it finds a tenth within ten minutes.
+
+Simulated: ``versus-noise.json`` holds pairs of blocks of two equal sides, as they were recorded on a machine that
+others used; it says how busy that was. Sessions are drawn from it in stretches of neighbouring pairs, in which either
+side may be B; a difference is B's times made longer. The rule, looked at after each pair, is the product's own.
+
+Real: sessions of this machine as it is now, on two emulators whose latency differs by a tenth.
+
+``python -m benchmarks.bench_versus MINUTES`` records the noise of this machine anew.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import random
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Figure, environment, median, python, scratch
+from pytest_cloudbench.judge.paired import DECIDING, BlockValues, Pair, compare, is_decided, quiet_service_s
+from pytest_cloudbench.judge.stats import percentile
+from pytest_cloudbench.model import Outcome
+from pytest_cloudbench.records import OpTable
+from pytest_cloudbench.results.oplog import read_parquet
+
+__all__ = ["measure", "record"]
+
+_Times = Sequence[Sequence[float]]
+"""Service times of a block in ms: of its quiet operations, and of all."""
+
+NOISE = Path(__file__).with_name("versus-noise.json")
+MINUTES = 10.0
+SESSIONS, STRETCH = 500, 8
+CHANGE = 0.10
+_SIMULATED = {"versus_false_answers": 0.0, "versus_finds_p50": CHANGE}
+
+_TEST = """
+    from pytest_cloudbench.arrival import Jittered
+
+    def test_put(experiment, payloads):
+        experiment.run(payloads.random(5120), arrival=Jittered(0.5, 0.5), sensors=20, ops_per_sensor=4, verify=False)
+"""
+_PROFILE = """
+    [meta]
+    name = "{name}"
+    api = "dropbox"
+    description = "uploads of 0.14 s, as from a good connection; side {name}"
+    [latency]
+    median_s = {median_s}
+    sigma = 0.35
+    min_s = 0.02
+    write_factor = 1.75
+"""
+
+
+def measure(names: Sequence[str], runs: int) -> list[Figure]:
+    """Simulated ``versus_false_answers`` and ``versus_finds_p50``; real ``versus_finds_p50_really``."""
+    found = []
+    for name, change in _SIMULATED.items():
+        if name not in names:
+            continue
+        with ProcessPoolExecutor() as pool:
+            answers = list(pool.map(partial(session, change), range(SESSIONS), chunksize=10))
+        count = sum(answer.endswith("better") if not change else answer == "A better" for answer, _ in answers)
+        recorded = json.loads(NOISE.read_text(encoding="utf-8"))
+        details = {
+            "simulated": True, "sessions": SESSIONS, "change": change, "recorded": recorded["told"],
+            "median_minutes": round(median([pairs for _, pairs in answers]) * recorded["pair_s"] / 60, 2),
+            "wrong_way": sum(answer == "B better" for answer, _ in answers) if change else None,
+        }  # fmt: skip
+        bound, share = (0.9, count / SESSIONS) if change else (0.01, count / SESSIONS)
+        found.append(Figure(name, share, "of sessions", bound, "at least" if change else "at most", details))
+    if "versus_finds_p50_really" in names:
+        told = [really(CHANGE) for _ in range(runs)]
+        share = sum(any(each[name]["answer"] == "A better" for name in DECIDING if name in each) for each in told)
+        details = {"simulated": False, "sessions": told, "change": CHANGE}
+        found.append(Figure("versus_finds_p50_really", share / len(told), "of sessions", 0.9, "at least", details))
+    return found
+
+
+# --- simulated ------------------------------------------------------------------------------------------
+
+
+@cache
+def _recorded() -> tuple[list[list[_Times]], float]:
+    noise = json.loads(NOISE.read_text(encoding="utf-8"))
+    return noise["pairs"], noise["pair_s"]
+
+
+def session(change: float, seed: int) -> tuple[str, int]:
+    """Returns the answer of one simulated session, and after how many pairs it came."""
+    draws, answer = random.Random(f"versus/{change}/{seed}"), "inconclusive"
+    pairs: list[Pair] = []
+    for pair in _drawn(draws, change):
+        pairs.append(pair)
+        told = compare(pairs)
+        if is_decided(told, DECIDING):
+            found = [told[name].answer for name in DECIDING if name in told]
+            answer = next((each for each in found if each.endswith("better")), "no difference")
+            break
+    return answer, len(pairs)
+
+
+def _drawn(draws: random.Random, change: float) -> Iterator[Pair]:
+    """Yields the pairs that fit into the budget."""
+    recorded, pair_s = _recorded()
+    count = int(MINUTES * 60 / pair_s) - 1
+    for _ in range(0, count, STRETCH):
+        begin, is_turned = draws.randrange(len(recorded)), draws.random() < 0.5
+        for place in range(min(STRETCH, count)):
+            a, b = recorded[(begin + place) % len(recorded)]
+            a, b = (b, a) if is_turned else (a, b)
+            yield _values(a, 0.0), _values(b, change)
+            count -= 1
+
+
+def _values(times: _Times, change: float) -> BlockValues:
+    quiet_s, every_s = ([each / 1e3 * (1 + change) for each in some] for some in times)
+    values: Mapping[str, float | None] = {"service_p50": percentile(sorted(every_s), 0.5)} if every_s else {}
+    return BlockValues(values, len(every_s), quiet_s)
+
+
+# --- real -----------------------------------------------------------------------------------------------
+
+
+def really(change: float) -> dict[str, Any]:
+    """Returns what one real session says, and how busy the machine was."""
+    with scratch() as folder:
+        told = _session_in(folder, change, MINUTES, *DECIDING)
+    decided = {name: each for name, each in told["differences"].items() if name in DECIDING}
+    kept = {name: {key: each[key] for key in ("answer", "change", "low", "high")} for name, each in decided.items()}
+    more = {name: told[name] for name in ("pairs", "minutes", "stopped")}
+    return {**kept, **more, "load": round(os.getloadavg()[2], 1)}
+
+
+def record(minutes: float) -> None:
+    """Record two equal sides for some minutes, into ``versus-noise.json``."""
+    before = os.getloadavg()[0]
+    with scratch() as folder:
+        told = _session_in(folder, 0.0, minutes, "tue")  # which nothing here has: the time decides
+        sides: dict[int, dict[str, list[list[float]]]] = {}
+        for block in told["blocks"]:
+            (path,) = folder.rglob(Path(block["ops_file"]).name)
+            sides.setdefault(block["pair"], {})[block["side"]] = _times_ms(read_parquet(path))
+    whole = [both for pair, both in sorted(sides.items()) if pair and len(both) == 2]
+    what = f"uploads of 5 KiB, 40 a second, 80 a block; {os.cpu_count()} cores"
+    load = f"load average {before:.0f} before and {os.getloadavg()[2]:.0f} in the last 15 minutes"
+    document = {
+        "told": f"{what}, {load}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        "pair_s": round(told["minutes"] * 60 / (told["pairs"] + 1), 2),
+        "pairs": [[both["A"], both["B"]] for both in whole],
+    }
+    NOISE.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def _times_ms(table: OpTable) -> list[list[float]]:
+    """Returns service times of a block's quiet operations that succeeded, and those of all."""
+    quiet = quiet_service_s(table)
+    times = zip(table.column("start_ns"), table.column("end_ns"), table.outcome, strict=True)
+    every = ((end - start) / 1e9 for start, end, outcome in times if outcome is Outcome.OK)
+    return [[round(time_s * 1e3, 1) for time_s in some] for some in (quiet, every)]
+
+
+def _session_in(folder: Path, change: float, minutes: float, *metrics: str) -> Mapping[str, Any]:
+    for name, median_s in (("a", 0.08), ("b", 0.08 * (1 + change))):
+        (folder / f"{name}.toml").write_text(textwrap.dedent(_PROFILE.format(name=name, median_s=median_s)))
+    (folder / "test_put.py").write_text(textwrap.dedent(_TEST))
+    sides = ["--provider", "emulated:./a.toml", "--cloudbench-versus", "emulated:./b.toml"]
+    rules = ["--cloudbench-versus-minutes", f"{minutes:g}"]
+    rules += [word for metric in metrics for word in ("--cloudbench-versus-metric", metric)]
+    command = python("-m", "pytest", "-q", *sides, *rules, "--benchmark-json", "out.json", "test_put.py")
+    subprocess.run(command, cwd=folder, env=environment(), check=True, stdout=subprocess.DEVNULL)
+    (entry,) = json.loads((folder / "out.json").read_text())["benchmarks"]
+    told: Mapping[str, Any] = entry["extra_info"]["versus"]
+    return told
+
+
+if __name__ == "__main__":
+    record(float(sys.argv[1]))

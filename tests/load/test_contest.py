@@ -1,0 +1,152 @@
+"""The controller's half of a comparison: it stops when there is an answer, or when the time is up, and says which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from pytest_cloudbench.fleet.coordinator import Item
+from pytest_cloudbench.load.contest import Contests, Rules
+from pytest_cloudbench.load.entries import Entries
+from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
+from pytest_cloudbench.report import versus
+
+NODE = "t.py::test_it[a-vs-b]"
+Shown = Mapping[str, Any]
+
+
+class Kept:
+    """Comparisons, where a session keeps its entries."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[dict[str, Any], Sequence[float], list[str], list[str]]] = []
+
+    def add_comparison(
+        self, subject: Subject, info: dict[str, Any], data_s: Sequence[float], doubts: list[str], notes: list[str]
+    ) -> None:
+        self.found.append((info, data_s, doubts, notes))
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def subject(turn: Turn, label: str = "") -> Subject:
+    spec = f"folder:{turn.side.lower()}"
+    return Subject("r", NODE, NODE + label, "test_it", "test_it", {}, "f", spec, None, True, {}, turn=turn)
+
+
+def run(
+    rules: Rules, shown: Callable[[Turn], Shown | None], *, block_s: float = 5.0, most: int = 400, label: str = ""
+) -> tuple[dict[str, Any], Sequence[float], list[str], list[str], Turn]:
+    """One test of one agent, whose blocks show what ``shown`` says, until the controller has enough."""
+    kept, clock = Kept(), Clock()
+    contests = Contests(rules, cast("Entries", kept), clock=clock)
+    item = Item(NODE, members=["main"], entered=["main"])
+    for _ in range(most):
+        turn = contests.next(item, {"main": BlockEnded()})
+        if turn.is_over:
+            (found,) = kept.found
+            return (*found, turn)
+        clock.now_s += block_s
+        info = {"ops": 100, "planned_ops": 100, "missing_agents": {}, **(shown(turn) or {})}
+        contests.add(subject(turn, label), info, info.get("doubts", ()), info.get("quiet_s", ()))
+    pytest.fail("it does not end")
+
+
+def times(seed: int, ratio: float) -> Callable[[Turn], Shown]:
+    random = Random(seed)
+
+    def shown(turn: Turn) -> Shown:
+        warm = 5.0 if turn.pair == 0 else 1.0  # a warm-up that counted would spoil everything
+        level = 0.1 * warm * (ratio if turn.side == "B" else 1.0) * (1 + random.gauss(0, 0.02))
+        return {"response_p50": level, "quiet_s": [level] * 50}
+
+    return shown
+
+
+@pytest.mark.parametrize("metric", ["quiet_p50", "response_p50"])
+def test_it_stops_as_soon_as_it_is_decided(metric: str) -> None:
+    info, pairs_s, doubts, _, turn = run(Rules(60, (metric,)), times(1, 1.1), label="#up")
+    told = info["versus"]
+    assert (told["stopped"], told["differences"][metric]["answer"]) == ("decided", "A better")
+    assert told["differences"][metric]["low"] < 0.1 < told["differences"][metric]["high"]
+    assert 4 <= told["pairs"] < 20
+    assert list(pairs_s) == [10.0] * (told["pairs"] + 1)
+    assert told["minutes"] == pytest.approx((told["pairs"] + 1) / 6)
+    assert doubts == []
+    assert turn.properties[f"cloudbench.up.versus.{metric}"] == "A better"
+    lines = "\n".join(versus.render([Finding(info)], 100))
+    assert f"{told['pairs']} pairs of blocks, 100 operations a block, in" in lines
+    assert "A better" in lines
+
+
+class Finding:
+    nodeid = NODE
+
+    def __init__(self, info: dict[str, Any], doubts: Sequence[str] = ()) -> None:
+        self.info = info | {"doubts": list(doubts), "notes": []}
+
+
+def test_it_stops_when_no_further_pair_fits_into_its_time() -> None:
+    info, _, _, _, _ = run(Rules(1.0, ("quiet_p99",)), times(2, 1.0))
+    told = info["versus"]
+    assert told["stopped"] == "the budget of 1 minutes is used up"
+    assert told["pairs"] == 5  # and the warm-up: six pairs of ten seconds
+    found = told["differences"]["quiet_p99"]
+    assert found["answer"] == "inconclusive"
+    assert found["why"] == "250 quiet operations a side, and 300 are the fewest"
+    lines = versus.render([Finding(info, ["7 of 12 blocks: engine saturated"])], 100)
+    assert [line for line in lines if "quiet_p99: 250 quiet operations" in line and "pairs" in line]
+    assert "! 7 of 12 blocks: engine saturated" in lines
+
+
+def test_blocks_that_are_not_whole_are_left_out_and_doubts_are_counted() -> None:
+    calm = times(3, 1.1)
+
+    def shown(turn: Turn) -> Shown:
+        doubts = ["engine saturated (lateness p99 300 ms is over 200 ms)"] if turn.number % 2 else []
+        short = {"ops": 60, "response_p50": 50.0} if turn.pair == 3 and turn.side == "A" else {}
+        return {**calm(turn), "doubts": doubts, **short}
+
+    info, _, doubts, _, _ = run(Rules(60, ("response_p50",)), shown)
+    told = info["versus"]
+    assert told["differences"]["response_p50"]["answer"] == "A better"
+    assert told["pairs"] == len(told["blocks"]) / 2 - 2
+    assert doubts[0] == "pair 3 is left out: 40 of 100 operations were not tried in block 7 (side A)"
+    assert doubts[1] == f"{len(told['blocks']) // 2 - 1} of {len(told['blocks'])} blocks: engine saturated"
+
+
+def test_agents_that_are_gone_end_it() -> None:
+    kept = Kept()
+    contests = Contests(Rules(), cast("Entries", kept), clock=Clock())
+    item = Item(NODE, members=["gw0", "gw1"], entered=["gw0", "gw1"])
+    turn = contests.next(item, {"gw0": BlockEnded(), "gw1": BlockEnded()})
+    contests.add(subject(turn), {"ops": 5, "response_p50": 0.1}, [], [])
+    assert contests.next(item, {"gw0": BlockEnded()}).is_over
+    info = kept.found[0][0]
+    assert info["versus"]["stopped"] == "agents were lost or failed in block 0 (side A)"
+    assert info["versus"]["differences"] == {}
+
+
+def test_a_session_that_ends_keeps_what_there_is() -> None:
+    kept = Kept()
+    contests = Contests(Rules(), cast("Entries", kept), clock=Clock())
+    turn = contests.next(Item(NODE, entered=["main"]), {"main": BlockEnded()})
+    contests.add(subject(turn), {"ops": 5, "response_p50": 0.1}, [], [])
+    contests.close("interrupted")
+    contests.close("interrupted")
+    assert [info["versus"]["stopped"] for info, *_ in kept.found] == ["interrupted"]
+
+
+def test_a_test_that_measures_nothing_ends_at_once() -> None:
+    contests = Contests(Rules(), cast("Entries", Kept()), clock=Clock())
+    item = Item(NODE, entered=["main"])
+    turns = [contests.next(item, {"main": BlockEnded()}) for _ in range(3)]
+    assert [turn.is_over for turn in turns] == [False, False, True]

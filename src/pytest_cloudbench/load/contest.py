@@ -18,6 +18,7 @@ from pytest_cloudbench.judge import paired
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.paired import BlockValues, Difference, Pair, Side
 from pytest_cloudbench.load.entries import Entries
+from pytest_cloudbench.load.merging import NOT_TRIED
 from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
 
 __all__ = ["Contests", "Rules"]
@@ -113,8 +114,8 @@ class Contests:
             return
         values = {name: info[name] for name in METRICS if name in info}
         block = BlockValues(values, info.get("ops") or 0, quiet_s)
-        planned, missing = info.get("planned_ops") or 0, info.get("missing_agents")
-        unfit = f"{planned - block.ops} of {planned} operations were not tried" if planned > block.ops else ""
+        missing = info.get("missing_agents")
+        unfit = next((doubt for doubt in doubts if doubt.endswith(NOT_TRIED)), "")
         unfit = ", ".join(f"agent {name} {why}" for name, why in missing.items()) if missing else unfit
         contest.shown.setdefault(subject.fullname, []).append(_Shown(turn, subject, info, block, doubts, unfit))
 

@@ -24,7 +24,10 @@ from pytest_cloudbench.model import Outcome, ResultsError, Verb
 from pytest_cloudbench.records import OpTable, values
 from pytest_cloudbench.results import oplog
 
-__all__ = ["OpenRun", "answer", "merge", "warm_up_info"]
+__all__ = ["NOT_TRIED", "OpenRun", "answer", "merge", "warm_up_info"]
+
+NOT_TRIED = "operations were not tried"
+"""How the doubt ends that a run had less to do than planned, and not because it was to stop early."""
 
 _OF_UPLOADS = frozenset(name for name, metric in METRICS.items() if metric.about == (Verb.PUT,))
 
@@ -181,7 +184,7 @@ def _doubts(run: OpenRun, summary: Summary, left_out: int, max_lateness_s: float
         doubts.append(f"engine saturated (lateness p99 {late_s * 1e3:.0f} ms is over {max_lateness_s * 1e3:.0f} ms)")
     tried = summary.ops + left_out
     if tried < planned and run.end_ns is None:
-        doubts.append(f"{planned - tried} of {planned} operations were not tried")
+        doubts.append(f"{planned - tried} of {planned} {NOT_TRIED}")
     if left_out and not summary.ops:
         doubts.append(f"all operations were due in the warm-up of {run.asked.warm_up_s:g} s")
     return doubts

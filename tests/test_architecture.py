@@ -66,6 +66,7 @@ LAYERS = {
     "cli": 5,
     "accounts": 5,
     "past": 5,
+    "exporting": 5,
     "suites": 6,  # in a wheel; top-level folder in a checkout
 }
 # Imports between two packages of one layer: (importer, imported) to the reason.
@@ -81,6 +82,7 @@ SIDEWAYS = {
     ("clients", "clock"): "pauses of the reference client, and questions that nothing signals",
     ("cli", "accounts"): "its commands about accounts",
     ("cli", "past"): "its commands about stored runs",
+    ("cli", "exporting"): "its commands for CI",
     ("doctor", "providers"): "it examines what was opened",
     ("plugin", "collect"): "the plugin wires the collectors in",
     ("plugin", "options"): "the plugin registers its options",
@@ -187,6 +189,7 @@ SLEEPERS = {
 PRIVATES = {
     ("cli", "_SubParsersAction"): "argparse has no public name for it",
     ("past", "_SubParsersAction"): "the same",
+    ("exporting", "_SubParsersAction"): "the same",
     ("plugin", "_parser"): "pytest gives it to no hook that comes so late",
     ("options", "_groups"): "the names that other plugins' options have",
     ("options", "_anonymous"): "the same",

@@ -18,6 +18,7 @@ BRINGS = {
     "keyring": ("keyring",),
     "cassette": ("vcr",),
     "sql": ("duckdb",),
+    "expectations": ("tomlkit",),
 }
 """The extras that features need, and the modules whose presence shows that each is installed."""
 

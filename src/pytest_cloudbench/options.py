@@ -124,6 +124,15 @@ _OPTIONS: tuple[Option, ...] = (
     Option("--cloudbench-expectations", {
         "metavar": "FILE", "help": "TOML file of recorded expectations; the suites bring their own",
     }),
+    Option("--cloudbench-update-expectations", {
+        "metavar": "FILE",
+        "help": "write what is observed into this TOML file as bounds with date and source, for a review; those it "
+                "wrote before are renewed and judge nothing in this session, all others stay",
+    }),
+    Option("--cloudbench-summary", {
+        "metavar": "FILE",
+        "help": "add a summary in Markdown to this file, such as \"$GITHUB_STEP_SUMMARY\"",
+    }),
     Option("--cloudbench-results", {
         "metavar": "DIR", "default": "results",
         "help": "where records go, beside pytest-benchmark's JSON (default: %(default)s)",

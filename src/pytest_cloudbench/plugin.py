@@ -441,7 +441,10 @@ def _runs_alone(item: pytest.Item) -> bool:
 def _is_asked_for(config: pytest.Config) -> bool:
     """Returns whether the command line gives an option that only this plugin has."""
     option = config.option
-    given = (option.cloudbench_provider, option.cloudbench_fail, option.cloudbench_expectations)
+    given = (
+        option.cloudbench_provider, option.cloudbench_fail, option.cloudbench_expectations, option.cloudbench_summary,
+        option.cloudbench_update_expectations,
+    )  # fmt: skip
     return any(given) or is_versus_given(option)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "parse_expectations",
     "parse_gate",
     "select",
+    "worst",
 ]
 
 Status = Literal["met", "broken", "unknown", "note"]
@@ -38,6 +39,16 @@ class Judgement:
 
     status: Status
     line: str
+
+
+_WORST: tuple[Status, ...] = ("broken", "unknown", "note", "met")
+
+
+def worst(statuses: Iterable[str]) -> str:
+    """Returns the verdict on an entry: ``broken``, ``inconclusive``, ``note``, ``met``, or ``none`` without a claim."""
+    found = set(statuses)
+    verdict = next((status for status in _WORST if status in found), "none")
+    return "inconclusive" if verdict == "unknown" else verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,8 @@ _EMULATED = {"all": True, "some": "some", "none": False}
 class Finding:
     """One finished experiment, as the report shows it; it has ``columns`` if it is a conclusion from several runs.
 
-    ``experiment`` is its name without the provider, and ``spread`` has a metric's values in parts of the run.
+    ``experiment`` is its name without the provider, ``spread`` has a metric's values in parts of the run, and ``test``
+    is the test function's name.
     """
 
     nodeid: str
@@ -44,6 +45,7 @@ class Finding:
     columns: Sequence[str] = ()
     experiment: str = ""
     spread: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    test: str = ""
 
 
 class Entries:
@@ -142,6 +144,7 @@ class Entries:
             "notes": list(notes),
             "expectations": [each.line for each in judgements] or ["no expectation"],
             "expectations_unmet": [each.line for each in judgements if each.status != "met"],
+            "verdict": expect.worst(each.status for each in judgements),
         }
         if data_s:  # empty if all agents were lost before their first record: no time is not 0 s
             benchmarks.add_entry(
@@ -152,7 +155,7 @@ class Entries:
         failing = failing_gates([(each.status, each.line) for each in judgements])
         self._failing += [(subject.fullname, info, line) for line in failing]
         self.findings.append(
-            Finding(subject.fullname, subject.provider, subject.params, info, columns, experiment, spread)
+            Finding(subject.fullname, subject.provider, subject.params, info, columns, experiment, spread, subject.test)
         )
 
     def add_comparison(

@@ -25,6 +25,7 @@ from pytest_cloudbench.live import Live, Spoken, terminal
 from pytest_cloudbench.load import policy
 from pytest_cloudbench.load.conductor import Conductor
 from pytest_cloudbench.load.entries import Entries
+from pytest_cloudbench.load.outputs import Outputs
 from pytest_cloudbench.model import CloudbenchError, ConfigError, ResultsError, UsageError
 from pytest_cloudbench.results import benchmarks, recovery
 
@@ -73,7 +74,9 @@ class Serving:
         option = config.option
         gates = [expect.parse_gate(text) for text in option.cloudbench_fail]
         self.config, self.facts, self._workers, self._cassette = config, facts, workers, cassette
-        self.entries = Entries(config, facts, _expectations(option.cloudbench_expectations), gates)
+        self._outputs = Outputs(option, facts.run_id)
+        claims = self._outputs.judging(_expectations(option.cloudbench_expectations))
+        self.entries = Entries(config, facts, claims, gates)
         self.conductor = Conductor(config, facts, self.entries, self._say, self._asker)
         if cassette is not None:
             self.conductor.doubts = (cassette.doubt,)
@@ -269,12 +272,25 @@ class Serving:
         if interrupted:
             self.entries.interrupted()
         self._fail_for_gates(session)
+        self._write_outputs(session)
         if not self.entries.findings and not self.entries.comparisons:
             return
         try:
             stores = policy.adopted(self.config) or self.entries.stores or bool(self.entries.comparisons)
             if benchmarks.save(self.config, self.facts.run_id if stores else None):
                 self._stored_in = benchmarks.storage(self.config)
+        except CloudbenchError as error:
+            self._say(f"cloudbench: {error}", red=True)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _write_outputs(self, session: pytest.Session) -> None:
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        counted = {} if reporter is None else {name: len(found) for name, found in reporter.stats.items() if name}
+        outcomes = ("failed", "error", "passed", "skipped", "xfailed", "xpassed")
+        remark = ", ".join(f"{counted[name]} {name}" for name in outcomes if counted.get(name))
+        try:
+            for line in self._outputs.write(self.entries.findings, f"pytest: {remark or 'no test was run'}"):
+                self._say(line)
         except CloudbenchError as error:
             self._say(f"cloudbench: {error}", red=True)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench.judge.expect import worst
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import CloudbenchError
 
@@ -49,7 +50,6 @@ def unmet_gates(item: pytest.Item) -> list[str]:
 
 
 _TOLD = ("provider", "emulated", "agents", "ops", "lost", "throttled", "failed")
-_WORST = ("broken", "unknown", "note", "met")
 
 
 def properties(
@@ -59,10 +59,8 @@ def properties(
 
     A number that is unknown or not finite becomes the word ``unknown``.
     """
-    judged = {status for status, _ in judgements}
-    doubts, verdict = "; ".join(info["doubts"]), next((status for status in _WORST if status in judged), "none")
     told = {name: info[name] for name in (*_TOLD, *METRICS) if name in info}
-    told |= {"doubts": doubts or "none", "verdict": {"unknown": "inconclusive"}.get(verdict, verdict)}
+    told |= {"doubts": "; ".join(info["doubts"]) or "none", "verdict": worst(status for status, _ in judgements)}
     prefix = f"cloudbench.{label}." if label else "cloudbench."
     return [(prefix + name, _known(value)) for name, value in told.items()]
 

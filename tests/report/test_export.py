@@ -1,0 +1,182 @@
+"""Runs for other programs: their own readers take them, and no unknown number becomes one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.report.export import FORMATS, StoredRun, choose
+
+HOSTILE = 'x.py::t["a\\|b`\n<script>=1,{c}]'
+
+
+def info(**changes: Any) -> dict[str, Any]:
+    return {
+        "provider": "emulated:ideal", "emulated": True, "outcome": "passed", "doubts": [], "time_scale": 1.0,
+        "response_p50": 0.25, "response_p99": 1.5, "loss_rate": 0.0, "throughput": 2e6, "first_byte_p50": None,
+        **changes,
+    }  # fmt: skip
+
+
+def a_run(*entries: tuple[str, dict[str, Any]], name: str = "0001_x", time_ms: int | None = 1000) -> StoredRun:
+    return StoredRun(name, time_ms, "0123abc", "main", entries or (("t.py::t[x]", info()),))
+
+
+def written(form: str, *runs: StoredRun, metrics: tuple[str, ...] = (), doubted: bool = True) -> str:
+    return FORMATS[form](choose(runs, metrics, doubted=doubted))
+
+
+# --- what is chosen ---
+
+
+def test_what_is_unknown_is_left_out_and_counted() -> None:
+    chosen = choose([a_run(("a", info(loss_rate=float("nan"))), ("b", info(response_p50="fast")))], ())
+    assert {number.metric for number in chosen.numbers} == {"response_p50", "response_p99", "loss_rate", "throughput"}
+    assert chosen.left_out == {"unknown": 4}
+    assert chosen.told() == "6 numbers of 2 experiments; left out: 4 unknown"
+
+
+def test_zero_is_a_number() -> None:
+    (number,) = choose([a_run()], ["loss_rate"]).numbers
+    assert number.value == 0.0
+
+
+def test_an_entry_without_the_metric_is_counted_apart() -> None:
+    assert choose([a_run()], ["tue"]).told() == "0 numbers of 0 experiments; left out: 1 without tue"
+
+
+def test_numbers_that_may_be_wrong_can_be_left_out() -> None:
+    entries = (
+        ("good", info()), ("doubted", info(doubts=["engine saturated"])), ("scaled", info(time_scale=9.0)),
+        ("stopped", info(outcome="interrupted")),
+    )  # fmt: skip
+    chosen = choose([a_run(*entries)], ["response_p99", "loss_rate"], doubted=False)
+    assert [(number.fullname, number.metric) for number in chosen.numbers] == [
+        ("good", "response_p99"), ("good", "loss_rate"), ("scaled", "loss_rate"),
+    ]  # fmt: skip
+    assert chosen.left_out == {"with doubts": 5}
+
+
+def test_of_a_test_that_ran_again_the_last_entry_counts() -> None:
+    chosen = choose([a_run(("a", info(loss_rate=1.0)), ("a", info(loss_rate=0.5)))], ["loss_rate"])
+    assert [number.value for number in chosen.numbers] == [0.5]
+    assert chosen.left_out == {"measured again later in the run": 1}
+
+
+# --- OpenMetrics, read by Prometheus's own parser ---
+
+
+def families(text: str) -> dict[str, Any]:
+    found = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]  # it has no types
+    return {family.name: family for family in found}
+
+
+def test_prometheus_reads_every_metric_with_its_unit() -> None:
+    everything = info(**{name: 0.5 + at for at, name in enumerate(METRICS)})
+    found = families(written("openmetrics", a_run((HOSTILE, everything))))
+    measured = [family for family in found.values() if family.type == "gauge" and "better" in family.documentation]
+    assert len(measured) == len(METRICS)
+    assert {family.samples[0].value for family in measured} == {0.5 + at for at in range(len(METRICS))}
+    assert found["cloudbench_response_p99_seconds"].unit == "seconds"
+    assert found["cloudbench_loss_rate_ratio"].unit == "ratio"
+    assert found["cloudbench_loss_rate_ratio"].samples[0].labels == {
+        "test": HOSTILE, "provider": "emulated:ideal", "emulated": "yes", "doubted": "no",
+    }  # fmt: skip
+
+
+def test_doubts_and_the_unknown_are_in_openmetrics() -> None:
+    text = written("openmetrics", a_run(("a", info(doubts=["late", 'by "2 s"'])), ("b", info(emulated="some"))))
+    found = families(text)
+    assert [s.labels["doubted"] for s in found["cloudbench_response_p99_seconds"].samples] == ["yes", "no"]
+    assert [s.value for s in found["cloudbench_unknown_numbers"].samples] == [1.0, 1.0]
+    told = {
+        s.labels["test"]: (s.labels["doubts"], s.labels["emulated"]) for s in found["cloudbench_experiment"].samples
+    }
+    assert told == {"a": ('late; by "2 s"', "yes"), "b": ("none", "partly emulated")}
+    assert "first_byte" not in text
+
+
+def test_several_runs_have_times_and_one_has_none() -> None:
+    runs = [a_run(name="0002_y", time_ms=2500), a_run(name="0001_x", time_ms=1000)]
+    (family,) = [f for name, f in families(written("openmetrics", *runs)).items() if name.endswith("p99_seconds")]
+    assert [float(sample.timestamp) for sample in family.samples] == [1.0, 2.5]
+    (family,) = [f for name, f in families(written("openmetrics", runs[0])).items() if name.endswith("p99_seconds")]
+    assert family.samples[0].timestamp is None
+
+
+@pytest.mark.parametrize(("time_ms", "why"), [(None, "when it was stored"), (1000, "at the same time")])
+def test_runs_that_cannot_be_told_apart_by_time_are_refused(time_ms: int | None, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        written("openmetrics", a_run(), a_run(name="other", time_ms=time_ms))
+
+
+# --- CSV ---
+
+
+def test_csv_has_a_row_for_each_number() -> None:
+    text = written("csv", a_run((HOSTILE, info(doubts=["late"]))), metrics=("response_p99", "throughput"))
+    first, second = csv.DictReader(io.StringIO(text, newline=""))
+    assert (first["metric"], first["value"], first["unit"], first["better"]) == ("response_p99", "1.5", "s", "lower")
+    assert (second["unit"], second["better"]) == ("bytes/s", "higher")
+    assert (first["test"], first["doubts"], first["emulated"]) == (HOSTILE, "late", "emulated")
+    assert (first["time"], first["commit"]) == ("1970-01-01T00:00:01.000+00:00", "0123abc")
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", "\t=1"])
+def test_a_name_is_no_formula(name: str) -> None:
+    (row,) = csv.DictReader(io.StringIO(written("csv", a_run((name, info())), metrics=("loss_rate",)), newline=""))
+    assert row["test"] == f"'{name}"
+
+
+# --- JSON ---
+
+
+def test_github_action_benchmark_gets_the_chosen_metric() -> None:
+    entries = (("a", info()), ("b", info(response_p99=None)), ("c", info(doubts=["late"], outcome="failed")))
+    found = json.loads(written("github-action-benchmark", a_run(*entries), metrics=("response_p99",)))
+    assert [(each["name"], each["value"], each["unit"]) for each in found] == [
+        ("a response_p99", 1.5, "s"), ("c response_p99", 1.5, "s"),
+    ]  # fmt: skip
+    assert found[0]["extra"].splitlines() == [
+        "lower is better", "provider: emulated:ideal",
+        "emulated: measures the client and the loopback, not the service",
+    ]  # fmt: skip
+    assert found[1]["extra"].splitlines()[-2:] == ["test failed", "doubt: late"]
+
+
+def test_a_file_of_github_action_benchmark_has_one_direction() -> None:
+    with pytest.raises(UsageError, match="customBiggerIsBetter"):
+        written("github-action-benchmark", a_run(), metrics=("response_p99", "throughput"))
+
+
+def test_bencher_gets_the_chosen_metric_with_unit_and_direction() -> None:
+    found = json.loads(written("bencher", a_run(), metrics=("response_p99", "throughput")))
+    assert found == {
+        "t.py::t[x] (emulated)": {
+            "response_p99 (s, lower is better)": {"value": 1.5},
+            "throughput (bytes/s, higher is better)": {"value": 2e6},
+        }
+    }
+
+
+def test_bencher_raises_no_alert_for_what_has_doubts() -> None:
+    """Its own suffix says so, and is cut off; it knows names of at most 1,024 bytes, and of 64 for what is measured."""
+    found = json.loads(written("bencher", a_run(("a", info(doubts=["late"], emulated=False))), metrics=("loss_rate",)))
+    assert list(found) == ["a-bencher-ignore"]
+    everything = info(**dict.fromkeys(METRICS, 1.0))
+    assert max(map(len, json.loads(written("bencher", a_run(("a", everything))))["a (emulated)"])) <= 64
+    with pytest.raises(UsageError, match="1024 bytes"):
+        written("bencher", a_run(("a" * 1020, info())), metrics=("loss_rate",))
+
+
+@pytest.mark.parametrize("form", ["bencher", "github-action-benchmark"])
+def test_a_point_on_a_chart_is_one_run(form: str) -> None:
+    with pytest.raises(UsageError, match="one run"):
+        written(form, a_run(), a_run(name="0002"), metrics=("loss_rate",))

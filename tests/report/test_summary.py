@@ -1,0 +1,97 @@
+"""A run as Markdown: what is broken comes first, what is unknown is a dash, and no name is more than a name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.report.export import StoredRun
+from pytest_cloudbench.report.summary import summary
+
+
+def info(**changes: Any) -> dict[str, Any]:
+    return {
+        "provider": "emulated:ideal", "emulated": True, "outcome": "passed", "doubts": [], "notes": [], "ops": 1200,
+        "operation": "put", "machine": "Linux, 2 x CPU", "verdict": "met", "expectations_unmet": [],
+        "loss_rate": 0.01, "throttled": 3, "failed": 0, "response_p50": 0.0118, "response_p99": None, **changes,
+    }  # fmt: skip
+
+
+def shown(*entries: tuple[str, dict[str, Any]], **given: Any) -> list[str]:
+    return summary([StoredRun("r1", None, "", "", entries)], **given).splitlines()
+
+
+def cells(line: str) -> list[str]:
+    """A row's cells as GitHub tells them apart: at bars without a backslash."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def test_what_is_broken_comes_first_with_its_reason() -> None:
+    lines = shown(
+        ("t::fine", info()), ("t::bad", info(verdict="broken", expectations_unmet=["loss_rate <= 0: broken"]))
+    )
+    assert "**2 experiments: 1 broken, 1 met**" in lines
+    rows = [cells(line) for line in lines if line.startswith("| ")]
+    assert [row[1] for row in rows] == ["experiment", "`t::bad`", "`t::fine`"]
+    assert rows[0][3:] == ["ops", "loss rate", "throttled", "failed", "p50 ms", "p99 ms"]
+    assert rows[1] == ["❌ broken", "`t::bad`", "`emulated:ideal` (emulated)", "1200", "1.00 %", "3", "0", "11.8", "-"]
+    assert lines[lines.index("### Broken") + 2] == "- `t::bad`: loss_rate &#60;= 0: broken"
+    assert "2 numbers are unknown: -" in lines
+    assert "<br>Emulated services measure the client and the loopback, not the service." in lines
+
+
+def test_doubts_are_marked_and_told() -> None:
+    lines = shown(("t", info(doubts=["engine saturated"], verdict="inconclusive", emulated=False)))
+    assert any("⚠️ inconclusive | `t` **?** |" in line for line in lines)
+    assert lines[lines.index("### Doubts: these numbers may be wrong") + 2] == "- `t`: engine saturated"
+    assert not [line for line in lines if "emulated" in line.lower().replace("emulated:ideal", "")]
+
+
+def test_the_reader_chooses_the_columns() -> None:
+    head = next(line for line in shown(("t", info()), metrics=["response_p99", "throughput"]) if line.startswith("| v"))
+    assert cells(head) == ["verdict", "experiment", "provider", "p99 ms", "throughput MB/s"]
+
+
+def test_a_session_that_measured_nothing_says_so() -> None:
+    assert "**no experiment was measured**" in shown(remark="pytest: 1 failed")
+    assert "<br>pytest: 1 failed" in shown(remark="pytest: 1 failed")
+
+
+def test_an_older_run_shows_what_was_not_met() -> None:
+    old = {key: value for key, value in info(expectations_unmet=["x: broken"]).items() if key != "verdict"}
+    lines = shown(("t", old))
+    assert "**1 experiment: 1 of a version that stored no verdict**" in lines
+    assert lines[lines.index("### Not met") + 2] == "- `t`: x: broken"
+
+
+HOSTILE = [
+    "a|b", "a\\|b", "``x`", "<script>alert(1)</script>", "[x](https://evil.example)", "![x](y)", "@team", "# head",
+    "https://evil.example", "www.evil.example", "**bold**", "a\n\n## b\r\x1b[31m", "__x__", "~~y~~", "&lt;", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_is_more_than_a_text(text: str) -> None:
+    told = info(provider=text, doubts=[text], notes=[text], expectations_unmet=[text], verdict="broken", machine=text)
+    lines = shown((text, told), remark=text)
+    plain = shown(("t", info(provider="p", doubts=["d"], notes=["n"], expectations_unmet=["u"], verdict="broken")))
+    assert [line[:3] for line in lines if line[:1] == "#"] == [line[:3] for line in plain if line[:1] == "#"]
+    (head, row) = (cells(line) for line in lines if line.startswith("| "))
+    assert len(row) == len(head)
+    left = "\n".join(lines)
+    for harmless in (r"`[^`|\\\n]*`", r"&#\d+;", "<code>", "</code>", "<br>", "<!-- -->"):
+        left = re.sub(harmless, "\0", left)
+    assert not re.findall(r"[<>`]|\]\(|@\w|://|www\.|__|~~", left)
+    assert re.findall(r"\*\*.*?\*\*", left) == ["**1 experiment: 1 broken**", "**?**"]
+
+
+def test_a_summary_stays_below_what_github_shows() -> None:
+    long = "x" * 5000
+    entries = [(f"{at}{long}", info(doubts=[long], notes=[f"{at}{long}"], verdict="broken", expectations_unmet=[long]))
+               for at in range(2000)]  # fmt: skip
+    text = "\n".join(shown(*entries))
+    assert len(text.encode()) < 1024 * 1024
+    assert "1500 more experiments are left out here, and are in the stored run." in text
+    assert text.count("\n- and 1800 more") == 3

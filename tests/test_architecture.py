@@ -83,6 +83,7 @@ SIDEWAYS = {
     ("cli", "accounts"): "its commands about accounts",
     ("cli", "past"): "its commands about stored runs",
     ("cli", "exporting"): "its commands for CI",
+    ("exporting", "past"): "how a user names a stored run",
     ("doctor", "providers"): "it examines what was opened",
     ("plugin", "collect"): "the plugin wires the collectors in",
     ("plugin", "options"): "the plugin registers its options",

@@ -45,6 +45,17 @@ def test_a_run_that_cannot_be_read_is_one_line(tmp_path: Path, capfd: pytest.Cap
     assert cli.main(["export", str(torn), "--format", "markdown"]) == 1
 
 
+def test_a_run_is_named_as_in_other_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tmp_path, "0001_first.json", response_p99=1.0)
+    stored(tmp_path, "0002_second.json", response_p99=2.0)
+    for name, value in (("last", "2.0"), ("1", "1.0"), ("0002_sec", "2.0")):
+        given = ["export", name, "--storage", str(tmp_path), "--format", "csv", "--metric", "response_p99"]
+        assert cli.main(given) == 0
+        assert f",response_p99,{value},s,lower" in capsys.readouterr().out
+    assert cli.main(["export", "0003", "--storage", str(tmp_path), "--format", "csv"]) == 4
+    assert "there is no such run" in capsys.readouterr().err
+
+
 def test_without_a_number_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = tmp_path / "out.txt"
     run = stored(tmp_path, response_p99=None)

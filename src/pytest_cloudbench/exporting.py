@@ -10,8 +10,13 @@ import argparse
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.past import RUN_HELP, add_storage, open_index
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.report.export import StoredRun
 
 __all__ = ["add_commands"]
 
@@ -35,7 +40,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Write stored runs in a form that other programs read, or as Markdown for a job's summary. Unknown "
         "numbers are left out and counted on the standard error. Exit status 1 if no number is left.",
     )
-    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a file that pytest-benchmark has stored")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
+    add_storage(parser)
     parser.add_argument("--format", required=True, choices=_FORMATS, help="the form")
     parser.add_argument(
         "--metric", dest="metrics", metavar="METRIC", action="append", default=[],
@@ -50,24 +56,15 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _export(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.report.export import FORMATS, StoredRun, choose, known_metric
+    from pytest_cloudbench.report.export import FORMATS, choose, known_metric
     from pytest_cloudbench.report.summary import summary
-    from pytest_cloudbench.results import stored
 
     metrics = list(dict.fromkeys(map(known_metric, options.metrics)))
     if options.format in _NEED_METRIC and not metrics:
         raise UsageError(
             f"export --format {options.format}: --metric is missing: name what its charts show, such as response_p99"
         )
-    runs = []
-    for path in options.runs:
-        try:
-            commit, time_ms, entries = stored.read(path)
-        except ResultsError as error:
-            sys.stderr.write(f"cloudbench export: left out: {_line(str(error))}\n")
-            continue
-        listed = [(entry.fullname, entry.info) for entry in entries]
-        runs.append(StoredRun(path.stem, time_ms, commit.id, commit.branch, listed))
+    runs = _read(options)
     chosen = choose(runs, metrics, doubted=not options.without_doubts)
     sys.stderr.write(f"cloudbench export: {chosen.told()}\n")
     if options.format == "markdown" and runs:  # which shows what is unknown, too
@@ -75,6 +72,28 @@ def _export(options: argparse.Namespace) -> int:
     elif chosen.numbers:
         _write(options.output, FORMATS[options.format](chosen))
     return 0 if chosen.numbers else 1
+
+
+def _read(options: argparse.Namespace) -> list[StoredRun]:
+    """Returns the runs that are named: files, wherever they are, or runs of the storage. Says what was left out."""
+    from pytest_cloudbench.report.export import StoredRun
+    from pytest_cloudbench.results import stored
+
+    index, found = None, []
+    for name in options.runs:
+        try:
+            if Path(name).exists() or name.endswith(".json"):
+                commit, time_ms, entries = stored.read(Path(name))
+                listed = [(entry.fullname, entry.info) for entry in entries]
+                found.append(StoredRun(Path(name).stem, time_ms, commit.id, commit.branch, listed))
+            else:
+                index = index or open_index(options)
+                run = index.find(name)
+                listed = [(entry.fullname, entry.info) for entry in index.entries(run.place)]
+                found.append(StoredRun(run.name, run.time_ms, run.commit, run.branch, listed))
+        except ResultsError as error:
+            sys.stderr.write(f"cloudbench export: left out: {_line(str(error))}\n")
+    return found
 
 
 def _machine(options: argparse.Namespace) -> int:

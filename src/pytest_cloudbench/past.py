@@ -19,7 +19,7 @@ from pytest_cloudbench.model import ResultsError, UsageError
 if TYPE_CHECKING:
     from pytest_cloudbench.results.index import Index, RunRow
 
-__all__ = ["add_commands"]
+__all__ = ["RUN_HELP", "add_commands", "add_storage", "open_index"]
 
 _STORAGES = ("results", ".benchmarks")
 """Where runs are stored unless pytest is told another place: runs of suites, and others."""
@@ -42,18 +42,18 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "Show metrics of runs beside each other, with the difference from the first. Runs under other conditions, "
         "emulated and real ones among them, are kept apart.",
     )  # fmt: skip
-    compare.add_argument("runs", metavar="RUN", nargs="+", help=f"{_RUN_HELP}; all stands for all runs")
+    compare.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; all stands for all runs")
     _add_metrics(compare)
     show = _command(commands, "show", _show, "show one stored run", "Show the entries of a run, with their doubts and "
                     "published values beside the measured.")  # fmt: skip
-    show.add_argument("name", metavar="RUN", help=_RUN_HELP)
+    show.add_argument("name", metavar="RUN", help=RUN_HELP)
     _add_metrics(show)
     ops = _command(
         commands, "ops", _ops, "query the operations of stored runs with SQL",
         "Query the operations of runs with SQL (DuckDB; extra sql). Tables: ops, a row for each operation with its "
         "entry's provider, parameters and times of day; entries, a row for each entry with its metrics.",
     )  # fmt: skip
-    ops.add_argument("runs", metavar="RUN", nargs="+", help=_RUN_HELP)
+    ops.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
     ops.add_argument("--sql", required=True, metavar="QUERY", help="such as: FROM ops LIMIT 5")
     ops.add_argument("--csv", action="store_true", help=f"print CSV, and more than {_MOST_ROWS:,} rows")
     ops.add_argument("--records", metavar="DIR", type=Path, help="the folder that --cloudbench-results named, if the "
@@ -61,7 +61,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_baseline(commands)
 
 
-_RUN_HELP = "its number or name in the storage, the beginning of that, its file, or last"
+RUN_HELP = "its number or name in the storage, the beginning of that, its file, or last"
+"""What a command takes for a run."""
 
 
 def _command(
@@ -69,10 +70,15 @@ def _command(
     run: Callable[[argparse.Namespace], int], summary: str, description: str,
 ) -> argparse.ArgumentParser:  # fmt: skip
     parser = commands.add_parser(name, help=summary, description=description)
-    parser.add_argument("--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
-                        f"(default: {' or '.join(_STORAGES)})")  # fmt: skip
+    add_storage(parser)
     parser.set_defaults(run=run)
     return parser
+
+
+def add_storage(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where the runs are stored; ``open_index`` reads it."""
+    parser.add_argument("--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
+                        f"(default: {' or '.join(_STORAGES)})")  # fmt: skip
 
 
 def _add_metrics(parser: argparse.ArgumentParser) -> None:
@@ -93,12 +99,12 @@ def _add_baseline(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     show.add_argument("--metric", metavar="M", help="such as response_p99")
     drop = _command(inner, "drop", _drop, "delete stored runs", "Delete the entries of runs, for good. The records of "
                     "their operations stay.")  # fmt: skip
-    drop.add_argument("runs", metavar="RUN", nargs="+", help=_RUN_HELP)
+    drop.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
     drop.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
     export = _command(inner, "export", _export, "write stored runs into one file", "Write runs into a zip file of "
                       "pytest-benchmark's own files, for CI to carry.")  # fmt: skip
     export.add_argument("file", metavar="FILE", type=Path, help="is written, or replaced as a whole")
-    export.add_argument("runs", metavar="RUN", nargs="*", help=f"{_RUN_HELP} (default: all)")
+    export.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUN_HELP} (default: all)")
     export.add_argument("--last", metavar="N", type=int, help="only the last N of them")
     export.add_argument("--branch", metavar="B", help="only runs of this branch")
     taken = _command(inner, "import", _import, "take in runs from such a file", "Take in the runs of a file that export"
@@ -106,7 +112,7 @@ def _add_baseline(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     taken.add_argument("file", metavar="FILE", type=Path, help="what export wrote")
     accept = _command(inner, "accept", _accept, "let baselines begin with a run", "Accept a change: runs before this "
                       "one are no baseline any more. They stay in the history.")  # fmt: skip
-    accept.add_argument("name", metavar="RUN", help=_RUN_HELP)
+    accept.add_argument("name", metavar="RUN", help=RUN_HELP)
     accept.add_argument("--test", metavar="TEST", help="only of tests with this in their names (default: of all)")
     accept.add_argument("--reason", metavar="TEXT", default="", help="kept with it, for whoever asks later")
 
@@ -148,7 +154,7 @@ def _storage(options: argparse.Namespace) -> Path:
     return found[0]
 
 
-def _index(options: argparse.Namespace) -> Index:
+def open_index(options: argparse.Namespace) -> Index:
     """Returns the index of the stored runs, and says what was left out. Raises UsageError if there is no run."""
     from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.index import Index
@@ -188,7 +194,7 @@ def _history(options: argparse.Namespace) -> int:
 
     if options.last < 1:
         raise UsageError(f"--last {options.last}: expected 1 or more")
-    index = _index(options)
+    index = open_index(options)
     tests, plain = _tests(index, options.test), _has_plain_output()
     _check_metric(index, [options.metric] if options.metric else [])
     if len(tests) > 1 or options.test is None:
@@ -202,7 +208,7 @@ def _history(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report import history
 
-    index = _index(options)
+    index = open_index(options)
     runs = index.runs() if options.runs == ["all"] else _chosen(index, options.runs)
     if len(runs) < 2:
         raise UsageError("compare: expected at least two different runs; cloudbench baseline list shows them")
@@ -214,7 +220,7 @@ def _compare(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report import history
 
-    index = _index(options)
+    index = open_index(options)
     run = index.find(options.name)
     _check_metric(index, options.metrics)
     _say(history.shown_run(run, index.entries(run.place), options.metrics, _width()))
@@ -229,7 +235,7 @@ def _ops(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results import operations
 
-    index = _index(options)
+    index = open_index(options)
     found = []
     for run in _chosen(index, options.runs):
         folders = [(index.storage / run.place).parent]
@@ -256,7 +262,7 @@ def _list(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable, run_list
     from pytest_cloudbench.results.recovery import find_left
 
-    index = _index(options)
+    index = open_index(options)
     _say(run_list(index.runs(), _width()))
     for left in find_left(index.storage):
         state = "still runs" if left.lives else "was killed: cloudbench recover makes it an interrupted run"
@@ -268,7 +274,7 @@ def _list(options: argparse.Namespace) -> int:
 def _baseline_show(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import baselines
 
-    index = _index(options)
+    index = open_index(options)
     _check_metric(index, [options.metric] if options.metric else [])
     _say(baselines(index, _tests(index, options.test), options.metric, _width()))
     return 0
@@ -279,7 +285,7 @@ def _drop(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results.bundle import drop
     from pytest_cloudbench.results.index import Index
 
-    index = _index(options)
+    index = open_index(options)
     for run in _chosen(index, options.runs):
         if not options.dry_run:
             drop(index, run.place)
@@ -293,7 +299,7 @@ def _export(options: argparse.Namespace) -> int:
 
     if options.last is not None and options.last < 1:
         raise UsageError(f"--last {options.last}: expected 1 or more")
-    index = _index(options)
+    index = open_index(options)
     runs = _chosen(index, options.runs) if options.runs else index.runs()
     runs = [run for run in runs if options.branch in (None, run.branch)][-(options.last or 0) :]
     if not runs:
@@ -321,7 +327,7 @@ def _accept(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.acceptance import Accepted, accept
 
-    index = _index(options)
+    index = open_index(options)
     run = index.find(options.name)
     tests = _tests(index, options.test) if options.test else [""]
     if run.outcome != "passed":

@@ -86,6 +86,7 @@ def test_prometheus_reads_every_metric_with_its_unit() -> None:
     assert {family.samples[0].value for family in measured} == {0.5 + at for at in range(len(METRICS))}
     assert found["cloudbench_response_p99_seconds"].unit == "seconds"
     assert found["cloudbench_loss_rate_ratio"].unit == "ratio"
+    assert "cloudbench_ops_per_second" in found  # Prometheus wants no abbreviated units
     assert found["cloudbench_loss_rate_ratio"].samples[0].labels == {
         "test": HOSTILE, "provider": "emulated:ideal", "emulated": "yes", "doubted": "no",
     }  # fmt: skip

@@ -54,6 +54,18 @@ def test_the_reader_chooses_the_columns() -> None:
     assert cells(head) == ["verdict", "experiment", "provider", "p99 ms", "throughput MB/s"]
 
 
+@pytest.mark.parametrize(
+    ("verdict", "answer", "told"),
+    [("met", "broken", "❌ broken"), ("none", "inconclusive", "⚠️ inconclusive"), ("none", "met", "✅ met"),
+     ("broken", "met", "❌ broken"), ("met", ["odd"], "✅ met")],
+)  # fmt: skip
+def test_the_regression_gate_has_its_say(verdict: str, answer: Any, told: str) -> None:
+    gate = {"answer": answer, "lines": ["gate: response_p50 is 30 % slower"]}
+    lines = shown(("t", info(verdict=verdict, gate=gate, expectations_unmet=[])))
+    assert any(line.startswith(f"| {told} | `t` |") for line in lines)
+    assert ("- `t`: gate: response_p50 is 30 % slower" in lines) == (answer in ("broken", "inconclusive"))
+
+
 def test_a_session_that_measured_nothing_says_so() -> None:
     assert "**no experiment was measured**" in shown(remark="pytest: 1 failed")
     assert "<br>pytest: 1 failed" in shown(remark="pytest: 1 failed")

@@ -217,7 +217,7 @@ def _told(info: Mapping[str, Any]) -> dict[str, str]:
 def _family(metric: str) -> tuple[str, str]:
     """Returns a metric's name and unit in OpenMetrics; the unit is empty, or the name ends with it."""
     unit = _BASE_UNITS.get(METRICS[metric].unit, "")
-    name = "cloudbench_" + re.sub(r"[^a-zA-Z0-9_]", "_", metric)
+    name = "cloudbench_" + re.sub(r"[^a-zA-Z0-9_]", "_", re.sub(r"_per_s$", "_per_second", metric))
     return (f"{name}_{unit}" if unit and not name.endswith(f"_{unit}") else name), unit
 
 

@@ -90,8 +90,15 @@ _COUNTED = (
 
 
 def _verdict(info: Mapping[str, Any]) -> str:
-    verdict = info.get("verdict")
-    return verdict if isinstance(verdict, str) and verdict in _VERDICTS else _NOT_STORED
+    """Returns the worse of the verdict by expectations and the answer of the regression gate."""
+    given = (info.get("verdict"), _gate(info).get("answer"))
+    known = [verdict for verdict in given if isinstance(verdict, str) and verdict in _VERDICTS]
+    return min(known, key=[*_VERDICTS].index, default=_NOT_STORED)
+
+
+def _gate(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    gate = info.get("gate")
+    return gate if isinstance(gate, dict) else {}
 
 
 def _tables(entries: Sequence[_Entry], metrics: Sequence[str]) -> Iterator[str]:
@@ -134,7 +141,8 @@ def _lines(entries: Sequence[_Entry], verdict: str) -> Iterator[str]:
     """Yields what is not met in entries with a verdict."""
     for fullname, info in entries:
         if _verdict(info) == verdict:
-            yield from (f"{_code(fullname)}: {_text(line)}" for line in _texts(info, "expectations_unmet"))
+            gate = _texts(_gate(info), "lines") if _gate(info).get("answer") == verdict else []
+            yield from (f"{_code(fullname)}: {_text(line)}" for line in [*_texts(info, "expectations_unmet"), *gate])
 
 
 def _doubts(entries: Sequence[_Entry]) -> Iterator[str]:

@@ -47,6 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "benchmarks.bench_emulator_mega": ("emulator_over_asgi_mega",),
     "benchmarks.bench_traffic": ("traffic_packets_per_cpu_s",),
     "benchmarks.bench_versus": ("versus_false_answers", "versus_finds_p50", "versus_finds_p50_really"),
+    "benchmarks.bench_live": ("live_view_core_share",),
     "benchmarks.bench_objects": ("s3_fast_puts_per_cpu_s",),
     "benchmarks.bench_history": ("history_list_ratio", "history_all_ratio", "history_compare_ratio"),
 }

@@ -121,6 +121,10 @@ _OPTIONS: tuple[Option, ...] = (
         "metavar": "COMMAND",
         "help": "run before each block, to make its side ready: CLOUDBENCH_SIDE is A or B in its environment",
     }),
+    Option("--cloudbench-live", {
+        "type": int, "metavar": "PORT",
+        "help": "show a long run's progress on a page of this machine (127.0.0.1); 0 takes any free port",
+    }, "a port from 0 to 65535", lambda value: 0 <= value <= 65535),
     Option("--cloudbench-expectations", {
         "metavar": "FILE", "help": "TOML file of recorded expectations; the suites bring their own",
     }),

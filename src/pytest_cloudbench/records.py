@@ -27,6 +27,8 @@ __all__ = [
     "Held",
     "OpTable",
     "codes",
+    "is_operation",
+    "lateness_s",
     "pack",
     "pack_text",
     "parted",
@@ -122,6 +124,17 @@ def response_s(record: bytes) -> float | None:
         _READERS[name].unpack(record) for name in ("outcome", "scheduled_ns", "end_ns")
     )
     return (end_ns - scheduled_ns) / 1e9 if outcome == _OUTCOME_CODE[Outcome.OK] else None
+
+
+def is_operation(record: bytes) -> bool:
+    """Returns whether a packed record is of an operation, not a piece of a detail's text."""
+    return record[_PLACES["verb"]] != _TEXT
+
+
+def lateness_s(record: bytes) -> float:
+    """Returns seconds from the scheduled start to the real one of one packed operation."""
+    (scheduled_ns,), (start_ns,) = (_READERS[name].unpack(record) for name in ("scheduled_ns", "start_ns"))
+    return float(start_ns - scheduled_ns) / 1e9
 
 
 class Held(Protocol):

@@ -83,27 +83,30 @@ def test_every_digest_that_a_provider_lists_fits_into_a_record(tmp_path: Path) -
 def test_the_log_counts_and_tells_its_progress(tmp_path: Path) -> None:
     told: list[tuple[int, int, int]] = []
     sample_s: list[float] = []
+    late: list[float | None] = []
     signal_told = threading.Event()
 
-    def progress(done: int, throttled: int, failed: int, recent_s: list[float]) -> None:
+    def progress(done: int, throttled: int, failed: int, recent_s: list[float], late_s: float | None) -> None:
         told.append((done, throttled, failed))
         sample_s.extend(recent_s)
+        late.append(late_s)
         if done == 4:
             signal_told.set()
 
     with OpLog(tmp_path / "a.oplog", HEADER, progress) as log:
         for outcome in (Outcome.OK, Outcome.THROTTLED, Outcome.FAILED, Outcome.OK):
-            log.record(Op(Verb.PUT, 0, 0, 0, 1, 2, 0, 1 + 5_000_000, 9, outcome))
+            log.record(Op(Verb.PUT, 0, 0, 0, 1, 1 + 2_000_000, 0, 1 + 5_000_000, 9, outcome, detail="busy"))
         assert signal_told.wait(HANG_S)
     assert told[-1] == (4, 1, 1)
     assert sample_s == [0.005, 0.005]
+    assert max(each for each in late if each is not None) == 0.002, "the detail's text is no operation"
 
 
 def test_a_look_at_response_times_is_as_short_at_any_rate(tmp_path: Path) -> None:
     sizes: list[int] = []
     enough = threading.Event()
 
-    def progress(done: int, throttled: int, failed: int, recent_s: list[float]) -> None:
+    def progress(done: int, throttled: int, failed: int, recent_s: list[float], late_s: float | None) -> None:
         sizes.append(len(recent_s))
         if done == 5000:
             enough.set()

@@ -109,7 +109,7 @@ class Conductor:
                 "alive": lambda agent, payload: None,
                 "secret": lambda agent, payload: redact.learn(payload),
                 "clock": lambda agent, payload: now_ns(),
-                "collected": lambda agent, payload: collected(payload),
+                "collected": lambda agent, payload: self._collected(payload, collected),
                 "selected": self._select,
                 "entries": self._add_stock,
                 "alone": _asked(Conclusion, self._alone),
@@ -135,6 +135,10 @@ class Conductor:
 
     # -- services ---------------------------------------------------------------------------------
 
+    def _collected(self, nodeids: list[str], collected: Callable[[list[str]], None]) -> None:
+        self.meter.expect(nodeids)
+        collected(nodeids)
+
     def _select(self, agent: str, count: int) -> None:
         self.entries.selected = max(count, self.entries.selected or 0)
 
@@ -147,7 +151,7 @@ class Conductor:
         return self._conclusion(Item(asked.subject.nodeid, entered=[agent]), {agent: asked})
 
     def _progress(self, agent: str, told: ProgressReport) -> None:
-        self.meter.told(agent, told.done, told.throttled, told.failed, told.sample_s)
+        self.meter.told(agent, told.done, told.throttled, told.failed, told.sample_s, told.late_s)
 
     def _watched(self, agent: str, told: Watched) -> None:
         """End a run on all agents when its metric has been steady; a little later, so that all hear of it in time."""
@@ -213,7 +217,8 @@ class Conductor:
             decider=Decider(asked.until) if asked.until is not None else None,
         )  # fmt: skip
         self._note(run)
-        self.meter.begin(item.nodeid, load.ops, start_ns)
+        planned_s = max(each.planned_s for each in payloads.values())
+        self.meter.begin(item.nodeid, load.ops, start_ns, planned_s, len(payloads))
         self.on_start()
         return Started(start_ns)
 
@@ -297,6 +302,7 @@ class Conductor:
         """A test has been reported."""
         self.contests.ended(nodeid, outcome)
         self.entries.ended(nodeid, outcome)
+        self.meter.ended(nodeid, outcome)
 
     def salvage(self, why: str) -> None:
         """Keep what was measured by experiments that never reached their result (Ctrl-C, a lost fleet)."""

@@ -453,8 +453,8 @@ class Experiment:
         planned_s = deal.planned_s() / self.facts.time_scale
         lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
 
-        def progress(done: int, throttled: int, failed: int, sample_s: Sequence[float]) -> None:
-            agent.tell("progress", ProgressReport(done, throttled, failed, tuple(sample_s)))
+        def progress(done: int, throttled: int, failed: int, sample_s: Sequence[float], late_s: float | None) -> None:
+            agent.tell("progress", ProgressReport(done, throttled, failed, tuple(sample_s), late_s))
             if watch is not None:
                 watch.report()
 

@@ -282,12 +282,13 @@ class LogMoved(Message):
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport(Message):
-    """How far an agent is: operations so far, and a sample of response times since its last report."""
+    """How far an agent is: operations so far; since its last report a sample of response times, and the lateness."""
 
     done: int
     throttled: int
     failed: int
     sample_s: tuple[float, ...]
+    late_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from pytest_cloudbench.results import benchmarks, recovery
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.cassette import Cassette
+    from pytest_cloudbench.report.live_page import LivePage
 
 __all__ = ["Serving", "Workers"]
 
@@ -86,6 +87,12 @@ class Serving:
         self._stored_in: Path | None = None
         self._is_said = False
         self._live: Live | Spoken | None = None
+        meter = self.conductor.meter
+        self._page: LivePage | None = None
+        if option.cloudbench_live is not None:
+            from pytest_cloudbench.report.live_page import LivePage  # a server's libraries, which few runs need
+
+            self._page = LivePage(option.cloudbench_live, meter.overview)
         self._out: int | None = None
         self._distributed = str(getattr(option, "dist", "no")) != "no"
         self.coordinator = self.conductor.build_coordinator(
@@ -214,20 +221,31 @@ class Serving:
         """Show progress from the first experiment on: continuously on a terminal, occasionally elsewhere."""
         if not self._is_said:
             self._is_said = True
+            self._expect_own()
             self._say_before()
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         if self._live is not None or reporter is None or self.config.option.verbose < 0:
             return
         stream = terminal() if reporter.isatty else None
         if stream is not None:
-            self._live = Live(stream, self.conductor.meter.progress)
+            prints = not self._distributed and self.config.option.capture == "no"
+            self._live = Live(stream, self.conductor.meter.overview, is_single=prints)
         elif not reporter.isatty:
-            self._live = Spoken(self._say if self._distributed else self._past_capture(), self.conductor.meter.progress)
+            self._live = Spoken(self._say if self._distributed else self._past_capture(), self.conductor.meter.overview)
         if self._live is not None:
             self.conductor.on_end = self._live.hide
 
+    def _expect_own(self) -> None:
+        """Without workers this process has the items: those of the fleet are what the live view counts."""
+        session: Any = self.config.pluginmanager.getplugin("session")
+        if not self._distributed and session is not None:
+            items = getattr(session, "items", ())
+            self.conductor.meter.expect(item.nodeid for item in items if "fleet" in getattr(item, "fixturenames", ()))
+
     def _say_before(self) -> None:
         """Print what the user should know before the first experiment."""
+        if self._page is not None:
+            self._say(f"cloudbench: live view at {self._page.address}")
         if is_ctrl_c_ignored():
             self._say(
                 f"cloudbench: Ctrl-C is ignored because of how this run was started; "
@@ -254,6 +272,9 @@ class Serving:
         """Keep what unfinished experiments measured, and save the entries."""
         if self._live is not None:
             self._live.close()
+        if self._page is not None:
+            self._page.close()
+            self._page = None
         if self._out is not None:
             os.close(self._out)
             self._out = None
@@ -309,6 +330,8 @@ class Serving:
 
     def close(self) -> None:
         """End the services."""
+        if self._page is not None:
+            self._page.close()
         try:
             self.conductor.close()
         except CloudbenchError as error:

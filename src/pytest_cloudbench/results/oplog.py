@@ -36,6 +36,8 @@ from pytest_cloudbench.records import (
     VERBS,
     OpTable,
     codes,
+    is_operation,
+    lateness_s,
     pack,
     pack_text,
     parted,
@@ -75,8 +77,8 @@ class OpLog:
         path: the file; its folder is created.
         header: content of the first line.
         progress: called about four times a second with the number of records, of those throttled, of others that did
-            not succeed, and response times in seconds: those of a sample of the operations that succeeded since the
-            last call.
+            not succeed, and of a sample since the last call: response times in seconds of operations that succeeded,
+            and the greatest lateness (None if nothing was recorded).
         moved: called with the new path when the log has to continue elsewhere.
 
     Attributes:
@@ -87,7 +89,7 @@ class OpLog:
 
     def __init__(
         self, path: Path, header: Mapping[str, Any],
-        progress: Callable[[int, int, int, list[float]], None] | None = None,
+        progress: Callable[[int, int, int, list[float], float | None], None] | None = None,
         moved: Callable[[Path], None] = lambda path: None,
     ) -> None:  # fmt: skip
         self.path, self.notes = path, list[str]()
@@ -168,20 +170,21 @@ class OpLog:
 
     def _flush_until_closed(self) -> None:
         while not self._closing.wait(_FLUSH_S):
-            recent_s = self._recent_s() if self._progress is not None else []
+            recent = self._recent() if self._progress is not None else ([], None)
             try:
                 self._flush()
                 self._failure = None
             except ResultsError as error:  # ends the run through ``record``; the last word is ``__exit__``'s
                 self._failure = error
             if self._progress is not None:
-                self._progress(self.count, self.throttled, self.failed, recent_s)
+                self._progress(self.count, self.throttled, self.failed, *recent)
 
-    def _recent_s(self) -> list[float]:
-        """Returns response times of records waiting to be written, evenly sampled: the cost is the same at any rate."""
+    def _recent(self) -> tuple[list[float], float | None]:
+        """Samples records waiting to be written, evenly: the cost is the same at any rate. See ``progress``."""
         count = len(self._pending)  # only this thread takes any away
-        records = (self._pending[at] for at in range(0, count, -(-count // self.samples) or 1))
-        return [taken_s for record in records if (taken_s := response_s(record)) is not None]
+        records = [self._pending[at] for at in range(0, count, -(-count // self.samples) or 1)]
+        times_s = [taken_s for record in records if (taken_s := response_s(record)) is not None]
+        return times_s, max(map(lateness_s, filter(is_operation, records)), default=None)
 
     def _flush(self) -> None:
         with contextlib.suppress(IndexError):

@@ -1,0 +1,89 @@
+"""The live page in a browser: headless Chromium, driven over WebDriver by nothing but HTTP."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.clock import wait_for
+from pytest_cloudbench.live import Meter
+from pytest_cloudbench.report.live_page import LivePage
+from tests.limits import HANG_S
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs Debian's chromium and chromium-driver"),
+]
+ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+Send = Callable[..., Any]
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Send]:
+    """Sends one command to a browser of its own, and returns its value."""
+    log = tmp_path / "chromedriver.txt"
+    driver = subprocess.Popen(["chromedriver", "--port=0", f"--log-path={log}"], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    port = (
+        next(line for line in driver.stdout if "successfully on port " in line)
+        .rpartition("on port ")[2]
+        .strip()
+        .rstrip(".")
+    )
+
+    def send(path: str, body: object = None, method: str | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/session{path}", data, method=method)
+        with urllib.request.urlopen(request, timeout=HANG_S) as answer:
+            return json.load(answer)["value"]
+
+    wanted = {"goog:chromeOptions": {"args": ARGUMENTS}, "goog:loggingPrefs": {"browser": "ALL"}}
+    number = send("", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
+    try:
+        yield lambda path, body=None: send(f"/{number}{path}", body)
+        send(f"/{number}", method="DELETE")
+    finally:
+        driver.terminate()
+        driver.wait(HANG_S)
+        driver.stdout.close()
+
+
+def test_it_fits_a_phone_updates_itself_keeps_the_focus_and_says_its_end(browser: Send) -> None:
+    meter = Meter()
+    meter.expect([f"a.py::test_{'long' * 20}[{number}]" for number in range(3)])
+    meter.begin("a.py::test_one", 1000, 0, agents=1)
+    page = LivePage(0, meter.overview)
+
+    def seen(script: str) -> Any:
+        return browser("/execute/sync", {"script": f"return {script}", "args": []})
+
+    def becomes(script: str) -> bool:
+        return wait_for(lambda: bool(seen(script)), HANG_S, poll_s=0.2)
+
+    try:
+        size = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+        browser("/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": size})
+        browser("/url", {"url": page.address})
+        assert seen("document.documentElement.scrollWidth <= 360")
+        assert seen("document.querySelectorAll('svg[role=img][aria-label]').length") == 3
+        seen("(document.getElementById('numbers').open = true, document.getElementById('numbers-summary').focus())")
+        meter.told("gw0", 77, 0, 0, [0.1])
+        assert becomes("document.querySelector('main').innerText.includes('77/1,000 ops')")
+        assert seen("document.activeElement.id") == "numbers-summary"
+        assert seen("document.getElementById('numbers').open")
+        seen("document.getElementById('pause').click()")
+        assert seen("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
+        meter.told("gw0", 88, 0, 0, [0.1])
+        seen("document.getElementById('pause').click()")
+        assert becomes("document.querySelector('main').innerText.includes('88/1,000 ops')")
+        assert browser("/se/log", {"type": "browser"}) == [], "no error on the console"
+    finally:
+        page.close()
+    assert becomes("document.getElementById('state').textContent.startsWith('no answer: the run has ended')")

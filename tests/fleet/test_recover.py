@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.model import Op, Outcome, Verb
-from pytest_cloudbench.results import owner, recovery
+from pytest_cloudbench.results import owner, parquet, recovery
 from pytest_cloudbench.results.oplog import OpLog, read_parquet
 from tests.limits import HANG_S
 
@@ -113,6 +113,30 @@ def test_logs_without_a_note_say_enough_themselves(tmp_path: Path) -> None:
     assert line == "recovered: a.py::test_it: 200 records in results/machine/run/test_it.parquet"
     assert len(read_parquet(place.with_name("test_it.parquet"))) == 200
     assert not place.exists()
+
+
+def test_a_warm_up_is_left_out_by_what_the_note_says(tmp_path: Path) -> None:
+    place = tmp_path / "results" / "machine" / "run" / "test_it"
+    with OpLog(place / "gw0.oplog", {"agent": "gw0", "nodeid": "a.py::test_it", "run": "r", "owner": DEAD}) as log:
+        for seq in range(10):
+            log.record(Op(Verb.PUT, 0, seq, 0, seq, seq, 0, seq + 5, 6, Outcome.OK))
+    note = {
+        "fullname": "a.py::test_it",
+        "run": "r",
+        "info": {"warm_up_s": 1.0, "planned_ops": 30},
+        "measured_from_ns": 4,
+    }
+    recovery.write_note(place, note, {})
+    (left,) = recovery.find_left(tmp_path)
+    found = recovery.recover(left)
+    assert found is not None
+    assert found[0] == 10
+    (entry,) = json.loads(found[1].with_suffix(".json").read_text())["benchmarks"]
+    info = entry["extra_info"]
+    assert (info["ops"], info["warm_up_ops"], info["warm_up_s"]) == (6, 4, 1.0)
+    assert info["doubts"][1] == "20 of 30 operations were not tried"
+    columns, _ = parquet.read(found[1].read_bytes())
+    assert columns["phase"] == ["warm_up"] * 4 + ["measured"] * 6
 
 
 def test_a_torn_log_gives_its_whole_records_and_a_strange_one_is_left(tmp_path: Path) -> None:

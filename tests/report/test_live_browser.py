@@ -31,12 +31,8 @@ def browser(tmp_path: Path) -> Iterator[Send]:
     log = tmp_path / "chromedriver.txt"
     driver = subprocess.Popen(["chromedriver", "--port=0", f"--log-path={log}"], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
-    port = (
-        next(line for line in driver.stdout if "successfully on port " in line)
-        .rpartition("on port ")[2]
-        .strip()
-        .rstrip(".")
-    )
+    told = next(line for line in driver.stdout if "successfully on port " in line)
+    port = told.rpartition("on port ")[2].strip().rstrip(".")
 
     def send(path: str, body: object = None, method: str | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

@@ -67,6 +67,7 @@ LAYERS = {
     "accounts": 5,
     "past": 5,
     "exporting": 5,
+    "reporting": 5,
     "suites": 6,  # in a wheel; top-level folder in a checkout
 }
 # Imports between two packages of one layer: (importer, imported) to the reason.
@@ -84,6 +85,7 @@ SIDEWAYS = {
     ("cli", "past"): "its commands about stored runs",
     ("cli", "exporting"): "its commands for CI",
     ("exporting", "past"): "how a user names a stored run",
+    ("cli", "reporting"): "its command about pages",
     ("doctor", "providers"): "it examines what was opened",
     ("plugin", "collect"): "the plugin wires the collectors in",
     ("plugin", "options"): "the plugin registers its options",
@@ -191,6 +193,7 @@ PRIVATES = {
     ("cli", "_SubParsersAction"): "argparse has no public name for it",
     ("past", "_SubParsersAction"): "the same",
     ("exporting", "_SubParsersAction"): "the same",
+    ("reporting", "_SubParsersAction"): "the same",
     ("plugin", "_parser"): "pytest gives it to no hook that comes so late",
     ("options", "_groups"): "the names that other plugins' options have",
     ("options", "_anonymous"): "the same",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench import __version__, exporting, past
+from pytest_cloudbench import __version__, exporting, past, reporting
 from pytest_cloudbench.model import CloudbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_testbed(commands)
     past.add_commands(commands)
     exporting.add_commands(commands)
+    reporting.add(commands)
     return parser
 
 

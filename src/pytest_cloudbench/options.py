@@ -141,6 +141,9 @@ _OPTIONS: tuple[Option, ...] = (
         "metavar": "DIR", "default": "results",
         "help": "where records go, beside pytest-benchmark's JSON (default: %(default)s)",
     }),
+    Option("--cloudbench-report", {
+        "metavar": "FILE.html", "help": "at the end, write one page about this run that needs no network",
+    }),
     Option("--cloudbench-seed", {
         "metavar": "TEXT", "help": "seed of payloads and random delays (default: new for each run)",
     }),

@@ -1,4 +1,4 @@
-"""Data files that ship with the package, or the user's own in place of them: traces, rules for flows.
+"""Data files that ship with the package, or the user's own in place of them: traces, rules for flows, a page's style.
 
 What may live here: data files, and opening them. Other modules interpret them: ``trace`` parses traces, ``traffic``
 parses rules.
@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_cloudbench import opening
 from pytest_cloudbench.model import ConfigError
 
-__all__ = ["SHIPPED", "read_flow_rules", "read_prices", "read_trace"]
+__all__ = ["SHIPPED", "read_flow_rules", "read_page_part", "read_prices", "read_trace"]
 
 _MOST_BYTES = 1024 * opening.MIB
 
@@ -54,3 +54,8 @@ def read_flow_rules(file: Path | None = None) -> str:
 def read_prices() -> str:
     """Returns the text of the table of what providers charge."""
     return (resources.files(__package__) / "prices.toml").read_text(encoding="utf-8")
+
+
+def read_page_part(name: str) -> str:
+    """Returns the text of a part of every page: ``report.css`` or ``report.js``."""
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, pairwise
-from math import inf
-from statistics import fmean
+from math import expm1, inf, log, sqrt
+from statistics import fmean, variance
 from typing import Literal
 
 from pytest_cloudbench.judge.metrics import METRICS
-from pytest_cloudbench.judge.significance import kruskal_wallis
+from pytest_cloudbench.judge.significance import kruskal_wallis, t_isf
 from pytest_cloudbench.judge.stats import percentile, rows_in_order
 from pytest_cloudbench.model import Outcome
 from pytest_cloudbench.records import OUTCOMES, OpTable
 
-__all__ = ["FEWEST_OPS", "Candidate", "Ranking", "grouped", "rank", "spread_of"]
+__all__ = ["FEWEST_OPS", "Candidate", "Distance", "Ranking", "distance", "grouped", "rank", "spread_of"]
 
 _LEAST, _MOST = 5, 10
 """Values per provider: fewer than five cannot be told apart at 1 %; more groups are less independent."""
@@ -140,6 +140,44 @@ class Ranking:
     verdict: Literal["best", "among the best", "not distinguishable", "not judged"]
     leaders: tuple[str, ...] = ()
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far one provider is from another at a metric, with its 95 % interval.
+
+    Of a fraction in percentage points, of anything else the change as a share of the other's value (0.1: a tenth more).
+    """
+
+    value: float
+    low: float
+    high: float
+    is_points: bool
+
+
+def distance(metric: str, one: Candidate, other: Candidate) -> Distance | None:
+    """Tell how far ``one`` is from ``other``; None where either has too few samples, or a ratio to nothing.
+
+    Welch's t over the samples: their logarithms where the metric is no fraction. Samples of one run tell how sure the
+    difference is within that run, not what another day gives.
+    """
+    samples = [list(each.samples) for each in (one, other)]
+    if one.out or other.out or any(len(each) < _LEAST for each in samples):
+        return None
+    is_points = METRICS[metric].unit == "fraction"
+    if not is_points:
+        if any(value <= 0 for each in samples for value in each):
+            return None
+        samples = [[log(value) for value in each] for each in samples]
+    errors = [variance(each) / len(each) for each in samples]
+    centre = fmean(samples[0]) - fmean(samples[1])
+    if not sum(errors):
+        half = 0.0
+    else:
+        parts = sum(error**2 / (len(each) - 1) for error, each in zip(errors, samples, strict=True))
+        half = t_isf(0.025, max(1, int(sum(errors) ** 2 / parts))) * sqrt(sum(errors))
+    value, low, high = (each if is_points else expm1(each) for each in (centre, centre - half, centre + half))
+    return Distance(value, low, high, is_points)
 
 
 def rank(metric: str, candidates: Mapping[str, Candidate]) -> Ranking:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from math import ceil, erfc, exp, inf, lgamma, log, log1p, sqrt
+from math import ceil, erfc, exp, inf, isinf, lgamma, log, log1p, sqrt
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -29,6 +29,8 @@ __all__ = [
     "kruskal_wallis",
     "normal_sf",
     "relative_errors",
+    "t_isf",
+    "t_sf",
     "theil_sen",
     "trimmed_mean",
     "weighted_line",
@@ -312,6 +314,28 @@ def f_sf(statistic: float, freedom: int, rest: int) -> float:
     if x < (a + 1) / (a + b + 2):  # where the continued fraction converges fast
         return front / a * _beta_fraction(x, a, b)
     return 1 - front / b * _beta_fraction(y, b, a)
+
+
+def t_sf(t: float, freedom: int) -> float:
+    """Probability that Student's t with these degrees of freedom exceeds t."""
+    half = f_sf(t * t, 1, freedom) / 2
+    return half if t >= 0 else 1 - half
+
+
+def t_isf(p: float, freedom: int) -> float:
+    """Returns the t that is exceeded with probability p; infinite for p = 0. By bisection, to all digits."""
+    if p > 0.5:
+        return -t_isf(1 - p, freedom)
+    if p <= 0:
+        return inf
+    low, high = 0.0, 1.0
+    while t_sf(high, freedom) > p:
+        low, high = high, high * 2
+        if isinf(high):
+            return inf
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if t_sf(middle, freedom) > p else (low, middle)
+    return high
 
 
 def _beta_fraction(x: float, a: float, b: float) -> float:

@@ -145,6 +145,10 @@ class Entries:
             "expectations": [each.line for each in judgements] or ["no expectation"],
             "expectations_unmet": [each.line for each in judgements if each.status != "met"],
             "verdict": expect.worst(each.status for each in judgements),
+            "statuses": [each.status for each in judgements],
+            "experiment": experiment,
+            "columns": list(columns),
+            "spread": {metric: list(values) for metric, values in spread.items()},
         }
         if data_s:  # empty if all agents were lost before their first record: no time is not 0 s
             benchmarks.add_entry(

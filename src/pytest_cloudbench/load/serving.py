@@ -27,7 +27,7 @@ from pytest_cloudbench.load.conductor import Conductor
 from pytest_cloudbench.load.entries import Entries
 from pytest_cloudbench.load.outputs import Outputs
 from pytest_cloudbench.model import CloudbenchError, ConfigError, ResultsError, UsageError
-from pytest_cloudbench.results import benchmarks, recovery
+from pytest_cloudbench.results import benchmarks, recovery, stored
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.cassette import Cassette
@@ -85,6 +85,7 @@ class Serving:
         self.conductor.on_start = self._show_progress
         config.pluginmanager.register(_Endings(self.conductor.ended), "cloudbench-endings")
         self._stored_in: Path | None = None
+        self._reported: Path | None = None
         self._is_said = False
         self._live: Live | Spoken | None = None
         meter = self.conductor.meter
@@ -205,7 +206,8 @@ class Serving:
         entries = _relative(folder) if folder else "not stored (--benchmark-autosave stores them)"
         if not benchmarks.is_loaded(self.config):
             entries = "not stored (-p no:benchmark switches off what stores them)"
-        reporter.write_line(f"records: {records}   entries: {entries}")
+        report = f"   report: {_relative(self._reported)}" if self._reported else ""
+        reporter.write_line(f"records: {records}   entries: {entries}{report}")
 
     def _compare(self, reporter: Any) -> None:
         """The last table, if there are several providers: one below the other."""
@@ -300,6 +302,7 @@ class Serving:
             stores = policy.adopted(self.config) or self.entries.stores or bool(self.entries.comparisons)
             if benchmarks.save(self.config, self.facts.run_id if stores else None):
                 self._stored_in = benchmarks.storage(self.config)
+            self._report()
         except CloudbenchError as error:
             self._say(f"cloudbench: {error}", red=True)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -315,6 +318,23 @@ class Serving:
         except CloudbenchError as error:
             self._say(f"cloudbench: {error}", red=True)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _report(self) -> None:
+        """Write the page about this run, if it was asked for. Raises ResultsError."""
+        if not (name := self.config.option.cloudbench_report):
+            return
+        from pytest_cloudbench.report.gathering import RunSeen, commit_text, of_session
+        from pytest_cloudbench.report.writing import write
+
+        commit = commit_text(stored.commit_of(benchmarks.commit_info(self.config)))
+        path = self.config.invocation_params.dir / name
+        write(path, of_session(self.entries.findings, RunSeen(self.facts.run_id, None, commit), self._records))
+        self._reported = path
+
+    @property
+    def _records(self) -> Path:
+        """Where names of files of records, as entries have them, start from."""
+        return Path(self.facts.results).parent
 
     def _fail_for_gates(self, session: pytest.Session) -> None:
         """Fail the session for gates that were not met, whatever the outcome of the tests."""

@@ -14,10 +14,10 @@ from statistics import median
 from typing import Any, Protocol
 
 from pytest_cloudbench.judge.metrics import METRICS
-from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, Ranking, rank
+from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, Distance, Ranking, distance, rank
 from pytest_cloudbench.report.table import column
 
-__all__ = ["BEST", "compared", "comparison", "emphasized"]
+__all__ = ["BEST", "Standing", "compared", "comparison", "emphasized", "standings"]
 
 BEST, _AMONG, _DOUBTED = "*", "~", "?"
 _LEGEND = "* best, by more than noise   ~ cannot be told from the best, which others can   ? has doubts, takes no part"
@@ -194,6 +194,55 @@ def comparison(findings: Sequence[_Finding], width: int) -> list[str]:
     return [*lines, ""]
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One experiment with its providers one below the other, for other tables than that of a terminal.
+
+    Attributes:
+        experiment: its name, without a provider.
+        keys, titles: its columns: metrics or facts, and what they are called.
+        providers: each with its cells, and whether its run has doubts.
+        distances: by column, how far each provider is from the best value; see ``judge.ranking.distance``.
+        told: what to read below it.
+    """
+
+    experiment: str
+    keys: Sequence[str]
+    titles: Sequence[str]
+    providers: Sequence[tuple[str, Sequence[str], bool]]
+    distances: Mapping[str, tuple[str, Mapping[str, Distance | None]]]
+    told: Sequence[str]
+
+
+def standings(findings: Sequence[_Finding]) -> tuple[list[Standing], list[str]]:
+    """Returns what several providers went through, and notes that hold for all of it."""
+    groups = [group for group in _groups(findings) if _keys([group])]
+    found = []
+    for group in groups:
+        keys = _keys([group])
+        cells, told = _cells(group, keys)
+        lines = [(row.provider, texts, row.has_doubts) for row, texts in zip(group.rows, cells, strict=True)]
+        apart = {key: far for key in keys if key in METRICS and (far := _distances(group, key)) is not None}
+        found.append(Standing(group.experiment, keys, [_title(key) for key in keys], lines, apart, told))
+    return found, _notes(groups, {row.provider: row.provider for group in groups for row in group.rows})
+
+
+def _distances(group: _Group, key: str) -> tuple[str, dict[str, Distance | None]] | None:
+    """Returns who has the best value, and how far each other provider is from it; None if there is no such value."""
+    candidates = _candidates(group, key)
+    known = {name: each.value for name, each in candidates.items() if each.value is not None and not each.out}
+    if len(known) < 2:
+        return None
+    best = (min if METRICS[key].better == "lower" else max)(known, key=lambda name: known[name])
+    others = {name: distance(key, each, candidates[best]) for name, each in candidates.items() if name != best}
+    return (best, others) if any(others.values()) else None
+
+
+def _candidates(group: _Group, key: str) -> dict[str, Candidate]:
+    most_ok = max((row.info.get("ok_rate") or 0.0 for row in group.rows if not row.has_doubts), default=0.0)
+    return {row.provider: row.candidate(key, most_ok) for row in group.rows}
+
+
 def _keys(groups: Sequence[_Group]) -> list[str]:
     """Returns the columns of some experiments that are measured alike."""
     rows = [row for group in groups for row in group.rows]
@@ -211,13 +260,12 @@ def _keys(groups: Sequence[_Group]) -> list[str]:
 
 def _cells(group: _Group, keys: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """Returns the texts of an experiment's rows, with their marks, and what is to be said below them."""
-    most_ok = max((row.info.get("ok_rate") or 0.0 for row in group.rows if not row.has_doubts), default=0.0)
     ranked: dict[str, Ranking] = {}
     for key in keys:
         if key in METRICS and key != "requests_per_op" and not group.has_spread(key):
             ranked[key] = Ranking("not judged", why="one value each")
         elif key in METRICS and key != "requests_per_op":
-            ranked[key] = rank(key, {row.provider: row.candidate(key, most_ok) for row in group.rows})
+            ranked[key] = rank(key, _candidates(group, key))
     cells = []
     for row in group.rows:
         texts = []

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.columns import fitted
 
-__all__ = ["column", "markup", "render", "shown_value"]
+__all__ = ["cells", "column", "errors_said", "markup", "render", "shown_value"]
 
 
 class _Finding(Protocol):
@@ -149,7 +149,8 @@ def _title(provider: str, test: str, info: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _table(members: Sequence[_Finding], width: int) -> list[str]:
+def cells(members: Sequence[_Finding]) -> list[list[str]]:
+    """Returns the titles, and a row for each of some findings that are measured alike."""
     columns = _columns(members)
     rows = [[title for title, _, _ in columns]]
     for finding in members:
@@ -157,7 +158,11 @@ def _table(members: Sequence[_Finding], width: int) -> list[str]:
             **finding.params, **finding.info, "published_loss_rate": finding.info["published"].get("loss_rate"),
         }  # fmt: skip
         rows.append([show(known.get(key)) for _, key, show in columns])
-    rows, left_out = _fitting(rows, width)
+    return rows
+
+
+def _table(members: Sequence[_Finding], width: int) -> list[str]:
+    rows, left_out = _fitting(cells(members), width)
     return [
         *fitted(rows, width),
         *([f"  columns omitted, 0 or unknown in all rows: {', '.join(left_out)}"] if left_out else []),
@@ -222,7 +227,7 @@ def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], list[s
     return rows, left_out
 
 
-def _said(info: Mapping[str, Any]) -> Iterator[str]:
+def errors_said(info: Mapping[str, Any]) -> Iterator[str]:
     """Yields for each kind of error how often it occurred, and what the provider said first."""
     for kind, told in info.get("error_details", {}).items():
         count, first = told["count"], told["said"][0]
@@ -243,7 +248,7 @@ def _remarks(members: Sequence[_Finding], width: int, *, is_short: bool) -> list
         met += len(info["expectations"]) - len(told) if info["expectations"] != _NONE else 0
         remarks |= dict.fromkeys(f"! {label}: {doubt}" for doubt in info["doubts"])
         remarks |= dict.fromkeys(f"note: {note}" for note in info["notes"] if not is_short)
-        said |= dict.fromkeys(f"{label}: {line}" for line in _said(info))
+        said |= dict.fromkeys(f"{label}: {line}" for line in errors_said(info))
         remarks |= dict.fromkeys(f"  {label}: {line}" for line in told)
         if "source" in info["published"] and not is_short:
             remarks[f"  published: {info['published']['source']}"] = None

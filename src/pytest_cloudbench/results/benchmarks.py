@@ -30,6 +30,7 @@ from pytest_cloudbench.results import stored
 __all__ = [
     "Runs",
     "add_entry",
+    "commit_info",
     "enabled_here",
     "is_loaded",
     "save",
@@ -238,6 +239,14 @@ def stored_runs(config: pytest.Config) -> Runs:
                 raise UsageError(f"--benchmark-compare={named}: {error}") from None
             runs.unreadable.insert(0, path.name)
     return runs
+
+
+def commit_info(config: pytest.Config) -> Mapping[str, Any]:
+    """Returns what pytest-benchmark says about the commit that is being tested; nothing if it is switched off."""
+    if _session(config) is None:
+        return {}
+    found: Mapping[str, Any] | None = config.hook.pytest_benchmark_generate_commit_info(config=config)
+    return found or {}
 
 
 def _entries(document: Any, place: str) -> dict[str, Mapping[str, Any]]:

@@ -47,7 +47,7 @@ from pytest_cloudbench.records import (
 )
 from pytest_cloudbench.results import parquet
 
-__all__ = ["LOG_SCHEMA", "PARQUET_SCHEMA", "OpLog", "read_log", "read_parquet", "write_parquet"]
+__all__ = ["LOG_SCHEMA", "PARQUET_SCHEMA", "OpLog", "read_columns", "read_log", "read_parquet", "write_parquet"]
 
 LOG_SCHEMA = 2
 PARQUET_SCHEMA = 3
@@ -423,6 +423,23 @@ def read_parquet(path: Path) -> OpTable:
     columns["kind"] = [None if value is None else ErrorKind(value) for value in columns["kind"]]
     columns["digest"] = [bytes.fromhex(value) for value in columns["digest"]]
     return OpTable.of(Op(*row) for row in zip(*(columns[name] for name in _FIELDS), strict=True))
+
+
+def read_columns(path: Path, names: Sequence[str]) -> Iterator[Mapping[str, Sequence[Any]]]:
+    """Yields some columns of what ``write_parquet`` wrote, a few thousand records at a time, enumerations as text.
+
+    A file that another program wrote is read as a whole (see ``read_parquet``). Raises ResultsError, now or on the way.
+    """
+    try:
+        with path.open("rb") as file:
+            yield from parquet.groups(file, names)
+    except parquet.NotReadable as error:
+        columns, _ = _read_foreign(path, error)
+        if lacking := [name for name in names if name not in columns]:
+            raise ResultsError(f"{path}: has no column {lacking[0]!r}; expected records of an experiment") from None
+        yield {name: columns[name] for name in names}
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _read_foreign(path: Path, why: Exception) -> tuple[dict[str, list[Any]], dict[str, str]]:

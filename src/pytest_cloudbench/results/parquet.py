@@ -9,6 +9,7 @@ The names and numbers are those of the format's ``parquet.thrift``, in Thrift's 
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 import zlib
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
-__all__ = ["DOUBLE", "INT64", "TEXT", "Column", "NotReadable", "names", "read", "write"]
+__all__ = ["DOUBLE", "INT64", "TEXT", "Column", "NotReadable", "groups", "names", "read", "write"]
 
 INT64, DOUBLE, TEXT = 2, 5, 6
 """Physical types of the format; a text is a BYTE_ARRAY marked as UTF-8."""
@@ -171,6 +172,32 @@ def names(data: bytes) -> list[str]:
     """Returns the names of all columns of a file that ``write`` wrote; any other raises NotReadable."""
     with _readable():
         return _names(_footer(data))
+
+
+def groups(file: IO[bytes], wanted: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
+    """Yields some columns of one row group after the other: the memory is that of one, however large the file is.
+
+    Raises NotReadable, at once or on the way, for a file that ``write`` did not write, or one without such a column.
+    """
+    end = file.seek(0, os.SEEK_END)
+    with _readable():
+        file.seek(max(0, end - 8))
+        tail = file.read()
+        (size,) = _LENGTH.unpack(tail[:4])
+        file.seek(max(0, end - 8 - size))
+        footer = _footer(_MAGIC + file.read())
+        places = {name: place for place, name in enumerate(_names(footer))}
+        if lacking := [name for name in wanted if name not in places]:
+            raise NotReadable(f"has no column {lacking[0]!r}")
+    for group in footer.get(4, []):
+        found = {}
+        with _readable():
+            for name in wanted:
+                fields = group[1][places[name]][3]
+                file.seek(fields[9])
+                packed = file.read(min(fields[7], end))
+                found[name] = _chunk(packed, {**fields, 9: 0}, footer[2][1 + places[name]])
+        yield found
 
 
 @contextmanager

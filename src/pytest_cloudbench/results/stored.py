@@ -21,7 +21,9 @@ from typing import IO, Any
 from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA
 from pytest_cloudbench.model import ResultsError
 
-__all__ = ["LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "alone", "find", "read", "read_document", "write_whole"]
+__all__ = [
+    "LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "alone", "commit_of", "find", "read", "read_document", "write_whole",
+]  # fmt: skip
 
 LARGEST_BYTES = 256 * 1024 * 1024
 _NUMBERED = re.compile(r"\d{4,}_.*\.json")
@@ -143,7 +145,7 @@ def read(path: Path) -> tuple[Commit, int | None, list[StoredEntry]]:
     if not isinstance(listed, list):
         raise ResultsError(f"{path}: is not a run stored by pytest-benchmark: it has no list of benchmarks")
     entries = [entry for each in listed if (entry := _entry(path, each)) is not None]
-    return _commit(document.get("commit_info")), _epoch_ms(document.get("datetime")), entries
+    return commit_of(document.get("commit_info")), _epoch_ms(document.get("datetime")), entries
 
 
 def _entry(path: Path, found: Any) -> StoredEntry | None:
@@ -162,7 +164,8 @@ def _entry(path: Path, found: Any) -> StoredEntry | None:
     )  # fmt: skip
 
 
-def _commit(found: Any) -> Commit:
+def commit_of(found: Any) -> Commit:
+    """Returns what pytest-benchmark's ``commit_info`` says, of whatever type it is."""
     known = found if isinstance(found, dict) else {}
     commit, branch = (value if isinstance(value, str) else "" for value in (known.get("id"), known.get("branch")))
     is_dirty = known.get("dirty") is True

@@ -1,0 +1,164 @@
+"""The chapters of a page: one test function each, with what all of its experiments show together and each by itself.
+
+What may live here: which measurements belong together, and the order within a chapter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.report import html
+from pytest_cloudbench.report.digest import Digest, digest
+from pytest_cloudbench.report.figures import Figure, families, times
+from pytest_cloudbench.report.gathering import Measurement
+from pytest_cloudbench.report.html import safe
+from pytest_cloudbench.report.svg import SERIES
+from pytest_cloudbench.report.table import cells, errors_said
+
+__all__ = ["Chapter", "chapters"]
+
+_NONE = "no expectation"
+
+
+@dataclass(slots=True)
+class Chapter:
+    """Everything about one test function.
+
+    Attributes:
+        name, title: of the element, and of the chapter.
+        groups: experiments without their providers, each with a name for its element and its measurements.
+    """
+
+    name: str
+    title: str
+    names: html.ElementIds
+    groups: dict[str, tuple[str, list[Measurement]]] = field(default_factory=dict)
+    drawn: set[Path] = field(default_factory=set)
+
+    @property
+    def members(self) -> list[Measurement]:
+        """All measurements, in order."""
+        return [each for _, group in self.groups.values() for each in group]
+
+    def place(self, about: Measurement) -> str:
+        """Returns the name of the element that is about a measurement."""
+        return self.groups[about.experiment][0]
+
+    def label(self, about: Measurement) -> str:
+        """Returns what tells an experiment from the others of its test: parameters that differ, a label."""
+        varied = [
+            name for name, value in about.params.items() if any(each.params.get(name) != value for each in self.members)
+        ]
+        told = [f"{name.replace('_', ' ')} {html.plain(about.params[name])}" for name in varied]
+        label = about.experiment.rpartition("]#" if "]#" in about.experiment else "#")
+        told += [label[2].replace("-", " ")] if label[1] else []
+        return ", ".join(told) or about.label or about.kind[1]
+
+    def html(self, *, folded: bool) -> Iterator[str]:
+        """Yields the chapter in pieces; ``folded``: experiments are opened by the reader."""
+        first = self.members[0]
+        head = f'<h2 id="{self.name}-h">{safe(self.title)}</h2>'
+        yield f'<section id="{self.name}" aria-labelledby="{self.name}-h">{head}'
+        yield f'<p class="source"><code>{safe(first.test)}</code></p>'
+        yield from _figures(families.of(self.members), self.name, self.names)
+        yield from self._tables()
+        for name, group in self.groups.values():
+            label = self.label(group[0])
+            inside = "".join(self._experiment(name, label, group))
+            if not inside:
+                yield f'<span id="{name}"></span>'
+            elif folded:
+                yield f'<details class="run" id="{name}"><summary>{safe(label)}</summary>{inside}</details>'
+            else:
+                yield f'<section id="{name}"><h3>{safe(label)}</h3>{inside}</section>'
+        yield "</section>"
+
+    def _tables(self) -> Iterator[str]:
+        """Yields a table for all experiments that are measured alike."""
+        kinds: dict[tuple[object, ...], list[Measurement]] = {}
+        for each in self.members:
+            kinds.setdefault((*each.columns, each.info.get("operation", "")), []).append(each)
+        for members in kinds.values():
+            rows = cells(members)
+            head = ["experiment", "provider", *rows[0]]
+            body = [
+                [self.label(each), each.subject + (" (?)" if each.info["doubts"] else ""), *row]
+                for each, row in zip(members, rows[1:], strict=True)
+            ]
+            yield html.table(f"{self.title}: {', '.join(rows[0])}", head, body, style="values")
+
+    def _experiment(self, name: str, label: str, group: Sequence[Measurement]) -> Iterator[str]:
+        found, missing = dict[str, tuple[Measurement, Digest]](), list[str]()
+        for each in group:
+            records = [path for path in each.records if path not in self.drawn]
+            self.drawn.update(records)
+            line = _line_name(each, group)
+            try:
+                read = digest(records) if records else None
+            except ResultsError as error:
+                missing.append(f"{each.subject}: not drawn, {error}")
+                continue
+            if read is not None:
+                found[line] = each, read
+        drawn = list[Figure]()
+        lines = list(found.items())
+        for first in range(0, len(lines), SERIES):  # more lines than there are styles: another figure
+            some = {line: read for line, (_, read) in lines[first : first + SERIES]}
+            if (shown := times.distribution(label, some)) is not None:
+                drawn.append(shown)
+        drawn += [
+            times.over_time(f"{label}, {line}", read, line if len(lines) > 1 else "") for line, (_, read) in lines
+        ]
+        yield from _figures(drawn, name, self.names)
+        yield html.listed([safe(line) for line in dict.fromkeys(missing)], "soft")
+        yield from _remarks(group)
+
+
+def chapters(found: Sequence[Measurement], names: html.ElementIds) -> list[Chapter]:
+    """Returns the chapters of a page, in the order in which their tests ran."""
+    made: dict[str, Chapter] = {}
+    for each in found:
+        folder, test = each.kind
+        if each.test not in made:
+            words = re.sub(r"(?<=\d)_(?=\d)", ".", test.removeprefix("test_")).replace("_", " ")
+            made[each.test] = Chapter(names.new(f"{folder}-{test}"), f"{folder}: {words}" if folder else words, names)
+        groups = made[each.test].groups
+        if each.experiment not in groups:
+            groups[each.experiment] = names.new(f"{folder}-{test}-{each.label}"), []
+        groups[each.experiment][1].append(each)
+    return list(made.values())
+
+
+def _line_name(each: Measurement, group: Sequence[Measurement]) -> str:
+    """Returns what a line is called: the provider, and the run if the same provider is there twice."""
+    same = [other for other in group if other.subject == each.subject]
+    name = each.subject or each.label
+    return name if len(same) == 1 else f"{name}, {each.run.name} ({same.index(each) + 1})"
+
+
+def _figures(drawn: Sequence[Figure], name: str, names: html.ElementIds) -> Iterator[str]:
+    if drawn:
+        inside = "".join(html.figure(each, names.new(f"{name}-{each.name}")) for each in drawn)
+        yield f'<div class="figs">{inside}</div>'
+
+
+def _remarks(group: Sequence[Measurement]) -> Iterator[str]:
+    """Yields what was claimed, doubted and said about an experiment."""
+    lines = list[str]()
+    for each in group:
+        who = f"{each.subject}: " if len(group) > 1 else ""
+        lines += [f"? {safe(who + doubt)}" for doubt in each.info["doubts"]]
+        lines += [safe(who + line) for line in each.info["expectations"] if line != _NONE]
+        lines += [safe(who + line) for line in _said(each)]
+    yield html.listed(dict.fromkeys(lines), "plain soft")
+
+
+def _said(each: Measurement) -> list[str]:
+    try:
+        return list(errors_said(each.info))
+    except (LookupError, TypeError, ValueError):  # written by something else
+        return []

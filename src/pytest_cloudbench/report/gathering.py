@@ -1,0 +1,184 @@
+"""What a page is about: measurements of stored runs, or of the session that has just ended.
+
+What may live here: entries into measurements that a page can rely on, whoever wrote the file. What cannot be used is
+left out, with one line that says so.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.results import stored
+
+__all__ = ["Gathered", "Measurement", "RunSeen", "commit_text", "gather", "moment", "of_session"]
+
+_TEXTS = ("doubts", "notes", "expectations", "expectations_unmet", "statuses", "columns", "ops_files")
+_TABLES = ("published", "versions", "missing_agents", "error_details", "errors", "spread")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSeen:
+    """One run as a whole: its name, when it was stored (Unix epoch, milliseconds), and of which commit."""
+
+    name: str
+    stored_ms: int | None = None
+    commit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One experiment on one provider in one run. See ``load.entries.Finding`` for what the first ones mean.
+
+    Attributes:
+        records: the files with its operations, if there are any.
+    """
+
+    nodeid: str
+    provider: str
+    experiment: str
+    params: Mapping[str, Any]
+    info: Mapping[str, Any]
+    columns: Sequence[str]
+    spread: Mapping[str, Sequence[float]]
+    run: RunSeen
+    records: Sequence[Path] = ()
+
+    @property
+    def test(self) -> str:
+        """The test function, without its parameters: what a kind of figure is for."""
+        return self.nodeid.partition("[")[0].partition("#")[0]
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """The last folder and the name of the test: the same in a checkout and in a wheel."""
+        file, _, name = self.test.partition("::")
+        return PurePosixPath(file).parent.name, name.rpartition("::")[2]
+
+    @property
+    def subject(self) -> str:
+        """The provider; of a sync client, the client."""
+        return self.provider or str(self.info.get("client") or "")
+
+    @property
+    def label(self) -> str:
+        """The experiment's parameters and label, for people."""
+        inside = self.experiment.rpartition("::")[2].partition("[")[2]
+        shown = inside.replace("]#", ", ").replace("]", "").replace("-", ", ") if inside else ""
+        return shown or self.experiment.rpartition("#")[2].rpartition("::")[2]
+
+    def number(self, key: str) -> float | None:
+        """Returns a metric, fact or parameter, if it is a number."""
+        value = self.info.get(key, self.params.get(key))
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+@dataclass(slots=True)
+class Gathered:
+    """All measurements of a page, and a line for everything that is not among them."""
+
+    measurements: list[Measurement] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+class _Finding(Protocol):
+    @property
+    def nodeid(self) -> str: ...
+    @property
+    def provider(self) -> str: ...
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+    @property
+    def info(self) -> Mapping[str, Any]: ...
+    @property
+    def experiment(self) -> str: ...
+
+
+def gather(paths: Iterable[Path]) -> Gathered:
+    """Read stored runs. A file that cannot be used is one line in ``left_out``."""
+    found = Gathered()
+    for path in paths:
+        try:
+            commit, stored_ms, entries = stored.read(path)
+        except ResultsError as error:
+            found.left_out.append(str(error))
+            continue
+        run = RunSeen(path.name, stored_ms, commit_text(commit))
+        mine = [entry for entry in entries if "cells" not in entry.info]  # those are rows of a published table
+        for entry in mine:
+            experiment = entry.info.get("experiment")
+            found.measurements.append(
+                _measurement(entry.fullname, experiment if isinstance(experiment, str) else entry.fullname,
+                             entry.params, entry.info, run, path.parent)
+            )  # fmt: skip
+        if not mine:
+            found.left_out.append(f"{path}: has no entry of an experiment")
+    return found
+
+
+def of_session(findings: Iterable[_Finding], run: RunSeen, folder: Path) -> Gathered:
+    """The measurements of a session that has not been stored; ``folder`` is what names of record files start from."""
+    return Gathered(
+        [
+            _measurement(each.nodeid, each.experiment or each.nodeid, each.params, each.info, run, folder)
+            for each in findings
+        ]
+    )
+
+
+def commit_text(found: stored.Commit) -> str:
+    """Returns a commit in a few characters; nothing if it is not known."""
+    changed = " with changes" if found.is_dirty else ""
+    return f"{found.id[:10]}{changed}" + (f" on {found.branch}" if found.branch else "") if found.id else ""
+
+
+def _measurement(
+    nodeid: str, experiment: str, params: Mapping[str, Any], info: Mapping[str, Any], run: RunSeen, folder: Path
+) -> Measurement:
+    clean = {str(key): _clean(value) for key, value in info.items()}
+    for key in _TEXTS:
+        value = clean.get(key)
+        clean[key] = [str(each) for each in value] if isinstance(value, list) else []
+    for key in _TABLES:
+        clean[key] = clean[key] if isinstance(clean.get(key), dict) else {}
+    clean.setdefault("emulated", None)
+    scale = clean.get("time_scale")
+    clean["time_scale"] = float(scale) if isinstance(scale, (int, float)) else 1.0
+    names = [clean["ops_file"]] if isinstance(clean.get("ops_file"), str) else clean["ops_files"]
+    records = [
+        next((path for path in (folder / name, folder.parent / name) if path.exists()), folder / name)
+        for name in dict.fromkeys(names) if not Path(name).is_absolute() and ".." not in Path(name).parts
+    ]  # fmt: skip
+    spread = {
+        key: [float(each) for each in values if isinstance(each, (int, float))]
+        for key, values in clean["spread"].items() if isinstance(values, list)
+    }  # fmt: skip
+    return Measurement(
+        nodeid, str(clean.get("provider") or ""), experiment, {str(key): value for key, value in params.items()},
+        clean, tuple(clean["columns"]), spread, run, records,
+    )  # fmt: skip
+
+
+def _clean(value: Any) -> Any:
+    """Returns a value in which what is no number is unknown."""
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _clean(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(each) for each in value]
+    return value
+
+
+def moment(about: Measurement) -> str:
+    """Returns when an experiment began, to the second in UTC, or its run was stored; a dash if it is not known."""
+    found = about.info.get("start_wall_ms")
+    wall_ms = found if isinstance(found, (int, float)) and 0 < found < 1e14 else about.run.stored_ms
+    if wall_ms is None:
+        return "-"
+    return f"{datetime.datetime.fromtimestamp(wall_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,114 @@
+"""HTML that a page is made of: texts, tables and figures.
+
+What may live here: turning values into elements. Everything that is not made here is escaped here.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import Any
+from urllib.parse import quote
+
+from pytest_cloudbench.report.figures import NARROW, WIDE, Figure
+from pytest_cloudbench.report.svg import printable
+
+__all__ = ["ElementIds", "figure", "listed", "plain", "safe", "table"]
+
+_FIRST_NUMBER = set("=+-@\t\r")
+"""A spreadsheet takes a text that begins so for a formula."""
+
+
+def safe(text: object) -> str:
+    """Returns a text of anybody for HTML: escaped, without control characters."""
+    return escape(printable(text))
+
+
+class ElementIds:
+    """Names of a page's elements, each once."""
+
+    def __init__(self) -> None:
+        self._given = set[str]()
+
+    def new(self, text: str) -> str:
+        """Returns a name that reads like the text."""
+        words = "-".join("".join(each if each.isascii() and each.isalnum() else " " for each in text).lower().split())
+        name, number = (words or "x")[:60], 2
+        while name in self._given:
+            name, number = f"{(words or 'x')[:56]}-{number}", number + 1
+        self._given.add(name)
+        return name
+
+
+def plain(value: Any) -> str:
+    """Returns a value as a table shows it. What is not known is a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def table(
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], *, shown: Callable[[Any], str] = plain,
+    style: str = "", is_html: bool = False,
+) -> str:  # fmt: skip
+    """Returns a table in a region that scrolls by itself. The first cell of a row names it.
+
+    ``is_html``: the cells of ``rows`` are HTML already.
+    """
+    lines = []
+    for row in rows:
+        cells = [cell if is_html else safe(shown(cell)) for cell in row]
+        lines.append(
+            f'<tr><th scope="row">{cells[0]}</th>' + "".join(f"<td>{cell}</td>" for cell in cells[1:]) + "</tr>"
+        )
+    titles = "".join(f'<th scope="col">{safe(title)}</th>' for title in head)
+    name = f' class="{style}"' if style else ""
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{safe(caption)}"><table{name}><caption>'
+        f"{safe(caption)}</caption><thead><tr>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def listed(items: Iterable[str], style: str = "") -> str:
+    """Returns a list of HTML items, or nothing if there are none."""
+    lines = "".join(f"<li>{item}</li>" for item in items)
+    return f'<ul class="{style}">{lines}</ul>' if lines else ""
+
+
+def figure(drawn: Figure, name: str, heading: str = "h4") -> str:
+    """Returns a figure: drawn for a page and for a telephone, with its numbers as a table and as CSV."""
+    notes = "".join(f'<p class="source">{safe(note)}</p>' for note in drawn.notes)
+    data = "data:text/csv;charset=utf-8," + quote(_csv(drawn), safe=",./:-()*'!~ \n").replace("\n", "%0A").replace(
+        " ", "%20"
+    )
+    return (
+        f'<figure id="{name}"><figcaption><{heading}>{safe(drawn.title)}</{heading}>'
+        f'<p>{safe(drawn.told)}</p></figcaption><div class="wide">{drawn.draw(WIDE).svg()}</div>'
+        f'<div class="narrow">{drawn.draw(NARROW).svg()}</div>{notes}'
+        f"<details><summary>Numbers<span class=of> of {safe(drawn.title)}</span></summary>"
+        f"{table(drawn.title, drawn.head, drawn.rows)}"
+        f'<p><a download="{safe(name)}.csv" href="{data}">CSV<span class=of> of {safe(drawn.title)}</span></a></p>'
+        "</details></figure>"
+    )
+
+
+def _csv(drawn: Figure) -> str:
+    """Returns numbers with six digits; what is not known is an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([_cell(title) for title in drawn.head])
+    writer.writerows([_cell(value) for value in row] for row in drawn.rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        shown = printable(value)
+        return f"'{shown}" if shown[:1] in _FIRST_NUMBER else shown
+    return f"{value:.6g}" if isinstance(value, float) else value

@@ -1,0 +1,316 @@
+"""One page about runs: what was measured on what, what is good and bad, provider beside provider, each experiment.
+
+What may live here: the order of the page and its words. It needs nothing else: no network, and JavaScript only for what
+is shown where the pointer is. It is made piece by piece, so that its records are never in memory together.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from html import escape
+
+from pytest_cloudbench import __version__
+from pytest_cloudbench.data import read_page_part
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.ranking import Distance
+from pytest_cloudbench.report import html
+from pytest_cloudbench.report.chapters import Chapter, chapters
+from pytest_cloudbench.report.comparison import BEST, Standing, standings
+from pytest_cloudbench.report.gathering import Gathered, Measurement, moment
+from pytest_cloudbench.report.html import safe
+
+__all__ = ["page"]
+
+_MARKS = {"met": "\u2713 met", "broken": "\u2717 broken", "unknown": "? unknown", "note": "\u2013 no baseline"}
+_PATTERNS = (
+    ("throttled", "--throttled", "M-1 7l8-8M3 11l8-8"), ("failed", "--failed", "M0 0l8 8M8 0l-8 8"),
+    ("corrupt", "--corrupt", "M0 4h8"), ("lost", "--lost", "M4 0v8"), ("silence", "--silence", ""),
+    ("yes", "--ok", ""), ("unknown", "--wash", "M0 8l8-8"),
+)  # fmt: skip
+_MANY = 3
+"""Experiments of one test above which their figures are folded away at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    status: str
+    claim: str
+    about: Measurement
+
+
+def page(gathered: Gathered, title: str = "Cloud storage, measured") -> Iterator[str]:
+    """Yields the page in pieces. What cannot be drawn is said in its place."""
+    found = gathered.measurements
+    names = html.ElementIds()
+    parts = chapters(found, names)
+    script = read_page_part("report.js")
+    allowed = b64encode(sha256(script.encode()).digest()).decode()
+    yield (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+        f"style-src 'unsafe-inline'; script-src 'sha256-{allowed}'\">"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="generator" content="pytest-cloudbench {escape(__version__)}"><title>{safe(title)}</title>'
+        f'<style>{read_page_part("report.css")}</style></head><body><a class="skip" href="#measured">To the results</a>'
+        f'<svg class="defs" aria-hidden="true"><defs>{"".join(_patterns())}</defs></svg>'
+        f"<header><h1>{safe(title)}</h1>{_lead(found)}</header>"
+    )
+    yield _contents(parts)
+    yield "<main>"
+    yield from _measured(gathered, parts)
+    yield from _good_and_bad(found, parts)
+    yield from _beside(found, parts)
+    for part in parts:
+        yield from part.html(folded=len(part.groups) > _MANY)
+    yield f"</main>{_footer()}<script>{script}</script></body></html>\n"
+
+
+def _patterns() -> Iterator[str]:
+    """Yields fills that differ in their texture, not only in colour."""
+    for name, colour, path in _PATTERNS:
+        lines = f'<path d="{path}" style="stroke:var(--paper)" stroke-width="1.6" fill="none"/>' if path else ""
+        if name == "unknown":
+            lines = lines.replace("--paper", "--unsure").replace("1.6", "1")
+        yield (
+            f'<pattern id="p-{name}" width="8" height="8" patternUnits="userSpaceOnUse"><rect width="8" height="8" '
+            f'style="fill:var({colour})"/>{lines}</pattern>'
+        )
+
+
+def _lead(found: Sequence[Measurement]) -> str:
+    if not found:
+        return '<p class="lead">Nothing was measured.</p>'
+    subjects = list(dict.fromkeys(each.subject for each in found if each.subject))
+    shown = ", ".join(subjects[:4]) + (f" and {len(subjects) - 4} more" if len(subjects) > 4 else "")
+    ops = sum(int(each.number("ops") or 0) for each in found)
+    doubted = sum(bool(each.info["doubts"]) for each in found)
+    counts = Counter(verdict.status for verdict in _verdicts(found))
+    tiles = [
+        (f"{len(found):,}", "experiment" + "s" * (len(found) != 1)),
+        (f"{ops:,}" if ops else "-", "operations" if ops else "operations: not counted"),
+        (f"{counts['broken']:,}", "\u2717 broken"),
+        (f"{counts['met']:,}", "\u2713 met"),
+        (f"{doubted:,}", "? with doubts" if doubted else "with doubts"),
+    ]
+    boxes = "".join(f"<li><b>{number}</b><span>{safe(what)}</span></li>" for number, what in tiles)
+    return f'<p class="lead">{safe(shown)}. {safe(_nature(found))}</p><ul class="tiles">{boxes}</ul>'
+
+
+def _nature(found: Sequence[Measurement]) -> str:
+    """Returns what kind of thing was measured, in a sentence."""
+    kinds = {each.info["emulated"] for each in found}
+    if kinds == {True}:
+        return "All of it is emulated: this measures profiles, clients and the loopback, not services."
+    if kinds & {True, "some"}:
+        return "Some of it is emulated. A difference between emulated and real is not one between services."
+    return "" if kinds == {False} else "Whether it was emulated is not known for all of it."
+
+
+def _contents(parts: Sequence[Chapter]) -> str:
+    links = [("measured", "What was measured"), ("good-and-bad", "Good and bad"), ("beside", "Providers compared")]
+    links += [(part.name, part.title) for part in parts]
+    items = "".join(f'<li><a href="#{name}">{safe(title)}</a></li>' for name, title in links)
+    return f'<nav aria-label="Contents"><ol>{items}</ol></nav>'
+
+
+# --- what was measured on what ---
+
+
+def _measured(gathered: Gathered, parts: Sequence[Chapter]) -> Iterator[str]:
+    found = gathered.measurements
+    yield '<section id="measured" aria-labelledby="measured-h"><h2 id="measured-h">What was measured on what</h2>'
+    rows = []
+    for run in dict.fromkeys(each.run for each in found):
+        of = [each for each in found if each.run == run]
+        info = of[0].info
+        seeds = sorted({str(each.info.get("seed")) for each in of if each.info.get("seed")})
+        scale = sorted({each.info["time_scale"] for each in of})
+        clock = "real" if scale == [1.0] else ", ".join(f"{each:g} x" for each in scale)
+        rows.append([
+            run.name, moment(of[0]), str(info.get("machine") or "-"),
+            run.commit or "-", _agents(of), clock,
+            ", ".join(seeds) or "-", _versions(of),
+        ])  # fmt: skip
+    if rows:
+        titles = ["run", "began", "machine", "commit", "agents", "clock", "seed", "versions"]
+        yield html.table("Runs", titles, rows, style="words")
+        titles = ["provider or client", "kind", "profile", "experiments", "operations"]
+        yield html.table("Providers and clients", titles, _subjects(found), style="words")
+    machines = {str(each.info.get("machine") or "-") for each in found}
+    if len(machines) > 1:
+        yield _warning("Runs of different machines", [f"{safe(each)}" for each in sorted(machines)],
+                       "Times of different machines are not comparable.")  # fmt: skip
+    where = {id(each): part for part in parts for each in part.members}
+    doubts: dict[str, list[Measurement]] = {}
+    for each in found:
+        for doubt in each.info["doubts"]:
+            doubts.setdefault(doubt, []).append(each)
+    lines = [f"{safe(doubt)}: {_links(about, where)}" for doubt, about in doubts.items()]
+    yield _warning("Doubts: these numbers may be wrong", lines) if lines else "<p>Nothing is in doubt.</p>"
+    if gathered.left_out:
+        yield _warning("Left out", [safe(line) for line in gathered.left_out])
+    notes = Counter(note for each in found for note in each.info["notes"])
+    if notes:
+        told = html.listed(f"{safe(note)} <span class=soft>({count:,} x)</span>" for note, count in notes.items())
+        yield f"<details><summary>{len(notes)} notes</summary>{told}</details>"
+    yield "</section>"
+
+
+def _subjects(found: Sequence[Measurement]) -> Iterator[list[str]]:
+    kinds = {True: "emulated", "some": "partly emulated", False: "real"}
+    for subject in dict.fromkeys(each.subject for each in found):
+        of = [each for each in found if each.subject == subject]
+        profiles = sorted({str(each.info.get("profile")) for each in of if each.info.get("profile")})
+        ops = [each.number("ops") for each in of]
+        known = [int(each) for each in ops if each is not None]
+        yield [
+            subject or "-", ", ".join(dict.fromkeys(kinds.get(each.info["emulated"], "not known") for each in of)),
+            ", ".join(profiles) or "-", f"{len(of):,}", f"{sum(known):,}" if known else "-",
+        ]  # fmt: skip
+
+
+def _agents(found: Sequence[Measurement]) -> str:
+    counts = sorted({count for each in found if isinstance(count := each.info.get("agents"), int)})
+    return ", ".join(map(str, counts)) or "-"
+
+
+def _versions(found: Sequence[Measurement]) -> str:
+    known = {str(name): str(value) for each in found for name, value in each.info["versions"].items()}
+    return ", ".join(f"{name} {value}" for name, value in known.items()) or "-"
+
+
+def _warning(title: str, lines: Sequence[str], after: str = "") -> str:
+    """Returns a box with a list of HTML lines."""
+    return f'<div class="warn"><p><b>{safe(title)}</b></p>{html.listed(lines)}<p>{safe(after)}</p></div>'.replace(
+        "<p></p>", ""
+    )
+
+
+def _links(about: Sequence[Measurement], where: Mapping[int, Chapter]) -> str:
+    """Returns links to experiments, each once; of very many the first ones."""
+    links: dict[str, None] = {}
+    for each in about:
+        part = where[id(each)]
+        named = f"{part.title}, {part.label(each)}, {each.subject}"
+        links[f'<a href="#{part.place(each)}">{safe(named)}</a>'] = None
+    shown = ", ".join(list(links)[:6])
+    return shown + (f" and {len(links) - 6} more" if len(links) > 6 else "")
+
+
+# --- what is good and bad ---
+
+
+def _verdicts(found: Sequence[Measurement]) -> list[_Verdict]:
+    verdicts = []
+    for each in found:
+        lines, statuses = each.info["expectations"], each.info["statuses"]
+        unmet = set(each.info["expectations_unmet"])
+        for place, line in enumerate(lines):
+            if line == "no expectation":
+                continue
+            if len(statuses) == len(lines) and statuses[place] in _MARKS:
+                status = statuses[place]
+            elif line in unmet:  # of a run that did not store it
+                status = "broken" if ": broken, " in line or " breaks the bound " in line else "unknown"
+            else:
+                status = "met"
+            verdicts.append(_Verdict(status, line, each))
+        if each.info.get("outcome") in ("failed", "interrupted") and not any(
+            verdict.status == "broken" and verdict.about is each for verdict in verdicts
+        ):
+            ended = "the test failed" if each.info["outcome"] == "failed" else "the run was interrupted"
+            verdicts.append(_Verdict("broken" if each.info["outcome"] == "failed" else "unknown", ended, each))
+    return verdicts
+
+
+def _good_and_bad(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:
+    yield '<section id="good-and-bad" aria-labelledby="gab-h"><h2 id="gab-h">What is good and bad</h2>'
+    verdicts, where = _verdicts(found), {id(each): part for part in parts for each in part.members}
+    if not verdicts:
+        yield "<p>Nothing was expected of these runs: no gate was set, and no expectation is recorded.</p>"
+    for status, title in (("broken", "Broken"), ("unknown", "Unknown"), ("note", "Without a baseline"), ("met", "Met")):
+        of = [each for each in verdicts if each.status == status]
+        if not of:
+            continue
+        rows = [
+            [f'<span class="v v-{status}">{_MARKS[status]}</span>', _links([each.about], where), safe(each.claim)]
+            for each in of
+        ]
+        shown = html.table(title, ["verdict", "experiment", "claim"], rows, style="words", is_html=True)
+        is_folded = status in ("met", "note") and len(of) > 5
+        yield f"<details><summary>{_MARKS[status]}: {len(of):,}</summary>{shown}</details>" if is_folded else shown
+    if any(each.status == "unknown" for each in verdicts):
+        yield "<p>Unknown is not good: something made the numbers doubtful, so nothing follows from them.</p>"
+    yield "</section>"
+
+
+# --- provider beside provider ---
+
+
+def _beside(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:
+    yield '<section id="beside" aria-labelledby="beside-h"><h2 id="beside-h">Provider beside provider</h2>'
+    tables, notes = standings(found)
+    if not tables:
+        yield "<p>No experiment ran on more than one provider.</p></section>"
+        return
+    yield (
+        "<p>* is the best by more than noise, ~ cannot be told from the best. Below a value is how far it is from the "
+        "best one, with its 95 % interval: how sure that is within these runs, not what another day gives.</p>"
+    )
+    yield html.listed(map(safe, notes))
+    where = {each.experiment: (part, each) for part in parts for each in part.members}
+    alike: dict[tuple[str, ...], list[Standing]] = {}
+    for standing in tables:
+        alike.setdefault((where[standing.experiment][0].title, *standing.titles), []).append(standing)
+    former = ""
+    for (title, *titles), members in alike.items():
+        yield f"<h3>{safe(title)}</h3>" if title != former else ""
+        former, rows = title, []
+        for standing in members:
+            part, about = where[standing.experiment]
+            link = f'<a href="#{part.place(about)}">{safe(part.label(about))}</a>'
+            rows += [[link if not number else "", *_standing_row(standing, *each)]
+                     for number, each in enumerate(standing.providers)]  # fmt: skip
+        caption = f"Providers compared: {title}, {', '.join(titles)}"
+        yield html.table(caption, ["experiment", "provider", *titles], rows, style="values", is_html=True)
+        told: dict[str, list[str]] = {}
+        for standing in members:
+            for line in standing.told:
+                told.setdefault(line, []).append(where[standing.experiment][0].label(where[standing.experiment][1]))
+        yield html.listed((safe(_for(line, labels, len(members))) for line, labels in told.items()), "soft")
+    yield "</section>"
+
+
+def _for(line: str, labels: Sequence[str], of: int) -> str:
+    """Returns a line with the experiments that it is about, unless it is about all of them."""
+    return line if len(labels) == of else f"{'; '.join(labels[:4])}{' and others' * (len(labels) > 4)}: {line}"
+
+
+def _standing_row(standing: Standing, provider: str, texts: Sequence[str], is_doubted: bool) -> list[str]:
+    cells = [safe(provider) + ("<small>has doubts, takes no part</small>" if is_doubted else "")]
+    for key, text in zip(standing.keys, texts, strict=True):
+        shown = f'<span class="best">{safe(text.strip())}</span>' if text.endswith(BEST) else safe(text.strip())
+        far = standing.distances.get(key, ("", {}))[1].get(provider)
+        cells.append(f"{shown}<small>{safe(_distance_text(key, far))}</small>" if far else shown)
+    return cells
+
+
+def _distance_text(key: str, far: Distance) -> str:
+    """Returns a difference and its interval: ``+38 % (31 to 46)``, or in points for fractions."""
+    low, high = sorted((far.low, far.high))
+    unit = "points" if far.is_points else "%"
+    if not far.is_points and METRICS[key].better == "lower" and far.low > 1:
+        return f"{1 + far.value:.3g} x ({1 + low:.3g} to {1 + high:.3g})"
+    return f"{far.value * 100:+.3g} {unit} ({low * 100:.3g} to {high * 100:.3g})"
+
+
+def _footer() -> str:
+    return (
+        f"<footer><p>Made by pytest-cloudbench {escape(__version__)}. p50, p99: half, 99 % of the operations that "
+        "succeeded took at most so long, from when they were due. A dash is not known; it is never zero. Curves are "
+        "drawn from classes 1 % wide, percentiles in tables of experiments are exact.</p></footer>"
+    )

@@ -1,0 +1,159 @@
+"""From values to places: the axes of figures, with ticks that people read.
+
+What may live here: how values are spread over an axis, which of them are labelled, and how a label is written. Pure
+functions; ``svg`` draws them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil, floor, isfinite, log10
+from typing import Protocol
+
+__all__ = ["Categories", "Linear", "Log", "Scale", "Tail", "bytes_text", "count_text", "percent_text", "seconds_text"]
+
+_Tick = tuple[float, str]
+
+
+class Scale(Protocol):
+    """Places values between 0 and 1, the ends of an axis."""
+
+    def at(self, value: float) -> float:
+        """Returns where a value is; beyond the ends, the nearer end."""
+
+    def ticks(self, most: int) -> list[_Tick]:
+        """Returns at most so many values with their labels."""
+
+
+def seconds_text(value: float) -> str:
+    """Write a time in the unit that suits it: ``850 us``, ``12 ms``, ``1.5 s``, ``3 min``."""
+    if value == 0:
+        return "0 s"
+    for below, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (120.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
+        if abs(value) < below * 0.9995:
+            return f"{_short(value * factor)} {unit}"
+    return f"{_short(value / 3600)} h"
+
+
+def bytes_text(value: float) -> str:
+    """Write a number of bytes in powers of 1,000: ``5.12 kB``, ``100 MB``."""
+    for below, factor, unit in ((1e3, 1.0, "B"), (1e6, 1e-3, "kB"), (1e9, 1e-6, "MB")):
+        if abs(value) < below * 0.9995:
+            return f"{_short(value * factor)} {unit}"
+    return f"{_short(value * 1e-9)} GB"
+
+
+def count_text(value: float) -> str:
+    """Write a plain number."""
+    return _short(value)
+
+
+def percent_text(value: float) -> str:
+    """Write a fraction as a percentage, with as many digits as tell it from 0 and from 1."""
+    digits = 0
+    while digits < 4 and value not in (0, 1) and abs(round(value, digits + 2) - value) > 1e-9:
+        digits += 1
+    return f"{value * 100:.{digits}f} %"
+
+
+def _short(value: float) -> str:
+    """Returns three digits at most before an exponent would be needed, without trailing zeros."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    text = f"{value:.3g}"
+    return f"{float(text):g}" if "e" in text else text
+
+
+def _clamped(share: float) -> float:
+    return min(1.0, max(0.0, share))
+
+
+class Linear:
+    """Equal differences are equally far apart. The ends are rounded outwards to ticks unless they are ``fixed``."""
+
+    def __init__(
+        self, low: float, high: float, text: Callable[[float], str] = count_text, *, fixed: bool = False
+    ) -> None:
+        if not (isfinite(low) and isfinite(high)) or high <= low:
+            low, high = (low, low + 1.0) if isfinite(low) else (0.0, 1.0)
+        self.text, self.step = text, _step((high - low) / 5)
+        self.low = low if fixed else floor(low / self.step + 1e-9) * self.step
+        self.high = high if fixed else ceil(high / self.step - 1e-9) * self.step
+
+    def at(self, value: float) -> float:
+        """See ``Scale``."""
+        return _clamped((value - self.low) / (self.high - self.low))
+
+    def ticks(self, most: int) -> list[_Tick]:
+        """See ``Scale``."""
+        step = _step((self.high - self.low) / max(1, most - 1))
+        first = ceil(self.low / step - 1e-9)
+        values = [number * step for number in range(first, floor(self.high / step + 1e-9) + 1)]
+        return [(value, self.text(value)) for value in values]
+
+
+def _step(least: float) -> float:
+    """Returns the smallest of 1, 2, 5, 10, 20... that is not below ``least``."""
+    power: float = 10.0 ** floor(log10(least))
+    return next((power * factor for factor in (1, 2, 5) if power * factor >= least * (1 - 1e-9)), power * 10)
+
+
+class Log:
+    """Equal ratios are equally far apart."""
+
+    def __init__(self, low: float, high: float, text: Callable[[float], str] = count_text) -> None:
+        low = low if low > 0 else high / 1000 if high > 0 else 0.001
+        high = max(high, low * 1.5)
+        self.text, self._low, self._high = text, log10(low), log10(high)
+
+    def at(self, value: float) -> float:
+        """See ``Scale``. What is not above zero is at the lower end."""
+        return 0.0 if value <= 0 else _clamped((log10(value) - self._low) / (self._high - self._low))
+
+    def ticks(self, most: int) -> list[_Tick]:
+        """See ``Scale``."""
+        first, last = floor(self._low - 1e-9), ceil(self._high + 1e-9)
+        for factors in ((1, 2, 5), (1, 3), (1,)):
+            values = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+            inside = [each for each in values if self._low - 1e-9 <= log10(each) <= self._high + 1e-9]
+            if len(inside) <= most:
+                break
+        else:
+            inside = inside[:: ceil(len(inside) / most)]
+        return [(value, self.text(value)) for value in inside]
+
+
+class Tail:
+    """Shares from 0 to just below 1; each further nine is as far from the one before (0, 90, 99, 99.9 %...).
+
+    ``most`` is the largest share to be shown.
+    """
+
+    def __init__(self, most: float) -> None:
+        self._end = max(1.0, -log10(1 - min(most, 1 - 1e-9)))
+
+    def at(self, value: float) -> float:
+        """See ``Scale``."""
+        return 1.0 if value >= 1 else _clamped(-log10(1 - value) / self._end)
+
+    def ticks(self, most: int) -> list[_Tick]:
+        """See ``Scale``."""
+        shares = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999]
+        inside = [share for share in shares if -log10(1 - share) <= self._end + 1e-9]
+        return [(share, percent_text(share)) for share in inside[-most:]]
+
+
+class Categories:
+    """Names side by side, each in the middle of its step. A value is a name's number, from 0."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+
+    def at(self, value: float) -> float:
+        """See ``Scale``."""
+        return _clamped((value + 0.5) / max(1, len(self.names)))
+
+    def ticks(self, most: int) -> list[_Tick]:
+        """See ``Scale``."""
+        every = max(1, ceil(len(self.names) / most))
+        return [(float(number), name) for number, name in enumerate(self.names) if number % every == 0]

@@ -1,0 +1,60 @@
+"""The command ``cloudbench report``: one page about stored runs.
+
+What may live here: what it asks and prints. The page is in ``report``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from pytest_cloudbench.model import UsageError
+
+__all__ = ["add", "report"]
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "report",
+        help="make one HTML page of stored runs",
+        description="Make one page that needs no network: what was measured on what, what is good and bad, provider "
+        "beside provider, and each experiment with its figures, as CSV too.",
+    )
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", type=Path,
+        help="a file that pytest-benchmark has stored, such as results/*/0001_*.json, or a folder: all runs in it",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, default=Path("report.html"),
+        help="the page; one that is there is replaced (default: %(default)s)",
+    )  # fmt: skip
+    parser.set_defaults(run=report)
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write the page, and say what it leaves out. Returns 0. Raises UsageError if there is nothing to show."""
+    from pytest_cloudbench.report.gathering import gather
+    from pytest_cloudbench.report.writing import write
+
+    files = [file for each in options.runs for file in (_below(each) if each.is_dir() else [each])]
+    gathered = gather(files)
+    if not gathered.measurements:
+        why = "; ".join(gathered.left_out) or "there are no stored runs in these folders"
+        raise UsageError(f"report: nothing to show: {why}")
+    size_bytes = write(options.output, gathered)
+    for line in gathered.left_out:
+        sys.stdout.write(f"left out: {line}\n")
+    sys.stdout.write(
+        f"{options.output}: {len(gathered.measurements):,} experiments of {len(files):,} "
+        f"run{'s' * (len(files) != 1)}, {size_bytes / 1e6:.2f} MB\n"
+    )
+    return 0
+
+
+def _below(folder: Path) -> list[Path]:
+    """Returns the files of all runs in a storage, oldest first."""
+    from pytest_cloudbench.results.stored import find
+
+    return [file.path for file in sorted(find(folder), key=lambda file: file.place)]

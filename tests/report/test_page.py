@@ -1,0 +1,234 @@
+"""A page of stored runs: what is in it, what is left out and said, and what nobody can smuggle into it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote
+
+import pytest
+
+from pytest_cloudbench.cli import main
+from pytest_cloudbench.report.digest import digest
+from pytest_cloudbench.results.oplog import read_parquet
+from tests.report.stored import HOSTILE, entry, operations, store
+
+TEST = "suites/iot/test_iot.py::test_worst_case"
+T = TypeVar("T")
+VOID = {"meta", "br", "input", "link", "img", "hr"}
+
+
+class Page(HTMLParser):
+    """A page as elements; a tag that is closed wrongly fails the test."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text, self.open, self.ids = text, list[str](), list[str]()
+        self.links, self.named, self.tags, self.words = list[str](), list[str](), list[str](), list[str]()
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.tags.append(tag)
+        assert not any(name.startswith("on") for name in found), found
+        if tag not in VOID:
+            self.open.append(tag)
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found["href"]] if "href" in found else []
+        self.named += found.get("aria-labelledby", "").split()
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}>"
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open):
+            self.words.append(data)
+
+    @property
+    def said(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def made(tmp_path: Path, *runs: Path) -> Page:
+    out = tmp_path / "page.html"
+    assert main(["report", *map(str, runs), "-o", str(out)]) == 0
+    return Page(out.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """Two providers, one of which throttles and freezes, and names that are meant to do harm."""
+    folder = tmp_path_factory.mktemp("stored")
+    broken = "loss_rate <= 0.01 (a source, 2026): broken, measured 0.1"
+    entries = [
+        entry(folder, TEST, "emulated:ideal", list(operations(400, 30)), {"sensors": 50, "interval_s": 1},
+              expectations=["ok_rate >= 0.9 (a source, 2026): met, measured 1"], statuses=["met"]),
+        entry(folder, TEST, "folder:/x", list(operations(400, 90, throttled=10, frozen_at=200)),
+              {"sensors": 50, "interval_s": 1}, emulated=False, expectations=[broken], expectations_unmet=[broken],
+              statuses=["broken"], doubts=["engine saturated"], outcome="failed",
+              error_details={"throttled": {"count": 40, "said": [{"detail": HOSTILE, "count": 40}]}}),
+        entry(folder, f"tests/test_{HOSTILE}.py::test_it", f"folder:/{HOSTILE}", list(operations(50, 10)),
+              {HOSTILE: HOSTILE}, machine=HOSTILE, notes=[HOSTILE]),
+        entry(folder, TEST.replace("worst", "average"), "emulated:ideal", (), {"sensors": 3}, response_p50=float("nan"),
+              ops_file="run/gone.parquet"),
+    ]  # fmt: skip
+    return made(folder, store(folder / "0001_r.json", entries))
+
+
+def test_it_is_one_whole_document_without_a_network(page: Page) -> None:
+    assert page.text.startswith("<!doctype html>")
+    assert page.tags.count("h1") == 1
+    assert "default-src 'none'" in page.text
+    assert all(link.startswith(("#", "data:text/csv")) for link in page.links)
+    assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page.text)
+
+
+def test_links_lead_to_elements_and_every_element_has_a_name_of_its_own(page: Page) -> None:
+    assert len(page.ids) == len(set(page.ids))
+    inside = [link[1:] for link in page.links if link.startswith("#")]
+    assert len(inside) > 8
+    assert set(inside) <= set(page.ids)
+    assert set(page.named) <= set(page.ids)
+
+
+def test_the_answers_are_in_order(page: Page) -> None:
+    order = ["What was measured on what", "What is good and bad", "Provider beside provider", "iot: worst case"]
+    places = [page.said.rindex(each) for each in order]
+    assert places == sorted(places)
+    assert "Some of it is emulated" in page.said
+    assert "engine saturated" in page.said
+    assert "\u2717 broken" in page.said
+    assert "1 \u2713 met" in page.said
+
+
+def test_hostile_names_are_texts(page: Page) -> None:
+    assert page.tags.count("script") == 1
+    assert "<script>alert" not in page.text
+    assert "\u202e" not in page.text
+    assert "\x1b" not in page.text
+    assert "<script>alert(1)</script>" in page.said
+
+
+def test_throttling_and_a_freeze_are_drawn_and_said(page: Page) -> None:
+    assert 'class="o-throttled"' in page.text
+    assert 'class="silence"' in page.text
+    assert "360 succeeded, 40 throttled" in page.said
+    assert (
+        "Once nothing ended although operations waited; the longest lasted 2.0" in page.said
+        or "the longest lasted 2 s" in page.said
+    )
+    assert "No time in which nothing ended although operations waited" in page.said  # of the others
+
+
+def test_what_is_missing_is_said_and_no_zero(page: Page) -> None:
+    assert "not drawn" in page.said
+    assert "gone.parquet: cannot be read: No such file" in page.said
+    row = next(each for each in re.findall(r"<tr>.*?</tr>", page.text) if '"row">3<' in each and "ideal" in each)
+    assert "<td>-<" in row
+    assert "<td>nan<" not in row
+
+
+def test_numbers_behind_figures_are_there_as_csv(page: Page) -> None:
+    files = [unquote(link.partition(",")[2]) for link in page.links if link.startswith("data:")]
+    first = list(csv.DictReader(io.StringIO(files[0])))
+    medians = next(row for row in first if row["share"] == "0.5")
+    assert float(medians["emulated:ideal, s"]) == pytest.approx(0.034, rel=0.05)
+    assert float(medians["folder:/x, s"]) == pytest.approx(0.105, rel=0.05)
+    assert not any(cell.startswith(("=", "+", "@")) for text in files for row in csv.reader(io.StringIO(text))
+                   for cell in row)  # fmt: skip
+
+
+def test_each_figure_speaks(page: Page) -> None:
+    drawings = re.findall(r"<svg role=\"img\".*?</svg>", page.text, re.DOTALL)
+    assert len(drawings) >= 8
+    assert all("<title id=" in each and "<desc id=" in each for each in drawings)
+
+
+def test_files_that_are_no_runs_are_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = store(tmp_path / "0001_a.json", [entry(tmp_path, TEST, "emulated:ideal", list(operations(30, 10)))])
+    torn = tmp_path / "0002_torn.json"
+    torn.write_text(good.read_text()[:500])
+    newer = store(tmp_path / "0003_newer.json", [entry(tmp_path, TEST, "emulated:ideal", schema=99)])
+    foreign = store(tmp_path / "0004_other.json", [{"fullname": "x", "extra_info": {}}])
+    odd = tmp_path / "0005_odd.json"
+    odd.write_text(json.dumps([1]))
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
+    assert [next(path.name for path in (torn, newer, foreign, odd) if str(path) in line) for line in told] == [
+        "0002_torn.json", "0003_newer.json", "0004_other.json", "0005_odd.json"
+    ]  # fmt: skip
+    page = Page((tmp_path / "page.html").read_text())
+    assert "Left out" in page.said
+    assert page.said.count("0002_torn.json") == 1
+
+
+def test_nothing_to_show_is_an_error_that_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path / "no.json"), "-o", str(tmp_path / "page.html")]) == 4
+    assert "no.json: cannot be read" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_records_of_any_size_need_little_memory(tmp_path: Path) -> None:
+    entry(tmp_path, TEST, "emulated:ideal", list(operations(25_000, 30, every_ms=1)))
+    path = tmp_path / "run" / "0.parquet"
+    found, peak = traced(lambda: digest([path]))
+    _, whole = traced(lambda: read_parquet(path))
+    assert found is not None
+    assert found.ops == 25_000
+    assert found.whole.at(0.5) == pytest.approx(0.0341, rel=0.01)
+    assert peak < whole / 2
+
+
+def traced(work: Callable[[], T]) -> tuple[T, int]:
+    """What something returns, and the most memory that it took."""
+    tracemalloc.start()
+    try:
+        return work(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_steady_run_has_no_silence_and_a_frozen_one_has_it_where_it_was(tmp_path: Path) -> None:
+    entry(tmp_path, TEST, "a", list(operations(500, 40)))
+    entry(tmp_path, TEST, "b", list(operations(500, 40, frozen_at=100, frozen_ms=3000)))
+    steady, frozen = (digest([tmp_path / "run" / f"{number}.parquet"]) for number in (0, 1))
+    assert steady is not None
+    assert frozen is not None
+    assert list(steady.silences) == []
+    (silence,) = frozen.silences
+    assert silence.from_s == pytest.approx(2.0, abs=0.1)
+    assert silence.to_s == pytest.approx(5.0, abs=0.1)
+    assert silence.waiting >= 2
+
+
+def test_a_session_writes_its_page_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "from pytest_cloudbench.arrival import FixedInterval\n"
+        "def test_it(experiment, payloads):\n"
+        "    experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=20)\n"
+    )
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--provider", f"folder:{tmp_path}/there"]
+    (tmp_path / "there").mkdir()
+    done = subprocess.run(
+        [*argv, "--cloudbench-report", "pages/one.html"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "report: pages/one.html" in done.stdout
+    page = Page((tmp_path / "pages" / "one.html").read_text(encoding="utf-8"))
+    assert "40 operations" in page.said
+    assert "40 succeeded" in page.said
+    assert [path.name for path in (tmp_path / "pages").iterdir()] == ["one.html"]

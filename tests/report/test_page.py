@@ -127,10 +127,7 @@ def test_throttling_and_a_freeze_are_drawn_and_said(page: Page) -> None:
     assert 'class="o-throttled"' in page.text
     assert 'class="silence"' in page.text
     assert "360 succeeded, 40 throttled" in page.said
-    assert (
-        "Once nothing ended although operations waited; the longest lasted 2.0" in page.said
-        or "the longest lasted 2 s" in page.said
-    )
+    assert "Once nothing ended although operations waited; the longest lasted 2" in page.said
     assert "No time in which nothing ended although operations waited" in page.said  # of the others
 
 
@@ -138,6 +135,7 @@ def test_what_is_missing_is_said_and_no_zero(page: Page) -> None:
     assert "not drawn" in page.said
     assert "gone.parquet: cannot be read: No such file" in page.said
     row = next(each for each in re.findall(r"<tr>.*?</tr>", page.text) if '"row">3<' in each and "ideal" in each)
+    row = row.replace(' class="t"', "")
     assert "<td>-<" in row
     assert "<td>nan<" not in row
 

@@ -55,7 +55,8 @@ class Chapter:
         ]
         told = [f"{name.replace('_', ' ')} {html.plain(about.params[name])}" for name in varied]
         label = about.experiment.rpartition("]#" if "]#" in about.experiment else "#")
-        told += [label[2].replace("-", " ")] if label[1] else []
+        values = {str(about.params[name]).lower() for name in varied}
+        told += [label[2].replace("-", " ")] if label[1] and label[2].lower() not in values else []
         return ", ".join(told) or about.label or about.kind[1]
 
     def html(self, *, folded: bool) -> Iterator[str]:
@@ -68,13 +69,14 @@ class Chapter:
         yield from self._tables()
         for name, group in self.groups.values():
             label = self.label(group[0])
-            inside = "".join(self._experiment(name, label, group))
-            if not inside:
-                yield f'<span id="{name}"></span>'
+            figures, remarks = "".join(self._experiment(name, label, group)), "".join(_remarks(group))
+            if not figures:
+                told = f"<p><b>{safe(label)}</b></p>{remarks}" if remarks else ""
+                yield f'<div id="{name}">{told}</div>'
             elif folded:
-                yield f'<details class="run" id="{name}"><summary>{safe(label)}</summary>{inside}</details>'
+                yield f'<details class="run" id="{name}"><summary>{safe(label)}</summary>{figures}{remarks}</details>'
             else:
-                yield f'<section id="{name}"><h3>{safe(label)}</h3>{inside}</section>'
+                yield f'<section id="{name}"><h3>{safe(label)}</h3>{figures}{remarks}</section>'
         yield "</section>"
 
     def _tables(self) -> Iterator[str]:
@@ -115,7 +117,6 @@ class Chapter:
         ]
         yield from _figures(drawn, name, self.names)
         yield html.listed([safe(line) for line in dict.fromkeys(missing)], "soft")
-        yield from _remarks(group)
 
 
 def chapters(found: Sequence[Measurement], names: html.ElementIds) -> list[Chapter]:

@@ -113,7 +113,7 @@ def gather(paths: Iterable[Path]) -> Gathered:
         for entry in mine:
             experiment = entry.info.get("experiment")
             found.measurements.append(
-                _measurement(entry.fullname, experiment if isinstance(experiment, str) else entry.fullname,
+                _measurement(entry.fullname, experiment if isinstance(experiment, str) else _experiment(entry),
                              entry.params, entry.info, run, path.parent)
             )  # fmt: skip
         if not mine:
@@ -135,6 +135,15 @@ def commit_text(found: stored.Commit) -> str:
     """Returns a commit in a few characters; nothing if it is not known."""
     changed = " with changes" if found.is_dirty else ""
     return f"{found.id[:10]}{changed}" + (f" on {found.branch}" if found.branch else "") if found.id else ""
+
+
+def _experiment(entry: stored.StoredEntry) -> str:
+    """Returns an entry's name without its provider, for versions that did not store it."""
+    name = str(entry.info.get("provider") or "").encode("unicode_escape").decode()
+    for inside, left in ((f"-{name}]", "]"), (f"[{name}-", "["), (f"[{name}]", "")):
+        if name and inside in entry.fullname:
+            return entry.fullname.replace(inside, left, 1)
+    return entry.fullname
 
 
 def _measurement(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any
@@ -17,6 +18,7 @@ from pytest_cloudbench.report.svg import printable
 
 __all__ = ["ElementIds", "figure", "listed", "plain", "safe", "table"]
 
+_NUMBER = re.compile(r"[-+]?\d")
 _FIRST_NUMBER = set("=+-@\t\r")
 """A spreadsheet takes a text that begins so for a formula."""
 
@@ -61,13 +63,15 @@ def table(
 
     ``is_html``: the cells of ``rows`` are HTML already.
     """
-    lines = []
-    for row in rows:
-        cells = [cell if is_html else safe(shown(cell)) for cell in row]
-        lines.append(
-            f'<tr><th scope="row">{cells[0]}</th>' + "".join(f"<td>{cell}</td>" for cell in cells[1:]) + "</tr>"
-        )
-    titles = "".join(f'<th scope="col">{safe(title)}</th>' for title in head)
+    texts = [[cell if is_html else safe(shown(cell)) for cell in row] for row in rows]
+    is_text = [not is_html and not any(_NUMBER.match(row[place]) for row in texts) for place in range(len(head))]
+    marks = [' class="t"' if each else "" for each in is_text]
+    lines = [
+        f'<tr><th scope="row">{row[0]}</th>'
+        + "".join(f"<td{mark}>{cell}</td>" for mark, cell in zip(marks[1:], row[1:], strict=True)) + "</tr>"
+        for row in texts
+    ]  # fmt: skip
+    titles = "".join(f'<th scope="col"{mark}>{safe(title)}</th>' for mark, title in zip(marks, head, strict=True))
     name = f' class="{style}"' if style else ""
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{safe(caption)}"><table{name}><caption>'

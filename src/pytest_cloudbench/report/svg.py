@@ -93,6 +93,8 @@ class Canvas:
             if style[0] == "s" and style[1:].isdigit():
                 self.add(f'<path d="M{_at(place)} {_at(y - 4)}h20" class="line {style}"/>')
                 self.add(_marker(place + 10, y - 4, int(style[1:]), ""))
+            elif style == "published":
+                self.add(f'<circle cx="{_at(place + 10)}" cy="{_at(y - 4)}" r="4.5" class="published"/>')
             else:
                 self.box(place + 4, y - 10, 13, 11, style)
             self.text(place + 25, y, shown)

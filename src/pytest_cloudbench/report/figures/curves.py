@@ -1,0 +1,292 @@
+"""Values along a parameter: one line per provider, with the published values beside them.
+
+What may live here: which value is drawn over which parameter for which experiments, as rows of a table, and the one
+figure that draws them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.report.figures import Figure
+from pytest_cloudbench.report.gathering import Measurement
+from pytest_cloudbench.report.scales import (
+    Categories,
+    Linear,
+    Log,
+    Scale,
+    bytes_text,
+    count_text,
+    percent_text,
+    seconds_text,
+)
+from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
+
+__all__ = ["curves"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What one figure draws.
+
+    Attributes:
+        suite, test: which experiments: the folder, and how the test's name begins.
+        x, y: a parameter, fact or metric.
+        title: of the figure; ``told`` says what to look for.
+        published: the fact that holds the published value of the same point.
+        low, high: facts that bound the value.
+        inside: a fact that holds all points of one experiment: level to values, whose median is drawn.
+        mark: a fact or metric that names a value of x, such as a knee; it may be of another entry of the same test.
+    """
+
+    suite: str
+    test: str
+    x: str
+    y: str
+    title: str
+    told: str
+    published: str = ""
+    low: str = ""
+    high: str = ""
+    inside: str = ""
+    mark: str = ""
+
+
+_KNEE = "The knee is the smallest number whose total is within 5 % of the best one (thesis 4.2.2, Figures 4.1 to 4.4)."
+_ROWS = (
+    _Row("concurrency", "test_", "threads", "elapsed", "Total time over threads", _KNEE, mark="knee_threads"),
+    _Row("filesize", "test_", "size_bytes", "median_s", "Time of one file over its size",
+         "A size that is off the line is handled badly (thesis 4.2.3, Figures 4.5 and 4.6).", published="fitted_s"),
+    _Row("segmentation", "test_", "segments", "time_s", "Time of an object over its segments",
+         "Fewer segments wait for bandwidth, more for latency (Cloud-RAID III.D, Figure 7).", inside="segments_s",
+         mark="best_segments"),
+    _Row("constancy", "test_", "level", "median_s", "Time of one transfer over how many there are at once",
+         "A flat line: others do not slow a transfer (Cloud-RAID III.D, Figures 5 and 6).", high="slowest_s"),
+    _Row("transfer", "test_sizes", "size_bytes", "throughput", "Throughput over the size of a file",
+         "Small files pay for latency, large ones for bandwidth."),
+    _Row("transfer", "test_parallel", "threads", "throughput", "Throughput over threads",
+         "Where it ends, more is waste."),
+    _Row("transfer", "test_parts", "parts", "throughput", "Throughput over parts", "Where it ends, more is waste."),
+    _Row("updates", "test_table_1", "changed_bytes", "tue", "Traffic usage efficiency over the size of a new file",
+         "Bytes on the wire per byte of the file; 1 is the best (UDS, Table 1 and Figure 4).", published="uds_tue"),
+    _Row("updates", "test_table_1", "changed_bytes", "sync_delay_s", "Sync delay over the size of a new file",
+         "From the new file to the last payload before the server had it (UDS, Table 1).", published="uds_delay_s"),
+    _Row("updates", "test_appends", "interval_s", "tue", "Traffic usage efficiency over the interval of appends",
+         "A client that batches sends less per change when changes come fast (UDS, Figures 5, 6 and 16)."),
+    _Row("updates", "test_blocks", "block_kb", "traffic_kb", "Traffic over the size of the written blocks",
+         "The same bytes in other pieces (UDS, Figure 10)."),
+    _Row("updates", "test_download", "rate_kbit_per_s", "traffic_kb", "Traffic over the speed of a download",
+         "A slow download is many small changes (UDS, Figures 11 and 12)."),
+    _Row("sync_capabilities", "test_figure_4", "size_bytes", "uploaded_mb", "Uploaded over the size of a changed file",
+         "A client with delta encoding sends the change (IMC, Figure 4)."),
+    _Row("sync_capabilities", "test_figure_5", "size_bytes", "uploaded_mb", "Uploaded over the size of a file",
+         "A client that compresses sends less of a text (IMC, Figure 5)."),
+    _Row("sync_performance", "test_figure_6", "set", "start_up", "Start-up time by set of files",
+         "From the change to the first byte of content (IMC, Figure 6a).", low="start_up_min", high="start_up_max"),
+    _Row("sync_performance", "test_figure_6", "set", "completion", "Completion time by set of files",
+         "From the first to the last byte of content (IMC, Figure 6b).", low="completion_min", high="completion_max"),
+    _Row("sync_performance", "test_figure_6", "set", "overhead", "Overhead by set of files",
+         "Bytes besides the files, as a share of them (IMC, Figure 6c).", low="overhead_min", high="overhead_max"),
+    _Row("mobile", "test_figure_5", "rtt_ms", "completion", "Completion time over round trips",
+         "Many small messages make a client slow where round trips are long (mobile study, Figure 5)."),
+    _Row("mobile", "test_loss", "loss", "completion", "Completion time over lost packets",
+         "How a client's connections recover (mobile study)."),
+)  # fmt: skip
+_ENDS = (("_kbit_per_s", ", kbit/s"), ("_kb", ", kB"), ("_mb", ", MB"), ("_ms", ", ms"), ("_bytes", ""), ("_s", ""))
+_TITLES = {"tue": "traffic usage efficiency", "changed_bytes": "size of the file", "size_bytes": "size of the file"}
+_ID_LIKE = frozenset({"service", "client"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    x: float | str
+    y: float
+    low: float | None = None
+    high: float | None = None
+    published: float | None = None
+    is_doubted: bool = False
+
+
+def curves(members: Sequence[Measurement]) -> list[Figure]:
+    """Returns the figures along a parameter that the experiments of one test function have."""
+    suite, test = members[0].kind
+    rows = [row for row in _ROWS if row.suite == suite and test.startswith(row.test)]
+    return [drawn for row in rows if (drawn := _figure(row, members)) is not None]
+
+
+def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
+    lines = _lines(row, members)
+    points = [point for line in lines.values() for point in line]
+    if len({point.x for point in points}) < 2:
+        return None
+    marks = _marks(row, members, lines)
+    names = [*dict.fromkeys(str(point.x) for point in points)] if isinstance(points[0].x, str) else []
+    published = sorted({(point.x, point.published) for point in points if point.published is not None}, key=str)
+    beside = "fitted" if row.published == "fitted_s" else "published"
+    y_text, shown = _text_of(row.y), list(lines.items())[:SERIES]
+
+    def place(x: float | str) -> float:
+        return float(names.index(x)) if isinstance(x, str) else x
+
+    def draw(width: int) -> Canvas:
+        canvas = Canvas(width, 0, row.title, told)
+        entries = [(f"s{number}", name) for number, (name, _) in enumerate(shown)]
+        entries += [("published", beside)] if published else []
+        top = canvas.legend(6, 14, entries, width - 4) + 34
+        plane = Plane(canvas, _x_scale(row.x, points, names), _y_scale(points, y_text), 62, top, width - 14, top + 190)
+        plane.axes(_words(row.x), _words(row.y))
+        lane = [(place(x), value) for x, value in published]
+        plane.line(sorted(lane), "published")
+        for x, y in lane:
+            tip = f"published: {y_text(y)}"
+            canvas.add(
+                f'<circle cx="{plane.px(x):.1f}" cy="{plane.py(y):.1f}" r="4" class="published" data-tip="{tip}"/>'
+            )
+        for number, (name, line) in enumerate(shown):
+            if not names:
+                plane.line([(place(point.x), point.y) for point in line], f"s{number}")
+            for point in line:
+                shift = (number - (len(shown) - 1) / 2) * 0.12 if names else 0.0
+                x = place(point.x) + shift
+                if point.low is not None or point.high is not None:
+                    plane.upright(x, _known(point.low, point.y), _known(point.high, point.y), f"s{number}")
+                doubt = ", has doubts" if point.is_doubted else ""
+                plane.dot(x, point.y, number, f"{name}, {_x_label(row.x, point.x)}: {y_text(point.y)}{doubt}")
+        for mark in dict.fromkeys(marks.values()):
+            plane.rule(x=mark, label=f"{row.mark.partition('_')[0]}: {mark:g}")
+        canvas.height = top + 190 + 42
+        return canvas
+
+    said = [f"{name}: {row.mark.replace('_', ' ')} {mark:g}" for name, mark in marks.items()]
+    missing = len(lines) - len(shown)
+    told = " ".join([row.told, *([f"{'; '.join(said)}."] if said else []),
+                     *([f"{missing} more lines are in the numbers only."] if missing else [])])  # fmt: skip
+    head = ["line", _words(row.x), _words(row.y), "from", "to", beside, "doubts"]
+    table = [
+        [name, point.x, point.y, point.low, point.high, point.published, point.is_doubted]
+        for name, line in lines.items() for point in line
+    ]  # fmt: skip
+    sources = dict.fromkeys(str(each.info["published"].get("source", "")) for each in members)
+    notes = [f"Published: {source}" for source in sources if source and published and row.published != "fitted_s"]
+    return Figure(f"{row.y}-by-{row.x}".replace("_", "-"), row.title, told, draw, head, table, notes)
+
+
+def _lines(row: _Row, members: Sequence[Measurement]) -> dict[str, list[_Point]]:
+    """Returns the points of each line: of a provider, and of all parameters besides x that differ."""
+    names = dict.fromkeys(name for each in members for name in each.params)
+    others = [name for name in [*names, "operation"] if name not in {row.x, *_ID_LIKE} and _splits(row, name, members)]
+    lines: dict[str, list[_Point]] = {}
+    for each in members:
+        told = [f"{name.replace('_', ' ')} {_param(each, name)}" for name in others]
+        for point in _points(row, each):
+            lines.setdefault(", ".join([each.subject, *told]), []).append(point)
+    for line in lines.values():
+        if not any(isinstance(point.x, str) for point in line):
+            line.sort(key=lambda point: float(point.x))
+    return lines
+
+
+def _splits(row: _Row, name: str, members: Sequence[Measurement]) -> bool:
+    """Returns whether a parameter has several values at one value of x, so that each needs a line of its own."""
+    found: dict[tuple[str, object], set[str]] = {}
+    for each in members:
+        for point in _points(row, each):
+            found.setdefault((each.subject, point.x), set()).add(str(_param(each, name)))
+    return any(len(values) > 1 for values in found.values())
+
+
+def _param(each: Measurement, name: str) -> Any:
+    return each.params.get(name, each.info.get(name))
+
+
+def _points(row: _Row, each: Measurement) -> Iterator[_Point]:
+    doubted = bool(each.info["doubts"])
+    if row.inside:
+        found = each.info.get(row.inside)
+        for level, values in found.items() if isinstance(found, dict) else ():
+            numbers = [value for value in values if isinstance(value, (int, float))] if isinstance(values, list) else []
+            if numbers and level.replace(".", "", 1).isdigit():
+                low, high = (min(numbers), max(numbers)) if len(numbers) > 1 else (None, None)
+                yield _Point(float(level), median(numbers), low, high, is_doubted=doubted)
+        return
+    x: Any = each.params.get(row.x, each.info.get(row.x))
+    if row.x == "size_bytes" and not isinstance(x, (int, float)):
+        x = _size_bytes(each.info.get("size", each.params.get("size")))
+    y = each.number(row.y)
+    if y is None or isinstance(x, bool) or not isinstance(x, (int, float, str)):
+        return
+    low, high, beside = (each.number(key) if key else None for key in (row.low, row.high, row.published))
+    yield _Point(x, y, low, high, beside, doubted)
+
+
+def _size_bytes(text: object) -> int | None:
+    """Returns the bytes that a size such as ``100KB`` or ``1MiB`` means."""
+    found = str(text).replace(" ", "")
+    units = {"KiB": 1024, "MiB": 1024**2, "KB": 1024, "MB": 1024**2, "kB": 1000, "B": 1}
+    for unit, factor in units.items():
+        number = found.removesuffix(unit)
+        if number != found and number.replace(".", "", 1).isdigit():
+            return int(float(number) * factor)
+    return None
+
+
+def _marks(row: _Row, members: Sequence[Measurement], lines: Mapping[str, object]) -> dict[str, float]:
+    """Returns the marked value of x of each line; nothing if a provider has several lines."""
+    found: dict[str, float] = {}
+    for each in members if row.mark else ():
+        value = each.number(row.mark)
+        if value is not None and each.subject in lines:
+            found[each.subject] = value
+    return found
+
+
+def _known(bound: float | None, value: float) -> float:
+    return value if bound is None else bound
+
+
+def _x_scale(key: str, points: Sequence[_Point], names: Sequence[str]) -> Scale:
+    if names:
+        return Categories(names)
+    values = [float(point.x) for point in points]
+    low, high = min(values), max(values)
+    if low > 0 and high / low >= 16:
+        return Log(low * 0.8, high * 1.25, _text_of(key))
+    margin = (high - low) * 0.04
+    return Linear(low - margin, high + margin, _text_of(key), fixed=True)
+
+
+def _y_scale(points: Sequence[_Point], text: Callable[[float], str]) -> Scale:
+    known = [value for point in points for value in (point.y, point.low, point.high, point.published)]
+    values = [value for value in known if value is not None]
+    low, high = min(values), max(values)
+    return Log(low * 0.8, high * 1.25, text) if low > 0 and high / low >= 30 else Linear(min(0.0, low), high, text)
+
+
+def _x_label(key: str, value: float | str) -> str:
+    return value if isinstance(value, str) else f"{_words(key)} {_text_of(key)(value)}"
+
+
+def _text_of(key: str) -> Callable[[float], str]:
+    """Returns how values of a metric or fact are written, by its unit."""
+    unit = METRICS[key].unit if key in METRICS else ""
+    if unit == "s" or (key.endswith("_s") and not unit):
+        return seconds_text
+    if unit == "fraction" or key == "loss":
+        return percent_text
+    if unit == "bytes/s":
+        return lambda value: f"{bytes_text(value)}/s"
+    return bytes_text if key.endswith("_bytes") else count_text
+
+
+def _words(key: str) -> str:
+    """Returns the title of an axis; the unit is in its labels, or its name says it."""
+    if key in _TITLES:
+        return _TITLES[key]
+    for end, unit in _ENDS:
+        if key.endswith(end):
+            return key.removesuffix(end).replace("_", " ") + unit
+    return key.replace("_", " ")

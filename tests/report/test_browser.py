@@ -1,0 +1,165 @@
+"""A page in a real browser: nothing in its console, nothing wider than the window, nothing that axe finds serious."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.cli import main
+from tests.report.stored import HOSTILE, entry, operations, store
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (shutil.which("chromium") and shutil.which("chromedriver")),
+        reason="needs a browser (Debian: apt-get install chromium chromium-driver)",
+    ),
+]
+QUIET = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+
+
+class Browser:
+    """A headless Chromium, by the WebDriver protocol."""
+
+    def __init__(self, port: int, profile: Path) -> None:
+        self._port, self._session = port, ""
+        options = {"args": [*QUIET.split(), f"--user-data-dir={profile}"]}
+        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"},
+                  "timeouts": {"script": 300_000}}  # fmt: skip
+        self._session = (
+            "/session/" + self.do("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
+        )
+
+    def do(self, verb: str, path: str, body: Any = None) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=400)
+        connection.request(verb, self._session + path, json.dumps(body) if body is not None else None)
+        found = json.loads(connection.getresponse().read())["value"]
+        connection.close()
+        assert not (isinstance(found, dict) and "error" in found), found
+        return found
+
+    def run(self, script: str, *values: Any) -> Any:
+        return self.do("POST", "/execute/sync", {"script": script, "args": list(values)})
+
+    def look(self, scheme: str, width: int) -> None:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.cdp("Emulation.setEmulatedMedia", {"features": features})
+        self.cdp("Emulation.setDeviceMetricsOverride",
+                 {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})  # fmt: skip
+
+    def cdp(self, command: str, params: Any) -> Any:
+        return self.do("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
+
+    def console(self) -> list[str]:
+        return [each["message"] for each in self.do("POST", "/se/log", {"type": "browser"})]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    driver = subprocess.Popen(
+        ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert driver.stdout is not None
+        port = next(
+            int(found[1]) for line in driver.stdout if (found := re.search(r"successfully on port (\d+)", line))
+        )
+        opened = Browser(port, tmp_path_factory.mktemp("profile"))
+        yield opened
+        with contextlib.suppress(AssertionError):
+            opened.do("DELETE", "")
+    finally:
+        driver.kill()
+        driver.communicate()
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Browser:
+    folder = tmp_path_factory.mktemp("stored")
+    iot = "suites/iot/test_iot.py::test_table_4_2"
+    entries = [
+        entry(folder, iot, provider, list(operations(300, taken_ms, throttled=9, frozen_at=90)),
+              {"sensors": sensors, "interval_s": 1}, loss_rate=0.1, notes=[HOSTILE], doubts=["engine saturated"])
+        for provider, taken_ms in (("emulated:ideal", 30), (f"folder:/{HOSTILE}", 80)) for sensors in (10, 30, 50, 80)
+    ]  # fmt: skip
+    entries.append(entry(folder, "suites/sync_capabilities/test_sync_capabilities.py::test_table_1", "mine",
+                         params={"capability": "Chunking"}, answer="yes", how="4 MiB"))  # fmt: skip
+    store(folder / "0001_r.json", entries)
+    assert main(["report", str(folder / "0001_r.json"), "-o", str(folder / "page.html")]) == 0
+    browser.do("POST", "/url", {"url": f"file://{folder}/page.html"})
+    return browser
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The script of axe-core."""
+    folder = tmp_path_factory.mktemp("axe")
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("needs npm, which brings axe-core")
+    done = subprocess.run([npm, "install", "--silent", "--no-audit", "--no-fund", "axe-core@4"], cwd=folder,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"axe-core cannot be installed: {done.stderr[-200:]}")
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_axe_finds_nothing_serious(page: Browser, axe: str, scheme: str, width: int) -> None:
+    page.look(scheme, width)
+    page.run("for (const each of document.querySelectorAll('details')) each.open = true")
+    page.run(f"{axe}; window.axe = axe")
+    found = page.do("POST", "/execute/async", {"args": [], "script": (
+        "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then("
+        "found => done(found.violations.map(each => [each.impact, each.id, each.nodes[0].html.slice(0, 200)])))"
+    )})  # fmt: skip
+    assert [each for each in found if each[0] in ("serious", "critical")] == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_nothing_is_wider_than_the_window(page: Browser, width: int) -> None:
+    page.look("light", width)
+    assert page.run("return document.documentElement.scrollWidth") <= width
+    shown = page.run("return [...document.querySelectorAll('.wide, .narrow')].filter(each => each.offsetWidth).length")
+    assert shown == page.run("return document.querySelectorAll('figure').length")  # one drawing of each
+
+
+def test_links_lead_to_what_is_then_open(page: Browser) -> None:
+    page.look("light", 1280)
+    names = page.run("return [...document.querySelectorAll('main a[href^=\"#\"]')].map(each => each.hash.slice(1))")
+    assert names
+    for name in dict.fromkeys(names):
+        page.run("location.hash = arguments[0]", name)
+        assert page.run("return !!document.getElementById(arguments[0])", name), name
+    folded = page.run("return [...document.querySelectorAll('details.run')].map(each => each.id)")
+    page.run(
+        "document.getElementById(arguments[0]).open = false; location.hash = ''; location.hash = arguments[0]",
+        folded[0],
+    )
+    assert page.do("POST", "/execute/async", {"args": [folded[0]], "script": (
+        "const [name, done] = arguments; setTimeout(() => done(document.getElementById(name).open), 50)"
+    )})  # fmt: skip
+
+
+def test_it_prints_what_is_folded(page: Browser) -> None:
+    printed = base64.b64decode(page.cdp("Page.printToPDF", {"printBackground": True})["data"])
+    assert printed.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) >= 4
+
+
+def test_its_console_is_empty(page: Browser) -> None:
+    assert page.console() == []

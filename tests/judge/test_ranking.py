@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, grouped, rank, spread_of
+from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, distance, grouped, rank, spread_of
 from pytest_cloudbench.model import Op, Outcome, Verb
 from pytest_cloudbench.records import OpTable
 
@@ -123,3 +123,36 @@ def test_a_rate_is_that_of_its_group() -> None:
         Op(Verb.PUT, number, 0, 0, 0, 0, 0, (number + 1) * 100_000_000, 1000, Outcome.OK) for number in range(50)
     ]  # fmt: skip
     assert spread_of(OpTable.of(ops), [])["throughput"] == pytest.approx([10_000.0] * 10)
+
+
+def test_a_distance_has_an_interval_that_holds_the_truth_as_often_as_it_says() -> None:
+    random, held = Random(5), 0
+    for _ in range(400):
+        one, other = ([centre * random.lognormvariate(0, 0.1) for _ in range(8)] for centre in (0.13, 0.1))
+        found = distance("response_p50", Candidate(median(one), one), Candidate(median(other), other))
+        assert found is not None
+        assert not found.is_points
+        assert found.low < found.value < found.high
+        held += found.low < 0.3 < found.high
+    assert 368 <= held <= 392  # 95 %, and three standard errors
+
+
+def test_a_distance_of_shares_is_in_points() -> None:
+    one, other = [0.10, 0.12, 0.11, 0.10, 0.12], [0.02, 0.01, 0.02, 0.01, 0.02]
+    found = distance("failed_rate", Candidate(0.11, one), Candidate(0.016, other))
+    assert found is not None
+    assert found.is_points
+    assert found.value == pytest.approx(0.094)
+    assert 0.08 < found.low < found.value < found.high < 0.11
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Candidate(0.1, [0.1] * 4), Candidate(0.2, [0.2] * 8)),  # too few
+        (Candidate(0.1, [0.1] * 8, out="doubts"), Candidate(0.2, [0.2] * 8)),
+        (Candidate(0.0, [0.0] * 8), Candidate(0.2, [0.2] * 8)),  # no ratio to nothing
+    ],
+)
+def test_there_is_no_distance_where_nothing_can_be_said(one: Candidate, other: Candidate) -> None:
+    assert distance("response_p50", one, other) is None

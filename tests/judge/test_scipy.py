@@ -30,6 +30,8 @@ from pytest_cloudbench.judge.significance import (
     kruskal_wallis,
     normal_sf,
     relative_errors,
+    t_isf,
+    t_sf,
     theil_sen,
     trimmed_mean,
     weighted_line,
@@ -112,6 +114,28 @@ def test_f_sf_agrees_with_scipy(statistic: float, freedom: int, rest: int) -> No
         small = 1 - special.betainc(freedom / 2, rest / 2, odds)
     expected = stats.f.sf(statistic, freedom, rest) if small is None else small
     is_near(f_sf(statistic, freedom, rest), expected, rel=1e-11 + 1e-13 * (freedom + rest))
+
+
+@MANY
+@given(t=st.one_of(st.floats(-50, 50), st.floats(-1e150, 1e150)), freedom=FREE)
+def test_t_sf_agrees_with_scipy(t: float, freedom: int) -> None:
+    from scipy import stats
+
+    is_near(t_sf(t, freedom), stats.t.sf(t, freedom), rel=1e-9 + 1e-13 * freedom)
+
+
+@MANY
+@given(p=st.floats(1e-12, 1 - 1e-12), freedom=st.integers(1, 100))
+@example(p=0.05, freedom=19)
+def test_t_isf_agrees_with_scipy(p: float, freedom: int) -> None:
+    from scipy import stats
+
+    assert t_isf(p, freedom) == pytest.approx(stats.t.isf(p, freedom), rel=1e-8, abs=1e-8)
+
+
+def test_no_t_is_exceeded_with_probability_zero() -> None:
+    assert t_isf(0.0, 9) == inf
+    assert t_isf(1.0, 9) == -inf
 
 
 @MANY

@@ -22,7 +22,8 @@ from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA
 from pytest_cloudbench.model import ResultsError
 
 __all__ = [
-    "LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "alone", "commit_of", "find", "read", "read_document", "write_whole",
+    "LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "alone", "commit_of", "find", "read", "read_document",
+    "write_whole",
 ]  # fmt: skip
 
 LARGEST_BYTES = 256 * 1024 * 1024

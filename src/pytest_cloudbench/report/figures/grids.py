@@ -133,11 +133,11 @@ def capabilities(members: Sequence[Measurement]) -> list[Figure]:
         canvas = Canvas(width, 0, "What clients can do", told)
         left, cell, high = 92.0, (width - 96) / len(names), 34.0
         is_narrow = cell < 62
-        top = 76.0 if is_narrow else 28.0
+        top = 100.0 if is_narrow else 28.0
         for place, name in enumerate(names):
             middle = left + (place + 0.5) * cell
             if is_narrow:
-                canvas.text(middle + 4, top - 4, shortened(name, 70), "note", turned=True)
+                canvas.text(middle + 4, top - 4, shortened(name, 92), "note", turned=True)
             else:
                 canvas.text(middle, top - 8, shortened(name, cell), "note", "middle")
         for line, (subject, answers, is_mine) in enumerate(columns):

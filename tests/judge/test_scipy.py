@@ -24,8 +24,10 @@ from pytest_cloudbench.judge.significance import (
     Z90,
     Z95,
     best_line,
+    binomial_sf,
     chi2_sf,
     f_sf,
+    hypergeometric_sf,
     jonckheere,
     kruskal_wallis,
     normal_sf,
@@ -336,3 +338,54 @@ def test_availability_agrees_with_scipy(tried: int, share: float) -> None:
     ours, theirs = availability(completed, tried), stats.binomtest(completed, tried).proportion_ci(method="wilson")
     assert ours.share == completed / tried
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), rel=1e-9, abs=1e-15)
+
+
+@MANY
+@given(t=st.one_of(st.floats(-50, 50), st.floats(-1e150, 1e150)), freedom=FREE)
+def test_t_sf_agrees_with_scipy(t: float, freedom: int) -> None:
+    from scipy import stats
+
+    is_near(t_sf(t, freedom), stats.t.sf(t, freedom), rel=1e-9 + 1e-13 * freedom)
+
+
+@MANY
+@given(p=st.floats(1e-12, 1 - 1e-12), freedom=st.integers(1, 100))
+@example(p=0.05, freedom=19)
+def test_t_isf_agrees_with_scipy(p: float, freedom: int) -> None:
+    from scipy import stats
+
+    assert t_isf(p, freedom) == pytest.approx(stats.t.isf(p, freedom), rel=1e-8, abs=1e-8)
+
+
+def test_no_t_is_exceeded_with_probability_zero() -> None:
+    assert t_isf(0.0, 9) == inf
+    assert t_isf(1.0, 9) == -inf
+
+
+@MANY
+@given(tries=st.integers(1, 5000), share=st.floats(1e-6, 1 - 1e-6), data=st.data())
+@example(tries=300, share=0.01, data=None)
+def test_binomial_sf_agrees_with_scipy(tries: int, share: float, data: st.DataObject | None) -> None:
+    from scipy import stats
+
+    count = 3 if data is None else data.draw(st.integers(0, tries + 1))
+    is_near(binomial_sf(count, tries, share), stats.binom.sf(count - 1, tries, share), rel=1e-6)
+
+
+def test_what_always_or_never_succeeds_is_no_chance() -> None:
+    assert (binomial_sf(1, 5, 0.0), binomial_sf(5, 5, 1.0), binomial_sf(6, 5, 1.0)) == (0.0, 1.0, 0.0)
+
+
+@MANY
+@given(whole=st.integers(1, 3000), data=st.data())
+def test_hypergeometric_sf_agrees_with_scipy(whole: int, data: st.DataObject) -> None:
+    from scipy import stats
+
+    drawn, marked = data.draw(st.integers(0, whole)), data.draw(st.integers(0, whole))
+    count = data.draw(st.integers(0, min(drawn, marked) + 1))
+    is_near(hypergeometric_sf(count, drawn, marked, whole), stats.hypergeom.sf(count - 1, whole, marked, drawn), 1e-7)
+
+
+def test_more_cannot_be_drawn_than_there_are() -> None:
+    with pytest.raises(ValueError, match="6 drawn and 1 marked of 5"):
+        hypergeometric_sf(1, 6, 1, 5)

@@ -23,8 +23,10 @@ __all__ = [
     "Fit",
     "Trend",
     "best_line",
+    "binomial_sf",
     "chi2_sf",
     "f_sf",
+    "hypergeometric_sf",
     "jonckheere",
     "kruskal_wallis",
     "normal_sf",
@@ -336,6 +338,47 @@ def t_isf(p: float, freedom: int) -> float:
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if t_sf(middle, freedom) > p else (low, middle)
     return high
+
+
+def binomial_sf(count: int, tries: int, share: float) -> float:
+    """Probability of ``count`` or more successes in that many tries, each with probability ``share``."""
+    if count <= 0:
+        return 1.0
+    if count > tries or share <= 0:
+        return 0.0
+    if share >= 1:
+        return 1.0
+    freedom, rest = 2 * (tries - count + 1), 2 * count
+    return f_sf(rest * (1 - share) / (share * freedom), freedom, rest)
+
+
+def hypergeometric_sf(count: int, drawn: int, marked: int, whole: int) -> float:
+    """Probability of ``count`` or more marked ones among ``drawn`` of a whole: Fisher's exact test, one-sided.
+
+    Raises ValueError if more are drawn or marked than there are.
+    """
+    if not 0 <= drawn <= whole or not 0 <= marked <= whole:
+        raise ValueError(f"{drawn} drawn and {marked} marked of {whole}: expected at most {whole}")
+    low, high = max(count, drawn + marked - whole, 0), min(drawn, marked)
+    if count <= max(0, drawn + marked - whole):
+        return 1.0
+    if low > high:
+        return 0.0
+    rest, mode = whole - marked, drawn * marked / whole
+    term = exp(_log_choices(marked, low) + _log_choices(rest, drawn - low) - _log_choices(whole, drawn))
+    if low < mode and term < 1e-250:  # the sum begins where doubles end: all below is less than they can tell
+        return 1.0
+    total = term
+    for k in range(low, high):
+        term *= (marked - k) * (drawn - k) / ((k + 1) * (rest - drawn + k + 1))
+        total += term
+        if k > mode and term < total * 1e-17:
+            break
+    return min(1.0, total)
+
+
+def _log_choices(whole: int, chosen: int) -> float:
+    return lgamma(whole + 1) - lgamma(chosen + 1) - lgamma(whole - chosen + 1)
 
 
 def _beta_fraction(x: float, a: float, b: float) -> float:

@@ -1,0 +1,237 @@
+"""The regression gate's rule against known truths: what is broken, what is met, and what nobody can tell."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from math import exp
+
+import pytest
+
+from benchmarks.bench_gate import Change, Noise, alarms, finds, session
+from pytest_cloudbench.judge.gate import (
+    AGAIN,
+    Check,
+    Kind,
+    Reading,
+    Ruling,
+    answer_of,
+    detectable,
+    holm,
+    is_suspect,
+    judge,
+    operations_for,
+)
+
+
+def level(now: float, again: tuple[float, ...] = (), *, spread: float = 0.01, runs: int = 20, higher: bool = False,
+          name: str = "t", margin: float = 0.10, error: float | None = None) -> Check:  # fmt: skip
+    """A metric around 1 with a normal spread between runs, and what this run has."""
+    source = random.Random(f"{name}/{runs}")
+    draws = [source.gauss(0, 1) for _ in range(runs)]
+    middle = sum(draws) / runs
+    wide = (sum((each - middle) ** 2 for each in draws) / (runs - 1)) ** 0.5
+    baseline = tuple(Reading(exp((each - middle) / wide * spread)) for each in draws)
+    return Check(name, "quiet_p50", "level", margin, baseline, Reading(now, error=error, ops=100),
+                 tuple(map(Reading, again)), higher=higher)  # fmt: skip
+
+
+def rate(
+    now: tuple[int, int], again: tuple[tuple[int, int], ...] = (), before: tuple[tuple[int, int], ...] = ()
+) -> Check:
+    def of(count: int, whole: int) -> Reading:
+        return Reading(count / whole, count, whole)
+
+    baseline = tuple(of(*each) for each in before or ((0, 300),) * 20)
+    return Check("t", "failed_rate", "rate", 0.01, baseline, of(*now), tuple(of(*each) for each in again))
+
+
+def plain(kind: Kind, now: float | None, before: tuple[float, ...], again: tuple[float, ...] = ()) -> Check:
+    return Check("t", "m", kind, 0.1, tuple(map(Reading, before)), Reading(now), tuple(map(Reading, again)))
+
+
+def verdict(check: Check) -> Ruling:
+    (found,) = judge([check])
+    return found
+
+
+# --- levels ---
+
+
+def test_a_run_like_its_baseline_is_met() -> None:
+    found = verdict(level(1.005))
+    assert (found.answer, is_suspect(level(1.005))) == ("met", False)
+    assert found.change == pytest.approx(0.005, abs=1e-9)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 0 < found.high < 0.10
+
+
+def test_a_run_that_is_worse_is_a_suspect_until_it_was_measured_three_times() -> None:
+    assert is_suspect(level(1.12))
+    assert verdict(level(1.12)).answer == "inconclusive"
+    assert verdict(level(1.12, (1.12, 1.12))).why == "a suspect, measured again 2 of 3 times"
+    assert verdict(level(1.12, (1.11, 1.13, 1.10))).answer == "broken"
+
+
+def test_a_suspect_is_cleared_by_what_is_measured_again() -> None:
+    assert verdict(level(1.12, (1.0, 1.01, 1.12))).answer == "met"
+
+
+def test_better_is_met_and_higher_may_be_better() -> None:
+    assert verdict(level(0.5)).answer == "met"
+    assert verdict(level(2.0, higher=True)).answer == "met"
+    assert verdict(level(0.85, (0.85, 0.85, 0.85), higher=True)).answer == "broken"
+
+
+def test_less_than_half_the_margin_is_never_broken_however_sure_it_is() -> None:
+    found = verdict(level(1.045, (1.045, 1.045, 1.045), spread=0.0001))
+    assert (is_suspect(found.check), found.answer) == (True, "met")
+
+
+def test_a_spread_of_zero_is_taken_as_half_a_percent() -> None:
+    same = replace(level(1.005), baseline=(Reading(1.0),) * 20)
+    assert verdict(same).answer == "met"
+    assert not is_suspect(same)
+
+
+def test_a_noisy_baseline_is_inconclusive_and_says_what_would_be_seen() -> None:
+    found = verdict(level(1.05, spread=0.1))
+    assert found.answer == "inconclusive"
+    assert found.why.startswith("only changes from ")
+    assert found.detects == detectable(found.check, 1)
+    assert found.detects == pytest.approx(0.48, abs=0.02), (
+        "exp((t of .01 with 19 degrees + 1.28) * .1 * sqrt(1.05)) - 1"
+    )
+
+
+def test_what_would_be_seen_is_seen_in_nine_of_ten_cases() -> None:
+    """The claim is of the power of the rule, so it is tried."""
+    check, source = level(1.0, spread=0.03), random.Random("power")
+    change = detectable(check, 1)
+    assert change is not None
+    draws = [(1 + change) * exp(source.gauss(0, 0.03) * 1.0247) for _ in range(400)]
+    found = sum(
+        verdict(replace(check, now=Reading(each), again=(Reading(each),) * 3)).answer == "broken" for each in draws
+    )
+    assert 0.85 <= found / 400 <= 0.95
+
+
+def test_operations_that_would_suffice_come_from_the_part_that_they_make_smaller() -> None:
+    sampled = level(1.0, spread=0.07, error=0.069)
+    assert "operations and 20 runs would see 10 %" in verdict(sampled).why
+    many = operations_for(sampled, 1)
+    assert many is not None
+    assert 400 < many < 2000
+    assert operations_for(level(1.0, spread=0.07, error=0.001), 1) is None
+    assert "no number of operations would see 10 %" in verdict(level(1.0, spread=0.1, error=0.001)).why
+
+
+def test_ten_runs_are_the_least() -> None:
+    assert verdict(level(1.5, runs=9)).why == "baseline 9 of 10"
+    assert not is_suspect(level(1.5, runs=9))
+    assert verdict(level(1.0, runs=10)).answer == "met"
+
+
+def test_more_tests_in_the_session_want_a_larger_change() -> None:
+    alone = level(1.06, (1.06, 1.06, 1.06), spread=0.018)
+    assert verdict(alone).answer == "broken"
+    many = judge([alone, *(level(1.0, name=f"t{number}") for number in range(100))])
+    assert many[0].answer != "broken"
+
+
+def test_a_baseline_with_a_run_as_far_off_makes_no_alarm() -> None:
+    """With heavy tails Student's t promises too much: what the baselines themselves had is no alarm."""
+    tailed = level(1.0, name="tailed")
+    odd = replace(tailed, baseline=(*tailed.baseline[:-1], Reading(1.5)))
+    suspect = level(1.09, (1.09, 1.09, 1.09))
+    assert judge([suspect])[0].answer == "broken"
+    assert judge([suspect, odd])[0].answer == "inconclusive"
+
+
+def test_numbers_that_are_not_known_are_inconclusive() -> None:
+    assert verdict(replace(level(1.0), now=Reading(None))).why == "it is not known of this run"
+    assert verdict(replace(level(1.0), why="doubts")).why == "doubts"
+    zero = replace(level(1.0), baseline=(Reading(0.0),) * 20)
+    assert verdict(zero).answer == "inconclusive"
+
+
+# --- rates ---
+
+
+def test_no_failures_before_and_none_now_are_met_from_299_operations_on() -> None:
+    assert verdict(rate((0, 300))).answer == "met"
+    few = verdict(rate((0, 80), before=((0, 80),) * 20))
+    assert few.answer == "inconclusive"
+    assert few.why.endswith("points would be seen")
+
+
+def test_failures_that_stay_are_broken() -> None:
+    assert is_suspect(rate((3, 300)))
+    assert verdict(rate((3, 300), ((3, 300), (2, 300), (4, 300)))).answer == "broken"
+    assert verdict(rate((3, 300), ((0, 300), (0, 300), (0, 300)))).answer == "met"
+
+
+def test_what_fails_as_often_as_ever_is_met() -> None:
+    before = tuple((30 + number % 3, 3000) for number in range(20))
+    assert verdict(rate((31, 3000), before=before)).answer == "met"
+
+
+def test_runs_that_differ_far_more_than_operations_are_inconclusive() -> None:
+    before = tuple((60 * (number % 2), 300) for number in range(20))
+    found = verdict(rate((70, 300), ((70, 300),) * 3, before))
+    assert found.answer == "inconclusive"
+    assert "times as much as independent operations would" in found.why
+
+
+# --- exact numbers, capabilities ---
+
+
+def test_a_number_that_never_changed_may_not_change() -> None:
+    assert verdict(plain("exact", 3.0, (3.0,) * 10)).answer == "met"
+    assert verdict(plain("exact", 3.01, (3.0,) * 10)).answer == "met", "a retry among hundreds"
+    assert verdict(plain("exact", 4.0, (3.0,) * 10)).why == "a suspect, measured again 0 of 3 times"
+    found = verdict(plain("exact", 4.0, (3.0,) * 10, (4.0,) * AGAIN))
+    assert found.answer == "broken"
+    assert found.change == pytest.approx(1 / 3)
+    assert verdict(plain("exact", 2.0, (3.0,) * 10)).answer == "met"
+
+
+def test_a_capability_that_is_gone_is_broken_once_that_is_confirmed() -> None:
+    assert verdict(plain("yes", 1, (1, 1, 1))).answer == "met"
+    assert verdict(plain("yes", 0, (1, 1, 1), (0, 0, 0))).answer == "broken"
+    assert verdict(plain("yes", 0, (1, 1, 1), (1, 1, 0))).answer == "met"
+    assert verdict(plain("yes", None, (1, 1, 1))).answer == "inconclusive"
+    assert verdict(plain("yes", 0, (1, 0, 1))).why == "yes in 2 of 3 runs of the baseline"
+    assert verdict(plain("yes", 1, (1, 1))).why == "baseline 2 of 3"
+
+
+# --- a session ---
+
+
+def test_an_experiment_is_broken_by_one_metric_and_inconclusive_by_one_that_decides() -> None:
+    met, broken = verdict(level(1.0)), verdict(level(1.2, (1.2, 1.2, 1.2)))
+    unsure = verdict(level(1.0, spread=0.3))
+    beside = verdict(replace(level(1.0, spread=0.3), decides=False))
+    assert answer_of([met, broken, unsure]) == "broken"
+    assert answer_of([met, unsure]) == "inconclusive"
+    assert answer_of([met, beside]) == "met"
+    assert answer_of([]) is None
+
+
+def test_holm_rejects_in_steps_until_one_holds() -> None:
+    assert holm([0.001, 0.004, 0.5], 0.01, 3) == [True, True, False]
+    assert holm([0.006, 0.001, 0.006], 0.01, 3) == [False, True, False]
+    assert holm([], 0.01, 5) == []
+
+
+def test_a_session_with_nothing_changed_is_not_red_and_a_changed_one_is() -> None:
+    """Small here; benchmarks/bench_gate.py has the figures of 500 sessions and more."""
+    noise = Noise(ops=3000)
+    assert sum(alarms(session(noise, 15, 20, Change(), seed)) for seed in range(12)) == 0
+    assert sum(finds("quiet_p50")(session(noise, 15, 20, Change(p50=0.15), seed)) for seed in range(6)) == 6
+    assert sum(finds("quiet_p99")(session(noise, 15, 20, Change(p99=0.40), seed)) for seed in range(6)) == 6
+    assert (
+        sum(finds("failed_rate")(session(replace(noise, ops=300), 15, 20, Change(failed=0.03), s)) for s in range(6))
+        == 6
+    )

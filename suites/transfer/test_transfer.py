@@ -126,6 +126,8 @@ def _concluded(
     columns: tuple[str, ...] = GET_COLUMNS if verb is Verb.GET else PUT_COLUMNS
     if seen is not None:
         metrics |= _overhead(seen, again["ok"], size_bytes, again["requests_per_op"])
+        is_known = seen.unique_bytes is not None and again["ok"]
+        metrics["wire_bytes_per_op"] = seen.unique_bytes / again["ok"] if is_known else None
         columns += WIRE_COLUMNS
         notes += [f"bytes on the wire are not known: {seen.why}"] if seen.why else []
     if first["ok"] < files:

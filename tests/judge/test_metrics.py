@@ -47,3 +47,20 @@ def test_a_run_by_hand() -> None:
     assert run.sorted_ns("first_byte") == [0, NS]
     assert Run(OpTable(), None).per_s(1.0) is None
     assert summarize(OpTable(), None).metrics["elapsed"] is None
+
+
+def test_what_the_client_itself_delayed_is_left_out_of_the_quiet_times() -> None:
+    """Thirty operations a second apart; the tenth began 50 ms late and took long."""
+    ops = [
+        op(seq=number, scheduled_ns=number * NS, start_ns=number * NS, end_ns=number * NS + NS // 10)
+        for number in range(30)
+    ]
+    late = op(seq=9, scheduled_ns=9 * NS, start_ns=9 * NS + NS // 20, end_ns=9 * NS + NS // 2)
+    summary = summarize(table_of(*ops[:9], late, *ops[10:]), None)
+    assert summary.metrics["quiet_share"] == pytest.approx(19 / 30)
+    assert summary.metrics["quiet_p99"] == pytest.approx(0.1)
+    assert summary.metrics["service_p99"] == pytest.approx(0.45)
+    assert (summary.quiet["quiet_ops"], summary.quiet["quiet_p50_error"]) == (19, 0.0)
+    assert summary.metrics["payload_bytes_per_op"] == 5
+    nothing = summarize(OpTable(), None)
+    assert (nothing.metrics["quiet_share"], nothing.metrics["quiet_p50"], nothing.quiet["quiet_ops"]) == (None, None, 0)

@@ -68,5 +68,6 @@ def test_bytes_on_the_wire_are_those_of_the_file_and_a_little_more(lab: Lab) -> 
         info = entry["extra_info"]
         assert info["wire_bytes"] > info["payload_bytes"], "headers, TLS records and answers"
         assert 1 < info["wire_ratio"] < 1.3
+        assert info["size_bytes"] < info["wire_bytes_per_op"] < info["wire_bytes"] / info["files"]
         assert 200 < info["extra_bytes_per_request"] < 0.3 * info["size_bytes"]
     assert not list(lab.folder.rglob("*.pcapng")), "they are not kept"

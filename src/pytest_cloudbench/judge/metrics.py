@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import compress, islice
-from operator import sub
+from operator import and_, sub
 from typing import Any, Literal
 
+from pytest_cloudbench.judge.quiet import log_error, quiet_rows
 from pytest_cloudbench.judge.stats import PERCENTILES, Verification, percentile, rows_in_order
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 from pytest_cloudbench.records import KINDS, OUTCOMES, OpTable, codes, values
 
 __all__ = ["CONCLUSIONS", "METRICS", "Metric", "Run", "Summary", "Times", "summarize", "told_details"]
 
-Times = Literal["response", "service", "refused", "first_byte", "lateness"]
+Times = Literal["response", "service", "refused", "first_byte", "lateness", "quiet"]
 """Names of durations that a run has for each operation, or for some (docs/method.md)."""
 
 _OK = OUTCOMES.index(Outcome.OK)
@@ -79,6 +80,8 @@ class Run:
             return array("q", compress(self._response_ns, ok))
         if times == "service":
             return array("q", compress(map(sub, self._end_ns, start_ns), ok))
+        if times == "quiet":
+            return array("q", compress(map(sub, self._end_ns, start_ns), map(and_, ok, self.quiet)))
         if times == "refused":
             return array("q", compress(self._response_ns, (not each for each in ok)))
         if times == "lateness":
@@ -86,6 +89,11 @@ class Run:
         first_byte_ns = self.table.column("first_byte_ns")
         known = (is_ok and first_ns for is_ok, first_ns in zip(ok, first_byte_ns, strict=True))
         return array("q", compress(map(sub, first_byte_ns, start_ns), known))
+
+    @cached_property
+    def quiet(self) -> bytearray:
+        """Returns 1 for each operation that the client's own lateness did not touch."""
+        return quiet_rows(self._scheduled_ns, self._start_ns)
 
     @cached_property
     def _scheduled_ns(self) -> array[int]:
@@ -112,7 +120,7 @@ class Run:
     def forget_times(self) -> None:
         """Free the memory of what only metrics need."""
         self._ordered = ("", [])
-        for name in ("_start_ns", "_end_ns"):
+        for name in ("_start_ns", "_end_ns", "quiet"):
             self.__dict__.pop(name, None)
 
 
@@ -156,6 +164,10 @@ def _requests_per_op(run: Run) -> float | None:
     return requests / count if count else None
 
 
+def _payload_bytes_per_op(run: Run) -> float | None:
+    return run.good_bytes / run.outcomes[Outcome.OK] if run.outcomes[Outcome.OK] else None
+
+
 def _percentile_s(times: Times, share: float, run: Run) -> float | None:
     ordered = run.sorted_ns(times)
     return percentile(ordered, share) / 1e9 if ordered else None
@@ -175,6 +187,8 @@ def _concluded(*names: str) -> dict[str, Metric]:
 
 
 CONCLUSIONS: dict[str, Metric] = {
+    "cpu_per_op": Metric("s"),
+    "wire_bytes_per_op": Metric("bytes"),
     "knee_threads": Metric("threads"),
     "best_total": Metric("s", time_like=True),
     "latency": Metric("s", time_like=True),
@@ -228,11 +242,14 @@ METRICS: dict[str, Metric] = {
     ),
     "ops_per_s": Metric("1/s", "higher", time_like=True, of=lambda run: run.per_s(run.outcomes[Outcome.OK])),
     "requests_per_op": Metric("requests", of=_requests_per_op),
+    "payload_bytes_per_op": Metric("bytes", of=_payload_bytes_per_op),
     **_spread("response", p50="p50 ms", p99="p99 ms"),
     **_spread("service"),
     **_spread("refused"),
     **_spread("first_byte", about=(Verb.GET,)),
     **_spread("lateness", p99="late p99"),
+    **{name: metric for name, metric in _spread("quiet").items() if name in {"quiet_p50", "quiet_p99"}},
+    "quiet_share": Metric("fraction", "higher", of=lambda run: _share(sum(run.quiet), len(run.table))),
     **CONCLUSIONS,
 }
 """Every metric an expectation or a gate can name: those of one run, and those of conclusions."""
@@ -249,6 +266,8 @@ class Summary:
         metrics: name to value, for each row of ``METRICS`` that is computed from records (see docs/method.md).
         response_s: the response times of all operations that succeeded, in the order they were due.
         details: what the provider said of each kind of error, in the order in which it was first said, and how often.
+        quiet: how many quiet operations succeeded (``quiet_ops``), and the standard errors of the logarithms of their
+            percentiles (``quiet_p50_error``, ``quiet_p99_error``), None if there are too few to tell.
     """
 
     ops: int
@@ -257,6 +276,7 @@ class Summary:
     metrics: Mapping[str, float | None]
     response_s: array[float]
     details: Mapping[ErrorKind, Sequence[tuple[str, int]]] = field(default_factory=dict)
+    quiet: Mapping[str, float | None] = field(default_factory=dict)
 
     def errors(self) -> dict[str, Any]:
         """For an entry: all errors by kind, and what the provider said about them."""
@@ -269,8 +289,12 @@ def summarize(table: OpTable, verification: Verification | None) -> Summary:
     """Reduce records to metrics. Times of operations that did not succeed are kept apart as ``refused_*``."""
     run = Run(table, verification)
     metrics = {name: metric.of(run) for name, metric in METRICS.items() if metric.of is not None}
+    ordered = run.sorted_ns("quiet")
+    errors = {f"quiet_{label}_error": log_error(ordered, PERCENTILES[label]) for label in ("p50", "p99")}
+    quiet = {"quiet_ops": len(ordered), **errors}
+    del ordered
     run.forget_times()
-    return Summary(len(table), run.outcomes, run.kinds, metrics, run.response_s(), _details(table))
+    return Summary(len(table), run.outcomes, run.kinds, metrics, run.response_s(), _details(table), quiet)
 
 
 def _details(table: OpTable) -> dict[ErrorKind, list[tuple[str, int]]]:

@@ -96,6 +96,7 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
         metrics = {key: value for key, value in metrics.items() if key not in _OF_UPLOADS}
         verification = None
     tried = len(table), asked.load.ops
+    metrics = {**metrics, "cpu_per_op": run.client_cpu_s / tried[0] if run.client_cpu_s and tried[0] else None}
     ending = end_of(measured, asked.until, tried, run.start_ns, run.end_ns) if asked.until else End()
     doubts = [*doubts, *_doubts(run, summary, left_out, facts.max_lateness_s), *ending.doubts]
     doubts += [died] if died else []
@@ -207,4 +208,5 @@ def _run_info(run: OpenRun, summary: Summary, verification: stats.Verification |
         **{key: getattr(load, key) for key in ("sensors", "threads", "arrival", "loop", "size_bytes", "payload")},
         "cpu_share": run.cpu_share,
         "client_cpu_s": run.client_cpu_s,
+        **summary.quiet,
     }

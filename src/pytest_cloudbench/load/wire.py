@@ -33,12 +33,15 @@ class WireSeen(Message):
     Attributes:
         bytes: of all packets, with their headers, in both directions; None if they are not known.
         packets: how many.
+        unique_bytes: what TCP carried in both directions, each byte once: no headers, retransmissions or bare
+            acknowledgements; None if it is not known.
         why: why they are not known, or an empty text.
     """
 
     bytes: int | None = None
     packets: int = 0
     why: str = ""
+    unique_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -98,7 +101,8 @@ class Wire:
                 return WireSeen(why=f"the capture is not complete: {'; '.join(found.reasons)}")
             with opened(found.path) as (data, release):
                 seen = analyze(data, source=found.path.name, release=release)
-                return WireSeen(seen.wire_bytes, found.packets)
+                unique_bytes = int(seen.table.sums["unique_bytes"].sum())
+                return WireSeen(seen.wire_bytes, found.packets, unique_bytes=unique_bytes)
         except UsageError as error:
             return WireSeen(why=str(error))
         finally:

@@ -68,6 +68,7 @@ LAYERS = {
     "past": 5,
     "exporting": 5,
     "reporting": 5,
+    "gating": 5,
     "suites": 6,  # in a wheel; top-level folder in a checkout
 }
 # Imports between two packages of one layer: (importer, imported) to the reason.
@@ -86,6 +87,7 @@ SIDEWAYS = {
     ("cli", "exporting"): "its commands for CI",
     ("exporting", "past"): "how a user names a stored run",
     ("cli", "reporting"): "its command about pages",
+    ("cli", "gating"): "its commands about the regression gate",
     ("doctor", "providers"): "it examines what was opened",
     ("plugin", "collect"): "the plugin wires the collectors in",
     ("plugin", "options"): "the plugin registers its options",

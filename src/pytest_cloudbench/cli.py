@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench import __version__, exporting, past, reporting
+from pytest_cloudbench import __version__, exporting, gating, past, reporting
 from pytest_cloudbench.model import CloudbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     past.add_commands(commands)
     exporting.add_commands(commands)
     reporting.add(commands)
+    gating.add_commands(commands)
     return parser
 
 

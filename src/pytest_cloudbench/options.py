@@ -125,6 +125,14 @@ _OPTIONS: tuple[Option, ...] = (
         "type": int, "metavar": "PORT",
         "help": "show a long run's progress on a page of this machine (127.0.0.1); 0 takes any free port",
     }, "a port from 0 to 65535", lambda value: 0 <= value <= 65535),
+    Option("--cloudbench-gate", {
+        "action": "store_true",
+        "help": "judge each experiment against its last stored runs: met, broken or inconclusive (which skips it); "
+                "stores the run",
+    }),
+    Option("--cloudbench-gate-strict", {
+        "action": "store_true", "help": "the same, and what is inconclusive fails",
+    }),
     Option("--cloudbench-expectations", {
         "metavar": "FILE", "help": "TOML file of recorded expectations; the suites bring their own",
     }),

@@ -85,6 +85,9 @@ def pytest_load_initial_conftests(
 def pytest_configure(config: pytest.Config) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_configure."""
     config.addinivalue_line(
+        "markers", "cloudbench_gate(p50=0.1, p99=0.25, ...): margins of --cloudbench-gate; None leaves a metric out"
+    )
+    config.addinivalue_line(
         "markers", "cloudbench_provider(spec, ...): where a test runs by default; --provider overrides it"
     )
     if only_config_files(config.args, config.invocation_params.dir):
@@ -158,13 +161,22 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             ours.agent.tell("collected", fleet)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtestloop."""
+    _before_loop(session)
+    done = yield
+    ours = session.config.stash.get(_SESSION, None)
+    if ours is not None and not ours.is_worker and not session.config.pluginmanager.has_plugin("dsession"):
+        ours.repeat(session)
+    return done
+
+
+def _before_loop(session: pytest.Session) -> None:
     config, option = session.config, session.config.option
     if "pytest_cloudbench.redact" in sys.modules:
         _watch_items(config)
-    if not option.cloudbench_fail or option.collectonly or getattr(option, "setuponly", False):
+    if not (option.cloudbench_fail or _is_gated(option)) or option.collectonly or getattr(option, "setuponly", False):
         return
     if not config.pluginmanager.has_plugin("dsession"):  # there the workers have the items
         from pytest_cloudbench.fleet.items import comes_to
@@ -443,9 +455,14 @@ def _is_asked_for(config: pytest.Config) -> bool:
     option = config.option
     given = (
         option.cloudbench_provider, option.cloudbench_fail, option.cloudbench_expectations, option.cloudbench_summary,
-        option.cloudbench_update_expectations,
+        option.cloudbench_update_expectations, _is_gated(option),
     )  # fmt: skip
     return any(given) or is_versus_given(option)
+
+
+def _is_gated(option: Any) -> bool:
+    """Returns whether the regression gate was asked for."""
+    return bool(option.cloudbench_gate or option.cloudbench_gate_strict)
 
 
 def _serve(config: pytest.Config) -> None:

@@ -234,7 +234,7 @@ def test_a_lost_agent_is_missing_where_it_was_and_nowhere_else(three: Fleet) -> 
     three.take("gw0")
     for agent in ("gw0", "gw1"):
         three.meet(agent, "enter", nodeid="second")
-    assert three.take("gw1")["value"] == {"index": 1, "count": 2, "stop": ""}
+    assert three.take("gw1")["value"] == {"index": 1, "count": 2, "stop": "", "again": 0}
     for agent in ("gw0", "gw1"):
         three.meet(agent, "leave", "", nodeid="second")
     three.take("gw0")
@@ -442,7 +442,7 @@ def test_an_agent_that_is_gone_before_its_first_item_is_not_waited_for() -> None
     fleet.coordinator.leave_fleet("gw0", "was lost")
     fleet.assign()
     fleet.meet("gw1", "enter")
-    assert fleet.take("gw1") == {"value": {"index": 0, "count": 1, "stop": ""}}
+    assert fleet.take("gw1") == {"value": {"index": 0, "count": 1, "stop": "", "again": 0}}
 
 
 def test_what_is_said_unasked_goes_to_all_agents_at_the_item_and_to_no_other() -> None:
@@ -462,3 +462,32 @@ def test_an_agent_hears_what_is_said_and_its_answers_are_still_answers() -> None
     agent.deliver({"said": "end", "payload": {"run": "a", "end_ns": 1}})
     agent.deliver({"said": "what nobody listens to", "payload": {}})
     assert (agent.ask("anything"), heard) == (5, [{"run": "a", "end_ns": 1}])
+
+
+def test_an_item_that_is_run_again_waits_for_all_in_each_round() -> None:
+    """Agents are given it while the round before is not over."""
+    fleet = Fleet(2, again=lambda nodeid, before: before)
+    fleet.assign()
+    fleet.enter("gw0", "gw1")
+    fleet.assign()
+    for agent in ("gw0", "gw1"):
+        fleet.meet(agent, "leave", "")
+    assert [fleet.take(agent)["value"]["log"] for agent in ("gw0", "gw1")] == [True, False]
+    fleet.meet("gw0", "enter")
+    assert fleet.take("gw0") is None, "gw1 is still to come"
+    fleet.meet("gw1", "enter")
+    assert fleet.take("gw0")["value"] == {"index": 0, "count": 2, "stop": "", "again": 1}
+    assert fleet.take("gw1")["value"]["again"] == 1
+
+
+def test_an_item_that_is_not_run_again_is_over_when_it_is_entered() -> None:
+    fleet = Fleet(2, again=lambda nodeid, before: None if before else 0)
+    fleet.assign()
+    fleet.enter("gw0", "gw1")
+    fleet.assign()
+    for agent in ("gw0", "gw1"):
+        fleet.meet(agent, "leave", "")
+    assert [fleet.take(agent)["value"]["log"] for agent in ("gw0", "gw1")] == [True, False]
+    for agent in ("gw0", "gw1"):
+        fleet.meet(agent, "enter")
+    assert [fleet.take(agent)["value"]["again"] for agent in ("gw0", "gw1")] == [None, None]

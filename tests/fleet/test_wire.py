@@ -92,7 +92,7 @@ def test_every_message_has_types_that_are_checked() -> None:
         ({"index": "1"}, "message Entered: index: expected int, found '1'"),
         ({"index": True}, "message Entered: index: expected int, found True"),
         ({"stop": 1}, "message Entered: stop: expected str, found 1"),
-        ({"again": 1}, "message Entered: has a field 'again' that is not known here"),
+        ({"zebra": 1}, "message Entered: has a field 'zebra' that is not known here"),
     ],
 )
 def test_what_does_not_fit_is_named(change: dict[str, Any], told: str) -> None:

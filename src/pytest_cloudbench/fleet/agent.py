@@ -51,6 +51,8 @@ class Agent:
         stop: set when the controller is gone or the session ends; the engine watches it.
         index: this agent's place among those that run the current item; the first one leads.
         count: how many agents run the current item.
+        again: how often the current item was run before; None if it is not run this time.
+        gated: whether the controller decides what is logged of an item.
         clock_offset_ns: add it to this host's clock to get the controller's; 0 if they share one.
         clock_error_ns: bound on the error of the offset.
         listeners: called with what the controller says unasked, by its name, from another thread: be quick.
@@ -60,6 +62,8 @@ class Agent:
     def __init__(self, name: str, send: Callable[[Any], None], same_clock: bool = True) -> None:
         self.name, self.stop = name, threading.Event()
         self.index, self.count = 0, 1
+        self.again: int | None = 0
+        self.gated = False
         self.clock_offset_ns = self.clock_error_ns = 0
         self.same_clock = same_clock
         self._item, self._asked = "", 0
@@ -105,7 +109,7 @@ class Agent:
             entered = Entered.from_plain(self.gather("enter"))
         except FleetError as error:
             return str(error)
-        self.index, self.count = entered.index, entered.count
+        self.index, self.count, self.again = entered.index, entered.count, entered.again
         return entered.stop
 
     def gather(self, name: str, payload: Any = None) -> Any:

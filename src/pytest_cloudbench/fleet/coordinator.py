@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -80,6 +81,7 @@ class Coordinator:
         apart: whether an agent is at an item that only it runs, which may take any time.
         stop: whether the session is to stop before the next item, and why.
         maxfail: failed items after which to stop; 0 means never.
+        again: answers what round of an item begins, given how often it was left before; None: it is not run.
     """
 
     def __init__(
@@ -93,9 +95,11 @@ class Coordinator:
         apart: Callable[[str], bool] = lambda agent: False,
         stop: Callable[[], str] = lambda: "",
         maxfail: int = 0,
+        again: Callable[[str, int], int | None] = lambda nodeid, before: 0,
     ) -> None:
         self._handlers, self._services, self._patience_s = dict(handlers), dict(services), patience_s
         self._kill, self._ask, self._apart, self._stop, self._maxfail = kill, ask, apart, stop, maxfail
+        self._again = again
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._dismissed = False
@@ -107,6 +111,8 @@ class Coordinator:
         self._sending: tuple[str, float] | None = None
         self._items: dict[str, Item] = {}
         self._loggers: dict[str, str] = {}
+        self._left = Counter[str]()
+        self._assigned_again: dict[str, list[str]] = {}
         self._orphans: set[str] = set()
         self._failed_items = 0
         self._closed = threading.Event()
@@ -150,6 +156,8 @@ class Coordinator:
             item = self._items.setdefault(nodeid, Item(nodeid))
             if agent in self._send and agent not in item.members:
                 item.members.append(agent)
+            elif agent in self._send:  # it is to run this item once more
+                self._assigned_again.setdefault(nodeid, []).append(agent)
 
     def orphaned(self, nodeid: str) -> bool:
         """Returns whether no agent is left to report an item given to agents; True once, for the caller who reports."""
@@ -311,14 +319,23 @@ class Coordinator:
         stop = self._stop()
         if not stop and self._maxfail and self._failed_items >= self._maxfail:
             stop = f"stopping after {self._failed_items} failures"
+        again = self._again(item.nodeid, self._left[item.nodeid])
         for index, agent in enumerate(item.members):
-            entered = Entered(index, len(item.members), stop)
+            entered = Entered(index, len(item.members), stop, again)
             self._reply(agent, {"value": entered.plain()}, meeting.asked.get(agent))
-        if stop:
-            self._items.pop(item.nodeid, None)
+        if stop or again is None:
+            self._forget(item)
+
+    def _forget(self, item: Item) -> None:
+        """An item is over; whoever was told to run it again waits for the others of that round."""
+        self._items.pop(item.nodeid, None)
+        again = [agent for agent in self._assigned_again.pop(item.nodeid, ()) if agent in self._send]
+        if again:
+            self._items[item.nodeid] = Item(item.nodeid, list(dict.fromkeys(again)))
 
     def _close_leave(self, item: Item, meeting: _Meeting) -> None:
-        self._items.pop(item.nodeid)
+        self._left[item.nodeid] += 1
+        self._forget(item)
         failures = {agent: text for agent, text in meeting.arrived.items() if text}
         self._failed_items += bool(failures or item.missing)
         logger = self._loggers[item.nodeid] = next(iter(item.members), "")

@@ -7,17 +7,20 @@ quietly, the leader alone logs; the failures of the others, and agents that were
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from _pytest.runner import pytest_runtest_teardown, runtestprotocol
 
+from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.fleet.agent import Agent
-from pytest_cloudbench.fleet.wire import Left, StockEntry
+from pytest_cloudbench.fleet.wire import ItemEnded, Left, StockEntry, WhatToLog
 from pytest_cloudbench.model import FleetError
 
-__all__ = ["run_benchmark", "run_everywhere", "run_on_leader", "run_phases", "torn_down"]
+__all__ = [
+    "rule", "run_benchmark", "run_everywhere", "run_on_leader", "run_phases", "torn_down", "worst_outcome",
+]  # fmt: skip
 
 _PLACE = re.compile(r"\S+:\d+: ")
 _NOT_AGAIN = "(not rerun: --reruns and flaky marks do not apply to measurements)"
@@ -42,14 +45,13 @@ def run_everywhere(
 ) -> None:  # fmt: skip
     """Run a fleet item in step with all other agents. ``run`` is what each of them does."""
     agent.time_limits = (pytest.fail.Exception,)  # pytest-timeout's, by signal
-    if _stopped(item, agent):
-        return
-    _leave(item, run(item, nextitem, agent), agent)
+    if _begins(item, nextitem, agent):
+        _leave(item, run(item, _other(item, nextitem), agent), agent)
 
 
 def run_on_leader(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> None:
     """Run a fleet item on the first agent, while the others wait."""
-    if not _stopped(item, agent):
+    if _begins(item, nextitem, agent):
         with agent.sign_of_life():
             reports = _led(item, nextitem, agent)
         _leave(item, reports, agent)
@@ -59,7 +61,7 @@ def run_benchmark(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent)
     """Run an item that uses the stock ``benchmark`` fixture on the first agent, while the others wait."""
     from pytest_cloudbench.results import benchmarks
 
-    if not _stopped(item, agent):
+    if _begins(item, nextitem, agent):
         with agent.sign_of_life(), benchmarks.enabled_here(item.config):
             reports = _led(item, nextitem, agent)
         if agent.index == 0:
@@ -67,17 +69,37 @@ def run_benchmark(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent)
         _leave(item, reports, agent)
 
 
+def _begins(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> bool:
+    """Wait for the others. Returns whether the item is to be run now; if not, what the next one shares is kept."""
+    if _stopped(item, agent):
+        return False
+    if agent.again is None:
+        torn_down(item, nextitem)
+        return False
+    if agent.again:
+        item.user_properties.clear()
+        if agent.index == 0:  # what disturbed the first run may be over by then
+            with agent.sign_of_life():
+                wait_for(agent.stop, float(agent.ask("apart", item.nodeid)))
+    return True
+
+
+def _other(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+    """Returns what pytest is to keep for the next item: if it is the same one, all but what is this item's own."""
+    return item.parent if nextitem is item else nextitem
+
+
 def _led(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> list[pytest.TestReport]:
     """Returns reports of an item that the leader runs. Others only tear down what their next item does not share."""
     if agent.index == 0:
-        return run_phases(item, nextitem, agent)
+        return run_phases(item, _other(item, nextitem), agent)
     return torn_down(item, nextitem)
 
 
 def torn_down(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
     """Tear down what the next item does not share. Returns a report if that failed."""
     ended = pytest.CallInfo.from_call(
-        lambda: pytest_runtest_teardown(item, nextitem),
+        lambda: pytest_runtest_teardown(item, _other(item, nextitem)),
         "teardown",
         reraise=(pytest.exit.Exception, KeyboardInterrupt),
     )
@@ -109,10 +131,44 @@ def _log(item: pytest.Item, reports: list[pytest.TestReport], left: Left, agent:
     if not reports:  # the leader was lost: this agent did not run the item
         reports = [_report(item)]
     _merge(reports, left, agent.name, _NOT_AGAIN if _is_to_be_rerun(item) else "")
+    if agent.gated and not _ruled(item, reports, agent):
+        return
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def _ruled(item: pytest.Item, reports: list[pytest.TestReport], agent: Agent) -> bool:
+    """Let the controller decide what is logged of an item. Returns whether that is now."""
+    hook = item.config.hook
+    plain = tuple(hook.pytest_report_to_serializable(config=item.config, report=report) for report in reports)
+    try:
+        told = WhatToLog.from_plain(agent.ask("ruled", ItemEnded(item.nodeid, worst_outcome(reports), plain)))
+    except FleetError:  # the controller is gone: nobody else will log it
+        return True
+    rule(reports, told)
+    return not told.is_held
+
+
+def worst_outcome(reports: Sequence[pytest.TestReport]) -> str:
+    """The outcome of an item from its reports."""
+    found = {str(report.outcome) for report in reports}
+    return next((outcome for outcome in ("failed", "skipped") if outcome in found), "passed")
+
+
+def rule(reports: Sequence[pytest.TestReport], told: WhatToLog) -> None:
+    """Give the reports of an item that passed the outcome that was decided, and its properties."""
+    for report in reports:
+        report.user_properties.extend(told.properties)
+    call = next((report for report in reports if report.when == "call"), None)
+    if call is None or not told.outcome:
+        return
+    if told.outcome == "skipped":
+        path, line, _ = call.location
+        call.outcome, call.longrepr = "skipped", (path, (line or 0) + 1, told.text)
+    else:
+        call.outcome, call.longrepr = "failed", told.text
 
 
 def _report(item: pytest.Item) -> pytest.TestReport:

@@ -26,6 +26,7 @@ class RunFacts(Message):
         results: the folder for this run's records.
         host: see ``agent.host_id``.
         owner: the controller's process, as ``results.owner`` describes it.
+        gated: whether the controller has a say in an item's outcome, and may want it run again.
         version: the controller's version of this package; an agent with another version takes no part.
     """
 
@@ -38,6 +39,7 @@ class RunFacts(Message):
     results: str
     host: str
     owner: str = ""
+    gated: bool = False
     version: str = __version__
 
 

@@ -39,12 +39,19 @@ class _Reported:
 
 
 class FleetScheduling(EachScheduling):
-    """Gives items of the fleet (and those that must run alone) to every node in one order, after the others."""
+    """Gives items of the fleet (and those that must run alone) to every node in one order, after the others.
+
+    ``again`` is asked at the end which items to run once more, in which order. A node runs its last item only when it
+    knows the next one or is to end. So that nothing has ended when it is asked, the last item stands there twice; the
+    coordinator says that it is not run the second time (``curtain`` tells it which).
+    """
 
     def __init__(
-        self, config: pytest.Config, log: Any, coordinator: Callable[[], Coordinator], fleet_items: set[str]
-    ) -> None:
+        self, config: pytest.Config, log: Any, coordinator: Callable[[], Coordinator], fleet_items: set[str],
+        again: Callable[[], Sequence[str]] | None = None, curtain: Callable[[str], None] = lambda nodeid: None,
+    ) -> None:  # fmt: skip
         super().__init__(config, log)
+        self._again, self._curtain = again, curtain
         self.collection_is_completed: bool = False
         self._coordinator = coordinator
         self._shared: deque[int] = deque()
@@ -83,6 +90,9 @@ class FleetScheduling(EachScheduling):
             self.config.pluginmanager.register(self._reported)
             for index, nodeid in enumerate(self._collection):
                 (self._for_all if nodeid in self.fleet_items else self._shared).append(index)
+            if self._again is not None and self._for_all:
+                self._for_all.append(self._for_all[-1])
+                self._curtain(self._collection[self._for_all[-1]])
         new = [node for node in self.node2pending if node in self.node2collection and node not in self._cursor]
         self._cursor.update(dict.fromkeys(new, self._handed))  # a replacement joins at the next item nobody has yet
         for node in new:
@@ -92,6 +102,11 @@ class FleetScheduling(EachScheduling):
         """A node has finished an item: send it another one."""
         self.node2pending[node].remove(item_index)
         self._over.add(item_index)
+        if self._again is not None and self._cursor[node] == len(self._for_all) and len(self.node2pending[node]) == 1:
+            again, self._again = self._again(), None  # all have left the last item: it waits here for its second turn
+            self._for_all += [self._collection.index(nodeid) for nodeid in again]
+            for each in self._cursor:
+                self._feed(each)
         self._feed(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
@@ -163,7 +178,7 @@ class FleetScheduling(EachScheduling):
         """Returns the next item that all nodes run. Nodes that have not reached it take part: it waits for them."""
         position = self._cursor[node]
         index = self._for_all[position]
-        for other, cursor in self._cursor.items():
+        for other, cursor in self._cursor.items() if position >= self._handed else ():
             if cursor <= position:
                 self._coordinator().assign(self._collection[index], other.gateway.id)
         self._cursor[node] += 1

@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,6 +44,12 @@ class FleetService(Protocol):
 
     def check_baseline(self) -> None:
         """Check before anything starts that gates have something to compare with. Raises UsageError."""
+
+    def repetitions(self) -> tuple[Callable[[], Sequence[str]] | None, Callable[[str], None]]:
+        """What ``FleetScheduling`` asks for items to run again, and whom it tells which item ends the first round."""
+
+    def settle(self, session: pytest.Session) -> None:
+        """Log the reports that were held until everything was measured."""
 
     def summarize(self, reporter: Any) -> None:
         """Write what was found, at the end."""
@@ -141,7 +147,10 @@ class ControllerSession:
         if self._fleet_items and self._scheduler is None and not xdist.sched.collection_is_completed:
             from pytest_cloudbench.fleet.scheduler import FleetScheduling
 
-            ours = FleetScheduling(self.config, xdist.log, lambda: self.serve().coordinator, self._fleet_items)
+            ours = FleetScheduling(
+                self.config, xdist.log, lambda: self.serve().coordinator, self._fleet_items,
+                *self.serve().repetitions(),
+            )  # fmt: skip
             for each in xdist.sched.nodes:
                 ours.add_node(each)
                 if each in self._collections:
@@ -186,6 +195,16 @@ class ControllerSession:
         """Returns lines for pytest's header, if it is already known that the plugin is used."""
         return [] if self._serving is None else self._serving.header()
 
+    def repeat(self, session: pytest.Session) -> None:
+        """Without xdist: run the items again that the end of the session wants once more."""
+        again = self._serving.repetitions()[0] if self._serving is not None else None
+        items = {item.nodeid: item for item in session.items}
+        wanted = [items[nodeid] for nodeid in again()] if again is not None else []
+        for item, nextitem in zip(wanted, [*wanted[1:], None], strict=False):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+
     def summarize(self, reporter: Any) -> None:
         """The table of all experiments, at the end."""
         if self._serving is not None:
@@ -193,6 +212,8 @@ class ControllerSession:
 
     def finish(self, session: pytest.Session) -> None:
         """Report tests that had no worker left, keep what unfinished experiments measured, and save the entries."""
+        if self._serving is not None:
+            self._serving.settle(session)
         self._report_not_run(session)
         if self._serving is not None:
             self._serving.finish(session)
@@ -242,6 +263,7 @@ def _run_facts(config: pytest.Config) -> RunFacts:
         results=str(root / _machine_id() / run_id),
         host=host_id(),
         owner=owner_text(),
+        gated=option.cloudbench_gate or option.cloudbench_gate_strict,
     )
 
 

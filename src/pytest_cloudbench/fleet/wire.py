@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar, Union, cast, get_args, get_origin, get_ty
 
 from pytest_cloudbench.model import FleetError
 
-__all__ = ["Entered", "Left", "Message", "StockEntry", "from_plain", "plain"]
+__all__ = ["Entered", "ItemEnded", "Left", "Message", "StockEntry", "WhatToLog", "from_plain", "plain"]
 
 _T = TypeVar("_T")
 _Reader = Callable[[Any, str], Any]
@@ -260,11 +260,45 @@ class Entered(Message):
     Attributes:
         index, count: its number, and of how many.
         stop: why the session is to stop, or an empty text.
+        again: how often the item was run before, as a session's end may want; None: it is not run this time.
     """
 
     index: int
     count: int
     stop: str
+    again: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ItemEnded(Message):
+    """An item has ended, and its reports are about to be logged; the answer is ``WhatToLog``.
+
+    Attributes:
+        nodeid: pytest's node id.
+        outcome: ``passed``, ``failed`` or ``skipped``.
+        reports: all of them, as pytest serializes them.
+    """
+
+    nodeid: str
+    outcome: str
+    reports: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatToLog(Message):
+    """What is to become of an item's reports.
+
+    Attributes:
+        is_held: they are not logged now.
+        outcome: the outcome to log instead of ``passed``; empty to leave it.
+        text: its reason.
+        properties: to add to the reports.
+    """
+
+    is_held: bool = False
+    outcome: str = ""
+    text: str = ""
+    properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

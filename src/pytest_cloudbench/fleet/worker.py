@@ -65,6 +65,7 @@ class WorkerSession:
             )
         self.facts = RunFacts.from_plain(run)
         self.agent = Agent.over(channel, name, self.facts.host)
+        self.agent.gated = self.facts.gated
         Interrupts().install()  # Ctrl-C reaches the whole group, and again while this process ends
         self.fleet_run = False  # set when fleet items were collected; a fixture alone may open a session, too
         gc.freeze()  # what is loaded by now stays for good: fifty agents need not collect it again and again

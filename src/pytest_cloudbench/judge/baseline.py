@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-__all__ = ["CONDITIONS", "ENTRY_SCHEMA", "Compared", "Stored", "choose", "differing", "finite", "unfit"]
+__all__ = ["CONDITIONS", "ENTRY_SCHEMA", "Compared", "Stored", "choose", "differing", "finite", "told", "unfit"]
 
 ENTRY_SCHEMA = 2
 """Version of an entry's extra_info. 1: the first. 2: adds how its test ended, and the conditions that runs must share
@@ -111,10 +111,10 @@ def choose(
         reasons.append(reason or differs)
     if named:
         return Compared(None, f"{stored[-1].run} {reasons[0]}", fails=True)
-    return Compared(None, _told(reasons))
+    return Compared(None, told(reasons))
 
 
-def _told(reasons: Sequence[str]) -> str:
+def told(reasons: Sequence[str]) -> str:
     """Returns why there is no baseline, in one line."""
     if not reasons:
         return "no baseline yet"

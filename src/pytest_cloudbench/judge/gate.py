@@ -15,6 +15,7 @@ from statistics import fmean, median
 from typing import Literal
 
 from pytest_cloudbench.judge.significance import Z90, binomial_sf, hypergeometric_sf, t_isf, t_sf
+from pytest_cloudbench.judge.stats import percentile
 
 __all__ = [
     "AGAIN",
@@ -49,6 +50,7 @@ _FLOOR = 0.005
 _CONFIDENCE = 0.05
 _LEAST_POINTS = 0.005
 _MOST_DISPERSED = 3.0
+_USUAL_SHARE = 0.995
 _POWER_Z = 1.2815515655446004  # 90 % of the normal distribution lies below
 
 
@@ -84,6 +86,7 @@ class Check:
         why: why it cannot be judged, or an empty text.
         decides: whether it can make the experiment inconclusive; other checks can only break it.
         higher: whether higher is better.
+        clump: for a rate, how many operations what is counted strikes at a time, at most.
     """
 
     experiment: str
@@ -96,6 +99,7 @@ class Check:
     why: str = ""
     decides: bool = True
     higher: bool = False
+    clump: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ def judge(checks: Sequence[Check], tests: int | None = None) -> list[Ruling]:
     ranked = [(check, _p_again(check)) for check in suspects if check.kind in ("level", "rate")]
     rejected = holm([p for _, p in ranked], ALPHA, tests)
     significant = {id(check) for (check, _), is_rejected in zip(ranked, rejected, strict=True) if is_rejected}
-    loudest = max((_loudest(check) for check in checks), default=0.0) if significant else 0.0
+    loudest = _loudest(checks) if significant else 0.0
     return [_verdict(check, tests, id(check) in significant, loudest) for check in checks]
 
 
@@ -241,7 +245,7 @@ def _level_verdict(check: Check, chosen: Sequence[Reading], tests: int, is_signi
     if x - middle + _exceeded(_CONFIDENCE, freedom) * level.scale < log1p(check.margin):
         return replace(found, answer="met")
     if is_significant and is_large:
-        return replace(found, why="a run of this session's baselines was as far from its own, with nothing changed")
+        return replace(found, why="runs of this session's baselines were as far from their own, with nothing changed")
     return replace(found, why=_not_seen(check, found.detects, tests))
 
 
@@ -250,10 +254,10 @@ def _rate_verdict(check: Check, chosen: Sequence[Reading], tests: int, is_signif
     change = rate.change(chosen)
     low, high = rate.interval(chosen)
     found = Ruling(check, "inconclusive", change, low, high, rate.detects(tests))
-    if rate.dispersion > _MOST_DISPERSED:
+    if rate.dispersion > _MOST_DISPERSED * check.clump:
         why = f"runs differ {rate.dispersion:.0f} times as much as independent operations would"
         return replace(found, why=why)
-    if is_significant and rate.change([check.now, *chosen]) >= _LEAST_POINTS:
+    if is_significant and rate.change([check.now, *chosen]) >= min(check.margin / 2, _LEAST_POINTS * check.clump):
         return replace(found, answer="broken")
     if rate.upper(chosen) < check.margin:
         return replace(found, answer="met")
@@ -277,8 +281,8 @@ def _not_seen(check: Check, detects: float | None, tests: int) -> str:
     if detects is None:
         return "too little is known"
     if check.kind == "rate":
-        return f"only changes from {detects * 100:.2g} points would be seen"
-    text = f"only changes from {detects * 100:.2g} % would be seen"
+        return f"only changes from {_percent(detects)} points would be seen"
+    text = f"only changes from {_percent(detects)} % would be seen"
     wanted, runs = f"{check.margin * 100:.2g} %", max(15, len(check.baseline))
     ops = operations_for(check, tests)
     if ops is not None and ops <= 10_000_000:
@@ -286,6 +290,10 @@ def _not_seen(check: Check, detects: float | None, tests: int) -> str:
     if check.now.error:
         return f"{text}; no number of operations would see {wanted}: the runs themselves differ too much"
     return text
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.2g}" if share < 1 else f"{share * 100:,.0f}"
 
 
 def _rounded(count: int) -> int:
@@ -361,9 +369,8 @@ class _Level:
     def detects(self, tests: int) -> float:
         return expm1((_critical(tests, len(self.logs) - 1) + _POWER_Z) * self.scale)
 
-    @cached_property
-    def loudest(self) -> float:
-        """The largest t of a run of the baseline against the others."""
+    def left_out(self) -> list[float]:
+        """Returns the t of each run of the baseline against the others."""
         logs, count = self.logs, len(self.logs)
         total, squares = sum(logs), sum((each - self.mean) ** 2 for each in logs)
         found = []
@@ -372,7 +379,7 @@ class _Level:
             left = max(0.0, squares - (each - self.mean) ** 2 * count / (count - 1))
             spread = max(sqrt(left / (count - 2)), _FLOOR)
             found.append((each - others) / spread / sqrt(1 + 1 / (count - 1)))
-        return max(found)
+        return found
 
 
 def _level_of(check: Check) -> _Level | None:
@@ -385,11 +392,21 @@ def _level_of(check: Check) -> _Level | None:
     return _Level(tuple(sign * log(value) for value in values), sign * log(now) if now and now > 0 else inf, sign)
 
 
-def _loudest(check: Check) -> float:
-    if check.kind != "level" or check.why or len(check.baseline) < FEWEST_RUNS:
-        return 0.0
-    level = _level_of(check)
-    return 0.0 if level is None else level.loudest
+def _loudest(checks: Sequence[Check]) -> float:
+    """Returns the t that 99.5 % of the runs in a session's baselines do not exceed against the others of their own.
+
+    In a single test's baseline that is the largest. Of many it would be one outlier, and would hide every change.
+    """
+    found: list[float] = []
+    for check in checks:
+        if (
+            check.kind == "level"
+            and not check.why
+            and len(check.baseline) >= FEWEST_RUNS
+            and (level := _level_of(check))
+        ):
+            found += level.left_out()
+    return percentile(sorted(found), _USUAL_SHARE) if found else 0.0
 
 
 def _critical(tests: int, freedom: int) -> float:
@@ -410,10 +427,10 @@ class _Rate:
         self._now_of = check.now.of
         self.count, self.of = sum(k for k, _ in self._counts), sum(n for _, n in self._counts)
         share = self.count / self.of if self.of else 0.0
-        self.share, self.dispersion = share, 1.0
+        self.share, self.dispersion = share, float(check.clump)
         if 0 < share < 1 and len(self._counts) > 1:
             chi2 = sum((k - n * share) ** 2 / (n * share * (1 - share)) for k, n in self._counts)
-            self.dispersion = max(1.0, chi2 / (len(self._counts) - 1))
+            self.dispersion = max(self.dispersion, chi2 / (len(self._counts) - 1))
 
     def _pooled(self, readings: Sequence[Reading]) -> tuple[int, int]:
         return sum(each.count for each in readings), sum(each.of for each in readings)

@@ -266,8 +266,9 @@ class Summary:
         metrics: name to value, for each row of ``METRICS`` that is computed from records (see docs/method.md).
         response_s: the response times of all operations that succeeded, in the order they were due.
         details: what the provider said of each kind of error, in the order in which it was first said, and how often.
-        quiet: how many quiet operations succeeded (``quiet_ops``), and the standard errors of the logarithms of their
-            percentiles (``quiet_p50_error``, ``quiet_p99_error``), None if there are too few to tell.
+        quiet: how many operations were quiet (``quiet_kept``), how many of these succeeded (``quiet_ops``), and the
+            standard errors of the logarithms of their percentiles (``quiet_p50_error``, ``quiet_p99_error``), None if
+            there are too few to tell.
     """
 
     ops: int
@@ -291,7 +292,7 @@ def summarize(table: OpTable, verification: Verification | None) -> Summary:
     metrics = {name: metric.of(run) for name, metric in METRICS.items() if metric.of is not None}
     ordered = run.sorted_ns("quiet")
     errors = {f"quiet_{label}_error": log_error(ordered, PERCENTILES[label]) for label in ("p50", "p99")}
-    quiet = {"quiet_ops": len(ordered), **errors}
+    quiet = {"quiet_kept": sum(run.quiet), "quiet_ops": len(ordered), **errors}
     del ordered
     run.forget_times()
     return Summary(len(table), run.outcomes, run.kinds, metrics, run.response_s(), _details(table), quiet)

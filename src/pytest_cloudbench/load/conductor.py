@@ -18,7 +18,8 @@ from pytest_cloudbench import redact
 from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.fleet.coordinator import Coordinator, Handler, Item
 from pytest_cloudbench.fleet.run import RunFacts
-from pytest_cloudbench.fleet.wire import Message, StockEntry
+from pytest_cloudbench.fleet.wire import ItemEnded, Message, StockEntry, WhatToLog
+from pytest_cloudbench.judge.watched import capabilities
 from pytest_cloudbench.live import Meter
 from pytest_cloudbench.load.contest import Contests, Rules
 from pytest_cloudbench.load.costs import Spending, announcement
@@ -45,7 +46,7 @@ from pytest_cloudbench.load.stopping import Decider
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.providers import Providers
 from pytest_cloudbench.results import benchmarks, recovery
-from pytest_cloudbench.results.machine import cpu_ticks
+from pytest_cloudbench.results.machine import cpu_ticks, reference_cpu_s
 
 __all__ = ["Conductor"]
 
@@ -115,6 +116,8 @@ class Conductor:
                 "alone": _asked(Conclusion, self._alone),
                 "provide": self._providers.provide,
                 "agree": _asked(Start, self._agree),
+                "ruled": _asked(ItemEnded, self._ruled),
+                "apart": lambda agent, nodeid: self.entries.gate.apart_s(nodeid) if self.entries.gate else 0.0,
                 "fresh": lambda agent, text: self._providers.reset(text),
                 "faults": _asked(
                     SwitchFaults, lambda agent, asked: self._providers.faults(asked.provider, asked.are_on)
@@ -149,6 +152,9 @@ class Conductor:
     def _alone(self, agent: str, asked: Conclusion) -> Merged:
         """Judge and store the conclusion of an item that is not a fleet item, as one entry."""
         return self._conclusion(Item(asked.subject.nodeid, entered=[agent]), {agent: asked})
+
+    def _ruled(self, agent: str, asked: ItemEnded) -> WhatToLog:
+        return self.entries.gate.ended(asked) if self.entries.gate is not None else WhatToLog()
 
     def _progress(self, agent: str, told: ProgressReport) -> None:
         self.meter.told(agent, told.done, told.throttled, told.failed, told.sample_s, told.late_s)
@@ -208,13 +214,14 @@ class Conductor:
         self._providers.faults(subject.provider, True)
         folder = Path(self.facts.results) / subject.folder
         folder.mkdir(parents=True, exist_ok=True)
+        reference_s = (reference_cpu_s(),) if self.entries.gate is not None else ()
         start_ns = now_ns() + _margin_ns(len(payloads))
         item.busy_until_s = start_ns / 1e9 + max(each.planned_s for each in payloads.values())
         wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000
         run = self._runs[subject.run] = OpenRun(
             folder, item, asked, start_ns, wall_ms, self._providers.digest(subject.provider), notes=list(asked.notes),
             cpu_ticks=cpu_ticks(), measured_from_ns=start_ns + round(asked.warm_up_s / self.facts.time_scale * 1e9),
-            decider=Decider(asked.until) if asked.until is not None else None,
+            decider=Decider(asked.until) if asked.until is not None else None, reference_s=reference_s,
         )  # fmt: skip
         self._note(run)
         planned_s = max(each.planned_s for each in payloads.values())
@@ -255,6 +262,8 @@ class Conductor:
         self._providers.faults(run.asked.subject.provider, True)
         run.verified = first.verified
         cpu_s = [each.cpu_s for each in payloads.values()]
+        if run.reference_s:
+            run.reference_s += (reference_cpu_s(),)
         run.client_cpu_s = None if None in cpu_s else sum(filter(None, cpu_s))
         for agent, each in payloads.items():
             run.notes += each.notes
@@ -288,11 +297,12 @@ class Conductor:
         info = {
             **self.entries.info(asked.subject, item, asked.published, digest), "ops": asked.ops,
             "ops_files": list(asked.ops_files), "stats_of": asked.stats_of, "loop": asked.loop, **asked.own,
-            **asked.extra, **asked.metrics, **asked.shown,
+            **asked.extra, **asked.metrics, **asked.shown, **capabilities(asked.metrics),
         }  # fmt: skip
         judgements = self.entries.judge(asked.subject, asked.expect, asked.metrics, doubts, info)
         self.entries.add(
-            asked.subject, info, asked.rounds_s, judgements, doubts, asked.notes, asked.columns, asked.spread
+            asked.subject, info, asked.rounds_s, judgements, doubts, asked.notes, asked.columns, asked.spread,
+            asked.gate,
         )  # fmt: skip
         return answer(info, judgements, doubts, asked.notes)
 

@@ -61,6 +61,9 @@ from pytest_cloudbench.results.oplog import OpLog
 
 __all__ = ["Experiment", "Result", "result_of"]
 
+_AGAIN = 1000
+"""Runs of a test that is measured again count from the next thousand on: their files and records are new ones."""
+
 _SAMPLES = 64
 """The number of response times that all agents together report at a time, for the live line."""
 
@@ -161,6 +164,7 @@ class Experiment:
         unmet: collects the lines of gates that must fail the item, whatever the test does with its results.
         properties: collects what machine-readable reports say about the item (``user_properties``).
         turn: which block of a comparison of two sides this is; None for an ordinary test.
+        margins: of the regression gate, by metric, from the item's marks.
     """
 
     agent: Agent
@@ -173,6 +177,7 @@ class Experiment:
     unmet: list[str] = field(default_factory=list)
     properties: list[tuple[str, object]] = field(default_factory=list)
     turn: Turn | None = None
+    margins: Mapping[str, float | None] = field(default_factory=dict)
     _runs: int = 0
     _entries: int = 0
     _kept: list[str] = field(default_factory=list)
@@ -181,6 +186,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         self._around = Unmeasured(self.agent, self.provider, self.facts)
+        self._runs = _AGAIN * (self.agent.again or 0)
 
     def run(
         self, payload: Generator | None = None, *, arrival: Arrival | Closed, sensors: int = 0, ops_per_sensor: int = 1,
@@ -188,7 +194,7 @@ class Experiment:
         verify: bool = True, mkdir: bool = True, store: bool = True, detail: bool = False, label: str = "",
         published: Mapping[str, Any] | None = None, expect: Sequence[Expectation] = (),
         names: FileNames | None = None, facts: Mapping[str, Any] | None = None, notes: Sequence[str] = (),
-        warm_up_s: float = 0.0, until: Stable | None = None,
+        warm_up_s: float = 0.0, until: Stable | None = None, gate: Mapping[str, Any] | None = None,
     ) -> Result:  # fmt: skip
         """Upload new files, or run another operation on existing files: one file per operation.
 
@@ -218,6 +224,7 @@ class Experiment:
             warm_up_s: operations that are due in the first seconds are recorded, and left out of all metrics.
             until: end the run on all agents when a metric has been steady. The number of operations is then the most
                 that it does.
+            gate: margins of the regression gate by metric, such as ``{"p50": 0.05, "p99": None}`` (docs/gates.md).
 
         Raises UsageError for conflicting arguments or an operation that the provider does not offer,
         FleetError when the controller is gone, CloudError when the folder cannot be made, filled or listed, and
@@ -247,7 +254,7 @@ class Experiment:
         asked = Start(
             self._subject(name, label), _shape_of(deal, on, prepares), operation=operation, stores=store, detail=detail,
             published=published or {}, extra=facts or {}, notes=tuple(notes), expect=tuple(expect),
-            warm_up_s=warm_up_s, until=until, keeps=keep and is_new,
+            warm_up_s=warm_up_s, until=until, keeps=keep and is_new, gate=self._margins(gate),
         )  # fmt: skip
         task = task_of(self.provider.driver, operation, on, load.targets if load else {})
         place, bounds = (self.agent.index, self.agent.count), (self.facts.max_ops, self.facts.max_bytes)
@@ -263,7 +270,7 @@ class Experiment:
         of: Sequence[Result] | None = None, columns: Sequence[str] = (), label: str = "",
         facts: Mapping[str, Any] | None = None, published: Mapping[str, Any] | None = None,
         doubts: Sequence[str] = (), notes: Sequence[str] = (), expect: Sequence[Expectation] = (),
-        spread: Mapping[str, Sequence[float]] | None = None,
+        spread: Mapping[str, Sequence[float]] | None = None, gate: Mapping[str, Any] | None = None,
     ) -> Result:  # fmt: skip
         """Make one entry from the results of several runs with ``store=False``, and judge it.
 
@@ -282,6 +289,7 @@ class Experiment:
             doubts: why the numbers may be wrong, besides the doubts of the runs.
             notes: other remarks to show with the numbers, besides the notes of the runs.
             expect: expectations besides those that are recorded in a file.
+            gate: see ``run``.
             spread: maps a metric to its value in each repeat, in order; providers can be told apart from five repeats
                 on.
         """
@@ -299,6 +307,7 @@ class Experiment:
             ops=sum(part["ops"] for part in parts), loop=parts[-1]["loop"] if parts else None, own=_own(parts),
             ops_files=tuple(part["ops_file"] for part in parts if "ops_file" in part.info),
             spread={name: grouped(values, median) or list(values) for name, values in (spread or {}).items()},
+            gate=self._margins(gate),
         )  # fmt: skip
         return self._result(self.agent.gather(f"conclude:{run}", asked), label)
 
@@ -376,6 +385,14 @@ class Experiment:
             if not self.agent.stop.is_set():
                 self.agent.once(f"clean:{folder}", partial(self._around.remove, folder))
 
+    def _margins(self, given: Mapping[str, Any] | None) -> dict[str, float | None]:
+        """Returns the margins of an entry: the item's, and over them its own. Raises UsageError."""
+        if not given:
+            return dict(self.margins)
+        from pytest_cloudbench.judge.watched import parse_margins
+
+        return {**self.margins, **parse_margins(given, f"{self.nodeid}: gate")}
+
     # -- one run ----------------------------------------------------------------------------------
 
     @staticmethod
@@ -410,7 +427,7 @@ class Experiment:
         self._agree(run.name, replace(run.asked, planned_s=run.deal.planned_s() / self.facts.time_scale))
         try:
             if is_new:
-                is_fresh = not self._kept and (mkdir or self._runs == 1)
+                is_fresh = not self._kept and (mkdir or self._runs % _AGAIN == 1)
                 self.agent.once(f"folder:{run.name}", lambda: self._around.make(folder, mkdir=mkdir, is_fresh=is_fresh))
             try:
                 result = self._measured(run)

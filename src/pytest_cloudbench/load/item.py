@@ -31,13 +31,14 @@ def facts_of(item: pytest.Item, facts: RunFacts) -> RunFacts:
 def experiment_of(item: pytest.Item, agent: Agent, provider: Any, facts: RunFacts) -> Any:
     """The experiment of one test item."""
     from pytest_cloudbench.load.experiment import Experiment
+    from pytest_cloudbench.load.gate_settings import marked_margins
     from pytest_cloudbench.load.verdicts import unmet_gates
 
     params = params_of(item, "provider")
     test = getattr(item, "originalname", item.name)
     return Experiment(
         agent, provider, facts_of(item, facts), test, item.nodeid, item.name, params, unmet_gates(item),
-        item.user_properties, item.stash.get(TURN, None),
+        item.user_properties, item.stash.get(TURN, None), marked_margins(item) if facts.gated else {},
     )  # fmt: skip
 
 

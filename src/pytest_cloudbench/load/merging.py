@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pytest_cloudbench.fleet.coordinator import Item
@@ -47,6 +48,7 @@ class OpenRun:
         logs: agent to its log, if that is not in ``folder``.
         cpu_ticks: busy and all ticks of this machine's CPUs at the start; ``cpu_share`` is the busy share since.
         client_cpu_s: CPU time of all agents, None if one agent's is not known.
+        reference_s: CPU times of the reference work before and after the run, if they were measured.
         is_incomplete: its records could not be written.
         measured_from_ns: the end of the warm-up on the monotonic clock; the start, if there is none.
         decider, end_ns: what decides that it ends early, and the due time at which it did, None if it did not.
@@ -64,6 +66,7 @@ class OpenRun:
     cpu_ticks: tuple[int, int] | None = None
     cpu_share: float | None = None
     client_cpu_s: float | None = None
+    reference_s: tuple[float, ...] = ()
     verified: bool = False
     is_incomplete: bool = False
     measured_from_ns: int = 0
@@ -131,7 +134,7 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
         if not data_s:
             info["stats_of"] = "elapsed time: no operation succeeded"
             data_s = array("d", [] if info["elapsed"] is None else [info["elapsed"]])
-        entries.add(subject, info, data_s, judgements, doubts, run.notes, spread=spread)
+        entries.add(subject, info, data_s, judgements, doubts, run.notes, spread=spread, margins=asked.gate)
     return answer(info, judgements, doubts, run.notes, ops, there)
 
 
@@ -208,5 +211,6 @@ def _run_info(run: OpenRun, summary: Summary, verification: stats.Verification |
         **{key: getattr(load, key) for key in ("sensors", "threads", "arrival", "loop", "size_bytes", "payload")},
         "cpu_share": run.cpu_share,
         "client_cpu_s": run.client_cpu_s,
+        "reference_cpu_s": fmean(run.reference_s) if run.reference_s else None,
         **summary.quiet,
     }

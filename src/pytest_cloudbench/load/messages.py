@@ -142,7 +142,7 @@ class Start(Message):
         operation: what is measured.
         stores: whether it becomes an entry; otherwise it is part of a conclusion.
         detail: whether every operation's times are asked for.
-        published, extra, notes, expect: see ``Experiment.run``; ``extra`` is what else the entry holds.
+        published, extra, notes, expect, gate: see ``Experiment.run``; ``extra`` is what else the entry holds.
         warm_up_s: seconds from the start; operations due in it are left out of metrics.
         until: what ends the run early.
         keeps: whether its files are for another run.
@@ -161,6 +161,7 @@ class Start(Message):
     warm_up_s: float = 0.0
     until: Stable | None = None
     keeps: bool = False
+    gate: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ class Conclusion(Message):
         ops_files: their records.
         loop: ``open`` or ``closed``, None if there was no load.
         own: combined facts of the runs, by the entry's key names: how busy the machine was, and errors.
-        spread: see ``Experiment.conclude``.
+        spread, gate: see ``Experiment.conclude``.
     """
 
     subject: Subject
@@ -241,6 +242,7 @@ class Conclusion(Message):
     loop: str | None = None
     own: Mapping[str, Any] = field(default_factory=dict)
     spread: Mapping[str, Any] = field(default_factory=dict)
+    gate: Mapping[str, float | None] = field(default_factory=dict)
 
 
 # --- while a run lasts ----------------------------------------------------------------------------

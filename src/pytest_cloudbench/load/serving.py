@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,8 @@ from pytest_cloudbench.live import Live, Spoken, terminal
 from pytest_cloudbench.load import policy
 from pytest_cloudbench.load.conductor import Conductor
 from pytest_cloudbench.load.entries import Entries
+from pytest_cloudbench.load.gate import SessionGate
+from pytest_cloudbench.load.gate_settings import read_settings
 from pytest_cloudbench.load.outputs import Outputs
 from pytest_cloudbench.model import CloudbenchError, ConfigError, ResultsError, UsageError
 from pytest_cloudbench.results import benchmarks, recovery, stored
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from pytest_cloudbench.report.live_page import LivePage
 
 __all__ = ["Serving", "Workers"]
+
+_GATE_MARKUP: dict[str, dict[str, bool]] = {"broken": {"red": True}, "inconclusive": {"yellow": True}}
 
 _DISMISS_S = 5.0
 """How long agents may take to stop and flush their records when the session ends in mid-run."""
@@ -77,7 +81,10 @@ class Serving:
         self.config, self.facts, self._workers, self._cassette = config, facts, workers, cassette
         self._outputs = Outputs(option, facts.run_id)
         claims = self._outputs.judging(_expectations(option.cloudbench_expectations))
-        self.entries = Entries(config, facts, claims, gates)
+        gate = (
+            SessionGate(config, read_settings(config.rootpath, option.cloudbench_gate_strict)) if facts.gated else None
+        )
+        self.entries = Entries(config, facts, claims, gates, gate)
         self.conductor = Conductor(config, facts, self.entries, self._say, self._asker)
         if cassette is not None:
             self.conductor.doubts = (cassette.doubt,)
@@ -104,12 +111,15 @@ class Serving:
             apart=workers.apart,
             stop=self._stop_reason,
             maxfail=config.getvalue("maxfail") if self._distributed else 0,
+            **({"again": gate.round_of} if gate else {}),
         )
 
     @cached_property
     def agent(self) -> Agent:
         """The one agent of a run without xdist."""
-        return local_agent(self.coordinator)
+        agent = local_agent(self.coordinator)
+        agent.gated = self.facts.gated
+        return agent
 
     def _say(self, line: str, **markup: bool) -> None:
         plugins = self.config.pluginmanager
@@ -152,18 +162,30 @@ class Serving:
 
     def check_baseline(self) -> None:
         """Check before anything starts that relative gates have something to compare with. Raises UsageError."""
-        if self.entries.stores and not benchmarks.is_loaded(self.config):
+        if self.entries.has_relative and not benchmarks.is_loaded(self.config):
             relative = next(text for text in self.config.option.cloudbench_fail if text.strip().endswith("%"))
             raise UsageError(
                 f"--cloudbench-fail {relative}: pytest-benchmark stores the runs to compare with, and it is switched "
                 "off here; remove -p no:benchmark, or give a bound without %"
             )
+        for line in self.entries.gate.open() if self.entries.gate is not None else ():
+            self._say(f"cloudbench: gate: {line}", yellow=True)
         unreadable = self.entries.compare()
         if unreadable:
             shown = ", ".join(unreadable[-3:]) + (f" and {len(unreadable) - 3} more" if len(unreadable) > 3 else "")
             self._say(
                 f"cloudbench: gates compare with none of these stored runs, which cannot be read: {shown}", yellow=True
             )
+
+    def repetitions(self) -> tuple[Callable[[], Sequence[str]] | None, Callable[[str], None]]:
+        """What the scheduler asks and tells; see ``FleetService``."""
+        gate = self.entries.gate
+        return (gate.repetitions, gate.end_of_round) if gate is not None else (None, lambda nodeid: None)
+
+    def settle(self, session: pytest.Session) -> None:
+        """Log the reports that the gate has held."""
+        if self.entries.gate is not None:
+            self.entries.gate.settle(session)
 
     def header(self) -> list[str]:
         """Returns lines for pytest's header, if it is already known that the plugin is used."""
@@ -202,6 +224,10 @@ class Serving:
             for line in [*text.splitlines(), *where, ""]:
                 reporter.write_line(line)
         self._compare(reporter)
+        if self.entries.gate is not None:
+            reporter.section("cloudbench: gate")
+            for line in self.entries.gate.summary():
+                reporter.write_line(line, **_GATE_MARKUP.get(line.partition(" ")[0], {}))
         records, folder = _relative(Path(self.facts.results)), self._stored_in
         entries = _relative(folder) if folder else "not stored (--benchmark-autosave stores them)"
         if not benchmarks.is_loaded(self.config):
@@ -341,6 +367,12 @@ class Serving:
         lines, fails = self.entries.unjudged()
         for line in lines:
             self._say(f"cloudbench: gate {line}", red=fails, yellow=not fails)
+        gate = self.entries.gate
+        if gate is not None and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            if not gate.entries and self.entries.selected:
+                self._say("cloudbench: gate: no experiment was measured, so nothing was judged", yellow=True)
+            status = gate.exit_status(session.testsfailed, self.entries.selected or 0)
+            session.exitstatus = session.exitstatus if status is None else status
         if session.exitstatus == pytest.ExitCode.OK:
             forgiven = self.entries.forgiven()
             for line in forgiven:

@@ -216,6 +216,11 @@ class Index:
             found.append(Point(run[row], time_ms[row], commit[row], branch[row], value, _parsed(fingerprint[row]), fit))
         return found
 
+    def numbers(self, fullname: str, names: Iterable[str]) -> list[dict[str, Any]]:
+        """Returns numbers of a test in all runs that have such an entry, as in ``series``; None if not known."""
+        columns = {name: self._numbers(name) for name in names}
+        return [{name: column[row] for name, column in columns.items()} for row in self._rows(fullname)]
+
     def entries(self, run: str) -> list[EntryRow]:
         """Returns the entries of a run as they are stored. ``run`` is its ``place``. Raises ResultsError."""
         found: list[EntryRow] = []

@@ -27,6 +27,7 @@ from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts, slug
 from pytest_cloudbench.link import LinkUnavailable, Way
 from pytest_cloudbench.load.experiment import Result, result_of
+from pytest_cloudbench.load.gate_settings import marked_margins
 from pytest_cloudbench.load.item import params_of
 from pytest_cloudbench.load.messages import Conclusion, Subject
 from pytest_cloudbench.load.verdicts import failing_gates, properties, unmet_gates
@@ -292,7 +293,7 @@ class LabItem:
         asked = Conclusion(
             subject, metrics, tuple(rounds_s), stats_of, tuple(columns), tuple(dict.fromkeys(doubts)),
             tuple(dict.fromkeys([*(lab.notes() if lab else ()), *added, *notes])), published=published or {},
-            extra={"setting": lab.record()} if lab else {}, shown=facts or {},
+            extra={"setting": lab.record()} if lab else {}, shown=facts or {}, gate=marked_margins(self._item),
         )  # fmt: skip
         made = result_of(self._agent.ask("alone", asked))
         unmet_gates(self._item).extend(f"{label}: {line}" if label else line for line in failing_gates(made.judgements))
@@ -364,7 +365,8 @@ class LabItem:
 
     def _keep(self, bench: _Bench) -> None:
         number = self._used.index(bench) + 1
-        folder = Path(self._run.results) / (slug(self.nodeid) + (f"-{number}" if number > 1 else ""))
+        again = f"-again{self._agent.again}" if self._agent.again else ""
+        folder = Path(self._run.results) / (slug(self.nodeid) + (f"-{number}" if number > 1 else "") + again)
         # The results of a run over ssh are on another host, where these files cannot be stored.
         keeps = bool(self._item.config.option.cloudbench_keep_captures)
         bench.keep(folder if self._agent.same_clock else None, captures=keeps)

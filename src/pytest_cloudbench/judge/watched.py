@@ -1,0 +1,233 @@
+"""What the regression gate watches of an entry: which metrics, how each is judged, and by which margin.
+
+What may live here: the table of metrics, the user's margins, and stored numbers into checks, as pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.changepoints import find_changes
+from pytest_cloudbench.judge.gate import MOST_RUNS, Check, Kind, Reading
+from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.quiet import NEIGHBOURS
+from pytest_cloudbench.model import UsageError, did_you_mean
+
+__all__ = ["NUMBERS", "Margins", "Numbers", "capabilities", "checks_of", "parse_margins"]
+
+Margins = Mapping[str, float | None]
+"""Metric, or ``p50`` and ``p99`` for all that end so, to the smallest change that matters; None: not gated."""
+
+Numbers = Mapping[str, Any]
+"""The numbers at the top level of an entry; one that is missing is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """How a metric is judged.
+
+    Attributes:
+        kind: see ``gate.Kind``.
+        margin: its default.
+        decides: see ``gate.Check``.
+        fewest_ops: quiet operations that it needs.
+        count, of: keys of a rate's counts; with ``rest``, what is left of the whole is counted.
+        by: the number that it is divided by before it is compared.
+        clump: see ``gate.Check``.
+    """
+
+    kind: Kind
+    margin: float = 0.10
+    decides: bool = True
+    fewest_ops: int = 0
+    count: str = ""
+    of: str = "ops"
+    rest: bool = False
+    by: str = ""
+    clump: int = 1
+
+
+_OF_RUNS: dict[str, _Watched] = {
+    "quiet_p50": _Watched("level", 0.10, fewest_ops=40),
+    "quiet_p99": _Watched("level", 0.25, fewest_ops=300),
+    "failed_rate": _Watched("rate", 0.01, count="failed"),
+    "throttled_rate": _Watched("rate", 0.01, count="throttled"),
+    "corrupt_rate": _Watched("rate", 0.01, count="corrupt"),
+    "loss_rate": _Watched("rate", 0.01, count="lost", of="files"),
+    "quiet_share": _Watched(
+        "rate",
+        0.10,
+        decides=False,
+        count="quiet_kept",
+        rest=True,
+        clump=2 * NEIGHBOURS + 1,
+    ),
+    "requests_per_op": _Watched("exact"),
+    "payload_bytes_per_op": _Watched("exact"),
+    "cpu_per_op": _Watched("level", 0.25, decides=False, by="reference_cpu_s"),
+}
+"""What is watched of a run of operations."""
+
+_EXACT = ("requests_per_op", "payload_bytes_per_op", "wire_bytes_per_op", "wire_ratio", "tue")
+_LEVEL_UNITS = frozenset({"s", "bytes", "bytes/s", "ratio", "MB", "1/s", "bit/s"})
+_SAME = 1e-9
+_SLOWER = 1.5
+
+NUMBERS = frozenset({
+    *METRICS, *(each.count for each in _OF_RUNS.values() if each.count), *(each.of for each in _OF_RUNS.values()),
+    *(f"is_{name}" for name, metric in METRICS.items() if metric.unit == "1 is yes"),
+    "quiet_ops", "quiet_p50_error", "quiet_p99_error", "reference_cpu_s",
+})  # fmt: skip
+"""All numbers of an entry that a check may need."""
+
+
+def capabilities(metrics: Numbers) -> dict[str, Any]:
+    """Returns an entry's capabilities as numbers of their own, since readers see a word under the metric's name."""
+    return {f"is_{name}": value for name, value in metrics.items() if name in METRICS and _is_capability(name)}
+
+
+def _is_capability(name: str) -> bool:
+    return METRICS[name].unit == "1 is yes"
+
+
+def parse_margins(given: Mapping[str, Any], where: str) -> dict[str, float | None]:
+    """Read margins: ``0.1``, ``"10%"``, or ``False`` and None for what is not to be gated. Raises UsageError."""
+    found: dict[str, float | None] = {}
+    for name, value in given.items():
+        if name not in METRICS and name not in {"p50", "p99"}:
+            raise UsageError(f"{where}: {name}: no metric is called so{did_you_mean(name, METRICS)}")
+        found[name] = _margin(value, f"{where}: {name}")
+    return found
+
+
+def _margin(value: Any, where: str) -> float | None:
+    if value is None or value is False:
+        return None
+    try:
+        number = float(value.removesuffix("%")) / 100 if isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if isinstance(value, bool) or not finite(number) or number <= 0 or (isinstance(value, str) and value[-1:] != "%"):
+        raise UsageError(f'{where}: expected a margin such as 0.1 or "10%", or false, found {value!r}')
+    return number
+
+
+def checks_of(
+    experiment: str, info: Numbers, columns: Sequence[str], baseline: Sequence[Numbers], margins: Margins,
+    again: Sequence[Numbers] = (), why: str = "", runs: int = MOST_RUNS,
+) -> list[Check]:  # fmt: skip
+    """Returns a check for each metric of an entry that is watched.
+
+    Args:
+        experiment: the entry's full name.
+        info: its numbers.
+        columns: what the table at the end shows of a conclusion.
+        baseline: the numbers of former runs, the oldest first. Of each metric those count that came after its last
+            lasting change.
+        margins: the user's.
+        again: the numbers of runs that measured it again.
+        why: why nothing of it can be judged, or an empty text.
+        runs: how many of the last ones are the baseline at most.
+    """
+    found = []
+    for metric, watched in _watched_in(info, columns, margins).items():
+        margin = _margin_of(metric, watched, margins)
+        if margin is None:
+            continue
+        former = [_reading(metric, watched, each) for each in baseline]
+        former = _since_change([each for each in former if each.value is not None])[-runs:]
+        check = Check(
+            experiment, metric, watched.kind, margin, tuple(former), _reading(metric, watched, info),
+            tuple(_reading(metric, watched, each) for each in again),
+            why or _unfit_now(metric, watched, info, baseline),
+            decides=watched.decides, clump=watched.clump,
+            higher=METRICS[metric].better == "higher" and watched.kind != "rate",
+        )  # fmt: skip
+        found.append(_settled(check))
+    return found
+
+
+def _since_change(readings: list[Reading]) -> list[Reading]:
+    """Returns the runs after the last lasting change of the metric."""
+    changes = find_changes([each.value for each in readings if each.value is not None])
+    return readings[changes[-1].first :] if changes else readings
+
+
+def _settled(check: Check) -> Check:
+    """An exact metric whose baseline varies is a level that cannot decide alone."""
+    values = [each.value for each in check.baseline if each.value is not None]
+    if check.kind != "exact" or not values or max(values) - min(values) <= _SAME * abs(max(values)):
+        return check
+    return replace(check, kind="level", decides=False)
+
+
+def _watched_in(info: Numbers, columns: Iterable[str], margins: Margins) -> dict[str, _Watched]:
+    """Which metrics of this entry are watched: the table's, a conclusion's own, and those that the user names."""
+    is_run = "quiet_ops" in info
+    found = {name: each for name, each in _OF_RUNS.items() if is_run and info.get(name) is not None}
+    if not is_run:
+        for name in info:
+            if name not in METRICS:
+                continue
+            if _is_capability(name):
+                found[name] = _Watched("yes")
+            elif name in _EXACT and info[name] is not None:
+                found[name] = _Watched("exact")
+            elif name in columns and METRICS[name].unit in _LEVEL_UNITS and info[name] is not None:
+                found[name] = _Watched("level", 0.25 if name.endswith("_p99") else 0.10)
+    for name in margins:
+        if name in info and name in METRICS and name not in found and METRICS[name].unit in _LEVEL_UNITS:
+            found[name] = _Watched("level")
+    return found
+
+
+def _margin_of(metric: str, watched: _Watched, margins: Margins) -> float | None:
+    for name in (metric, metric.rpartition("_")[2]):
+        if name in margins:
+            return margins[name]
+    return watched.margin
+
+
+def _reading(metric: str, watched: _Watched, numbers: Numbers) -> Reading:
+    if watched.kind == "rate":
+        of, count = _number(numbers, watched.of), _number(numbers, watched.count)
+        if not of or count is None:
+            return Reading(None)
+        counted = round(of - count if watched.rest else count)
+        return Reading(counted / of, counted, round(of))
+    value = _number(numbers, f"is_{metric}" if watched.kind == "yes" else metric)
+    if watched.by and value is not None:
+        by = _number(numbers, watched.by)
+        value = value / by if by else None
+    error, ops = _number(numbers, f"{metric}_error"), _number(numbers, "quiet_ops")
+    return Reading(value, error=error, ops=round(ops or 0))
+
+
+def _number(numbers: Numbers, name: str) -> float | None:
+    value = numbers.get(name)
+    return float(value) if finite(value) and value is not None else None
+
+
+def _unfit_now(metric: str, watched: _Watched, info: Numbers, baseline: Sequence[Numbers]) -> str:
+    """Why this run says nothing of the metric, or an empty text."""
+    ops = _number(info, "quiet_ops")
+    if ops is not None and ops < watched.fewest_ops:
+        return f"{watched.fewest_ops} quiet operations are needed, {round(ops)} were"
+    if watched.rest and not _uses_more_cpu(info, baseline):
+        return "the client itself used no more CPU than before, so the machine was busy with something else"
+    if watched.by and (now := _number(info, watched.by)):
+        before = [each for numbers in baseline if (each := _number(numbers, watched.by))]
+        if before and now > max(before) * _SLOWER:
+            return f"this machine is {now / (sum(before) / len(before)):.1f} times as slow as in the baseline"
+    return ""
+
+
+def _uses_more_cpu(info: Numbers, baseline: Sequence[Numbers]) -> bool:
+    """Returns whether this client used more CPU per operation than in any run of the baseline, as far as is known."""
+    watched = _OF_RUNS["cpu_per_op"]
+    now, *before = [_reading("cpu_per_op", watched, each).value for each in (info, *baseline)]
+    known = [each for each in before if each is not None]
+    return now is not None and bool(known) and now > max(known)

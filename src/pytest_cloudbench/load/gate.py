@@ -1,0 +1,327 @@
+"""The regression gate of one session: baselines, suspects and their repetitions, and what is logged of each test.
+
+What may live here: ``judge.gate`` and ``judge.watched`` bound to stored runs, commits and pytest's reports. Runs in the
+controller process, or in the only process without xdist.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.fleet.protocol import rule
+from pytest_cloudbench.fleet.wire import ItemEnded, WhatToLog
+from pytest_cloudbench.judge.baseline import differing, told
+from pytest_cloudbench.judge.gate import AGAIN, Answer, Check, Ruling, answer_of, is_suspect, judge
+from pytest_cloudbench.judge.watched import NUMBERS, Margins, Numbers, checks_of
+from pytest_cloudbench.load.gate_settings import GateSettings
+from pytest_cloudbench.load.gate_text import brief, ruling_text
+from pytest_cloudbench.load.messages import Subject
+from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.results import benchmarks
+from pytest_cloudbench.results.commits import Commits
+from pytest_cloudbench.results.index import Index, Point
+
+__all__ = ["INCONCLUSIVE", "Gated", "SessionGate"]
+
+INCONCLUSIVE = 6
+"""The exit status of a strict session in which nothing failed but what could not be judged; pytest's own end at 5."""
+
+
+_LOOKED_AT = 3
+"""How many times as many runs as a baseline has are searched for a lasting change."""
+
+
+@dataclass(slots=True)
+class Gated:
+    """One entry that the gate judges.
+
+    Attributes:
+        fullname, nodeid: of the entry and of its test.
+        info: the entry's extra_info; the answer is written into it.
+        columns, margins, runs: see ``watched.checks_of``.
+        baseline: numbers of former runs, the oldest first; ``commit`` is that of the last one, if known.
+        remark: why other stored runs are no baseline, or an empty text.
+        why: why it cannot be judged, or an empty text.
+        again: numbers of the runs that measured it again.
+        is_over: its test did not pass, so there is nothing to judge.
+        rulings, answer: of the last judgement.
+    """
+
+    fullname: str
+    nodeid: str
+    info: dict[str, Any]
+    columns: Sequence[str]
+    margins: Margins
+    runs: int
+    baseline: list[Numbers] = field(default_factory=list)
+    commit: str = ""
+    remark: str = ""
+    why: str = ""
+    again: list[Numbers] = field(default_factory=list)
+    is_over: bool = False
+    rulings: list[Ruling] = field(default_factory=list)
+    answer: Answer | None = None
+
+    def checks(self) -> list[Check]:
+        """What is to be judged of it."""
+        return checks_of(
+            self.fullname, self.info, self.columns, self.baseline, self.margins, self.again, self.why, self.runs
+        )
+
+
+@dataclass(slots=True)
+class _Held:
+    """Reports of a suspect, or of the repetition that failed; and when its first run ended."""
+
+    reports: Sequence[Any]
+    since_s: float
+    has_failed: bool = False
+
+
+class SessionGate:
+    """Judges every entry of a session against its former runs.
+
+    Args:
+        config: pytest's configuration in this process.
+        settings: the user's.
+
+    Attributes:
+        entries: what was judged, in the order of measuring.
+        pardoned: tests that passed, and that the gate alone skipped or failed as inconclusive.
+    """
+
+    def __init__(self, config: pytest.Config, settings: GateSettings) -> None:
+        self.config, self.settings = config, settings
+        self.entries: list[Gated] = []
+        self.pardoned: set[str] = set()
+        self._held: dict[str, _Held] = {}
+        self._round: dict[str, int] = {}
+        self._curtain = ""
+        self._repeats = False
+        self._index: Index | None = None
+        self._unread = ""
+        self._tests = 0  # checks of all entries so far: what is significant depends on it
+        self._commits = Commits(Path(config.rootpath), settings.branch)
+
+    def open(self) -> Sequence[str]:
+        """Read what runs are stored. Returns a line for each file that cannot be read."""
+        folder = benchmarks.storage(self.config)
+        if folder is None:
+            off = not benchmarks.is_loaded(self.config)
+            self._unread = (
+                "-p no:benchmark switches off what stores runs: nothing is compared, and nothing is stored" if off
+                else "pytest-benchmark's storage is no folder: nothing is compared"
+            )  # fmt: skip
+            return [self._unread]
+        try:
+            self._index = Index.open(folder)
+        except ResultsError as error:
+            self._unread = str(error)
+            return [self._unread]
+        return self._index.problems
+
+    # --- rounds ---
+
+    def end_of_round(self, nodeid: str) -> None:
+        """The scheduler gives this item once more, to be asked again when nothing has ended yet."""
+        self._curtain = nodeid
+
+    def repetitions(self) -> list[str]:
+        """Returns the items to measure again, in order: all suspects, three times."""
+        self._repeats = True
+        return [*self._held] * AGAIN
+
+    def round_of(self, nodeid: str, before: int) -> int | None:
+        """Returns how often an item was run before, or None if it is not run this time. See ``Coordinator``."""
+        if before and nodeid == self._curtain:
+            self._curtain = ""
+            return None
+        if before and not (self._repeats and nodeid in self._held):
+            return None
+        self._round[nodeid] = before
+        return before
+
+    def apart_s(self, nodeid: str) -> float:
+        """Returns the seconds to wait before a suspect is measured again."""
+        held = self._held.get(nodeid)
+        return max(0.0, held.since_s + self.settings.apart_s - time.monotonic()) if held else 0.0
+
+    # --- entries ---
+
+    def take(
+        self, subject: Subject, info: dict[str, Any], doubts: Sequence[str], columns: Sequence[str], margins: Margins
+    ) -> bool:
+        """Take a measured entry. Returns False if it repeats a suspect: then it is no entry of its own."""
+        if self._round.get(subject.nodeid):
+            for entry in self.entries:
+                if entry.fullname == subject.fullname and not doubts:
+                    entry.again.append({name: info.get(name) for name in NUMBERS})
+            return False
+        entry = Gated(
+            subject.fullname, subject.nodeid, info, columns, {**self.settings.margins, **margins}, self.settings.runs
+        )
+        self._find_baseline(entry)
+        if doubts:
+            entry.why = f"doubts: {'; '.join(doubts)}"
+        self.entries.append(entry)
+        self._tests += sum(check.kind in ("level", "rate") and not check.why for check in entry.checks())
+        return True
+
+    def _find_baseline(self, entry: Gated) -> None:
+        if self._index is None:
+            entry.why = self._unread
+            return
+        points = self._index.series(entry.fullname, "ops")
+        numbers = self._index.numbers(entry.fullname, sorted(NUMBERS))
+        reasons: list[str] = []
+        for point, found in zip(reversed(points), reversed(numbers), strict=True):
+            if len(entry.baseline) == _LOOKED_AT * self.settings.runs:
+                break
+            if reason := self._unfit(point, entry.info):
+                reasons.append(reason)
+                continue
+            entry.baseline.insert(0, found)
+            entry.commit = entry.commit or point.commit
+        entry.remark = told(reasons).removeprefix("no baseline: ") if reasons else ""
+
+    def _unfit(self, point: Point, info: Mapping[str, Any]) -> str:
+        if reason := point.fit or differing(point.fingerprint, info):
+            return reason
+        if not point.commit or not self._commits.base:
+            return ""
+        is_before = self._commits.is_before(point.commit)
+        if is_before is None:  # a shallow clone knows few commits
+            is_before = not point.branch or point.branch == self._commits.branch
+        return "" if is_before else "were of commits that are not before this work"
+
+    # --- answers ---
+
+    def ended(self, asked: ItemEnded) -> WhatToLog:
+        """Decide what is logged of an item that has ended."""
+        mine = [entry for entry in self.entries if entry.nodeid == asked.nodeid]
+        if self._round.get(asked.nodeid):
+            held = self._held[asked.nodeid]
+            if asked.outcome != "passed" and not held.has_failed:
+                self._held[asked.nodeid] = replace(held, reports=asked.reports, has_failed=True)
+            return WhatToLog(is_held=True)
+        if not mine:
+            return WhatToLog()
+        if asked.outcome != "passed":
+            for entry in mine:
+                entry.is_over = True
+            return WhatToLog()
+        if any(is_suspect(check) for entry in mine for check in entry.checks()):
+            self._held[asked.nodeid] = _Held(asked.reports, time.monotonic())
+            return WhatToLog(is_held=True)
+        self._judge(mine)
+        return self._what_to_log(mine)
+
+    def _judge(self, entries: Sequence[Gated]) -> None:
+        """Judge entries. Only of all together anything may be called broken; suspects are held until then."""
+        open_ = [entry for entry in entries if not entry.is_over]
+        checks = [(entry, check) for entry in open_ for check in entry.checks()]
+        for entry in open_:
+            entry.rulings = []
+        rulings = judge([check for _, check in checks], tests=self._tests)
+        for (entry, _), ruling in zip(checks, rulings, strict=True):
+            entry.rulings.append(ruling)
+        for entry in open_:
+            entry.answer = answer_of(entry.rulings) or ("inconclusive" if entry.why else None)
+
+    def _what_to_log(self, mine: Sequence[Gated]) -> WhatToLog:
+        answers = [entry.answer for entry in mine]
+        worst = next((each for each in ("broken", "inconclusive", "met") if each in answers), None)
+        if worst is None:
+            return WhatToLog()
+        lines = [line for entry in mine if entry.answer == worst for line in self.lines(entry)]
+        properties: list[tuple[str, str]] = [("cloudbench.gate", worst)]
+        properties += [
+            (f"cloudbench.gate.{ruling.check.metric}", f"{ruling.answer} {brief(ruling)}".strip())
+            for entry in mine for ruling in entry.rulings
+        ]  # fmt: skip
+        outcome = ""
+        if worst == "broken" or (worst == "inconclusive" and self.settings.strict):
+            outcome = "failed"
+        elif worst == "inconclusive":
+            outcome = "skipped"
+        if worst == "inconclusive":
+            self.pardoned.add(mine[0].nodeid)
+        return WhatToLog(outcome=outcome, text="\n".join(lines), properties=tuple(properties))
+
+    def lines(self, entry: Gated) -> list[str]:
+        """What a reader must know of an entry's answer: a line for each metric that gave it."""
+        label = entry.fullname[len(entry.nodeid) :].strip("#")
+        begin = f"{label}: gate" if label else "gate"
+        if entry.why:
+            return [f"{begin} {entry.answer}: {entry.why}"]
+        giving = [each for each in entry.rulings if each.answer == entry.answer]
+        if entry.answer == "inconclusive":
+            giving = [each for each in giving if each.check.decides]
+        too_few = dict.fromkeys(each.why for each in giving if each.why.startswith("baseline "))
+        rest = [each for each in giving if not each.why.startswith("baseline ")]
+        remark = f" ({entry.remark})" if entry.remark else ""
+        lines = [f"{begin} {entry.answer}: {why}{remark}" for why in too_few]
+        since = self._since(entry) if entry.answer == "broken" else ""
+        return lines + [f"{begin} {entry.answer}: {ruling_text(each)}{since}" for each in rest]
+
+    def _since(self, entry: Gated) -> str:
+        """Which commit may have broken it, as the end of a line."""
+        if not entry.commit:
+            return "; its commits are not known"
+        first, count = self._commits.first_after(entry.commit)
+        if not first:
+            return f"; no commit since the baseline's last ({entry.commit[:10]})"
+        return f"; first suspect commit {first[:10]} (of {count} since {entry.commit[:10]})"
+
+    # --- the end ---
+
+    def settle(self, session: pytest.Session) -> None:
+        """Log what was held, and write the answers into the entries."""
+        self._judge(self.entries)
+        for nodeid, held in self._held.items():
+            mine = [entry for entry in self.entries if entry.nodeid == nodeid]
+            hook = self.config.hook
+            reports = [hook.pytest_report_from_serializable(config=self.config, data=data) for data in held.reports]
+            if held.has_failed:
+                for entry in mine:
+                    entry.is_over, entry.answer = True, None
+            else:
+                rule(reports, self._what_to_log(mine))
+            for report in reports:
+                hook.pytest_runtest_logreport(report=report)
+            failed = any(report.failed for report in reports)
+            if failed and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._held.clear()
+        for entry in self.entries:
+            if entry.answer is not None:
+                entry.info["gate"] = {
+                    "answer": entry.answer, "lines": self.lines(entry),
+                    "runs": max((len(each.check.baseline) for each in entry.rulings), default=0),
+                    "again": [{name: value for name, value in each.items() if value is not None}
+                              for each in entry.again],
+                }  # fmt: skip
+
+    def exit_status(self, failed: int, selected: int) -> int | None:
+        """Returns the exit status if all ``failed`` tests are those that a strict gate could not judge.
+
+        The same holds if tests were ``selected`` that measure something, and none did.
+        """
+        is_unsure = failed == len(self.pardoned) and (self.pardoned or (selected and not self.entries))
+        return INCONCLUSIVE if self.settings.strict and is_unsure else None
+
+    def summary(self) -> Iterator[str]:
+        """Lines for the end: each entry with its answer, the worst last."""
+        for answer in ("met", "inconclusive", "broken"):
+            for entry in self.entries:
+                if entry.answer == answer:
+                    told_ = "; ".join(f"{each.check.metric} {brief(each)}" for each in entry.rulings if brief(each))
+                    yield f"{answer:12} {entry.fullname}: {told_ or 'nothing could be compared'}"
+                    if answer != "met":
+                        yield from (f"{'':12} {line}" for line in self.lines(entry))

@@ -1,0 +1,84 @@
+"""What the user sets for the regression gate: ``[tool.cloudbench.gate]`` in pyproject.toml, and a test's mark.
+
+What may live here: reading both into values. Imported by fifty agents: keep it light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.model import ConfigError, UsageError
+
+__all__ = ["GateSettings", "marked_margins", "read_settings"]
+
+_MARK = "cloudbench_gate"
+
+
+@dataclass(frozen=True, slots=True)
+class GateSettings:
+    """The gate's settings.
+
+    Attributes:
+        margins: see ``watched.Margins``.
+        runs: how many former runs at most are the baseline.
+        apart_s: seconds between the first run of a suspect and the first repetition.
+        branch: the default branch's name; empty to find it out.
+        strict: whether an inconclusive test fails.
+    """
+
+    margins: Mapping[str, float | None] = field(default_factory=dict)
+    runs: int = 20
+    apart_s: float = 60.0
+    branch: str = ""
+    strict: bool = False
+
+
+def read_settings(root: Path, strict: bool) -> GateSettings:
+    """Read ``[tool.cloudbench.gate]`` of the project's pyproject.toml. Raises ConfigError."""
+    import tomllib
+
+    from pytest_cloudbench.judge.watched import parse_margins
+
+    path = root / "pyproject.toml"
+    try:
+        document = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(str(path), "", f"cannot be read: {error}") from error
+    table: Any = document
+    for name in ("tool", "cloudbench", "gate"):
+        table = table.get(name, {}) if isinstance(table, dict) else {}
+    if not isinstance(table, dict):
+        raise ConfigError(str(path), "tool.cloudbench.gate", "expected a table")
+    given = dict(table)
+    runs, apart_s = given.pop("runs", 20), given.pop("apart_s", 60.0)
+    branch, is_strict = given.pop("branch", ""), given.pop("strict", False)
+    if not isinstance(runs, int) or isinstance(runs, bool) or not 10 <= runs <= 1000:
+        raise ConfigError(str(path), "tool.cloudbench.gate.runs", f"expected 10 to 1000, found {runs!r}")
+    if not isinstance(apart_s, (int, float)) or isinstance(apart_s, bool) or not 0 <= apart_s <= 86_400:
+        raise ConfigError(str(path), "tool.cloudbench.gate.apart_s", f"expected seconds, 0 or more, found {apart_s!r}")
+    if not isinstance(branch, str) or not isinstance(is_strict, bool):
+        raise ConfigError(str(path), "tool.cloudbench.gate", "expected a text as branch, and true or false as strict")
+    margins = parse_margins(given, f"{path}: tool.cloudbench.gate")
+    return GateSettings(margins, runs, float(apart_s), branch, strict or is_strict)
+
+
+def marked_margins(item: pytest.Item) -> dict[str, Any]:
+    """Returns the margins of a test's marks: ``@pytest.mark.cloudbench_gate(p50=0.05, p99=None)``, the nearest wins.
+
+    Raises UsageError.
+    """
+    found: dict[str, Any] = {}
+    for mark in reversed(list(item.iter_markers(_MARK))):
+        if mark.args:
+            raise UsageError(f"{item.nodeid}: {_MARK}{mark.args!r}: expected margins by name, such as p50=0.05")
+        found |= mark.kwargs
+    if not found:
+        return {}
+    from pytest_cloudbench.judge.watched import parse_margins
+
+    return parse_margins(found, f"{item.nodeid}: {_MARK}")

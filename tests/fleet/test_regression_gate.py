@@ -1,0 +1,238 @@
+"""``--cloudbench-gate`` as a user meets it: sessions whose answers are known, for their history was written here."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.cli import main
+
+from .harness import FOLDER, Ended, Lab, lab_in
+
+TESTS = """
+    import pytest
+
+    def run(experiment, payloads, **more):
+        return experiment.run(
+            payloads.random(100), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=3, **more
+        )
+
+    def test_met(experiment, payloads):
+        run(experiment, payloads).check()
+
+    def test_broken(experiment, payloads):
+        run(experiment, payloads)
+
+    def test_unsure(experiment, payloads):
+        run(experiment, payloads)
+
+    def test_own_failure(experiment, payloads):
+        run(experiment, payloads)
+        assert 1 == 2
+
+    def test_of_another_profile(experiment, payloads):
+        run(experiment, payloads)
+"""
+SETTINGS = """
+[tool.cloudbench.gate]
+apart_s = 0
+quiet_p50 = false
+quiet_p99 = false
+quiet_share = false
+cpu_per_op = false
+response_p50 = "10%"
+failed_rate = 0.5
+throttled_rate = 0.5
+corrupt_rate = 0.5
+loss_rate = 0.5
+"""
+RUNS = 12
+Change = Callable[[int, dict[str, Any]], None]
+
+
+def times(factor: float, spread: float = 0.01) -> Change:
+    """A history of this many times today's response time, which varies from run to run."""
+
+    def change(number: int, info: dict[str, Any]) -> None:
+        info["response_p50"] *= factor * (1 + spread) ** (number % 5 - 2)
+
+    return change
+
+
+def stored(lab: Lab) -> list[Path]:
+    return sorted(lab.folder.glob(".benchmarks/*/[0-9]*.json"))
+
+
+def write_history(
+    lab: Lab, changes: Mapping[str, Change], runs: int = RUNS, at: Mapping[str, Any] | None = None
+) -> None:
+    """Replace what is stored by runs like the last one, as if its tests had passed, each changed in its own way."""
+    template = stored(lab)[-1]
+    text = template.read_text()
+    for path in stored(lab):
+        path.unlink()
+    for number in range(runs):
+        document = json.loads(text)
+        document["commit_info"] = {**document["commit_info"], **(at or {})}
+        kept = []
+        for entry in document["benchmarks"]:
+            name, info = entry["name"].partition("[")[0], entry["extra_info"]
+            if name in changes:
+                info["outcome"] = "passed"
+                changes[name](number, info)
+                info["start_wall_ms"] += 1000 * (number - runs)
+                kept.append(entry)
+        document["benchmarks"] = kept
+        (template.parent / f"{number + 1:04d}_before.json").write_text(json.dumps(document))
+
+
+def another_profile(number: int, info: dict[str, Any]) -> None:
+    info["profile_digest"] = "another"
+
+
+HISTORY = {
+    "test_met": times(1000), "test_broken": times(1 / 1000), "test_unsure": times(1, 2.0),
+    "test_own_failure": times(1000), "test_of_another_profile": another_profile,
+}  # fmt: skip
+
+
+@dataclass
+class Seen:
+    """A first session without history, and one with it."""
+
+    first: Ended
+    run: Ended
+    junit: Mapping[str, ET.Element]
+
+    def property(self, test: str, name: str) -> str | None:
+        found = self.junit[test].find(f".//property[@name='cloudbench.{name}']")
+        return None if found is None else found.get("value")
+
+
+def entry(run: Ended, test: str) -> Mapping[str, Any]:
+    (info,) = [each["extra_info"] for each in run.document["benchmarks"] if each["name"].startswith(f"{test}[")]
+    assert isinstance(info, dict)
+    return info
+
+
+@pytest.fixture(scope="module", params=[[], ["-n", "2"]], ids=["alone", "n2"])
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    with lab_in(tmp_path_factory.mktemp("gate")) as lab:
+        (lab.folder / "pyproject.toml").write_text(SETTINGS)
+        first = lab.write(TESTS).run(*FOLDER, *request.param, "--cloudbench-gate", "-rs")
+        write_history(lab, HISTORY)
+        options = ("--cloudbench-gate", "-rA", "--junit-xml=junit.xml", "--cloudbench-fail", "loss_rate:0")
+        run = lab.run(*FOLDER, *request.param, *options)
+        cases = ET.parse(lab.folder / "junit.xml").getroot().iter("testcase")
+        yield Seen(first, run, {str(case.get("name")).partition("[")[0]: case for case in cases})
+
+
+def test_without_history_everything_is_inconclusive_and_skipped_and_stored(seen: Seen) -> None:
+    assert seen.first.counts() == {"failed": 1, "skipped": 4}, seen.first.text
+    assert len(seen.first.lines_with("gate inconclusive: baseline 0 of 10")) >= 4
+    assert entry(seen.first, "test_met")["outcome"] == "passed", "it may be a baseline: only the gate skipped it"
+    assert entry(seen.first, "test_met")["gate"]["answer"] == "inconclusive"
+
+
+def test_a_session_that_must_be_red_is_red(seen: Seen) -> None:
+    assert (seen.run.status, seen.run.counts()) == (1, {"passed": 1, "failed": 2, "skipped": 2}), seen.run.text
+    (line,) = seen.run.lines_with("gate broken: response_p50: ")[:1]
+    assert re.search(
+        r"response_p50: \+[\d,]+ % \(\+[\d,]+ to \+[\d,]+ %\) worse than 12 runs; its commits are not known", line
+    )
+    info = entry(seen.run, "test_broken")
+    assert (info["outcome"], info["gate"]["answer"], info["gate"]["runs"]) == ("failed", "broken", 12)
+    assert len(info["gate"]["again"]) == 3, "it was measured again three times"
+    assert len(list(seen.run.folder.rglob("*test_broken*.parquet"))) == 1 + 4, "each with its records"
+
+
+def test_each_test_is_reported_once_with_its_own_outcome(seen: Seen) -> None:
+    found = dict(re.findall(r"^(?:PASSED|FAILED|SKIPPED \[\d\]) \S*?(?:::)(test_\w+)\S*()", seen.run.text, re.M))
+    assert found.keys() >= {"test_met", "test_broken", "test_own_failure"}
+    assert entry(seen.run, "test_met")["outcome"] == "passed"
+    assert "gate" not in entry(seen.run, "test_own_failure"), "it failed by itself: there is nothing to judge"
+    names = [each["name"].partition("[")[0] for each in seen.run.document["benchmarks"]]
+    assert len(names) == len(set(names)) == 5, "what was measured again is no entry of its own"
+
+
+def test_what_nobody_can_tell_says_why(seen: Seen) -> None:
+    (line,) = seen.run.lines_with("gate inconclusive: response_p50")[:1]
+    assert re.search(r"only changes from [\d,]+ % would be seen", line)
+    assert seen.run.lines_with("baseline 0 of 10 (the 12 stored runs differed in profile_digest (another, here None))")
+
+
+def test_junit_tells_the_three_answers_apart(seen: Seen) -> None:
+    assert seen.property("test_met", "gate") == "met"
+    assert seen.property("test_broken", "gate") == "broken"
+    assert seen.property("test_unsure", "gate") == "inconclusive"
+    assert seen.property("test_own_failure", "gate") is None
+    assert str(seen.property("test_broken", "gate.response_p50")).startswith("broken +")
+    assert seen.junit["test_broken"].find("failure") is not None
+    skipped = seen.junit["test_unsure"].find("skipped")
+    assert skipped is not None
+    assert "gate inconclusive: " in str(skipped.get("message"))
+    assert [child.tag for child in seen.junit["test_met"] if child.tag != "properties"] == []
+
+
+def test_a_broken_run_is_no_baseline_so_a_retry_stays_red(lab: Lab) -> None:
+    (lab.folder / "pyproject.toml").write_text(SETTINGS)
+    lab.write(TESTS).run(*FOLDER, "--cloudbench-gate", "-k", "test_broken")
+    write_history(lab, {"test_broken": HISTORY["test_broken"]}, runs=10)
+    for _ in range(2):
+        run = lab.run(*FOLDER, "--cloudbench-gate", "-k", "test_broken")
+        assert run.status == 1, run.text
+        assert run.lines_with("worse than 10 runs"), "the one before is not among them"
+
+
+def test_strict_fails_what_is_inconclusive_with_a_status_of_its_own(lab: Lab) -> None:
+    (lab.folder / "pyproject.toml").write_text(SETTINGS)
+    run = lab.write(TESTS).run(*FOLDER, "--cloudbench-gate-strict", "-k", "test_met or test_unsure")
+    assert (run.status, run.counts()) == (6, {"failed": 2, "deselected": 3}), run.text
+    assert entry(run, "test_met")["outcome"] == "passed", "a strict gate could never begin otherwise"
+
+
+def test_without_pytest_benchmark_it_says_that_nothing_is_stored(lab: Lab) -> None:
+    run = lab.write(TESTS).run(*FOLDER, "--cloudbench-gate", "-k", "test_met", "-p", "no:benchmark", "-rs", store=False)
+    assert (run.status, run.counts()) == (0, {"skipped": 1, "deselected": 4}), run.text
+    assert run.lines_with("cloudbench: gate: -p no:benchmark switches off what stores runs: nothing is compared")
+
+
+def test_a_margin_that_is_none_is_refused_in_one_line(lab: Lab) -> None:
+    (lab.folder / "pyproject.toml").write_text('[tool.cloudbench.gate]\nquiet_p5 = "10%"\n')
+    run = lab.write(TESTS).run(*FOLDER, "--cloudbench-gate", store=False)
+    assert run.status == 4, run.text
+    assert run.lines_with("tool.cloudbench.gate: quiet_p5: no metric is called so; did you mean")
+
+
+def test_the_commands_say_what_would_be_seen_and_what_would_have_alarmed(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(seen.run.folder)
+    assert main(["gate", "power", "-k", "test_met"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith("test_met[folder:objects]: 13 runs"), "the twelve, and the one of this gate"
+    assert any(re.search(r"^  response_p50: changes from \S+ % would be seen \(margin 10 %\)", line) for line in said)
+    assert main(["gate", "backtest", "-k", "test_broken"]) == 0
+    found, last = capsys.readouterr().out.splitlines()
+    assert re.search(r"test_broken\[folder:objects\]: response_p50: \+[\d,]+ % .* worse than 12 runs", found)
+    assert last.startswith("3 of 3 sessions had 10 runs before them")
+    assert last.endswith("at most 1 sessions would have been red")
+    assert main(["gate", "power", "--storage", "nowhere"]) == 4
+    assert "nowhere: there is no such folder" in capsys.readouterr().err
+
+
+def test_a_session_that_measured_nothing_says_so_and_is_not_green_where_that_is_strict(lab: Lab) -> None:
+    lab.write("""
+        def test_skips(experiment):
+            pytest.skip("not here")
+    """)
+    run = lab.run(*FOLDER, "--cloudbench-gate-strict", store=False)
+    assert (run.status, run.counts()) == (6, {"skipped": 1}), run.text
+    assert run.lines_with("cloudbench: gate: no experiment was measured, so nothing was judged")

@@ -1,0 +1,111 @@
+"""What the gate watches of an entry, and what the user may say about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.judge.gate import answer_of, judge
+from pytest_cloudbench.judge.watched import capabilities, checks_of, parse_margins
+from pytest_cloudbench.model import UsageError
+
+RUN: dict[str, Any] = {
+    "ops": 400, "failed": 0, "throttled": 0, "corrupt": 0, "lost": 0, "files": 400,
+    "loss_rate": 0.0, "failed_rate": 0.0, "throttled_rate": 0.0, "corrupt_rate": 0.0,
+    "quiet_p50": 0.1, "quiet_p99": 0.2, "quiet_share": 1.0, "quiet_ops": 400, "quiet_kept": 400,
+    "requests_per_op": 3.0, "payload_bytes_per_op": 1000.0, "cpu_per_op": 0.002, "reference_cpu_s": 0.004,
+}  # fmt: skip
+
+
+def answers(now: dict[str, Any], before: list[dict[str, Any]] | None = None, again: bool = True) -> dict[str, str]:
+    """The answer on each metric of a run that differs so from twenty others."""
+    info = RUN | now
+    checks = checks_of("t", info, (), before or [RUN] * 20, {}, [info] * 3 if again else [])
+    return {each.check.metric: each.answer for each in judge(checks)}
+
+
+def test_a_run_like_all_others_is_met_in_all_metrics_but_the_share_that_says_nothing_alone() -> None:
+    found = answers({})
+    assert found.pop("quiet_share") == "inconclusive"
+    assert set(found.values()) == {"met"}
+    assert found.keys() >= {"quiet_p50", "quiet_p99", "failed_rate", "loss_rate", "requests_per_op", "cpu_per_op"}
+    assert answer_of(judge(checks_of("t", RUN, (), [RUN] * 20, {}))) == "met"
+
+
+@pytest.mark.parametrize(
+    ("change", "metric"),
+    [
+        ({"quiet_p50": 0.12}, "quiet_p50"),
+        ({"quiet_p99": 0.30}, "quiet_p99"),
+        ({"failed": 12, "failed_rate": 0.03}, "failed_rate"),
+        ({"lost": 12, "loss_rate": 0.03}, "loss_rate"),
+        ({"requests_per_op": 4.0}, "requests_per_op"),
+        ({"payload_bytes_per_op": 1100.0}, "payload_bytes_per_op"),
+        ({"cpu_per_op": 0.003}, "cpu_per_op"),
+        ({"quiet_kept": 200, "quiet_share": 0.5, "cpu_per_op": 0.0021}, "quiet_share"),
+    ],
+)
+def test_each_change_that_stays_breaks_its_own_metric(change: dict[str, Any], metric: str) -> None:
+    assert [name for name, answer in answers(change).items() if answer == "broken"] == [metric]
+    assert answers(change, again=False)[metric] == "inconclusive", "a suspect so far"
+
+
+def test_a_slower_machine_is_no_regression() -> None:
+    """Everything takes 1.4 times the CPU, also the fixed work; at 2.4 times nothing is concluded."""
+    assert answers({"cpu_per_op": 0.0028, "reference_cpu_s": 0.0056})["cpu_per_op"] == "met"
+    slow = checks_of("t", RUN | {"cpu_per_op": 0.0048, "reference_cpu_s": 0.0096}, (), [RUN] * 20, {})
+    (why,) = [each.why for each in slow if each.metric == "cpu_per_op"]
+    assert why == "this machine is 2.4 times as slow as in the baseline"
+
+
+def test_fewer_quiet_operations_are_the_neighbours_unless_the_client_itself_works_more() -> None:
+    assert answers({"quiet_kept": 200, "quiet_share": 0.5})["quiet_share"] == "inconclusive"
+
+
+def test_too_few_quiet_operations_are_inconclusive() -> None:
+    checks = {each.metric: each for each in checks_of("t", RUN | {"quiet_ops": 39}, (), [RUN] * 20, {})}
+    assert checks["quiet_p50"].why == "40 quiet operations are needed, 39 were"
+    assert checks["quiet_p99"].why == "300 quiet operations are needed, 39 were"
+
+
+def test_an_exact_number_that_varied_before_decides_nothing_alone() -> None:
+    before = [RUN | {"requests_per_op": 3 + number % 3 / 10} for number in range(20)]
+    (check,) = [each for each in checks_of("t", RUN, (), before, {}) if each.metric == "requests_per_op"]
+    assert (check.kind, check.decides) == ("level", False)
+
+
+def test_the_baseline_begins_after_the_last_lasting_change() -> None:
+    """Faster by a third since twelve runs: what is as slow as before is broken."""
+    before = [RUN | {"quiet_p50": 0.15 + number % 4 / 1000} for number in range(30)]
+    since = [RUN | {"quiet_p50": 0.10 + number % 4 / 1000} for number in range(12)]
+    (check,) = [each for each in checks_of("t", RUN, (), before + since, {}) if each.metric == "quiet_p50"]
+    assert [each.value for each in check.baseline] == [each["quiet_p50"] for each in since]
+    assert answers({"quiet_p50": 0.15}, before + since)["quiet_p50"] == "broken"
+    assert answers({"quiet_p50": 0.15}, before)["quiet_p50"] == "met"
+
+
+def test_a_conclusion_is_watched_in_its_columns_and_capabilities() -> None:
+    info = {"ops": 9, "sync_delay_p99": 2.0, "delta": "yes", "tue": 1.5, "files": 3} | capabilities({"delta": 1})
+    checks = {each.metric: each for each in checks_of("t", info, ("sync_delay_p99", "files"), [info] * 12, {})}
+    assert {name: (each.kind, each.margin) for name, each in checks.items()} == {
+        "sync_delay_p99": ("level", 0.25), "delta": ("yes", 0.1), "tue": ("exact", 0.1),
+    }  # fmt: skip
+    assert {each.answer for each in judge(list(checks.values()))} == {"met"}
+
+
+def test_margins_are_the_users() -> None:
+    margins = parse_margins({"p50": "5%", "quiet_p99": False, "response_p50": 0.3, "failed_rate": 0.05}, "here")
+    assert margins == {"p50": 0.05, "quiet_p99": None, "response_p50": 0.3, "failed_rate": 0.05}
+    info = RUN | {"response_p50": 0.1}
+    found = {each.metric: each.margin for each in checks_of("t", info, (), [info] * 20, margins)}
+    assert (found["quiet_p50"], found["response_p50"], found["failed_rate"]) == (0.05, 0.3, 0.05)
+    assert "quiet_p99" not in found
+
+
+@pytest.mark.parametrize("value", [0, -0.1, True, "10", "ten%", float("nan"), [0.1]])
+def test_a_margin_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match="here: p50: expected a margin such as "):
+        parse_margins({"p50": value}, "here")
+    with pytest.raises(UsageError, match="here: quite_p50: no metric is called so"):
+        parse_margins({"quite_p50": 0.1}, "here")

@@ -7,7 +7,6 @@ What may live here: their options and what they print. What is stored is read by
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -144,8 +143,7 @@ def _storage(options: argparse.Namespace) -> Path:
         if not options.storage.is_dir():
             raise UsageError(f"--storage {options.storage}: there is no such folder")
         return Path(options.storage)
-    given = os.environ.get("PYTEST_BENCHMARK_STORAGE", "").removeprefix("file://")
-    places = [Path(name) for name in ([given] if given else _STORAGES)]
+    places = [Path(name) for name in _STORAGES]
     found = [place for place in places if place.is_dir()]
     if not found:
         raise UsageError(
@@ -314,7 +312,7 @@ def _import(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results.bundle import import_runs
     from pytest_cloudbench.results.index import Index
 
-    storage = options.storage or Path(os.environ.get("PYTEST_BENCHMARK_STORAGE", _STORAGES[0]).removeprefix("file://"))
+    storage = options.storage or Path(_STORAGES[0])
     new, known, strange = import_runs(storage, options.file)
     for name in strange:
         sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: is no name of a run\n")

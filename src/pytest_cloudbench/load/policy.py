@@ -45,7 +45,7 @@ def _store(config: pytest.Config, folder: Path) -> None:
         return
     if hasattr(config, "workerinput"):  # only the controller compares; otherwise each worker would say that it does
         option.benchmark_compare = None
-    if "--benchmark-storage" not in _given(config) and "PYTEST_BENCHMARK_STORAGE" not in os.environ:
+    if "--benchmark-storage" not in _given(config):
         option.benchmark_storage = "file://" + str(config.invocation_params.dir / option.cloudbench_results)
     if not (option.benchmark_compare or option.benchmark_verbose):
         option.benchmark_quiet = True

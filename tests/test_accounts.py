@@ -104,7 +104,7 @@ def test_a_browser_that_comes_back_brings_tokens(app: Application, emulator: Emu
         (lambda query: query.update(state="another"), "belongs to another login"),
         (lambda query: query.pop("code"), "has no code"),
         (lambda query: query.update(error="access_denied", error_description="The user said no"), "The user said no"),
-        (lambda query: query.update(code="invalid-code"), "gave no tokens: .*invalid"),
+        (lambda query: query.update(code="invalid-code"), "gave no tokens: code is .* or revoked"),
     ],
 )
 def test_a_browser_that_brings_something_else_is_refused(

@@ -264,7 +264,7 @@ def test_best_line_agrees_with_scipy(levels: list[int], bend_at: int, growth: fl
         (level, share), covariance = optimize.curve_fit(
             lambda x, level, share: level * (1 + share * x), xs, centres, p0=(centres[0], 0.1), sigma=sigma,
             absolute_sigma=True, method="trf", jac=lambda x, level, share: np.stack([1 + share * x, level * x], axis=1),
-            xtol=1e-15, ftol=1e-15, gtol=1e-15,
+            xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=20_000,
         )  # fmt: skip
         misfit = (((level * (1 + share * xs) - centres) / sigma) ** 2).sum()
         return float(misfit), float(share), float(sqrt(covariance[1, 1]))

@@ -40,7 +40,7 @@ def run(seconds, done):
         for agent in range(50):
             done += 1
             meter.told(f"gw{agent}", done, 0, 0, [0.1 + agent / 1000 + done % 7 / 100], 0.001)
-        time.sleep(0.25)
+        time.sleep(0.25)  # as often as agents report
     return done
 
 done = run(3.0, 0)  # imports, and the first ten seconds' window

@@ -5,13 +5,12 @@ What may live here: where a page goes, whole or not at all.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.report.gathering import Gathered
 from pytest_cloudbench.report.page import page
+from pytest_cloudbench.results.stored import write_whole
 
 __all__ = ["write"]
 
@@ -21,17 +20,9 @@ def write(path: Path, gathered: Gathered) -> int:
 
     Raises ResultsError.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
-            for piece in page(gathered):
-                file.write(piece)
-        size_bytes = partial.stat().st_size
-        os.replace(partial, path)
+        write_whole(path, lambda file: file.writelines(piece.encode(errors="replace") for piece in page(gathered)))
+        return path.stat().st_size
     except OSError as error:
         raise ResultsError(f"{path}: cannot write the report: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-    return size_bytes

@@ -9,16 +9,14 @@ from collections.abc import Mapping
 from http.cookiejar import DefaultCookiePolicy
 from importlib import import_module
 from io import BufferedIOBase, BytesIO
-from threading import local
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from pytest_cloudbench.drivers.base import seconds_of
 from pytest_cloudbench.drivers.sdk_import import import_parts
 from pytest_cloudbench.drivers.web import Bearer
 from pytest_cloudbench.model import MIB, Content, Endpoint
 
-__all__ = ["Last", "authentication", "forget_details", "load_sdk", "new_network", "patience", "stream_of"]
+__all__ = ["authentication", "forget_details", "load_sdk", "new_network", "patience", "stream_of"]
 
 # The SDK's package imports all of its 500 modules; these are the ones that the driver uses.
 _LAZY = ("box", "managers", "parameters", "schemas")
@@ -56,34 +54,6 @@ _AT_ONCE_BYTES = 1 * MIB
 # How often a commit is sent, and the longest wait that a service may ask for.
 _COMMITS, _LONGEST_WAIT_S = 20, 100
 _HOSTS = (".box.com", ".boxcloud.com")
-
-
-class Last(local):
-    """The thread's last response, which the SDK hides, and its number of requests."""
-
-    response: Any = None
-    requests = 0
-
-    def counted(self, send: Any) -> Any:
-        """An adapter's ``send``, through which every request goes, including redirects and token requests."""
-
-        def counted_send(*args: Any, **options: Any) -> Any:
-            self.requests += 1
-            return send(*args, **options)
-
-        return counted_send
-
-    def note(self, response: Any, *_args: Any, **_kwargs: Any) -> None:
-        """A response hook of requests."""
-        self.response = response
-
-    def status(self) -> int | None:
-        """The last HTTP status; None if there was no answer."""
-        return getattr(self.response, "status_code", None)
-
-    def retry_after_s(self) -> float | None:
-        """The header's seconds. The header may also be a date, which is ignored because a driver has no clock."""
-        return None if self.response is None else seconds_of(self.response.headers.get("retry-after"))
 
 
 def _session(endpoint: Endpoint | None) -> Any:

@@ -26,6 +26,8 @@ from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
+    detail_of,
+    detail_of_error,
     kind_of_status,
     seconds_of,
     timeout_of,
@@ -72,7 +74,6 @@ _CAPABILITIES = Capabilities(
 _PARAMS = frozenset({"account", "endpoint", "timeout_s", "token_env"})
 _TIMEOUT_S = 100.0
 _CONNECTIONS = 256
-_DETAIL_CHARACTERS = 300
 _NO_NAME = re.compile(r"\.(?:/|\Z)|[\\\x00-\x08\x0b\x0c\x0e-\x1f]")
 _READ_PIECE_BYTES = 4 * KIB
 
@@ -101,9 +102,7 @@ def _refusal(error: Any, verb: str, path: str) -> CloudError:
     # Not the SDK's own text: it holds the request's number and the time, so no two would be equal.
     said = " ".join(filter(None, (str(status), code or str(getattr(error, "reason", "") or ""))))
     redact.clean_error(error)
-    return CloudError(
-        _kind(code, status), verb, path, retry_after_s=retry_after_s, detail=redact.clean(said)[:_DETAIL_CHARACTERS]
-    )
+    return CloudError(_kind(code, status), verb, path, retry_after_s=retry_after_s, detail=detail_of(said))
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -189,12 +188,12 @@ class AzureDriver:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
         except errors.HttpResponseError as error:
             if error.response is None or error.status_code is None:
-                raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
+                raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error)) from error
             if 200 <= error.status_code < 300:
                 raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
             raise _refusal(error, verb, path) from error
         except (errors.AzureError, OSError) as error:
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error)) from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # what the SDK's own parser raises
             raise CloudError(_kind("", self._sent.status), verb, path, detail="the answer cannot be read") from error
 
@@ -332,11 +331,6 @@ def _hex(md5: Any) -> str | None:
 
 def _code(error: Any) -> str:
     return str(error.response.headers.get("x-ms-error-code") or "") if error.response is not None else ""
-
-
-def _told(error: BaseException) -> str:
-    redact.clean_error(error)
-    return redact.clean(" ".join(str(error).split()))[:_DETAIL_CHARACTERS]
 
 
 def _session(endpoint: Endpoint | None) -> Any:

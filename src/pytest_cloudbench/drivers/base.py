@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from threading import local
+from typing import Any, Protocol, runtime_checkable
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.model import (
@@ -25,9 +26,9 @@ from pytest_cloudbench.model import (
 )
 
 __all__ = [
-    "REQUIRED_VERBS", "STATUS_KINDS", "Composite", "Counting", "CredentialSet", "Driver", "OAuthLogin", "Parted",
-    "Placed", "Preparing", "check_class", "check_declared", "check_params", "kind_of_status", "seconds_of",
-    "timeout_of", "usable_credentials",
+    "REQUIRED_VERBS", "STATUS_KINDS", "Composite", "Counting", "CredentialSet", "Driver", "LastResponse", "OAuthLogin",
+    "Parted", "Placed", "Preparing", "check_class", "check_declared", "check_params", "detail_of", "detail_of_error",
+    "kind_of_status", "seconds_of", "timeout_of", "usable_credentials",
 ]  # fmt: skip
 
 REQUIRED_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE})
@@ -35,6 +36,7 @@ REQUIRED_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELET
 
 _METHODS = ("versions", "put", "get", "stat", "list", "delete", "mkdir", "close")
 _LONGEST_TIMEOUT_S = 86400
+_DETAIL_CHARACTERS = 300
 _COMPOSED = ("check_children", "compose")
 
 
@@ -107,6 +109,50 @@ def seconds_of(header: object) -> float | None:
     """Returns the seconds of a ``Retry-After``; None if there is none, or a date, since a driver has no clock."""
     text = str(header or "").strip()
     return float(text) if text.isascii() and text.isdigit() else None
+
+
+def detail_of(words: str) -> str:
+    """Returns a provider's words as the detail of an error: without secrets, and not longer than can be shown."""
+    return redact.clean(words)[:_DETAIL_CHARACTERS]
+
+
+def detail_of_error(error: BaseException) -> str:
+    """Returns what a library's error says as a detail, in one line; the error itself holds no secret afterwards."""
+    redact.clean_error(error)
+    return detail_of(" ".join(str(error).split()))
+
+
+class LastResponse(local):
+    """The thread's last response, which an SDK hides, and its number of requests.
+
+    Attributes:
+        response: as the HTTP library gave it; None before the first one.
+        requests: sent by this thread so far.
+    """
+
+    response: Any = None
+    requests = 0
+
+    def counted(self, send: Any) -> Any:
+        """An adapter's ``send``, through which every request goes, including redirects, retries and token requests."""
+
+        def counted_send(*args: Any, **options: Any) -> Any:
+            self.requests += 1
+            return send(*args, **options)
+
+        return counted_send
+
+    def note(self, response: Any, *_args: Any, **_kwargs: Any) -> None:
+        """A response hook."""
+        self.response = response
+
+    def status(self) -> int | None:
+        """The last HTTP status; None if there was no answer."""
+        return getattr(self.response, "status_code", None)
+
+    def retry_after_s(self) -> float | None:
+        """The seconds that the provider asked to wait; None if it named none, or a date."""
+        return None if self.response is None else seconds_of(self.response.headers.get("retry-after"))
 
 
 def check_params(spec: ProviderSpec, known: Collection[str]) -> None:

@@ -37,7 +37,6 @@ from typing import Any, ClassVar, TypeVar
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers._box_memory import Memory
 from pytest_cloudbench.drivers._box_network import (
-    Last,
     authentication,
     forget_details,
     load_sdk,
@@ -47,7 +46,9 @@ from pytest_cloudbench.drivers._box_network import (
 )
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
+    LastResponse,
     check_params,
+    detail_of,
     kind_of_status,
     timeout_of,
     usable_credentials,
@@ -97,7 +98,6 @@ _SESSION_THRESHOLD_BYTES = 50_000_000
 _READ_PIECE_BYTES = 16 * KIB
 _FIRST_READ_BYTES = 1 * KIB
 _LIST_PAGE_ENTRIES = 1000
-_DETAIL_CHARACTERS = 300
 _ITEM_FIELDS = ["name", "size", "sha1", "file_version", "parent"]
 
 # --- error table ----------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class BoxDriver:
         self._unreadable: tuple[type[Exception], ...] = (http.InvalidJSONError,)
         self._unsendable: tuple[type[Exception], ...] = (http.InvalidURL, http.InvalidHeader)
         self._broken: tuple[type[Exception], ...] = (http.RequestException, OSError)
-        self._last = Last()
+        self._last = LastResponse()
         session.hooks["response"].append(self._last.note)
         for adapter in session.adapters.values():
             adapter.send = self._last.counted(adapter.send)
@@ -211,7 +211,7 @@ class BoxDriver:
             retry_after_s = self._last.retry_after_s()
             forget_details(error)
             redact.clean_error(error)
-            detail = redact.clean(detail)[:_DETAIL_CHARACTERS]
+            detail = detail_of(detail)
             raise CloudError(kind, operation, path, retry_after_s=retry_after_s, detail=detail) from error
 
     def _why(self, error: Any) -> tuple[ErrorKind, str]:

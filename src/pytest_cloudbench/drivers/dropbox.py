@@ -24,7 +24,7 @@ from dataclasses import replace
 from http.cookiejar import DefaultCookiePolicy
 from importlib import import_module
 from importlib.metadata import version
-from threading import Lock, local
+from threading import Lock
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -40,9 +40,10 @@ from pytest_cloudbench.drivers._dropbox_api import (
 )
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
+    LastResponse,
     OAuthLogin,
     check_params,
-    seconds_of,
+    detail_of,
     timeout_of,
     usable_credentials,
 )
@@ -78,7 +79,6 @@ _READ_PIECE_BYTES = 64 * KIB
 # The HTTP library waits for a whole piece: a small first one marks the first byte.
 _FIRST_READ_BYTES = 1 * KIB
 # A server error can carry a whole web page.
-_DETAIL_CHARACTERS = 300
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -96,35 +96,15 @@ def _tags(error: Any) -> list[str]:
     return tags
 
 
-class _Last(local):
-    """The thread's last response, whose status and headers the SDK's exceptions drop, and its number of requests."""
-
-    response: Any = None
-    requests = 0
-
-    def counted(self, send: Any) -> Any:
-        """An adapter's ``send``, through which every request goes, including redirects, retries and token requests."""
-
-        def counted_send(*args: Any, **options: Any) -> Any:
-            self.requests += 1
-            return send(*args, **options)
-
-        return counted_send
+class _Last(LastResponse):
+    """Also the status and headers, which the SDK's exceptions drop."""
 
     def note(self, response: Any, *_args: Any, **_kwargs: Any) -> None:
         """A response hook of requests."""
-        self.response = response
+        super().note(response)
         if response.status_code >= 400:
             # The SDK drops the response of a refused download unread, and its connection with it.
             _ = response.content
-
-    def status(self) -> int | None:
-        """The last HTTP status; None if there was no answer."""
-        return getattr(self.response, "status_code", None)
-
-    def retry_after_s(self) -> float | None:
-        """The header's seconds. The header may also be a date, which is ignored because a driver has no clock."""
-        return None if self.response is None else seconds_of(self.response.headers.get("retry-after"))
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -242,7 +222,7 @@ class DropboxDriver:
             header_s = self._last.retry_after_s()
             retry_after_s = getattr(error, "backoff", None) if header_s is None else header_s
             redact.clean_error(error)
-            detail = redact.clean(detail)[:_DETAIL_CHARACTERS]
+            detail = detail_of(detail)
             raise CloudError(kind, operation, path, retry_after_s=retry_after_s, detail=detail) from error
 
     def _why(self, error: Any) -> tuple[ErrorKind, str]:

@@ -33,6 +33,8 @@ from pytest_cloudbench import opening, redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
+    detail_of,
+    detail_of_error,
     kind_of_status,
     seconds_of,
     timeout_of,
@@ -84,7 +86,6 @@ _TOKEN_URL = "https://oauth2.googleapis.com/token"
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
 _TIMEOUT_S = 100.0
 _CONNECTIONS = 256
-_DETAIL_CHARACTERS = 300
 _READ_PIECE_BYTES = 64 * KIB
 # The HTTP library waits for a whole piece: a small first one marks the first byte.
 _FIRST_READ_BYTES = 1 * KIB
@@ -110,7 +111,7 @@ def _refusal(verb: str, path: str, response: Any) -> CloudError:
     kind = _REASON_KINDS.get(reason) or kind_of_status(status)
     retry_after_s = seconds_of(response.headers.get("retry-after"))
     told = " ".join(" ".join(filter(None, (str(status), reason, words))).split())
-    return CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=redact.clean(told)[:_DETAIL_CHARACTERS])
+    return CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail_of(told))
 
 
 class _Refused(Exception):
@@ -206,9 +207,9 @@ class GcsDriver:
             redact.clean_error(error)
             raise _refusal(verb, path, error.response) from error
         except self._auth.TransportError as error:
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error)) from error
         except self._auth.GoogleAuthError as error:
-            raise CloudError(ErrorKind.AUTH, verb, path, detail=_told(error)) from error
+            raise CloudError(ErrorKind.AUTH, verb, path, detail=detail_of_error(error)) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             answer = self._sent.response
             if answer is not None and answer.status_code >= 400:  # a refusal whose words the SDK could not read
@@ -216,7 +217,7 @@ class GcsDriver:
                 raise _refusal(verb, path, answer) from error
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
         except OSError as error:  # whatever requests raises is an OSError
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error)) from error
 
     def _entry(self, path: str, blob: Any) -> Entry:
         return Entry(path, size_bytes=int(blob.size), digest=_hex(blob.md5_hash))
@@ -315,11 +316,6 @@ def _hex(md5: str | None) -> str | None:
         return base64.b64decode(md5, validate=True).hex() if md5 else None
     except binascii.Error:
         return None
-
-
-def _told(error: BaseException) -> str:
-    redact.clean_error(error)
-    return redact.clean(" ".join(str(error).split()))[:_DETAIL_CHARACTERS]
 
 
 def _credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: str) -> Any:

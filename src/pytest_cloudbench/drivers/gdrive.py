@@ -32,6 +32,7 @@ from pytest_cloudbench.drivers.base import (
     CredentialSet,
     OAuthLogin,
     check_params,
+    detail_of,
     seconds_of,
     timeout_of,
     usable_credentials,
@@ -89,7 +90,6 @@ _RESUMABLE_BYTES = 5 * MIB
 # The provider requires multiples of 256 KiB; few of them keep memory use low.
 _PIECE_BYTES = 8 * MIB
 _PAGE_ENTRIES = 1000
-_DETAIL_CHARACTERS = 300
 _FULLWIDTH_SLASH = "\N{FULLWIDTH SOLIDUS}"
 
 # --- error table ----------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class GoogleDriveDriver:
         except Exception as error:
             kind, detail, retry_after_s = self._why(error)
             redact.clean_error(error)
-            detail = redact.clean(detail)[:_DETAIL_CHARACTERS]
+            detail = detail_of(detail)
             raise CloudError(kind, operation, path, retry_after_s=retry_after_s, detail=detail) from error
 
     def _why(self, error: Exception) -> tuple[ErrorKind, str, float | None]:

@@ -29,7 +29,14 @@ from typing import Any, ClassVar
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers._mega_account import MegaAccount, Unfit
 from pytest_cloudbench.drivers._mega_loop import LoopThread, RefusedAnswer
-from pytest_cloudbench.drivers.base import CredentialSet, check_params, seconds_of, timeout_of, usable_credentials
+from pytest_cloudbench.drivers.base import (
+    CredentialSet,
+    check_params,
+    detail_of,
+    seconds_of,
+    timeout_of,
+    usable_credentials,
+)
 from pytest_cloudbench.model import (
     Capabilities,
     CloudError,
@@ -64,7 +71,6 @@ _CAPABILITIES = Capabilities(
     "its functions for files are fed without files",
 )  # fmt: skip
 
-_DETAIL_CHARACTERS = 300
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -169,7 +175,7 @@ class MegaDriver:
         except Exception as error:
             kind, detail, wait = self._why(operation, error)
             redact.clean_error(error)
-            detail = redact.clean(detail)[:_DETAIL_CHARACTERS]
+            detail = detail_of(detail)
             raise CloudError(kind, operation, path, retry_after_s=wait, detail=detail) from error
 
     def _why(self, operation: str, error: Exception) -> tuple[ErrorKind, str, float | None]:

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from typing import Any, ClassVar
 
 from pytest_cloudbench import redact
-from pytest_cloudbench.drivers.base import CredentialSet, check_params, timeout_of, usable_credentials
+from pytest_cloudbench.drivers.base import CredentialSet, check_params, detail_of, timeout_of, usable_credentials
 from pytest_cloudbench.model import (
     Capabilities,
     CloudError,
@@ -52,7 +52,6 @@ _CAPABILITIES = Capabilities(
     via="opendal, a client in Rust that takes and gives whole contents; no retry layer",
 )
 
-_DETAIL_CHARACTERS = 300
 
 # API to the library's service, and to its settings: ``{url}``, ``{target}``, or a credential's name in braces.
 _SERVICES: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -200,7 +199,7 @@ class OpendalDriver:
             words = str(error)
             wait = _WAIT.search(words)
             redact.clean_error(error)
-            detail = redact.clean(" ".join(words.split()))[:_DETAIL_CHARACTERS]
+            detail = detail_of(" ".join(words.split()))
             kind = _kind_of(error, words)
             raise CloudError(kind, verb, path, retry_after_s=float(wait[1]) if wait else None, detail=detail) from error
 

@@ -30,6 +30,7 @@ from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
+    detail_of,
     kind_of_status,
     seconds_of,
     timeout_of,
@@ -85,7 +86,6 @@ _ONE_PIECE_BYTES = MIB
 _READ_PIECE_BYTES = 64 * KIB
 # The HTTP library waits for a whole piece: a small first one marks the first byte.
 _FIRST_READ_BYTES = 1 * KIB
-_DETAIL_CHARACTERS = 300
 _DELETED_AT_ONCE = 1000
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
@@ -352,7 +352,7 @@ class S3Driver:
             answer = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True})
         for refused in answer.get("Errors", ()):
             code = str(refused.get("Code", ""))
-            told = redact.clean(f"{code} {refused.get('Message', '')}")[:_DETAIL_CHARACTERS]
+            told = detail_of(f"{code} {refused.get('Message', '')}")
             kind = _CODE_KINDS.get(code) or (ErrorKind.AUTH if code == "AccessDenied" else ErrorKind.SERVER)
             raise CloudError(kind, "delete", path_of(refused.get("Key", "")), detail=told)
 
@@ -460,11 +460,11 @@ def _refusal(error: Any, verb: str, path: str) -> CloudError:
     code, status = str(answer.get("Code", "")), int(about.get("HTTPStatusCode", 0))
     retry_after_s = seconds_of(about.get("HTTPHeaders", {}).get("retry-after"))
     said = " ".join(dict.fromkeys(filter(None, (str(status), code, str(answer.get("Message", ""))))))
-    told = redact.clean(said)[:_DETAIL_CHARACTERS]
+    told = detail_of(said)
     redact.clean_error(error)  # a service may repeat what it was sent
     return CloudError(_kind(code, status), verb, path, retry_after_s=retry_after_s, detail=told)
 
 
 def _told(error: BaseException) -> str:
     redact.clean_error(error)
-    return redact.clean(str(error))[:_DETAIL_CHARACTERS]
+    return detail_of(str(error))

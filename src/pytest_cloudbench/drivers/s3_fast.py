@@ -29,6 +29,7 @@ from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
+    detail_of,
     kind_of_status,
     timeout_of,
     usable_credentials,
@@ -76,7 +77,6 @@ _REGION = "us-east-1"
 _TIMEOUT_S = 100.0
 _NEVER = "365days"
 _READ_PIECE_BYTES = 1 * KIB
-_DETAIL_CHARACTERS = 300
 _DELETED_AT_ONCE = 1000
 
 # --- error table ----------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def _kind(error: Exception) -> ErrorKind:
 def _refusal(error: Exception, verb: str, path: str) -> CloudError:
     said = _TOOK.sub("", str(error).partition(_DUMP)[0])
     redact.clean_error(error)
-    return CloudError(_kind(error), verb, path, detail=redact.clean(" ".join(said.split()))[:_DETAIL_CHARACTERS])
+    return CloudError(_kind(error), verb, path, detail=detail_of(" ".join(said.split())))
 
 
 # --- connect --------------------------------------------------------------------------------------

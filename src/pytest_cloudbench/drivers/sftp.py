@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from pytest_cloudbench import opening, redact
-from pytest_cloudbench.drivers.base import CredentialSet, check_params, timeout_of, usable_credentials
+from pytest_cloudbench.drivers.base import CredentialSet, check_params, detail_of, timeout_of, usable_credentials
 from pytest_cloudbench.model import (
     KIB,
     Capabilities,
@@ -62,7 +62,6 @@ _PORT = 22
 # A piece that every server takes, and how many are in flight.
 _PIECE_BYTES = 32 * KIB
 _WINDOW_PIECES = 64
-_DETAIL_CHARACTERS = 300
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -252,7 +251,7 @@ class SftpDriver:
             kind, detail = self._why(error, connection)
             is_whole = kind is not ErrorKind.NETWORK
             redact.clean_error(error)
-            raise CloudError(kind, verb, path, detail=redact.clean(detail)[:_DETAIL_CHARACTERS]) from error
+            raise CloudError(kind, verb, path, detail=detail_of(detail)) from error
         finally:
             if connection is not None and is_whole and connection.is_open() and not connection.sftp._expecting:
                 self._idle.append(connection)

@@ -26,6 +26,8 @@ from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
+    detail_of,
+    detail_of_error,
     kind_of_status,
     seconds_of,
     timeout_of,
@@ -64,7 +66,6 @@ _CAPABILITIES = Capabilities(
 
 _PARAMS = frozenset({"auth", "timeout_s", "token_env"})
 _TIMEOUT_S = 100.0
-_DETAIL_CHARACTERS = 300
 _ONE_PIECE_BYTES = MIB
 _READ_PIECE_BYTES = 64 * KIB
 _PAGE_ENTRIES = 1000
@@ -90,7 +91,7 @@ def _refusal(error: Any, verb: str, path: str) -> CloudError:
     words = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
     told = " ".join(f"{status} {error.http_reason or ''} {words}".split())
     redact.clean_error(error)
-    return CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=redact.clean(told)[:_DETAIL_CHARACTERS])
+    return CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail_of(told))
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -198,11 +199,11 @@ class SwiftDriver:
                 self._login = None
             if error.http_status:
                 raise _refusal(error, verb, path) from error
-            raise CloudError(ErrorKind.SERVER, verb, path, detail=_told(error)) from error
+            raise CloudError(ErrorKind.SERVER, verb, path, detail=detail_of_error(error)) from error
         except _Unreadable as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail=str(error)) from error
         except (self._cut, OSError) as error:  # whatever requests raises is an OSError
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error)) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
 
@@ -350,8 +351,3 @@ def _object_store(catalog: Any, region: str | None) -> str:
             if place["interface"] == "public" and region in (None, place.get("region")):
                 return str(place["url"])
     raise _Unreadable("the catalog has no object store" + (f" in {region}" if region else ""))
-
-
-def _told(error: BaseException) -> str:
-    redact.clean_error(error)
-    return redact.clean(" ".join(str(error).split()))[:_DETAIL_CHARACTERS]

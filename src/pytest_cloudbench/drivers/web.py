@@ -14,7 +14,7 @@ from threading import Lock, local
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench import redact
-from pytest_cloudbench.drivers.base import kind_of_status, seconds_of
+from pytest_cloudbench.drivers.base import detail_of, kind_of_status, seconds_of
 from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ __all__ = ["TIMEOUT_S", "Bearer", "Reason", "WebClient"]
 TIMEOUT_S = 100.0
 """For each single step: connecting, sending a piece, waiting for the next bytes of an answer."""
 _CONNECTIONS = 256
-_DETAIL_CHARACTERS = 300
 _EARLY_S = 60.0
 
 Reason = Callable[[int, bytes], tuple[ErrorKind | None, str]]
@@ -121,7 +120,7 @@ class WebClient:
         except self._unsendable as error:
             raise CloudError(ErrorKind.INVALID, verb, path, detail=redact.clean(str(error))) from error
         except self._failed as error:
-            told = redact.clean(str(error))[:_DETAIL_CHARACTERS] or type(error).__name__
+            told = detail_of(str(error)) or type(error).__name__
             raise CloudError(ErrorKind.NETWORK, verb, path, detail=told) from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
@@ -136,7 +135,7 @@ class WebClient:
         if kind is None:
             kind = kind_of_status(status)
         retry_after_s = seconds_of(response.headers.get("retry-after"))
-        detail = redact.clean(f"{status} {words}".strip())[:_DETAIL_CHARACTERS]
+        detail = detail_of(f"{status} {words}".strip())
         error = CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail)
         error.__cause__ = _Refused(status)
         return error

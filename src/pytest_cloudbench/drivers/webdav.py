@@ -20,16 +20,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.metadata import version
-from threading import local
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
+    LastResponse,
     check_params,
+    detail_of,
     kind_of_status,
-    seconds_of,
     timeout_of,
     usable_credentials,
 )
@@ -70,7 +70,6 @@ _CAPABILITIES = Capabilities(
 _TIMEOUT_S = 100.0
 _CONNECTIONS = 256
 _PIECE_BYTES = MIB
-_DETAIL_CHARACTERS = 300
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -85,23 +84,12 @@ _WORDS = re.compile(r"<s:message[^>]*>([^<]+)</s:message>")
 _FAILED_PART = re.compile(rb"HTTP/1\.\d ([45]\d\d)")
 
 
-class _Last(local):
-    """The thread's last response, and its number of requests."""
-
-    response: Any = None
-    requests = 0
+class _Last(LastResponse):
+    """Also what it says of a refusal."""
 
     def count(self, _request: object) -> None:
         """A request hook of httpx."""
         self.requests += 1
-
-    def note(self, response: Any) -> None:
-        """A response hook of httpx."""
-        self.response = response
-
-    def retry_after_s(self) -> float | None:
-        """The header's seconds; a date is ignored, because a driver has no clock."""
-        return None if self.response is None else seconds_of(self.response.headers.get("retry-after"))
 
     def refusal(self) -> tuple[int, str]:
         """The last status, or that of the part that failed, and the server's words."""
@@ -204,7 +192,7 @@ class WebdavDriver:
             kind, detail = self._why(error)
             retry_after_s = self._last.retry_after_s()
             redact.clean_error(error)
-            detail = redact.clean(detail)[:_DETAIL_CHARACTERS]
+            detail = detail_of(detail)
             raise CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail) from error
 
     def _why(self, error: Exception) -> tuple[ErrorKind, str]:

@@ -65,6 +65,8 @@ _WINDOW_PIECES = 64
 
 # --- error table ----------------------------------------------------------------------------------
 
+_UNANSWERED = frozenset({"Authentication failed: transport shut down or saw EOF", "Authentication timeout."})
+"""What paramiko also calls a failed authentication, although the server did not answer; only its words tell."""
 _ERRNO_KINDS: Mapping[int | None, ErrorKind] = {errno.ENOENT: ErrorKind.NOT_FOUND, errno.EACCES: ErrorKind.AUTH}
 
 # Version 3 of the protocol has one status for all other failures; only the words differ, and not on every server.
@@ -260,7 +262,7 @@ class SftpDriver:
 
     def _why(self, error: Exception, connection: _Connection | None) -> tuple[ErrorKind, str]:
         words = str(error) or type(error).__name__
-        if isinstance(error, self._refused):
+        if isinstance(error, self._refused) and words not in _UNANSWERED:
             return ErrorKind.AUTH, words
         if isinstance(error, UnicodeDecodeError):
             return ErrorKind.SERVER, "a name that is not UTF-8"

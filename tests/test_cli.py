@@ -17,6 +17,7 @@ from pytest_cloudbench.configs.bench import parse_bench
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import journal
 from tests.limits import HANG_S
+from tests.spreads import SPREAD, Spread
 from tests.traffic import craft
 from tests.traffic.craft import START_NS, Segment
 
@@ -176,10 +177,8 @@ def test_a_killed_run_with_a_relative_folder_is_cleaned_from_another_one(
 
 
 @pytest.mark.parametrize("was_there", [False, True])
-@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
-def test_a_run_leaves_no_folder_that_it_has_made(
-    tmp_path: Path, store: Path, was_there: bool, spread: list[str]
-) -> None:
+@SPREAD
+def test_a_run_leaves_no_folder_that_it_has_made(tmp_path: Path, store: Path, was_there: bool, spread: Spread) -> None:
     if was_there:
         (store / "deep" / "root").mkdir(parents=True)
     ran = _session(

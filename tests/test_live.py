@@ -19,6 +19,7 @@ import pytest
 from pytest_cloudbench import live
 from pytest_cloudbench.live import ExperimentRow, Meter, Overview, Progress, Spoken, duration, lines, render
 from tests.limits import HANG_S
+from tests.spreads import ALONE, FLEET
 
 SECOND = 1_000_000_000
 
@@ -236,7 +237,7 @@ def pytest_in(folder: Path, *args: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--provider", "folder:objects", *args]
 
 
-@pytest.mark.parametrize("agents", [[], ["-n", "2"]], ids=["one process", "two agents"])
+@pytest.mark.parametrize("agents", [ALONE, FLEET])
 def test_without_a_terminal_a_long_run_says_how_far_it_is(agents: list[str], tmp_path: Path) -> None:
     done = subprocess.run(pytest_in(tmp_path, *agents), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,6 +25,7 @@ from packaging.utils import canonicalize_name
 from pytest_cloudbench.extras import BRINGS
 from pytest_cloudbench.results.oplog import read_parquet
 from tests.limits import HANG_S
+from tests.spreads import SPREAD, Spread
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -328,8 +329,8 @@ def test_suites_are_collected_from_the_wheel(installed: Path, tmp_path: Path) ->
     assert collect(installed, tmp_path)
 
 
-@pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "n2"])
-def test_a_suite_from_the_wheel_knows_its_options(installed: Path, tmp_path: Path, spread: tuple[str, ...]) -> None:
+@SPREAD
+def test_a_suite_from_the_wheel_knows_its_options(installed: Path, tmp_path: Path, spread: Spread) -> None:
     (tmp_path / "test_mine.py").write_text(
         "def test_mine(request): assert request.config.option.cloudbench_idle_seconds == 3"
     )

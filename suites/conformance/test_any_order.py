@@ -14,7 +14,7 @@ import pytest
 from pytest_cloudbench import extras
 from pytest_cloudbench.model import CloudError, Conflict, ErrorKind, Verb
 from pytest_cloudbench.payload import RandomContent, digest
-from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.payload.contents import Literal, difference
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.sandbox import Sandbox
@@ -107,7 +107,7 @@ def machine(sandbox: Sandbox) -> Any:
         @rule(path=paths)
         def get(self, path: str) -> None:
             if path in self.model.files:
-                assert b"".join(driver.get(self.top + path)) == self.model.files[path], path
+                assert not difference(b"".join(driver.get(self.top + path)), self.model.files[path]), path
             else:
                 refused(ErrorKind.NOT_FOUND, driver.get, self.top + path)
 
@@ -118,7 +118,7 @@ def machine(sandbox: Sandbox) -> Any:
             data = self.model.files[path]
             if len(data) > 1:
                 offset = 1 + int(share * (len(data) - 2))
-                assert b"".join(driver.get(self.top + path, offset)) == data[offset:], (path, offset)
+                assert not difference(b"".join(driver.get(self.top + path, offset)), data[offset:]), (path, offset)
 
         @rule(path=paths)
         def stat(self, path: str) -> None:

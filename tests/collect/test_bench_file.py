@@ -22,8 +22,8 @@ from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.results.oplog import read_parquet
 from tests.configs.bench_documents import FILES, GONE, PAYLOADS, changed, toml
 from tests.fleet.harness import FOLDER, IDEAL, Ended, Lab, grid, keys, lab_in, outcomes
+from tests.spreads import SPREAD, Spread
 
-ALONE_AND_TWO = pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "two"])
 FILE = "x.bench.toml"
 RANDOM = {"generator": "random", "size_bytes": 300}
 POOL: dict[str, Any] = {"name": "pool", "threads": 2, "files": 6, "payload": RANDOM}
@@ -73,8 +73,8 @@ def files_in(folder: Path) -> list[Path]:
 # --- operations ---
 
 
-@ALONE_AND_TWO
-def test_operations_are_measured_one_after_the_other_on_the_same_files(lab: Lab, spread: tuple[str, ...]) -> None:
+@SPREAD
+def test_operations_are_measured_one_after_the_other_on_the_same_files(lab: Lab, spread: Spread) -> None:
     words = ["upload", "download", "stat", "list", "delete"]
     write(lab, {**POOL, "operations": words}, {**SENSORS, "operations": words})
     run = lab.run(FILE, *FOLDER, *spread)
@@ -149,8 +149,8 @@ def test_a_download_of_a_file_that_was_not_uploaded_fails(lab: Lab) -> None:
 # --- grids, names, providers ---
 
 
-@ALONE_AND_TWO
-def test_a_grid_is_a_test_of_each_combination(lab: Lab, spread: tuple[str, ...]) -> None:
+@SPREAD
+def test_a_grid_is_a_test_of_each_combination(lab: Lab, spread: Spread) -> None:
     payload = {"generator": "text"}
     sizes = {"sensors": [2, 3], "payload": {"size_bytes": [10, 20]}}
     write(lab, {**changed(SENSORS, ("sensors", GONE)), "payload": payload, "grid": sizes})
@@ -216,8 +216,8 @@ def test_other_tests_and_fixtures_of_the_folder_go_on_as_before(lab: Lab) -> Non
 LOAD = "time,sensor,operation,size\n0,hall,put,100\n.4,hall,get,0\n0,roof,upload,200\n.4,roof,stat,0\n.5,roof,put,9\n"
 
 
-@ALONE_AND_TWO
-def test_a_trace_beside_the_file_is_replayed(lab: Lab, spread: tuple[str, ...]) -> None:
+@SPREAD
+def test_a_trace_beside_the_file_is_replayed(lab: Lab, spread: Spread) -> None:
     (lab.folder / "inner").mkdir()
     (lab.folder / "inner" / "load.csv").write_text(LOAD)
     claims = [{"metric": "loss_rate", "at_most": 0}, {"metric": "ok_rate", "at_least": 1}]
@@ -262,8 +262,8 @@ def test_a_trace_that_ships_is_replayed(lab: Lab) -> None:
 # --- expectations ---
 
 
-@ALONE_AND_TWO
-def test_all_that_is_broken_is_one_report_after_all_is_measured(lab: Lab, spread: tuple[str, ...]) -> None:
+@SPREAD
+def test_all_that_is_broken_is_one_report_after_all_is_measured(lab: Lab, spread: Spread) -> None:
     claims = [
         {"metric": "ok_rate", "at_most": 0.5, "operation": "upload", "source": "our contract"},
         {"metric": "loss_rate", "at_most": 0.5},
@@ -394,8 +394,8 @@ WRONG: dict[str, tuple[str | bytes, str, str]] = {
 }  # fmt: skip
 
 
-@ALONE_AND_TWO
-def test_what_is_wrong_is_one_line_per_file_and_the_others_are_collected(lab: Lab, spread: tuple[str, ...]) -> None:
+@SPREAD
+def test_what_is_wrong_is_one_line_per_file_and_the_others_are_collected(lab: Lab, spread: Spread) -> None:
     for name, (text, trace, _) in WRONG.items():
         folder = lab.folder / name
         folder.mkdir()
@@ -475,7 +475,7 @@ def is_read(experiment: Mapping[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize(("seed", "spread"), [(1, ()), (2, ("-n", "2"))], ids=["alone", "two"])
-def test_files_at_random_run_or_are_refused(lab: Lab, seed: int, spread: tuple[str, ...]) -> None:
+def test_files_at_random_run_or_are_refused(lab: Lab, seed: int, spread: Spread) -> None:
     for name, text in FILES.items():
         (lab.folder / name).write_text(text)
     chance = Random(seed)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.spreads import SPREAD, Spread
+
 from .project import Project
 
 PluginFolder = Callable[[str], Path]
@@ -19,11 +21,10 @@ EXPERIMENT = """
         assert result["ok"] == 4
 """
 OURS = "test_ours.py::test_ours[folder:objects]: passed"
-SPREAD = pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "two"])
 
 
 @SPREAD
-def test_an_option_that_others_have_is_set_by_its_long_name(project: Project, spread: tuple[str, ...]) -> None:
+def test_an_option_that_others_have_is_set_by_its_long_name(project: Project, spread: Spread) -> None:
     project.write({
         "test_ours.py": EXPERIMENT,
         "conftest.py": "def pytest_addoption(parser): parser.addoption('--provider', choices=['aws'])",
@@ -59,7 +60,7 @@ def test_a_name_that_turns_out_to_be_a_conftest_s(project: Project) -> None:
 
 
 @SPREAD
-def test_a_fixture_may_stand_on_ours_of_the_same_name(project: Project, spread: tuple[str, ...]) -> None:
+def test_a_fixture_may_stand_on_ours_of_the_same_name(project: Project, spread: Spread) -> None:
     project.write({
         "test_ours.py": EXPERIMENT,
         "conftest.py": """
@@ -80,7 +81,7 @@ def test_a_fixture_may_stand_on_ours_of_the_same_name(project: Project, spread: 
 
 
 @SPREAD
-def test_values_of_our_fixtures_may_come_from_a_mark_or_a_hook(project: Project, spread: tuple[str, ...]) -> None:
+def test_values_of_our_fixtures_may_come_from_a_mark_or_a_hook(project: Project, spread: Spread) -> None:
     project.write({
         "test_ours.py": """
             import pytest
@@ -146,7 +147,7 @@ FAILING = """
 )  # fmt: skip
 def test_a_measurement_is_not_repeated_until_it_passes(
     project: Project, plugin_folder: PluginFolder, plugin: str, mark: str, options: tuple[str, ...],
-    spread: tuple[str, ...],
+    spread: Spread,
 ) -> None:  # fmt: skip
     project.write({"test_ours.py": FAILING.format(mark=mark)})
     ran = project.run("--provider", "folder:objects", *options, *spread, plugins=[plugin_folder(plugin)])
@@ -164,7 +165,7 @@ def test_quiet_runs_print_less(project: Project) -> None:
 
 
 @SPREAD
-def test_without_pytest_benchmark_nothing_is_stored_and_that_is_said(project: Project, spread: tuple[str, ...]) -> None:
+def test_without_pytest_benchmark_nothing_is_stored_and_that_is_said(project: Project, spread: Spread) -> None:
     project.write({"test_ours.py": EXPERIMENT})
     ran = project.run("--provider", "folder:objects", "-p", "no:benchmark", *spread)
     assert ran.outcomes() == [OURS], ran.text

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.spreads import SPREAD, Spread
+
 from .project import Project
 
 PluginFolder = Callable[[str], Path]
@@ -135,13 +137,11 @@ QUICK = {"cov", "asyncio", "randomly seeded", "rerunfailures", "flaky", "allure"
 NO_WORKERS = {"collect only", "first failure", "split"}  # how far workers come is chance; split: how long tests take
 
 
-@pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "two"])
+@SPREAD
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES]
 )
-def test_reports_are_the_same(
-    project: Project, plugin_folder: PluginFolder, case: str, spread: tuple[str, ...]
-) -> None:
+def test_reports_are_the_same(project: Project, plugin_folder: PluginFolder, case: str, spread: Spread) -> None:
     name, options, files = CASES[case]
     if spread and case in NO_WORKERS:
         pytest.skip("differs from run to run without this plugin, too")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from tests.fleet.harness import Ended, Lab, lab_in
+from tests.limits import HANG_S
 
 from .distributions import install
 from .test_driver_conformance import conform
@@ -135,11 +136,20 @@ def test_what_is_not_declared_is_not_demanded(run: Ended) -> None:
     assert not {"conflicts", "get_gives_pieces_and_can_be_left", "move"} & passed
 
 
-def test_the_sequence_that_fails_is_shown(lab: Lab, brought: dict[str, str | None]) -> None:
+@pytest.mark.parametrize("ci", [None, "true"])  # where CI is set, pytest shows a difference to its end
+def test_the_sequence_that_fails_is_shown(lab: Lab, brought: dict[str, str | None], ci: str | None) -> None:
     alone = conform(lab, "--provider=wrong:objects/again?how=CopiesAreLinks", "-k", "any_order",
-                    "--cloudbench-seed", "1", env=brought)  # fmt: skip
+                    "--cloudbench-seed", "1", env={**brought, "CI": ci})  # fmt: skip
     assert alone.lines_with("state.copy(")
     assert alone.lines_with("state.put(")
+
+
+def test_content_that_differs_is_told_by_its_first_byte(lab: Lab, brought: dict[str, str | None]) -> None:
+    """Also where CI is set: pytest compares 100,000 bytes for half an hour there, to show how they differ."""
+    alone = conform(lab, "--provider=wrong:objects/ranges?how=IgnoresRanges", "-k", "get_from_an_offset",
+                    env={**brought, "CI": "true"}, timeout_s=HANG_S)  # fmt: skip
+    assert alone.counts()["failed"] == 5
+    assert alone.lines_with("100,000 bytes where 30,000 were expected, of which the first 0 are the same")
 
 
 def test_nothing_is_left_by_drivers_that_can_delete(run: Ended) -> None:

@@ -6,11 +6,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pytest
+from tests.spreads import SPREAD, Spread
 
 from .harness import FOLDER, IDEAL, Ended, Lab, keys
 
-SPREAD = pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
 ONE = """
     def test_one(experiment, payloads):
         experiment.run(payloads.random(100), arrival=FixedInterval(0.02), sensors=4, ops_per_sensor=10).check()
@@ -24,7 +23,7 @@ def gate_lines(run: Ended) -> list[str]:
 
 
 @SPREAD
-def test_absolute_gates(lab: Lab, spread: list[str]) -> None:
+def test_absolute_gates(lab: Lab, spread: Spread) -> None:
     lab.write(ONE)
     good = lab.run(*FOLDER, *spread, "--cloudbench-fail", "loss_rate:0", "--cloudbench-fail", "response_p99:30")
     assert good.status == 0, good.text
@@ -49,7 +48,7 @@ def change_stored(folder: Path, factor: float) -> None:
 
 
 @SPREAD
-def test_relative_gates(lab: Lab, spread: list[str]) -> None:
+def test_relative_gates(lab: Lab, spread: Spread) -> None:
     lab.write(ONE)
     gate = ["--cloudbench-fail", "response_p99:50%"]
     first = lab.run(*FOLDER, *spread, *gate, "--benchmark-autosave")
@@ -86,7 +85,7 @@ EXPECTATIONS = """
 
 
 @SPREAD
-def test_expectations_and_saturation(lab: Lab, spread: list[str]) -> None:
+def test_expectations_and_saturation(lab: Lab, spread: Spread) -> None:
     lab.write(ONE).write(EXPECTATIONS.format(at_most=30), "expectations.toml")
     lab.write(EXPECTATIONS.format(at_most=1e-9), "broken.toml")
     met = lab.run(*FOLDER, *spread, "--cloudbench-expectations", "expectations.toml")
@@ -110,7 +109,7 @@ def test_expectations_and_saturation(lab: Lab, spread: list[str]) -> None:
 
 
 @SPREAD
-def test_budgets(lab: Lab, spread: list[str]) -> None:
+def test_budgets(lab: Lab, spread: Spread) -> None:
     lab.write("""
         def test_open(experiment, payloads):
             experiment.run(payloads.random(100), arrival=FixedInterval(0.01), sensors=4, ops_per_sensor=10).check()

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
 from pytest_cloudbench.results.oplog import OpLog, read_parquet
 from pytest_cloudbench.results.recovery import find_left, recover, write_note
+from tests.spreads import SPREAD, Spread
 
 from .harness import Lab
 
-SPREAD = pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "n2"])
 TIGHT = """
 [meta]
 name = "tight"
@@ -71,7 +69,7 @@ OWN = """
 
 
 @SPREAD
-def test_words_requests_and_preparation_of_a_driver_of_ones_own(lab: Lab, spread: tuple[str, ...]) -> None:
+def test_words_requests_and_preparation_of_a_driver_of_ones_own(lab: Lab, spread: Spread) -> None:
     lab.write(OWN, "conftest.py").write("""
         def test_own(experiment, payloads):
             result = experiment.run(
@@ -103,7 +101,7 @@ def test_words_requests_and_preparation_of_a_driver_of_ones_own(lab: Lab, spread
 
 
 @SPREAD
-def test_words_of_an_emulated_service(lab: Lab, spread: tuple[str, ...]) -> None:
+def test_words_of_an_emulated_service(lab: Lab, spread: Spread) -> None:
     (lab.folder / "tight.toml").write_text(TIGHT)
     lab.write("""
         def test_it(experiment, payloads):

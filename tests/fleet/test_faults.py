@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.spreads import SPREAD, Spread
+
 from .harness import Ended, Lab
 
-SPREAD = pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "n2"])
 PROFILE = '[meta]\nname = "{name}"\napi = "dropbox"\ndescription = "sick"\n[faults]\n{faults}\n'
 SICK = ("--provider", "emulated:./sick.toml")
 BENCH = """
@@ -28,7 +29,7 @@ def sick(lab: Lab, faults: str, name: str = "sick") -> Lab:
 @pytest.mark.parametrize(
     ("faults", "kind"), [("error_rate = 1", "server"), ("reset_rate = 1", "network")], ids=["errors", "resets"]
 )
-def test_only_what_is_measured_fails(lab: Lab, spread: tuple[str, ...], faults: str, kind: str) -> None:
+def test_only_what_is_measured_fails(lab: Lab, spread: Spread, faults: str, kind: str) -> None:
     sick(lab, faults).write("""
         from pytest_cloudbench.arrival import Threads
         from pytest_cloudbench.model import CloudError, Verb
@@ -58,7 +59,7 @@ def test_only_what_is_measured_fails(lab: Lab, spread: tuple[str, ...], faults: 
 
 
 @SPREAD
-def test_what_is_prepared_is_not_damaged(lab: Lab, spread: tuple[str, ...]) -> None:
+def test_what_is_prepared_is_not_damaged(lab: Lab, spread: Spread) -> None:
     sick(lab, "corrupt_rate = 1").write(BENCH.format(operation="download"), "get.bench.toml")
     lab.write(BENCH.format(operation="upload"), "put.bench.toml")
     run = lab.run("get.bench.toml", "put.bench.toml", *SICK, *spread)

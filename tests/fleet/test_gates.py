@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.spreads import SPREAD, Spread
+
 from ..configs.test_benchcloud import changed
 from .harness import FOLDER, Ended, Lab, lab_in
 
-SPREAD = pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
 GATE = ("--cloudbench-fail", "response_p50:0.0000001")
 PRELUDE = """
     def run(experiment, payloads, **more):
@@ -43,7 +44,7 @@ def broken_lines(run: Ended) -> list[str]:
 
 
 @SPREAD
-def test_a_test_that_never_asks_for_its_judgement_fails_all_the_same(lab: Lab, spread: list[str]) -> None:
+def test_a_test_that_never_asks_for_its_judgement_fails_all_the_same(lab: Lab, spread: Spread) -> None:
     run = lab.write(README).run(*FOLDER, *spread, *GATE)
     assert (run.status, run.counts()) == (1, {"failed": 1}), run.text
     (line,) = broken_lines(run)
@@ -94,7 +95,7 @@ WAYS = {
 
 
 @SPREAD
-def test_whatever_a_test_makes_of_its_results(module_lab: Lab, spread: list[str]) -> None:
+def test_whatever_a_test_makes_of_its_results(module_lab: Lab, spread: Spread) -> None:
     lab, body = module_lab, PRELUDE
     for name, (code, _, _) in WAYS.items():
         body += f"\n    def test_{name}(experiment, payloads):{code.rstrip()}\n"
@@ -122,7 +123,7 @@ def test_which_of_several_runs_breaks_it_is_said(lab: Lab) -> None:
 
 
 @SPREAD
-def test_runs_in_fixtures_are_judged_as_well(lab: Lab, spread: list[str]) -> None:
+def test_runs_in_fixtures_are_judged_as_well(lab: Lab, spread: Spread) -> None:
     lab.write(
         PRELUDE
         + """
@@ -181,7 +182,7 @@ FILES = {"x.bench.toml": textwrap.dedent(BENCH), "upload.conf": BENCHCLOUD}
 
 @pytest.mark.parametrize("name", FILES)
 @SPREAD
-def test_files_that_are_tests(lab: Lab, name: str, spread: list[str]) -> None:
+def test_files_that_are_tests(lab: Lab, name: str, spread: Spread) -> None:
     (lab.folder / name).write_text(FILES[name])
     run = lab.run(name, *FOLDER, *spread, *GATE)
     assert (run.status, run.counts()) == (1, {"failed": 1}), run.text
@@ -189,8 +190,8 @@ def test_files_that_are_tests(lab: Lab, name: str, spread: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("can_link")
-@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
-def test_conclusions_about_sync_clients(lab: Lab, spread: list[str]) -> None:
+@SPREAD
+def test_conclusions_about_sync_clients(lab: Lab, spread: Spread) -> None:
     lab.write("""
     from pytest_cloudbench.detect import Step
 
@@ -220,7 +221,7 @@ def note(run: Ended) -> str:
 
 
 @SPREAD
-def test_the_second_run_of_an_ordinary_project_compares(lab: Lab, spread: list[str]) -> None:
+def test_the_second_run_of_an_ordinary_project_compares(lab: Lab, spread: Spread) -> None:
     lab.write(LOAD.format(size=100))
     first, second = (lab.run(*FOLDER, *spread, *RELATIVE) for _ in range(2))
     assert (first.status, note(first)) == (0, "no baseline yet"), first.text
@@ -315,7 +316,7 @@ def test_an_interrupted_session_leaves_no_baseline(lab: Lab) -> None:
 
 
 @SPREAD
-def test_a_named_baseline_must_be_there(lab: Lab, spread: list[str]) -> None:
+def test_a_named_baseline_must_be_there(lab: Lab, spread: Spread) -> None:
     lab.write(LOAD.format(size=100))
     absent = lab.run(*FOLDER, *spread, *RELATIVE, "--benchmark-compare=0001")
     assert absent.status == 4, absent.text

@@ -6,8 +6,10 @@ import textwrap
 
 import pytest
 
+from tests.spreads import SPREAD
+
 from .harness import FOLDER, Lab
-from .test_gates import BENCH, BENCHCLOUD, SPREAD
+from .test_gates import BENCH, BENCHCLOUD
 
 GATE = ("--cloudbench-fail", "loss_rate:0.01")
 NOT_MEASURED = "gate loss_rate:0.01: no experiment was measured"

@@ -10,9 +10,10 @@ import sys
 import pytest
 
 from tests.limits import HANG_S
+from tests.spreads import SPREAD
 
 from .harness import FOLDER, IDEAL, Lab
-from .test_sessions import ENDLESS, SPREAD, check_interrupted
+from .test_sessions import ENDLESS, check_interrupted
 
 IGNORED = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
 NOHUP = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_cloudbench.arrival import FixedInterval, ThinkTime, Threads
 from pytest_cloudbench.load.operations import Deal
+from tests.spreads import SPREAD, Spread
 
 from .harness import FOLDER, IDEAL, Lab, grid, keys
 
@@ -13,7 +14,7 @@ POOL = "arrival=Threads(5), files=12"
 
 
 @pytest.mark.parametrize("spread", [(), ("-n", "3")], ids=["alone", "three"])
-def test_every_operation_on_files_that_are_there(lab: Lab, spread: tuple[str, ...]) -> None:
+def test_every_operation_on_files_that_are_there(lab: Lab, spread: Spread) -> None:
     lab.write(f"""
         from pytest_cloudbench.arrival import Threads
         from pytest_cloudbench.model import Verb
@@ -47,8 +48,8 @@ def test_a_link_that_a_provider_does_not_offer_is_refused_in_one_line(lab: Lab) 
     assert run.lines_with("operation 'share': this provider's driver offers put, get, stat, list, delete")
 
 
-@pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "two"])
-def test_files_are_handed_on_and_removed_at_the_end(lab: Lab, spread: tuple[str, ...]) -> None:
+@SPREAD
+def test_files_are_handed_on_and_removed_at_the_end(lab: Lab, spread: Spread) -> None:
     lab.write(f"""
         from pytest_cloudbench.arrival import Threads
         from pytest_cloudbench.model import Verb
@@ -105,8 +106,8 @@ def test_a_stat_of_damaged_files_is_corrupt_and_of_sound_ones_is_not(lab: Lab) -
     assert run.counts() == {"passed": 1}, run.text
 
 
-@pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "two"])
-def test_kept_files_are_removed_when_a_test_says_so(lab: Lab, spread: tuple[str, ...]) -> None:
+@SPREAD
+def test_kept_files_are_removed_when_a_test_says_so(lab: Lab, spread: Spread) -> None:
     lab.write(f"""
         from pytest_cloudbench.model import UsageError
         from pytest_cloudbench.arrival import Threads

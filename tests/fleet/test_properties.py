@@ -7,6 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.spreads import ALONE, FLEET
+
 from .harness import FOLDER, Lab
 
 TESTS = """
@@ -39,7 +41,7 @@ def properties(path: str) -> dict[str, dict[str, str]]:
     }
 
 
-@pytest.mark.parametrize("agents", [[], ["-n", "2"]], ids=["one process", "two agents"])
+@pytest.mark.parametrize("agents", [ALONE, FLEET])
 def test_junit_has_the_metrics_of_every_experiment(agents: list[str], lab: Lab) -> None:
     run = lab.write(TESTS).run(*FOLDER, *agents, "--junitxml=junit.xml")
     assert run.counts() == {"passed": 3, "failed": 1}, run.text

@@ -15,9 +15,10 @@ from pytest_cloudbench.model import Op, Outcome, Verb
 from pytest_cloudbench.results import owner, parquet, recovery
 from pytest_cloudbench.results.oplog import OpLog, read_parquet
 from tests.limits import HANG_S
+from tests.spreads import SPREAD
 
 from .harness import FOLDER, IDEAL, Lab, Running, keys
-from .test_sessions import ENDLESS, SPREAD
+from .test_sessions import ENDLESS
 
 QUICK = """
     def test_quick(experiment, payloads):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.cli import main
+from tests.spreads import ALONE, FLEET
 
 from .harness import FOLDER, Ended, Lab, lab_in
 
@@ -122,7 +123,7 @@ def entry(run: Ended, test: str) -> Mapping[str, Any]:
     return info
 
 
-@pytest.fixture(scope="module", params=[[], ["-n", "2"]], ids=["alone", "n2"])
+@pytest.fixture(scope="module", params=[ALONE, FLEET])
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     with lab_in(tmp_path_factory.mktemp("gate")) as lab:
         (lab.folder / "pyproject.toml").write_text(SETTINGS)

@@ -15,6 +15,7 @@ from pytest_cloudbench.load.operations import Files, Load, Upload, load_of
 from pytest_cloudbench.model import Capabilities, CloudError, Content, ErrorKind, UsageError, Verb
 from pytest_cloudbench.payload import RandomContent, RandomPayload
 from pytest_cloudbench.trace import Replay, parse_trace
+from tests.spreads import SPREAD, Spread
 
 from .harness import Lab
 
@@ -47,8 +48,8 @@ TESTS = f'''
 '''
 
 
-@pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "two"])
-def test_a_trace_is_replayed_by_any_number_of_agents(lab: Lab, spread: tuple[str, ...]) -> None:
+@SPREAD
+def test_a_trace_is_replayed_by_any_number_of_agents(lab: Lab, spread: Spread) -> None:
     run = lab.write(TESTS).run("--provider", "folder:objects", *spread, "-k", "trace or poisson")
     assert run.status == 0, run.text
     table = run.records()["test_trace"]

@@ -11,11 +11,11 @@ from pytest_cloudbench.load.operations import Deal
 from pytest_cloudbench.load.room import available_bytes, check_room
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.trace import Replay, parse_trace
+from tests.spreads import SPREAD, Spread
 
 from ..configs.test_benchcloud import changed
 from .harness import FOLDER, Lab, outcomes
 
-SPREAD = pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
 GB = 10**9
 
 
@@ -71,7 +71,7 @@ OLD = changed(("test", "times", "1000000000000"), ("file_generator", "size", "10
 
 
 @SPREAD
-def test_whoever_asks_for_too_much_is_told(lab: Lab, spread: list[str]) -> None:
+def test_whoever_asks_for_too_much_is_told(lab: Lab, spread: Spread) -> None:
     (lab.folder / "x.bench.toml").write_text(textwrap.dedent(BENCH))
     (lab.folder / "old.conf").write_text(OLD)
     lab.write("""

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_cloudbench.model import Op, Outcome, Verb
 from pytest_cloudbench.records import OpTable
+from tests.spreads import SPREAD, Spread
 
 from .harness import FOLDER, IDEAL, Ended, Lab, grid, keys, outcomes
 
@@ -31,11 +32,10 @@ THREE = """
     def test_last(experiment, payloads):
         upload(experiment, payloads)
 """
-SPREAD = pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
 
 
 @SPREAD
-def test_what_was_issued_to_a_run_is_in_no_report(lab: Lab, spread: list[str]) -> None:
+def test_what_was_issued_to_a_run_is_in_no_report(lab: Lab, spread: Spread) -> None:
     """A service echoes a token of one agent in a form of its own; people look at the terminal and at the JUnit file."""
     lab.write(
         """
@@ -62,7 +62,7 @@ def test_what_was_issued_to_a_run_is_in_no_report(lab: Lab, spread: list[str]) -
 
 
 @SPREAD
-def test_what_was_issued_is_in_no_log_warning_or_internal_error(lab: Lab, spread: list[str]) -> None:
+def test_what_was_issued_is_in_no_log_warning_or_internal_error(lab: Lab, spread: Spread) -> None:
     """People also look at live logs, at the log's file, at the summary of warnings and at pytest's own crash."""
     lab.write(
         """
@@ -109,7 +109,7 @@ def test_what_was_issued_is_in_no_log_warning_or_internal_error(lab: Lab, spread
 
 @SPREAD
 @pytest.mark.parametrize("option", ["-x", "--maxfail=2"])
-def test_the_first_failures_stop_the_session(lab: Lab, spread: list[str], option: str) -> None:
+def test_the_first_failures_stop_the_session(lab: Lab, spread: Spread, option: str) -> None:
     if option != "-x" and not spread:
         pytest.skip("pytest's own affair")
     lab.write(
@@ -339,7 +339,7 @@ def check_interrupted(run: Ended, provider: str) -> None:
 
 @SPREAD
 @pytest.mark.parametrize("group", [True, False], ids=["group", "controller"])
-def test_ctrl_c(lab: Lab, spread: list[str], group: bool) -> None:
+def test_ctrl_c(lab: Lab, spread: Spread, group: bool) -> None:
     if group and not spread:
         pytest.skip("one process is the group")
     running = lab.write(ENDLESS).start(*FOLDER, *spread)

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_cloudbench.results import parquet
 from tests.fleet.harness import FOLDER, Ended, lab_in
+from tests.spreads import ALONE, FLEET
 
 FEW = """
 from pytest_cloudbench.judge import steady
@@ -50,7 +51,7 @@ def test_detail(experiment, payloads):
 """
 
 
-@pytest.fixture(scope="module", params=[(), ("-n", "2")], ids=["alone", "two"])
+@pytest.fixture(scope="module", params=[ALONE, FLEET])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     """One session for all tests here."""
     with lab_in(tmp_path_factory.mktemp("stopping")) as lab:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.spreads import SPREAD, Spread
+
 from .harness import FOLDER, Lab, grid, keys
 
 TESTS = """
@@ -17,7 +19,6 @@ TESTS = """
     def test_next(experiment, payloads):
         experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=4, ops_per_sensor=2).check()
 """
-SPREAD = pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
 
 
 def move(folder: Path) -> None:
@@ -31,7 +32,7 @@ def replace(folder: Path) -> None:
 
 @SPREAD
 @pytest.mark.parametrize("how", [shutil.rmtree, move, replace], ids=["removed", "moved", "replaced"])
-def test_a_results_folder_that_is_taken_away_loses_no_record(lab: Lab, how: object, spread: list[str]) -> None:
+def test_a_results_folder_that_is_taken_away_loses_no_record(lab: Lab, how: object, spread: Spread) -> None:
     running = lab.write(TESTS).start(*FOLDER, *spread)
     agents = ("gw0", "gw1") if spread else ("main",)
     for agent in agents:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.spreads import SPREAD, Spread
+
 from .harness import FOLDER, IDEAL, Ended, Lab, keys
 
 ONE = """
@@ -37,9 +39,9 @@ BAD_INPUT = {
 }
 
 
-@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+@SPREAD
 @pytest.mark.parametrize("case", BAD_INPUT)
-def test_bad_input(lab: Lab, case: str, spread: list[str]) -> None:
+def test_bad_input(lab: Lab, case: str, spread: Spread) -> None:
     lab.write(ONE)
     (lab.folder / "bad.toml").write_text(
         '[meta]\nname = "x"\napi = "dropbox"\ndescription = "y"\n[latency]\nmedain_s = 1\n'
@@ -72,8 +74,8 @@ def failures(run: Ended) -> str:
     return run.text.partition("= FAILURES =")[2].partition("= cloudbench =")[0]
 
 
-@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
-def test_an_emulator_dies(lab: Lab, spread: list[str]) -> None:
+@SPREAD
+def test_an_emulator_dies(lab: Lab, spread: Spread) -> None:
     running = lab.write(LONG).start(*IDEAL, *spread)
     for agent in ("gw0", "gw1") if spread else ("main",):
         running.wait_for_records(agent, "test_long", 20)
@@ -95,8 +97,8 @@ def test_an_emulator_dies(lab: Lab, spread: list[str]) -> None:
     assert len(keys(run.records()["test_long"])) == info["ops"] == 320
 
 
-@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
-def test_an_emulator_that_is_stopped_for_ever_is_named(lab: Lab, spread: list[str]) -> None:
+@SPREAD
+def test_an_emulator_that_is_stopped_for_ever_is_named(lab: Lab, spread: Spread) -> None:
     running = lab.write(LONG).start(*IDEAL, *spread, "--cloudbench-patience", "20")
     for agent in ("gw0", "gw1") if spread else ("main",):
         running.wait_for_records(agent, "test_long", 20)
@@ -138,9 +140,9 @@ FULL = pytest.mark.skipif(not CAN_MOUNT, reason="needs the right to mount a smal
 
 
 @FULL
-@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+@SPREAD
 @pytest.mark.parametrize("size_kib", [16, 72], ids=["log", "parquet"])
-def test_a_full_disk_loses_no_record(lab: Lab, spread: list[str], size_kib: int) -> None:
+def test_a_full_disk_loses_no_record(lab: Lab, spread: Spread, size_kib: int) -> None:
     lab.write("""
         def test_many(experiment, payloads):
             experiment.run(payloads.random(20), arrival=FixedInterval(0.005), sensors=4, ops_per_sensor=150).check()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.model import KIB, MIB, Content, UsageError, chunks
 from pytest_cloudbench.payload import DIGESTS, Generator, IdenticalPayload, Payloads, RandomPayload, digest
+from pytest_cloudbench.payload.contents import difference
 
 PAYLOADS = Payloads("seed")
 BOTH: list[Callable[[int], Generator]] = [PAYLOADS.random, PAYLOADS.identical]
@@ -209,3 +210,17 @@ def test_an_unknown_algorithm_is_one_line_that_names_those_known() -> None:
         digest(Bytes(b""), "crc32")
     assert str(caught.value) == f"digest 'crc32' is not known; known are {', '.join(DIGESTS)}"
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "told"),
+    [
+        (b"abc", b"abc", ""),
+        (b"", b"", ""),
+        (b"abX", b"abc", "3 bytes where 3 were expected, of which the first 2 are the same"),
+        (b"ab", b"abc", "2 bytes where 3 were expected, of which the first 2 are the same"),
+        (b"abc" * 1000, b"", "3,000 bytes where 0 were expected, of which the first 0 are the same"),
+    ],
+)
+def test_where_contents_part(found: bytes, expected: bytes, told: str) -> None:
+    assert difference(found, expected) == told

@@ -17,6 +17,7 @@ from pytest_cloudbench.load.costs import Price, Spending, estimate_usd, price_of
 from pytest_cloudbench.load.messages import LoadShape, Start, Subject
 from pytest_cloudbench.model import UsageError, Verb
 from tests.limits import HANG_S
+from tests.spreads import SPREAD, Spread
 
 from ..fleet.harness import Lab
 from .test_sessions import SMALL
@@ -103,9 +104,9 @@ def account(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 PASSWORD = {"CLOUDBENCH_TINY_PASSWORD": "the-password"}
 
 
-@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
+@SPREAD
 def test_nothing_is_written_to_an_account_before_somebody_agrees(
-    lab: Lab, account: tuple[str, Path], spread: list[str]
+    lab: Lab, account: tuple[str, Path], spread: Spread
 ) -> None:
     spec, folder = account
     refused = lab.write(SMALL).run("--provider", spec, *spread, env=PASSWORD)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.limits import HANG_S
+from tests.spreads import SPREAD, Spread
 
 from ..fleet.harness import Lab, Running
 
@@ -25,11 +26,10 @@ LONG = """
     def test_long(experiment, payloads):
         experiment.run(payloads.random(50), arrival=FixedInterval(0.05), sensors=4, ops_per_sensor=80).check()
 """
-SPREAD = pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
 
 
 @SPREAD
-def test_two_equal_emulated_children_are_two_accounts(lab: Lab, spread: list[str]) -> None:
+def test_two_equal_emulated_children_are_two_accounts(lab: Lab, spread: Spread) -> None:
     lab.write("""
         from pytest_cloudbench.model import CloudError
 
@@ -57,7 +57,7 @@ def test_two_equal_emulated_children_are_two_accounts(lab: Lab, spread: list[str
 
 
 @SPREAD
-def test_a_child_dies_and_is_named(lab: Lab, spread: list[str]) -> None:
+def test_a_child_dies_and_is_named(lab: Lab, spread: Spread) -> None:
     running = lab.write(LONG).start("--provider", TWO, *spread)
     for agent in ("gw0", "gw1") if spread else ("main",):
         running.wait_for_records(agent, "test_long", 20)
@@ -106,7 +106,7 @@ def folder_of(lab: Lab) -> Path:
 
 
 @SPREAD
-def test_a_real_server_belongs_to_the_run(lab: Lab, spread: list[str]) -> None:
+def test_a_real_server_belongs_to_the_run(lab: Lab, spread: Spread) -> None:
     run = lab.write(SMALL).run("--provider", SERVED, *spread)
     assert run.status == 0, run.text
     assert run.leftovers == []

@@ -17,6 +17,7 @@ from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.report.live_page import LivePage, LivePoint, body, chart, page
 from tests.fleet.harness import FOLDER, lab_in
 from tests.limits import HANG_S
+from tests.spreads import SPREAD, Spread
 
 HOSTILE = 'a.py::test_<script>alert(1)</script>["&\x1b]'
 PROGRESS = Progress(HOSTILE, 40, 2, 1, 100, 2, 14.2, 87.4, 0.31, 0.12, 0.002, 43.2, 2)
@@ -201,9 +202,9 @@ def test_second(experiment, payloads):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["alone", "two"])
+@SPREAD
 def test_a_run_prints_its_address_once_and_answers_there(
-    spread: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+    spread: Spread, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with lab_in(tmp_path_factory.mktemp("page")) as lab:
         running = lab.write(_BODY).start(*FOLDER, *spread, "--cloudbench-live", "0")

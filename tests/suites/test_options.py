@@ -8,6 +8,7 @@ import pytest
 
 from pytest_cloudbench.load.policy import suite_folder
 from tests.fleet.harness import FOLDER, Lab
+from tests.spreads import SPREAD, Spread
 from tests.suites.harness import SUITES
 
 ONLY = ("--collect-only", "-q")
@@ -31,8 +32,8 @@ def test_numbers_that_mean_nothing(lab: Lab, given: tuple[str, str, str], expect
     assert line == f"ERROR: {name} {value}: expected {expected}"
 
 
-@pytest.mark.parametrize("spread", [[], ["-n", "2"]], ids=["alone", "n2"])
-def test_a_suite_beside_other_tests(lab: Lab, spread: list[str]) -> None:
+@SPREAD
+def test_a_suite_beside_other_tests(lab: Lab, spread: Spread) -> None:
     lab.write("""
         def test_it(request):
             option = request.config.option

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_cloudbench.capture import read_comment, walk
 from tests.fleet.harness import Ended, Lab, lab_in
+from tests.spreads import ALONE, FLEET
 
 pytestmark = pytest.mark.usefixtures("can_link")
 
@@ -64,7 +65,7 @@ def judged(run: Ended) -> None:
     assert not list(run.folder.rglob("results/**/*.pcapng")), "captures hold what was sent: on request only"
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "two workers"])
+@pytest.mark.parametrize("workers", [ALONE, FLEET])
 def test_entries_are_made_and_judged(lab: Lab, workers: tuple[str, ...]) -> None:
     judged(lab.run(*BOTH, *workers, "--cloudbench-expectations", "expected.toml"))
 

@@ -1,7 +1,7 @@
 """File contents other than random bytes, each readable at any offset.
 
-What may live here: ``Content`` classes. A read generates only the requested range plus a block at either end, so files
-of any size stream through constant memory.
+What may live here: ``Content`` classes, and where two contents part. A read generates only the requested range plus a
+block at either end, so files of any size stream through constant memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,18 @@ from random import Random
 
 from pytest_cloudbench.model import KIB, Content
 
-__all__ = ["Compressible", "Duplicated", "Literal", "Piece", "Pieces", "Repeated", "Spread", "Text", "words_by_length"]
+__all__ = [
+    "Compressible",
+    "Duplicated",
+    "Literal",
+    "Piece",
+    "Pieces",
+    "Repeated",
+    "Spread",
+    "Text",
+    "difference",
+    "words_by_length",
+]
 
 _TEXT_BLOCK_BYTES = 16 * KIB
 _WORDS_PER_LINE = 12
@@ -240,3 +251,16 @@ def _fill(size: int, chance: Random) -> str:
     if size - 1 in words_by_length():
         return chance.choice(words_by_length()[size - 1]) + "\n"
     return "a " + _fill(size - 2, chance)
+
+
+def difference(found: bytes, expected: bytes) -> str:
+    """Where bytes are not the expected ones, in words; empty where they are.
+
+    For an ``assert``: pytest's own comparison of 100,000 bytes takes half an hour where ``CI`` is set, since it then
+    shows the whole difference.
+    """
+    if found == expected:
+        return ""
+    shorter = min(len(found), len(expected))
+    same = next((at for at in range(shorter) if found[at] != expected[at]), shorter)
+    return f"{len(found):,} bytes where {len(expected):,} were expected, of which the first {same:,} are the same"

@@ -231,9 +231,10 @@ def broken_links(document: Path, text: str) -> list[str]:
     return broken
 
 
-# Of these the suites' own tests run the same in each `make test`.
+# What takes longest. The suites' own tests run much the same in each `make test`.
 SLOW = re.compile(
-    r"suites/(propagation|mobile|sync_performance|sync_capabilities|idle|updates|capacity)\b(?!.*--grid paper)"
+    r"suites/(propagation|mobile|sync_performance|sync_capabilities|idle|updates|capacity|availability)\b"
+    r"(?!.*--grid paper)|suites/iot .*--cloudbench-report|experiment.bench.toml -k readings"
 )
 
 

@@ -61,6 +61,7 @@ def test_profile_without_throttle_loses_nothing_and_fails(fit: ModuleType) -> No
     assert not verdict.passed
 
 
+@pytest.mark.slow
 def test_exit_status_tells_a_bad_profile(fit: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "idle.toml"
     path.write_text('[meta]\nname = "idle"\napi = "dropbox"\ndescription = "no throttle"\n')
@@ -87,6 +88,7 @@ def test_noise_tells_apart_only_what_one_run_can(fit: ModuleType) -> None:
     assert not fit.differs(row(656, 800), row(795, 1000))
 
 
+@pytest.mark.slow
 def test_search_improves_a_bad_start(
     fit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

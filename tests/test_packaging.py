@@ -268,6 +268,7 @@ def test_the_conformance_suite_says_what_random_order_needs(bare: dict[str, str]
     assert "hypothesis is not installed: run pip install 'pytest-cloudbench[conformance]'" in done.stdout
 
 
+@pytest.mark.slow
 def test_extras_are_what_the_features_ask_for() -> None:
     declared = PROJECT["optional-dependencies"]
     for extra, modules in BRINGS.items():

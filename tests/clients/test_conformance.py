@@ -23,21 +23,22 @@ from tests.clients.conftest import Prepare, is_gone, leftovers
 from tests.limits import HANG_S
 
 BASIC = [
-    *("syncthing", "lsyncd", "unison", "rclone", "restic"),
+    *("syncthing", "lsyncd", "rclone"),
     "rsync.toml",
+    *(pytest.param(spec, marks=pytest.mark.slow) for spec in ("unison", "restic")),  # each takes 10 s and more
 ]
 # The same code with another option or file; they would take the whole suite over a minute.
 VARIANTS = [
     "syncthing?compression=always",
     "lsyncd?over=ssh",
     "unison?over=ssh",
+    "rclone?remote=chunker",
     "rclone?remote=compress",
     "restic?server=s3",
     "borg.toml",
 ]
 SPECS = [
     *BASIC,
-    "rclone?remote=chunker",
     *(pytest.param(spec, marks=pytest.mark.slow) for spec in VARIANTS),
 ]
 

@@ -474,6 +474,7 @@ def is_read(experiment: Mapping[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "spread"), [(1, ()), (2, ("-n", "2"))], ids=["alone", "two"])
 def test_files_at_random_run_or_are_refused(lab: Lab, seed: int, spread: Spread) -> None:
     for name, text in FILES.items():

@@ -180,6 +180,7 @@ def test_the_example_of_the_document_runs(lab: Lab) -> None:
 # --- what a run does ---
 
 
+@pytest.mark.slow
 def test_a_download_is_of_a_folder_that_is_filled_first(lab: Lab) -> None:
     put(lab, plain(FILES["A.2"]["file"]))
     run = lab.run(*IDEAL, "-n", "3", "--cloudbench-benchcloud-fill", "7:3000")
@@ -201,6 +202,7 @@ def test_start_sleeps_are_whole_seconds_and_every_one_of_them_occurs(least: int,
     assert drawn == [arrival.first_s(seed, thread) for thread in range(300)]
 
 
+@pytest.mark.slow
 def test_each_thread_sleeps_a_random_time_before_its_first_operation(lab: Lab) -> None:
     sleeps: tuple[Change, ...] = (("test", "random_start_sleep_min", "3"), ("test", "random_start_sleep_max", "9"))
     put(lab, changed(*SMALL, *sleeps, ("test", "times", "3")))
@@ -271,6 +273,7 @@ def test_a_failed_operation_is_a_failure_and_hangs_nothing(lab: Lab) -> None:
     assert run.lines_with("failed: quota 3")
 
 
+@pytest.mark.slow
 def test_throttled_operations_are_a_loss_that_gates_judge(lab: Lab) -> None:
     put(lab, changed(*SMALL))
     throttled = profile(lab, "busy", "[throttle]\nrate_per_s = 0.5\nburst = 2")

@@ -219,6 +219,7 @@ def test_nothing_changes_with_workers(project: Project, dist: str) -> None:
     assert len(ran.outcomes()) == 32 * (2 if dist == "each" else 1)
 
 
+@pytest.mark.slow
 def test_options_of_a_folder_that_pytest_comes_to_late(project: Project) -> None:
     project.write({
         "inner/conftest.py": "def pytest_addoption(parser): parser.addoption('--provider', default='late')",
@@ -255,6 +256,7 @@ SCHEDULER = """
 """
 
 
+@pytest.mark.slow
 def test_another_scheduler_is_used(project: Project) -> None:
     tests = "\n".join(f"def test_{number}(): pass" for number in range(6))
     ran = project.write({"conftest.py": SCHEDULER, "test_it.py": tests}).check_same("-n", "3", "-v")

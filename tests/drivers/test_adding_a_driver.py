@@ -93,6 +93,7 @@ def test_the_copy_is_what_is_tested(checkout: Path, environment: Mapping[str, st
     assert str(checkout) in done.stdout
 
 
+@pytest.mark.slow
 def test_what_it_says_is_well_formed(checkout: Path, environment: Mapping[str, str]) -> None:
     python(checkout, environment, "ruff", "check", *written(".py"))
     python(checkout, environment, "ruff", "format", "--check", *written(".py"))
@@ -123,6 +124,7 @@ def test_the_driver_passes_the_fault_matrix(checkout: Path, environment: Mapping
     assert re.search(r"\d+ passed", told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left_out", [place for place in written(".py") if "/faults/" not in place])
 def test_each_of_its_places_is_needed(
     original: Path, environment: Mapping[str, str], left_out: str, tmp_path: Path

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.spreads import SPREAD, Spread
 
 from .harness import FOLDER, IDEAL, Ended, Lab, keys
@@ -131,6 +133,7 @@ def test_budgets(lab: Lab, spread: Spread) -> None:
         assert f"{option[0]} {option[1]} is used up" in run.text
 
 
+@pytest.mark.slow
 def test_time_scale(lab: Lab) -> None:
     lab.write("""
         def test_one(experiment, payloads):

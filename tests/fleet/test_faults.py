@@ -73,6 +73,7 @@ def by_full_name(run: Ended) -> dict[str, dict[str, dict[str, object]]]:
     return {entry["fullname"]: entry for entry in run.document["benchmarks"]}
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_the_runs_seed(lab: Lab) -> None:
     """Which of many operations fail is drawn, one after the other where there is one sensor."""
     for name in ("sick", "same"):

@@ -234,6 +234,7 @@ def test_the_second_run_of_an_ordinary_project_compares(lab: Lab, spread: Spread
     assert len(list(lab.folder.rglob(".benchmarks/*/*.json"))) == 2
 
 
+@pytest.mark.slow
 def test_whatever_is_said_to_pytest_benchmark(lab: Lab) -> None:
     lab.write(LOAD.format(size=100))
     for options in (["--benchmark-disable"], ["--benchmark-storage=elsewhere"], ["--benchmark-storage=file://./there"]):
@@ -315,6 +316,7 @@ def test_an_interrupted_session_leaves_no_baseline(lab: Lab) -> None:
     assert note(after) == "no baseline: the stored run ended in an interruption"
 
 
+@pytest.mark.slow
 @SPREAD
 def test_a_named_baseline_must_be_there(lab: Lab, spread: Spread) -> None:
     lab.write(LOAD.format(size=100))

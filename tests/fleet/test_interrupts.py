@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.limits import HANG_S
-from tests.spreads import SPREAD
+from tests.spreads import ALONE, SPREAD
 
 from .harness import FOLDER, IDEAL, Lab
 from .test_sessions import ENDLESS, check_interrupted
@@ -55,7 +55,7 @@ ENDING = """
 
 
 @SPREAD
-@pytest.mark.parametrize("group", [True, False], ids=["group", "controller"])
+@pytest.mark.parametrize("group", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["group", "controller"])
 def test_ctrl_c_again_while_the_session_ends(lab: Lab, spread: list[str], group: bool) -> None:
     running = lab.write(ENDING, "conftest.py").write(ENDLESS).start(*FOLDER, *spread)
     for agent in ("gw0", "gw1") if spread else ("main",):
@@ -74,6 +74,7 @@ def test_ctrl_c_again_while_the_session_ends(lab: Lab, spread: list[str], group:
     check_interrupted(run, "folder:objects")
 
 
+@pytest.mark.slow
 @SPREAD
 def test_ctrl_c_a_third_time_ends_at_once(lab: Lab, spread: list[str]) -> None:
     running = lab.write(ENDING, "conftest.py").write(ENDLESS).start(*IDEAL, *spread)
@@ -91,6 +92,7 @@ def test_ctrl_c_a_third_time_ends_at_once(lab: Lab, spread: list[str]) -> None:
     assert len(run.lines_with("cloudbench: ended at once")) == 1
 
 
+@pytest.mark.slow
 @SPREAD
 def test_ctrl_c_twice_while_it_is_set_up(lab: Lab, spread: list[str]) -> None:
     running = (
@@ -135,7 +137,7 @@ def test_where_ctrl_c_is_ignored_it_is_said_and_sigterm_ends_in_order(lab: Lab, 
 
 @SPREAD
 @pytest.mark.usefixtures("hangup")
-@pytest.mark.parametrize("group", [True, False], ids=["group", "controller"])
+@pytest.mark.parametrize("group", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["group", "controller"])
 def test_a_hangup_ends_in_order(lab: Lab, spread: list[str], group: bool) -> None:
     running = lab.write(ENDLESS).start(*FOLDER, *spread)
     for agent in ("gw0", "gw1") if spread else ("main",):
@@ -198,7 +200,7 @@ def test_ctrl_c_that_works_is_not_spoken_of(lab: Lab) -> None:
     assert "Ctrl-C" not in run.text
 
 
-@pytest.mark.parametrize("spread", [(), ("-n", "1")], ids=["alone", "n1"])
+@pytest.mark.parametrize("spread", [ALONE, pytest.param(("-n", "1"), id="n1")])
 def test_a_test_of_this_project_that_hangs_is_ended_and_named(lab: Lab, spread: tuple[str, ...]) -> None:
     """As pyproject.toml sets it, with a shorter limit."""
     lab.write("def test_hangs():\n    threading.Event().wait()\n\ndef test_next():\n    pass\n")

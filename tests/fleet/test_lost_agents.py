@@ -75,7 +75,7 @@ def check_lost(run: Ended, victim: int, reason: str) -> None:
     assert run.logs() == []
 
 
-@pytest.mark.parametrize("victim", [0, 1], ids=["leader", "other"])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["leader", "other"])
 def test_a_killed_agent_loses_at_most_its_last_second(lab: Lab, victim: int) -> None:
     running = lab.write(CONFTEST, "conftest.py").write(TESTS).start(*FOLDER, "-n", "3")
     running.wait_for_records(f"gw{victim}", "test_first", 30)
@@ -93,6 +93,7 @@ def test_a_killed_agent_loses_at_most_its_last_second(lab: Lab, victim: int) -> 
     assert mine <= set(keys(table))
 
 
+@pytest.mark.slow
 def test_a_stopped_agent_is_ended(lab: Lab) -> None:
     running = lab.write(CONFTEST, "conftest.py").write(TESTS).start(*FOLDER, "-n", "3", "--cloudbench-patience", "3")
     running.wait_for_records("gw1", "test_first", 10)
@@ -116,8 +117,8 @@ STOP_AT = """
 """
 
 
-@pytest.mark.parametrize("stopped", ["gw0", "gw1"])
-@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.parametrize("stopped", ["gw0", pytest.param("gw1", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("where", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_an_agent_that_stops_between_items_is_ended(lab: Lab, where: str, stopped: str) -> None:
     lab.write(STOP_AT, "conftest.py").write("""
         @pytest.mark.parametrize("name", ["test_one", "test_two", "test_three"])

@@ -17,7 +17,9 @@ from pytest_cloudbench.load.readiness import Seen, readiness_of, summarize
 from .harness import FOLDER, Ended, Lab
 
 SUITE = str(Path(__file__).parent.parent.parent / "suites" / "readiness" / "test_readiness.py")
-SPREADS = pytest.mark.parametrize("spread", [(), ("-n", "2")], ids=["process", "agent"])
+SPREADS = pytest.mark.parametrize(
+    "spread", [pytest.param((), marks=pytest.mark.slow), ("-n", "2")], ids=["process", "agent"]
+)
 DELAYS_S = (0.0, 0.3, 1.0)
 MS = 1_000_000
 SOUND = Span(Offset(0, 0, 0), Offset(0, 0, 0))

@@ -136,6 +136,7 @@ def test_the_first_failures_stop_the_session(lab: Lab, spread: Spread, option: s
     assert "INTERNALERROR" not in run.text
 
 
+@pytest.mark.slow
 def test_last_failed_and_selections(lab: Lab) -> None:
     lab.write(THREE)
     first = lab.run(*FOLDER, "-n", "2", "cacheprovider", "-rA")
@@ -213,6 +214,7 @@ SOLO = """
 """
 
 
+@pytest.mark.slow
 def test_a_long_stock_benchmark_is_no_straggler(lab: Lab) -> None:
     run = lab.write(SOLO).run(*FOLDER, "-n", "2", "--cloudbench-patience", "2")
     assert run.status == 0, run.text

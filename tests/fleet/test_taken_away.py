@@ -31,7 +31,9 @@ def replace(folder: Path) -> None:
 
 
 @SPREAD
-@pytest.mark.parametrize("how", [shutil.rmtree, move, replace], ids=["removed", "moved", "replaced"])
+@pytest.mark.parametrize(
+    "how", [shutil.rmtree, pytest.param(move, marks=pytest.mark.slow), replace], ids=["removed", "moved", "replaced"]
+)
 def test_a_results_folder_that_is_taken_away_loses_no_record(lab: Lab, how: object, spread: Spread) -> None:
     running = lab.write(TESTS).start(*FOLDER, *spread)
     agents = ("gw0", "gw1") if spread else ("main",)

@@ -268,6 +268,7 @@ def test_gates_see_the_runs_asked_for_or_all(
     assert found == {"first": first, "both": both}
 
 
+@pytest.mark.slow
 def test_of_very_many_runs_the_latest_are_read(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 6):
         saved_run(pytester, "many", number / 10, "it")

@@ -28,18 +28,21 @@ def test_these_places_and_no_others_change(followed: Followed) -> None:
     assert set(followed.touched) == PLACES
 
 
+@pytest.mark.slow
 def test_its_own_tests_pass(followed: Followed) -> None:
     done = followed.run("-q", "tests/suites/test_smallfile.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_its_expectation_is_met(followed: Followed) -> None:
     done = followed.run("suites/smallfile", "--provider", "emulated:ideal", "-n", "2", "--cloudbench-max-lateness=60")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 expectation met" in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_its_page_is_in_the_site(followed: Followed) -> None:
     done = followed.run("-q", "tests/test_docs.py", "-k", "links or nav or site")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -79,6 +79,7 @@ def test_errors_of_the_provider_are_counted_and_make_the_availability(lab: Lab) 
     assert (found["wrong_hashes"], found["wrong_hash_rate"]) == (0, 0.0)
 
 
+@pytest.mark.slow
 def test_wrong_hashes_are_found_at_their_rate_and_none_is_seen_where_there_is_none(lab: Lab) -> None:
     profile(lab, "[faults]\ncorrupt_rate = 0.2\n")
     found = entry(lab.run(SUITE, *PROVIDER, *planned(lab, 9)))

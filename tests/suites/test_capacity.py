@@ -47,6 +47,7 @@ def test_where_nothing_fails_the_answer_is_a_bound(lab: Lab) -> None:
     assert run.lines_with("note: at least ")
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_late_gives_no_answer(lab: Lab) -> None:
     late = ("--cloudbench-max-lateness", "0.0000001", "--capacity-seconds", "0.3", "--capacity-ops", "150")
     run = run_suite(lab, "capacity::test_rate", *FOLDER, *late)

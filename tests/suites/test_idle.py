@@ -19,6 +19,7 @@ def ran(lab: Lab, suite: str, *args: str) -> Ended:
     return run
 
 
+@pytest.mark.slow
 def test_it_finds_a_polling_period_and_that_there_is_none(lab: Lab) -> None:
     both = ("--client", POLLS, "--client", SILENT)
     run = ran(lab, "idle::test_idle", *both, "--idle-seconds", "10", "-n", "2")

@@ -24,6 +24,7 @@ def test_an_interruption_costs_what_had_passed_without_resuming(lab: Lab) -> Non
     assert len(run.lines_with("starts over")) == 1
 
 
+@pytest.mark.slow
 def test_a_client_without_another_try_never_recovers(lab: Lab) -> None:
     run = ran(lab, "mobile::test_figure_4", "--client", "reference", "-k", "reset")
     (info,) = entries_of(run).values()

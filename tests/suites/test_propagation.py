@@ -26,6 +26,7 @@ def test_at_a_server_nothing_is_called_propagation(lab: Lab) -> None:
     assert found["1x1kB"]["tue"] > found["1x10MB"]["tue"]
 
 
+@pytest.mark.slow
 def test_the_second_device_of_the_reference_client_is_asked_for(lab: Lab) -> None:
     run = ran(lab, "propagation", "--client", "reference?settle_s=0.3")
     found = entries_of(run)

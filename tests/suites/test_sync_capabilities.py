@@ -23,6 +23,7 @@ def run(lab: Lab, client: str, only: str) -> Ended:
     return lab.run(str(SUITES / "sync_capabilities"), "--client", client, "-k", only)
 
 
+@pytest.mark.slow
 def test_copies_and_batches_of_a_client_that_does_nothing_and_of_one_that_does_all(lab: Lab) -> None:
     plain, clever = (run(lab, client, "test_table_4_7 or (test_figure_3 and 100-)") for client in ("reference", CLEVER))
     for ended in (plain, clever):
@@ -47,9 +48,9 @@ folder = "{stored}"
     "suite",
     [
         "sync_capabilities::test_table_1",
-        "sync_capabilities::test_table_4_7",
-        "sync_performance",
-        "updates::test_table_1",
+        pytest.param("sync_capabilities::test_table_4_7", marks=pytest.mark.slow),
+        pytest.param("sync_performance", marks=pytest.mark.slow),
+        pytest.param("updates::test_table_1", marks=pytest.mark.slow),
     ],
 )
 def test_a_client_that_never_synced_fails_and_says_why(lab: Lab, suite: str) -> None:

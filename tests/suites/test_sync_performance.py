@@ -19,6 +19,7 @@ def found(lab: Lab) -> Mapping[str, Mapping[str, Any]]:
     return entries_of(ran(lab, "sync_performance", "--client", "reference?settle_s=0.3"))
 
 
+@pytest.mark.slow
 def test_what_the_protocol_says_is_measured(found: Mapping[str, Mapping[str, Any]]) -> None:
     assert sorted(found) == ["100x10kB-binary", "10x100kB-binary", "1x100kB-binary", "1x1MB-binary", "1x1MB-text"]
     for info in found.values():

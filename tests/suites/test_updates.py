@@ -23,6 +23,7 @@ def ran(lab: Lab, suite: str, *args: str) -> Ended:
     return run
 
 
+@pytest.mark.slow
 def test_without_delta_the_whole_file_goes_with_each_update(lab: Lab) -> None:
     run = ran(lab, "updates::test_blocks", "--client", WHOLE, "--client", DELTA, "-n", "2")
     whole, delta = (run.info(f"test_blocks[100KB-{spec}]") for spec in (WHOLE, DELTA))
@@ -60,6 +61,7 @@ def test_a_new_file_stands_beside_the_published_one(lab: Lab) -> None:
         assert 0.1 < each["sync_delay_s"] < 10, "the client waits for 0.1 s before it sends"
 
 
+@pytest.mark.slow
 def test_start_up_is_what_the_client_waits_for(lab: Lab) -> None:
     """Indexing takes no time here, so all of it is ``settle_s``; and what a client says by itself is told apart."""
     specs = [f"reference?{options}" for options in ("settle_s=0.5", "settle_s=0.01", "polling=0.1")]

@@ -42,6 +42,7 @@ def test_it_keeps_the_rules_and_needs_nothing_installed(followed: Followed) -> N
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("can_link")
 def test_it_is_measured(followed: Followed, tmp_path: Path) -> None:
     done = followed.run(

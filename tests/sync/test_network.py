@@ -51,6 +51,7 @@ def measured(at: Desk, tmp_path: Path, steps: str = STEPS, **options: Any) -> tu
     return {each["kind"]: each for each in found["seen"]}, found
 
 
+@pytest.mark.slow
 def test_by_name_beside_another_program_at_the_same_address(tmp_path: Path) -> None:
     with desk(f"reference?deduplication=1&connections=per-file&{NAMED}", tmp_path) as at:
         at.other_program()
@@ -82,6 +83,7 @@ def test_an_open_connection_has_no_name_and_is_not_guessed(tmp_path: Path) -> No
     assert "bytes were of flows that have no name and may be the client's, or not: say which servers" in refused
 
 
+@pytest.mark.slow
 def test_names_that_lack_a_server_are_found_out(tmp_path: Path) -> None:
     """The content goes to a server that nobody named; it must not look like a client that hardly sends anything."""
     with desk(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
@@ -122,6 +124,7 @@ def test_quiet_is_a_weaker_proof_and_said(tmp_path: Path) -> None:
     assert any("is inferred from a quiet network, which is weaker" in note for note in found["notes"])
 
 
+@pytest.mark.slow
 def test_a_server_that_is_near_shows_no_waits(tmp_path: Path) -> None:
     """Without a delay an answer is there before the next bytes, though nobody waited for it."""
     with desk(f"reference?bundling=pipelined&connections=one&{NAMED}", tmp_path, delay_ms=0) as at:

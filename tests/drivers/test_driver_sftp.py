@@ -15,7 +15,7 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers import sftp
-from pytest_cloudbench.model import Endpoint, ErrorKind, ProviderSpec, SpecError
+from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.payload import RandomContent
 from pytest_cloudbench.payload.contents import Literal
 
@@ -220,6 +220,24 @@ def full_server(most_bytes: int) -> Iterator[tuple[Endpoint, str]]:
             door.close()
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+def test_a_connection_that_breaks_is_an_error_and_no_traceback_in_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that dies would fill a report with hundreds of them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            listener.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        endpoint = Endpoint({"": f"sftp://127.0.0.1:{listener.getsockname()[1]}/"}, KEYS)
+        driver: Any = drivers.connect(ProviderSpec.parse("sftp?host_key=SHA256:nobody"), endpoint, KEYS)
+        with pytest.raises(CloudError) as caught:
+            driver.stat("/a")
+        thread.join()
+    assert caught.value.kind is ErrorKind.NETWORK
+    assert caplog.text == ""
 
 
 def test_a_refused_last_write_is_not_lost() -> None:

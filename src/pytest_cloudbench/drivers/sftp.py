@@ -15,6 +15,7 @@ What the library does on its own, and how this driver handles it:
 from __future__ import annotations
 
 import errno
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -59,6 +60,9 @@ _CAPABILITIES = Capabilities(
 
 _TIMEOUT_S = 100.0
 _PORT = 22
+# paramiko raises what it logs; a server that dies would fill the report with a traceback for each connection.
+_LOG = logging.getLogger(f"{__name__}.paramiko")
+_LOG.setLevel(logging.CRITICAL)
 # A piece that every server takes, and how many are in flight.
 _PIECE_BYTES = 32 * KIB
 _WINDOW_PIECES = 64
@@ -460,6 +464,7 @@ def _opened(host: str, port: int, secrets: Mapping[str, str], known_hosts: str, 
                 raise _Untrusted(f"{hostname} has the unknown host key {key.fingerprint} ({key.get_name()})")
 
     client = paramiko.SSHClient()
+    client.set_log_channel(_LOG.name)
     client.set_missing_host_key_policy(Known())
     if known_hosts:
         client.load_system_host_keys(known_hosts)

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.runs import QUIET
 from tests.test_docs import NOT_COPIED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,7 +69,8 @@ def environment_of(folder: Path, **more: str) -> dict[str, str]:
     """Where the package of a copy comes before this one's, and nothing tells it that a test started it."""
     leaky = ("PYTEST", "CLOUDBENCH", "COV_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(leaky)}
-    return kept | {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200", **more}
+    own = {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "", "COLUMNS": "200", "PYTEST_ADDOPTS": QUIET}
+    return kept | own | more
 
 
 def run_in(

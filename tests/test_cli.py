@@ -17,7 +17,7 @@ from pytest_cloudbench.configs.bench import parse_bench
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import journal
 from tests.limits import HANG_S
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 from tests.traffic import craft
 from tests.traffic.craft import START_NS, Segment
 

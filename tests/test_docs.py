@@ -28,6 +28,7 @@ from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import write_parquet
 from pytest_cloudbench.trace import parse_trace
 from tests.limits import HANG_S
+from tests.runs import QUIET
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog.d/README.md")])
@@ -268,7 +269,7 @@ def run_command(words: Words, checkout: Path) -> str:
         return ""
     leaky = ("PYTEST", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(leaky)}
-    environment["PYTEST_ADDOPTS"] = "--cloudbench-max-lateness=60"  # that this machine is busy is not what is tested
+    environment["PYTEST_ADDOPTS"] = QUIET
     program = {"python": sys.executable, "python3": sys.executable, ".venv/bin/python": sys.executable}
     done = subprocess.run(
         [program.get(substitute[0], substitute[0]), *substitute[1:]],

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.limits import HANG_S
+from tests.runs import QUIET
 from tests.test_docs import broken_links, commands
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,7 +26,12 @@ INSTALLS = "pip install pytest-cloudbench"
 def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     leaky = ("PYTEST", "CLOUDBENCH", "COV_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(leaky)}
-    environment |= {"PATH": f"{BIN}{os.pathsep}{environment['PATH']}", "COLUMNS": "160", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {
+        "PATH": f"{BIN}{os.pathsep}{environment['PATH']}",
+        "COLUMNS": "160",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_ADDOPTS": QUIET,
+    }
     words = shlex.split(command)
     return subprocess.run(
         [*words, "-p", "no:cacheprovider"] if words[0] == "pytest" else words,

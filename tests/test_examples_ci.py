@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 import pytest
 from ruamel.yaml import YAML
 
+from tests.runs import QUIET
 from tests.test_docs import commands
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +29,7 @@ GITHUB, GITLAB = PROJECT / ".github" / "workflows" / "storage.yml", PROJECT / ".
 WORKFLOWS = sorted(ROOT.glob("examples/*/.github/workflows/*.yml"))
 BIN = Path(sys.executable).parent
 INSTALLS = "pip install pytest-cloudbench"
-BUSY = {"PYTEST_ADDOPTS": "--cloudbench-max-lateness=60"}
+BUSY = {"PYTEST_ADDOPTS": QUIET}
 """Other tests run beside; that is no reason here to doubt the numbers."""
 LEAKY = ("PYTEST", "CLOUDBENCH", "COV_", "GITHUB", "CI_")
 

@@ -19,7 +19,7 @@ import pytest
 from pytest_cloudbench import live
 from pytest_cloudbench.live import ExperimentRow, Meter, Overview, Progress, Spoken, duration, lines, render
 from tests.limits import HANG_S
-from tests.spreads import ALONE, FLEET
+from tests.runs import ALONE, FLEET
 
 SECOND = 1_000_000_000
 

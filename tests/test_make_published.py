@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.limits import HANG_S
+from tests.runs import QUIET
 from tests.tool import load_tool
 
 pytest_plugins = ["pytester"]
@@ -310,7 +311,10 @@ def test_numbers_are_read_as_printed(tool: ModuleType, cell: str, scale: str | N
 
 def quiet() -> dict[str, str]:
     """An environment in which this test run does not reach into a child."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {"COLUMNS": "160"}
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {
+        "COLUMNS": "160",
+        "PYTEST_ADDOPTS": QUIET,
+    }
 
 
 def stored_run(

@@ -25,7 +25,7 @@ from packaging.utils import canonicalize_name
 from pytest_cloudbench.extras import BRINGS
 from pytest_cloudbench.results.oplog import read_parquet
 from tests.limits import HANG_S
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

@@ -22,7 +22,7 @@ from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.results.oplog import read_parquet
 from tests.configs.bench_documents import FILES, GONE, PAYLOADS, changed, toml
 from tests.fleet.harness import FOLDER, IDEAL, Ended, Lab, grid, keys, lab_in, outcomes
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 FILE = "x.bench.toml"
 RANDOM = {"generator": "random", "size_bytes": 300}

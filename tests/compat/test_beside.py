@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 from .project import Project
 

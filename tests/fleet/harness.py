@@ -29,6 +29,7 @@ from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import read_log, read_parquet
 from tests.limits import HANG_S
+from tests.runs import QUIET
 
 _POLL_S = 0.02
 _LOG_HEAD = 64
@@ -121,6 +122,7 @@ class Running:
         dropped = [name for name in os.environ if name.startswith(("PYTEST_", "CLOUDBENCH_", "COV_"))]
         environment = {name: value for name, value in os.environ.items() if name not in dropped}
         environment |= {"CLOUDBENCH_TEST_MARK": self._mark, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+        environment["PYTEST_ADDOPTS"] = QUIET
         environment |= {name: value for name, value in env.items() if value is not None}
         for name in (name for name, value in env.items() if value is None):
             environment.pop(name, None)

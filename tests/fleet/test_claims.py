@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 from .harness import FOLDER, IDEAL, Ended, Lab, keys
 

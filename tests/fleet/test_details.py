@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
 from pytest_cloudbench.results.oplog import OpLog, read_parquet
 from pytest_cloudbench.results.recovery import find_left, recover, write_note
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 from .harness import Lab
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 from .harness import Ended, Lab
 

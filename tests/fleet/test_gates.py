@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 from ..configs.test_benchcloud import changed
 from .harness import FOLDER, Ended, Lab, lab_in

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from tests.spreads import SPREAD
+from tests.runs import SPREAD
 
 from .harness import FOLDER, Lab
 from .test_gates import BENCH, BENCHCLOUD

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.limits import HANG_S
-from tests.spreads import ALONE, SPREAD
+from tests.runs import ALONE, SPREAD
 
 from .harness import FOLDER, IDEAL, Lab
 from .test_sessions import ENDLESS, check_interrupted

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_cloudbench.arrival import FixedInterval, ThinkTime, Threads
 from pytest_cloudbench.load.operations import Deal
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 from .harness import FOLDER, IDEAL, Lab, grid, keys
 

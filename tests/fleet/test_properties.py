@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.spreads import ALONE, FLEET
+from tests.runs import ALONE, FLEET
 
 from .harness import FOLDER, Lab
 

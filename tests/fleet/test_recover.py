@@ -15,7 +15,7 @@ from pytest_cloudbench.model import Op, Outcome, Verb
 from pytest_cloudbench.results import owner, parquet, recovery
 from pytest_cloudbench.results.oplog import OpLog, read_parquet
 from tests.limits import HANG_S
-from tests.spreads import SPREAD
+from tests.runs import SPREAD
 
 from .harness import FOLDER, IDEAL, Lab, Running, keys
 from .test_sessions import ENDLESS

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.cli import main
-from tests.spreads import ALONE, FLEET
+from tests.runs import ALONE, FLEET
 
 from .harness import FOLDER, Ended, Lab, lab_in
 

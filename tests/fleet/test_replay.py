@@ -15,7 +15,7 @@ from pytest_cloudbench.load.operations import Files, Load, Upload, load_of
 from pytest_cloudbench.model import Capabilities, CloudError, Content, ErrorKind, UsageError, Verb
 from pytest_cloudbench.payload import RandomContent, RandomPayload
 from pytest_cloudbench.trace import Replay, parse_trace
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 from .harness import Lab
 

@@ -11,7 +11,7 @@ from pytest_cloudbench.load.operations import Deal
 from pytest_cloudbench.load.room import available_bytes, check_room
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.trace import Replay, parse_trace
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 from ..configs.test_benchcloud import changed
 from .harness import FOLDER, Lab, outcomes

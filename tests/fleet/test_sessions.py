@@ -11,7 +11,7 @@ import pytest
 
 from pytest_cloudbench.model import Op, Outcome, Verb
 from pytest_cloudbench.records import OpTable
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 from .harness import FOLDER, IDEAL, Ended, Lab, grid, keys, outcomes
 

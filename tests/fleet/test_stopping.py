@@ -11,7 +11,7 @@ import pytest
 
 from pytest_cloudbench.results import parquet
 from tests.fleet.harness import FOLDER, Ended, lab_in
-from tests.spreads import ALONE, FLEET
+from tests.runs import ALONE, FLEET
 
 FEW = """
 from pytest_cloudbench.judge import steady

@@ -17,7 +17,7 @@ from pytest_cloudbench.load.costs import Price, Spending, estimate_usd, price_of
 from pytest_cloudbench.load.messages import LoadShape, Start, Subject
 from pytest_cloudbench.model import UsageError, Verb
 from tests.limits import HANG_S
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 from ..fleet.harness import Lab
 from .test_sessions import SMALL

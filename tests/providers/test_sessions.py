@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.limits import HANG_S
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 from ..fleet.harness import Lab, Running
 

@@ -17,7 +17,7 @@ from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.report.live_page import LivePage, LivePoint, body, chart, page
 from tests.fleet.harness import FOLDER, lab_in
 from tests.limits import HANG_S
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 
 HOSTILE = 'a.py::test_<script>alert(1)</script>["&\x1b]'
 PROGRESS = Progress(HOSTILE, 40, 2, 1, 100, 2, 14.2, 87.4, 0.31, 0.12, 0.002, 43.2, 2)

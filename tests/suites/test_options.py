@@ -8,7 +8,7 @@ import pytest
 
 from pytest_cloudbench.load.policy import suite_folder
 from tests.fleet.harness import FOLDER, Lab
-from tests.spreads import SPREAD, Spread
+from tests.runs import SPREAD, Spread
 from tests.suites.harness import SUITES
 
 ONLY = ("--collect-only", "-q")

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_cloudbench.capture import read_comment, walk
 from tests.fleet.harness import Ended, Lab, lab_in
-from tests.spreads import ALONE, FLEET
+from tests.runs import ALONE, FLEET
 
 pytestmark = pytest.mark.usefixtures("can_link")
 

@@ -55,6 +55,7 @@ FOUND = [
     ("docstrings", "judge.stats", "'''Doc.'''\ndef f(): pass", "2: f has no docstring"),
     ("docstrings", "judge.stats", "'''Doc.'''\nclass C: pass", "2: C has no docstring"),
     ("docstrings", "judge.stats", "'''Doc.'''\nif 1:\n    async def f(): pass", "3: f has no docstring"),
+    ("asserts", "load.x", "def f(a, b):\n    assert a == b", "2: an assert that compares"),
     ("sleep", "fleet.join", "import time\ntime.sleep(1)", "2: time.sleep"),
     ("sleep", "fleet.join", "from time import sleep", "1: time.sleep"),
     ("sleep", "fleet.join", "import threading\nthreading.Event().wait(1)", "2: waits for what nobody signals"),
@@ -96,6 +97,7 @@ FOUND = [
     ("ignores", "judge.stats", "x = 1  # type: ignore the library is wrong", "needs a rule and a reason"),
 ]
 ALLOWED = [
+    ("asserts", "load.x", "assert isinstance(a, str)\nassert b is not None"),
     ("layers", "judge.stats", "from pytest_cloudbench.model import Op"),
     ("layers", "judge.stats", "from pytest_cloudbench import __version__"),
     ("layers", "drivers.one", "from .base import Driver"),

@@ -237,6 +237,7 @@ def pytest_in(folder: Path, *args: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--provider", "folder:objects", *args]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agents", [ALONE, FLEET])
 def test_without_a_terminal_a_long_run_says_how_far_it_is(agents: list[str], tmp_path: Path) -> None:
     done = subprocess.run(pytest_in(tmp_path, *agents), cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -325,6 +325,7 @@ def shortest(tests: list[str]) -> str:
     return min(tests, key=lambda test: [int(number) for number in re.findall(r"\d+", test)])
 
 
+@pytest.mark.slow
 def test_suites_are_collected_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     assert_not_from_checkout(installed, tmp_path)
     assert collect(installed, tmp_path)
@@ -340,6 +341,7 @@ def test_a_suite_from_the_wheel_knows_its_options(installed: Path, tmp_path: Pat
     assert re.search(r"\b1 passed", output), output
 
 
+@pytest.mark.slow
 def test_the_wheel_checks_a_driver(installed: Path, tmp_path: Path) -> None:
     suite = "pytest_cloudbench.suites.conformance"
     printed = run(installed, "-m", "pytest", "--pyargs", suite, "--provider", "folder:objects", "-n", "2", cwd=tmp_path)

@@ -168,6 +168,7 @@ def test_a_grid_is_a_test_of_each_combination(lab: Lab, spread: Spread) -> None:
     assert lab.run(FILE, *FOLDER, *spread, "-k", "sensors:3 and size_bytes:10").counts()["passed"] == 1
 
 
+@pytest.mark.slow
 def test_names_are_the_same_however_it_is_started(lab: Lab) -> None:
     write(lab, POOL, SENSORS, name=f"inner/{FILE}")
     (lab.folder / "pytest.ini").write_text(

@@ -119,6 +119,7 @@ def check_appendix(run: Ended, name: str, provider: str, changes: str = "") -> N
 # --- appendix A ---
 
 
+@pytest.mark.slow
 def test_appendix_a_runs_against_an_emulated_account_and_a_folder_of_nine_needs_no_option(lab: Lab) -> None:
     """All INI files of the appendix at once (A.6 is a script: the readiness experiment); sleeps 400 times shorter."""
     assert FILES.keys() == {f"A.{number}" for number in (1, 2, 3, 4, 5, 7, 8, 9)}

@@ -199,6 +199,7 @@ def test_nothing_changes(project: Project) -> None:
     assert {word: outcomes.count(word) for word in outcomes} == {"passed": 21, "failed": 7, "skipped": 4}
 
 
+@pytest.mark.slow
 def test_own_options_keep_their_values(project: Project) -> None:
     ordinary(project).write({"tests/test_names.py": """
         def test_values(request, experiment):

@@ -90,7 +90,7 @@ def run_dying(
     return run, dict(reports)
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("how", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
 def test_all_agents_of_the_first_of_four_tests(lab: Lab, how: str) -> None:
     run, reports = run_dying(lab, ["gw0", "gw1"], "progress", "test_first", how, "-n", "2")
     assert run.status == 1, run.text
@@ -146,6 +146,7 @@ LIMIT = """
 """
 
 
+@pytest.mark.slow
 def test_a_time_limit_that_raises_in_the_test_fails_that_test_alone(lab: Lab) -> None:
     """One agent hangs, the others wait for it in the test and between tests, and the limit is everybody's."""
     run = (
@@ -189,7 +190,7 @@ SUITE = """
 PLAIN = "def test_plain(): pass\n"
 
 
-@pytest.mark.parametrize("asked", ["an option", "a suite"])
+@pytest.mark.parametrize("asked", ["an option", pytest.param("a suite", marks=pytest.mark.slow)])
 def test_all_workers_stop_before_any_has_collected(lab: Lab, asked: str) -> None:
     lab.write(STOPS, "conftest.py")
     (lab.folder / "suite").mkdir()

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.limits import HANG_S
-from tests.runs import ALONE, SPREAD
+from tests.runs import SPREAD
 
 from .harness import FOLDER, IDEAL, Lab
 from .test_sessions import ENDLESS, check_interrupted
@@ -54,8 +54,9 @@ ENDING = """
 """
 
 
+@pytest.mark.slow
 @SPREAD
-@pytest.mark.parametrize("group", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["group", "controller"])
+@pytest.mark.parametrize("group", [True, False], ids=["group", "controller"])
 def test_ctrl_c_again_while_the_session_ends(lab: Lab, spread: list[str], group: bool) -> None:
     running = lab.write(ENDING, "conftest.py").write(ENDLESS).start(*FOLDER, *spread)
     for agent in ("gw0", "gw1") if spread else ("main",):
@@ -182,6 +183,7 @@ def test_ctrl_c_that_is_typed_into_a_terminal(lab: Lab, spread: list[str]) -> No
     check_interrupted(run, "folder:objects")
 
 
+@pytest.mark.slow
 @SPREAD
 def test_nohup_is_respected(lab: Lab, spread: list[str]) -> None:
     running = lab.write(ENDLESS).start(*FOLDER, *spread, enter=NOHUP)
@@ -200,7 +202,8 @@ def test_ctrl_c_that_works_is_not_spoken_of(lab: Lab) -> None:
     assert "Ctrl-C" not in run.text
 
 
-@pytest.mark.parametrize("spread", [ALONE, pytest.param(("-n", "1"), id="n1")])
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", [(), ("-n", "1")], ids=["alone", "n1"])
 def test_a_test_of_this_project_that_hangs_is_ended_and_named(lab: Lab, spread: tuple[str, ...]) -> None:
     """As pyproject.toml sets it, with a shorter limit."""
     lab.write("def test_hangs():\n    threading.Event().wait()\n\ndef test_next():\n    pass\n")

@@ -117,8 +117,9 @@ STOP_AT = """
 """
 
 
-@pytest.mark.parametrize("stopped", ["gw0", pytest.param("gw1", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("where", [pytest.param("before", marks=pytest.mark.slow), "after"])
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", ["gw0", "gw1"])
+@pytest.mark.parametrize("where", ["before", "after"])
 def test_an_agent_that_stops_between_items_is_ended(lab: Lab, where: str, stopped: str) -> None:
     lab.write(STOP_AT, "conftest.py").write("""
         @pytest.mark.parametrize("name", ["test_one", "test_two", "test_three"])

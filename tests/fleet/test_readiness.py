@@ -115,6 +115,7 @@ def test_a_budget_that_ends_is_a_doubt_and_no_loss() -> None:
 # --- the suite against emulators with a known truth -----------------------------------------------
 
 
+@pytest.mark.slow
 @SPREADS
 def test_a_delay_that_was_set_is_measured_back_within_the_resolution(lab: Lab, spread: tuple[str, ...]) -> None:
     """The emulator counts from the commit, which is within the upload, and judges a try when it comes in.

@@ -32,7 +32,9 @@ def replace(folder: Path) -> None:
 
 @SPREAD
 @pytest.mark.parametrize(
-    "how", [shutil.rmtree, pytest.param(move, marks=pytest.mark.slow), replace], ids=["removed", "moved", "replaced"]
+    "how",
+    [shutil.rmtree, pytest.param(move, marks=pytest.mark.slow), pytest.param(replace, marks=pytest.mark.slow)],
+    ids=["removed", "moved", "replaced"],
 )
 def test_a_results_folder_that_is_taken_away_loses_no_record(lab: Lab, how: object, spread: Spread) -> None:
     running = lab.write(TESTS).start(*FOLDER, *spread)
@@ -54,6 +56,7 @@ def test_a_results_folder_that_is_taken_away_loses_no_record(lab: Lab, how: obje
     assert run.info("test_long[folder:objects]")["ops"] == 240
 
 
+@pytest.mark.slow
 def test_a_results_folder_that_becomes_a_file_loses_no_record(lab: Lab) -> None:
     """Neither the logs nor the merged records can be written there any more."""
     kept = lab.folder / "kept"

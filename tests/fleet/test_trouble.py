@@ -113,7 +113,8 @@ def test_an_emulator_that_is_stopped_for_ever_is_named(lab: Lab, spread: Spread)
     assert run.info("test_long[emulated:ideal]")["ok"] >= 20
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_an_emulator_that_is_told_to_end_under_load_leaves_no_traceback(lab: Lab, how: signal.Signals) -> None:
     running = lab.write(LONG.replace("0.05", "0.1")).start(*IDEAL, "-n", "2")
     for agent in ("gw0", "gw1"):

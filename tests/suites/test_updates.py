@@ -49,6 +49,7 @@ def test_updates_that_come_faster_are_batched(lab: Lab) -> None:
     assert slow["sync_delay_s"] > 0.3
 
 
+@pytest.mark.slow
 def test_a_new_file_stands_beside_the_published_one(lab: Lab) -> None:
     run = ran(lab, "updates::test_table_1", "--client", WHOLE, "-k", "1MB or 1B")
     large, tiny = run.info(f"test_table_1[1MB-{WHOLE}]"), run.info(f"test_table_1[1B-{WHOLE}]")

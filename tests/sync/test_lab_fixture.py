@@ -70,6 +70,7 @@ def test_entries_are_made_and_judged(lab: Lab, workers: tuple[str, ...]) -> None
     judged(lab.run(*BOTH, *workers, "--cloudbench-expectations", "expected.toml"))
 
 
+@pytest.mark.slow
 def test_captures_are_kept_on_request(lab: Lab) -> None:
     run = lab.run("--client", "reference", "--cloudbench-keep-captures")
     assert run.counts() == {"passed": 1}, run.text

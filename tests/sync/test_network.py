@@ -105,6 +105,7 @@ def test_addresses_of_servers_name_an_open_connection(tmp_path: Path) -> None:
     assert any("measured from acknowledgements" in note for note in found["notes"])
 
 
+@pytest.mark.slow
 def test_little_without_a_name_is_said_beside_the_number(tmp_path: Path) -> None:
     with desk(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
         at.nameless_program(500)
@@ -115,6 +116,7 @@ def test_little_without_a_name_is_said_beside_the_number(tmp_path: Path) -> None
     assert any(note.startswith("1 flow / ") and "are not counted" in note for note in found["notes"])
 
 
+@pytest.mark.slow
 def test_quiet_is_a_weaker_proof_and_said(tmp_path: Path) -> None:
     with desk(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
         steps = '[{"kind": "new", "size_bytes": 1000000}]'

@@ -243,6 +243,7 @@ SHARES = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("can_link")
 def test_a_file_shares_a_client_until_a_test_wants_its_own(lab: Lab) -> None:
     run = lab.write(SHARES).run("--client", "reference", "--cloudbench-keep-captures")

@@ -24,6 +24,7 @@ SET = Workload(1, 600_000)
 HALF = SET.total_bytes // 2
 
 
+@pytest.mark.slow
 def test_each_file_costs_a_round_trip_unless_they_are_bundled(tmp_path: Path) -> None:
     """docs/reference-client.md: without bundling each file is answered before anything of the next one is sent."""
     files, round_trip_s = Workload(20, 1_000), 0.05

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +32,10 @@ TESTS = """
 
     def test_broken(experiment, payloads):
         run(experiment, payloads)
+
+    def test_twice(experiment, payloads):
+        for _ in range(2):
+            run(experiment, payloads, label="x")
 
     def test_unsure(experiment, payloads):
         run(experiment, payloads)
@@ -84,7 +90,7 @@ def write_history(
         document["commit_info"] = {**document["commit_info"], **(at or {})}
         kept = []
         for entry in document["benchmarks"]:
-            name, info = entry["name"].partition("[")[0], entry["extra_info"]
+            name, info = re.split(r"[\[#]", entry["name"])[0], entry["extra_info"]
             if name in changes:
                 info["outcome"] = "passed"
                 changes[name](number, info)
@@ -99,8 +105,8 @@ def another_profile(number: int, info: dict[str, Any]) -> None:
 
 
 HISTORY = {
-    "test_met": times(1000), "test_broken": times(1 / 1000), "test_unsure": times(1, 2.0),
-    "test_own_failure": times(1000), "test_of_another_profile": another_profile,
+    "test_met": times(1000), "test_broken": times(1 / 1000), "test_twice": times(1 / 1000),
+    "test_unsure": times(1, 2.0), "test_own_failure": times(1000), "test_of_another_profile": another_profile,
 }  # fmt: skip
 
 
@@ -136,14 +142,14 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_without_history_everything_is_inconclusive_and_skipped_and_stored(seen: Seen) -> None:
-    assert seen.first.counts() == {"failed": 1, "skipped": 4}, seen.first.text
+    assert seen.first.counts() == {"failed": 1, "skipped": 5}, seen.first.text
     assert len(seen.first.lines_with("gate inconclusive: baseline 0 of 10")) >= 4
     assert entry(seen.first, "test_met")["outcome"] == "passed", "it may be a baseline: only the gate skipped it"
     assert entry(seen.first, "test_met")["gate"]["answer"] == "inconclusive"
 
 
 def test_a_session_that_must_be_red_is_red(seen: Seen) -> None:
-    assert (seen.run.status, seen.run.counts()) == (1, {"passed": 1, "failed": 2, "skipped": 2}), seen.run.text
+    assert (seen.run.status, seen.run.counts()) == (1, {"passed": 1, "failed": 3, "skipped": 2}), seen.run.text
     (line,) = seen.run.lines_with("gate broken: response_p50: ")[:1]
     assert re.search(
         r"response_p50: \+[\d,]+ % \(\+[\d,]+ to \+[\d,]+ %\) worse than 12 runs; its commits are not known", line
@@ -154,13 +160,31 @@ def test_a_session_that_must_be_red_is_red(seen: Seen) -> None:
     assert len(list(seen.run.folder.rglob("*test_broken*.parquet"))) == 1 + 4, "each with its records"
 
 
+def test_a_label_given_twice_is_two_entries_that_repetitions_find_again(seen: Seen) -> None:
+    found = {each["fullname"]: each for each in seen.run.document["benchmarks"] if "test_twice" in each["name"]}
+    name = "test_it.py::test_twice[folder:objects]"
+    assert list(found) == [f"{name}#x", f"{name}#x-2"]
+    assert [each["name"].partition("[")[0] for each in found.values()] == ["test_twice#x", "test_twice#x-2"]
+    for each in found.values():
+        info = each["extra_info"]
+        assert (info["gate"]["answer"], info["gate"]["runs"], len(info["gate"]["again"])) == ("broken", 12, 3)
+    assert float(str(seen.property("test_twice", "x-2.response_p50"))) == info["response_p50"]
+    assert seen.property("test_twice", "x.response_p50") != seen.property("test_twice", "x-2.response_p50")
+
+
+def test_comparing_stored_runs_by_function_tells_labels_apart(seen: Seen) -> None:
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", "--group-by=func", "--columns=min"]
+    told = subprocess.run(command, cwd=seen.run.folder, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"benchmark '(test_twice\S*)'", told) == ["test_twice#x", "test_twice#x-2"]
+
+
 def test_each_test_is_reported_once_with_its_own_outcome(seen: Seen) -> None:
     found = dict(re.findall(r"^(?:PASSED|FAILED|SKIPPED \[\d\]) \S*?(?:::)(test_\w+)\S*()", seen.run.text, re.M))
     assert found.keys() >= {"test_met", "test_broken", "test_own_failure"}
     assert entry(seen.run, "test_met")["outcome"] == "passed"
     assert "gate" not in entry(seen.run, "test_own_failure"), "it failed by itself: there is nothing to judge"
     names = [each["name"].partition("[")[0] for each in seen.run.document["benchmarks"]]
-    assert len(names) == len(set(names)) == 5, "what was measured again is no entry of its own"
+    assert len(names) == len(set(names)) == 7, "what was measured again is no entry of its own"
 
 
 def test_what_nobody_can_tell_says_why(seen: Seen) -> None:
@@ -195,13 +219,13 @@ def test_a_broken_run_is_no_baseline_so_a_retry_stays_red(lab: Lab) -> None:
 def test_strict_fails_what_is_inconclusive_with_a_status_of_its_own(lab: Lab) -> None:
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     run = lab.write(TESTS).run(*FOLDER, "--cloudbench-gate-strict", "-k", "test_met or test_unsure")
-    assert (run.status, run.counts()) == (6, {"failed": 2, "deselected": 3}), run.text
+    assert (run.status, run.counts()) == (6, {"failed": 2, "deselected": 4}), run.text
     assert entry(run, "test_met")["outcome"] == "passed", "a strict gate could never begin otherwise"
 
 
 def test_without_pytest_benchmark_it_says_that_nothing_is_stored(lab: Lab) -> None:
     run = lab.write(TESTS).run(*FOLDER, "--cloudbench-gate", "-k", "test_met", "-p", "no:benchmark", "-rs", store=False)
-    assert (run.status, run.counts()) == (0, {"skipped": 1, "deselected": 4}), run.text
+    assert (run.status, run.counts()) == (0, {"skipped": 1, "deselected": 5}), run.text
     assert run.lines_with("cloudbench: gate: -p no:benchmark switches off what stores runs: nothing is compared")
 
 

@@ -38,6 +38,7 @@ TESTS = """
         load = {"arrival": ThinkTime(0.0), "sensors": 2, "ops_per_sensor": 100}
         kept = experiment.run(payloads.random(300), **load, label="up", keep=True)
         got = experiment.run(on=kept.files, operation=Verb.GET, **load, label="down")
+        experiment.run(on=kept.files, operation=Verb.STAT, **load, label="down")
         kept.check()
         assert got["ok"] == 200
         told = {"side": provider.spec, "seed": experiment.facts.seed, "once": once}
@@ -98,11 +99,11 @@ def test_each_experiment_is_one_entry_of_both_sides(kind: str, request: pytest.F
     ended: Ended = request.getfixturevalue(kind)
     assert ended.status == 0, ended.text
     assert ended.leftovers == []
-    tests = {f"test_it.py::test_two[{A}-vs-{B}]#up", f"test_it.py::test_two[{A}-vs-{B}]#down"}
+    tests = {f"test_it.py::test_two[{A}-vs-{B}]#{label}" for label in ("up", "down", "down-2")}
     tests |= {f"test_it.py::test_concluded[{A}-vs-{B}]"}
     if kind == "alone":
         tests |= {f"some.bench.toml::file[{A}-vs-{B}]#upload"}
-    assert {entry["fullname"] for entry in ended.document["benchmarks"]} == tests
+    assert sorted(entry["fullname"] for entry in ended.document["benchmarks"]) == sorted(tests)
     for entry in ended.document["benchmarks"]:
         info = entry["extra_info"]
         told = info["versus"]
@@ -147,7 +148,7 @@ def test_the_command_runs_before_each_block_with_its_side(alone: Ended) -> None:
 def test_the_table_and_junit_give_the_answer(alone: Ended) -> None:
     assert "A versus B" in alone.text
     rows = [line for line in alone.lines_with("failed_rate") if "no difference above 0.5 points" in line]
-    assert len(rows) == 3
+    assert len(rows) == 4
     assert re.search(r"0\.00 % +0\.00 % +\+0\.0 points \[-0\.\d, \+0\.\d\]", rows[0])
     suite = ElementTree.parse(alone.folder / "junit.xml")
     told = {each.get("name"): each.get("value") for each in suite.iter("property")}

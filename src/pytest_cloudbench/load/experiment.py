@@ -41,7 +41,7 @@ from pytest_cloudbench.load.messages import (
     TextReport,
     Turn,
 )
-from pytest_cloudbench.load.names import FileNames
+from pytest_cloudbench.load.names import FileNames, Labels, entry_names
 from pytest_cloudbench.load.operations import Deal, Files, OnFile, Upload, budget_of, task_of
 from pytest_cloudbench.load.room import available_bytes, check_room
 from pytest_cloudbench.load.stopping import RunWatch
@@ -179,7 +179,7 @@ class Experiment:
     turn: Turn | None = None
     margins: Mapping[str, float | None] = field(default_factory=dict)
     _runs: int = 0
-    _entries: int = 0
+    _labels: Labels = field(default_factory=Labels)
     _kept: list[str] = field(default_factory=list)
     _parts: list[Result] = field(default_factory=list)
     _around: Unmeasured = field(init=False)
@@ -215,7 +215,7 @@ class Experiment:
                 provider in trouble is then measured instead of waited for.
             store: make an entry of the run, judge its expectations and show it. Otherwise it is part of a conclusion.
             detail: return every operation's times (``Result.ops``); meant for up to a few thousand operations.
-            label: names the entry if a test makes several.
+            label: names the entry if a test makes several; the second one with a label ``x`` is ``x-2``.
             published: figures by metric to show beside the measured ones, with their ``source``.
             expect: expectations besides those that are recorded in a file.
             names: what new files are called, if that matters.
@@ -231,7 +231,7 @@ class Experiment:
         ServiceError if the cause is that the emulator died.
         """
         self._runs += 1
-        self._entries += store
+        label = self._labels.new(label) if store else label
         name, is_new = self._name(), on is None
         if on is None:
             if payload is None:
@@ -294,7 +294,7 @@ class Experiment:
                 on.
         """
         self._runs += 1
-        self._entries += 1
+        label = self._labels.new(label)
         parts = self._parts if of is None else of
         concluded = {part.info.get("ops_file") for part in parts}
         self._parts = [part for part in self._parts if part.info.get("ops_file") not in concluded]
@@ -542,11 +542,10 @@ class Experiment:
         return f"{self.nodeid}#{self._runs}{block}"
 
     def _subject(self, run: str, label: str) -> Subject:
-        number = label or (str(self._entries) if self._entries > 1 else "")
-        fullname = self.nodeid + (f"#{number}" if number else "")
+        fullname, name = entry_names(self.nodeid, self.name, label)
         provider = self.provider
         return Subject(
-            run, self.nodeid, fullname, self.name, self.test, self.params, slug(run), provider.spec, provider.profile,
+            run, self.nodeid, fullname, name, self.test, self.params, slug(run), provider.spec, provider.profile,
             provider.is_kept, provider.driver.versions(), provider.emulated, self.turn,
         )  # fmt: skip
 
@@ -556,8 +555,7 @@ class Experiment:
         result = result_of(answer)
         self.unmet += [f"{label}: {line}" if label else line for line in failing_gates(result.judgements)]
         if "expectations" in result.info:  # it is an entry, not part of one
-            number = label or (str(self._entries) if self._entries > 1 else "")
-            self.properties += properties(result.info, result.judgements, number)
+            self.properties += properties(result.info, result.judgements, label)
         return result
 
 

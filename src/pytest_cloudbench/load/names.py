@@ -1,15 +1,46 @@
-"""What the files of a run are called.
+"""What the files of a run, and the entries of a test, are called.
 
-What may live here: names and paths, as pure functions of a file's place in the load. Imported by fifty agents: keep it
-light.
+What may live here: names and paths of files, as pure functions of a file's place in the load; names of entries, as pure
+functions of their order in the test. Imported by fifty agents: keep it light.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
-__all__ = ["FileNames"]
+__all__ = ["FileNames", "Labels", "entry_names"]
+
+
+@dataclass(slots=True)
+class Labels:
+    """The labels of one test's entries, each given once. A test that is run again begins anew, with the same ones."""
+
+    _given: set[str] = field(default_factory=set)
+
+    def new(self, wanted: str) -> str:
+        """Returns the label of the next entry: ``wanted``, with ``-2`` if an entry has it already, ``-3``...
+
+        Without a label it is the entry's number, from the second entry on.
+        """
+        begin = wanted or (str(len(self._given) + 1) if self._given else "")
+        label, number = begin, 2
+        while label in self._given:
+            label, number = f"{begin}-{number}", number + 1
+        self._given.add(label)
+        return label
+
+
+def entry_names(nodeid: str, name: str, label: str) -> tuple[str, str]:
+    """Returns an entry's full name and its name, from pytest's names for the item.
+
+    The full name is what stored runs are found by. In the name, the label belongs to the function, so that
+    ``pytest-benchmark compare --group-by=func`` tells the entries of a test apart.
+    """
+    if not label:
+        return nodeid, name
+    function, mark, params = name.partition("[")
+    return f"{nodeid}#{label}", f"{function}#{label}{mark}{params}"
 
 
 @dataclass(frozen=True, slots=True)

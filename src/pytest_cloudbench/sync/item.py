@@ -30,6 +30,7 @@ from pytest_cloudbench.load.experiment import Result, result_of
 from pytest_cloudbench.load.gate_settings import marked_margins
 from pytest_cloudbench.load.item import params_of
 from pytest_cloudbench.load.messages import Conclusion, Subject
+from pytest_cloudbench.load.names import Labels, entry_names
 from pytest_cloudbench.load.verdicts import failing_gates, properties, unmet_gates
 from pytest_cloudbench.model import ClientError, Content, UsageError
 from pytest_cloudbench.sync import activity
@@ -134,7 +135,7 @@ class LabItem:
         self._own: _Bench | None = None
         self._used: list[_Bench] = []
         self._added: dict[str, str] = {}
-        self._entries = 0
+        self._labels, self._entries = Labels(), 0
 
     # --- the lab ---
 
@@ -269,7 +270,8 @@ class LabItem:
             rounds_s: durations that pytest-benchmark compares, at least one.
             stats_of: what the rounds are durations of.
             columns: names of metrics or facts for the table at the end of the run.
-            label: names the entry if a test makes several: the full name ends in ``#label``.
+            label: names the entry if a test makes several: the full name ends in ``#label``, that of the second one
+                with this label in ``#label-2``.
             params: parameters of the entry, instead of the test's.
             facts: further data for the entry. Readers see a fact instead of a metric of the same name; expectations see
                 the metric.
@@ -279,15 +281,16 @@ class LabItem:
             versions: of programs other than the client's.
         """
         self._entries += 1
-        number = label or (str(self._entries) if self._entries > 1 else "")
+        label = self._labels.new(label)
+        fullname, _ = entry_names(self.nodeid, self._item.name, label)
         test = getattr(self._item, "originalname", self._item.name)
         own = params_of(self._item, "lab", "_client")
         ids = self._item.name.partition("[")[2].removesuffix("]")
         lab = self._bench.lab if self._bench.session is not None else None
         added = [f"{name}={value} was added to the client's options" for name, value in self._added.items()]
         subject = Subject(
-            f"{self.nodeid}#lab{self._entries}", self.nodeid, self.nodeid + (f"#{number}" if number else ""),
-            f"{test}[{'-'.join(filter(None, (number, ids)))}]", test, own if params is None else params, "", self.spec,
+            f"{self.nodeid}#lab{self._entries}", self.nodeid, fullname,
+            f"{test}[{'-'.join(filter(None, (label, ids)))}]", test, own if params is None else params, "", self.spec,
             None, is_kept=False, versions={**(lab.versions if lab else {}), **(versions or {})},
         )  # fmt: skip
         asked = Conclusion(
@@ -297,7 +300,7 @@ class LabItem:
         )  # fmt: skip
         made = result_of(self._agent.ask("alone", asked))
         unmet_gates(self._item).extend(f"{label}: {line}" if label else line for line in failing_gates(made.judgements))
-        self._item.user_properties.extend(properties(made.info, made.judgements, number))
+        self._item.user_properties.extend(properties(made.info, made.judgements, label))
         return made
 
     def settle(self, results: Sequence[Result], *, must_sync: bool = True) -> None:

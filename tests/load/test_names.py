@@ -1,0 +1,31 @@
+"""What entries are called: each once, and the same whenever the test is run again."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cloudbench.load.names import Labels, entry_names
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given"),
+    [
+        (["", "", ""], ["", "2", "3"]),
+        (["x", "x", "x"], ["x", "x-2", "x-3"]),
+        (["x", "", "x", "y"], ["x", "2", "x-2", "y"]),
+        (["x", "x-2", "x"], ["x", "x-2", "x-3"]),
+        (["x", "x", "x-2"], ["x", "x-2", "x-2-2"]),
+        (["2", ""], ["2", "2-2"]),
+    ],
+)
+def test_each_label_is_given_once_and_what_was_unique_stays(wanted: list[str], given: list[str]) -> None:
+    labels = Labels()
+    assert [labels.new(each) for each in wanted] == given
+
+
+def test_the_label_ends_the_full_name_and_belongs_to_the_function_in_the_name() -> None:
+    assert entry_names("t.py::C::test_it[a[0]-b]", "test_it[a[0]-b]", "up") == (
+        "t.py::C::test_it[a[0]-b]#up", "test_it#up[a[0]-b]",
+    )  # fmt: skip
+    assert entry_names("t.py::test_it", "test_it", "up") == ("t.py::test_it#up", "test_it#up")
+    assert entry_names("t.py::test_it[a]", "test_it[a]", "") == ("t.py::test_it[a]", "test_it[a]")

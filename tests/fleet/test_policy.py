@@ -13,7 +13,7 @@ from pytest_cloudbench.load import policy
 SUITE = Path("/checkout/suites")
 
 
-def config(*args: str, worker: bool = False, **option: Any) -> Any:
+def config(*args: str, worker: bool = False, ini: Path | None = None, **option: Any) -> Any:
     """As much of pytest's configuration as the policy looks at."""
     given = {
         "cloudbench_expectations": None, "cloudbench_results": "results", "collectonly": False, "pyargs": False,
@@ -25,7 +25,7 @@ def config(*args: str, worker: bool = False, **option: Any) -> Any:
         stash=pytest.Stash(),
         args=[arg for arg in args if not arg.startswith("-")],
         invocation_params=SimpleNamespace(args=args, dir=SUITE.parent),
-        getini=lambda name: [],
+        inipath=ini,
     )
     if worker:
         made.workerinput = {}
@@ -68,15 +68,24 @@ def test_workers_do_not_compare_as_well() -> None:
     ("args", "kept"),
     [
         (["suites/iot", "-n50"], set()),
-        (["suites/iot", "tests/mine.py"], {"benchmark"}),
+        (["suites/iot", "tests/mine.py"], {"benchmark", "anyio"}),
         (["suites/iot", "--benchmark-json=x"], {"benchmark"}),
         (["suites/iot", "--hypothesis-seed=1"], {"hypothesispytest"}),
+        (["suites/iot", "-oanyio_mode=auto"], {"anyio"}),
     ],
 )
 def test_workers_of_suites_start_without_what_they_never_use(args: list[str], kept: set[str]) -> None:
     made = config(*args)
     policy.adopt(made, SUITE)
-    assert blocked(made) == {"hypothesispytest", "platformdirs", "xdist.looponfail", "benchmark"} - kept
+    assert blocked(made) == {"hypothesispytest", "platformdirs", "xdist.looponfail", "benchmark", "anyio"} - kept
+
+
+def test_a_plugin_with_a_key_in_the_configuration_file_stays(tmp_path: Path) -> None:
+    """Else workers would warn that they do not know the key."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nanyio_mode = auto\n")
+    made = config("suites/iot", ini=tmp_path / "pytest.ini")
+    policy.adopt(made, SUITE)
+    assert "anyio" not in blocked(made)
 
 
 def test_workers_of_other_runs_are_left_alone() -> None:

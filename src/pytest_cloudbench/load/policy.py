@@ -19,8 +19,8 @@ _ADOPTED = pytest.StashKey[Path]()
 _NOT_IN_WORKERS = {"hypothesispytest": "--hypothesis", "platformdirs": "", "xdist.looponfail": ""}
 """Plugins that a load agent never uses, by the options that need them after all; fifty workers would pay for each."""
 
-_ONLY_SUITES = {"benchmark": "--benchmark"}
-"""The same if only load suites are run: the controller makes the entries."""
+_ONLY_SUITES = {"benchmark": "--benchmark", "anyio": "anyio_mode"}
+"""The same if only load suites are run: the controller makes the entries, and no suite is asynchronous."""
 
 
 def adopt(config: pytest.Config, folder: Path) -> None:
@@ -70,7 +70,8 @@ def lean_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
     if not adopted(config):
         return
     plugins = {**_NOT_IN_WORKERS, **(_ONLY_SUITES if _runs_only(config, config.stash[_ADOPTED]) else {})}
-    given = _given(config)
+    # A key of a plugin's in the configuration file would be unknown to workers without it.
+    given = _given(config) + (config.inipath.read_text("utf-8", "replace") if config.inipath else "")
     blocked = [f"-p no:{name}" for name, option in plugins.items() if not option or option not in given]
     options = " ".join([os.environ.get("PYTEST_ADDOPTS", ""), *blocked])
     for spec in specs:

@@ -37,8 +37,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     history.add_argument("--metric", metavar="M", help="such as response_p99 (default: response_p50, if there is one)")
     history.add_argument("--last", metavar="N", type=int, default=100, help="the last N runs (default: %(default)s)")
     compare = _command(
-        commands, "compare", _compare, "show stored runs beside each other",
-        "Show metrics of runs beside each other, with the difference from the first. Runs under other conditions, "
+        commands, "compare", _compare, "show stored runs side by side",
+        "Show metrics of runs side by side, with the difference from the first. Runs under other conditions, "
         "emulated and real ones among them, are kept apart.",
     )  # fmt: skip
     compare.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; all stands for all runs")

@@ -182,7 +182,7 @@ def _no_change(points: Sequence[Point]) -> str:
     return "no change found" if fit >= 8 else f"no change can be found yet: {fit} runs, 8 are needed"
 
 
-# --- runs beside each other ---
+# --- runs side by side ---
 
 
 def _facts(run: RunRow) -> str:
@@ -202,7 +202,7 @@ def run_list(runs: Sequence[RunRow], width: int) -> list[str]:
 
 
 def compared(index: Index, chosen: Sequence[RunRow], metrics: Sequence[str], width: int) -> list[str]:
-    """Runs beside each other, test by test: differences are from the first run under the same conditions."""
+    """Runs side by side, test by test: differences are from the first run under the same conditions."""
     places = {run.place: run for run in chosen}
     lines = []
     if len({run.emulated for run in chosen}) > 1:

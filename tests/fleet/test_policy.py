@@ -25,6 +25,7 @@ def config(*args: str, worker: bool = False, ini: Path | None = None, **option: 
         stash=pytest.Stash(),
         args=[arg for arg in args if not arg.startswith("-")],
         invocation_params=SimpleNamespace(args=args, dir=SUITE.parent),
+        getini=lambda name: [],
         inipath=ini,
     )
     if worker:

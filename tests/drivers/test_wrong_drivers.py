@@ -27,6 +27,7 @@ FOUND: Mapping[str, str] = {
     "NoCause": "not_found",
     "Swallows": "not_found any_order",
     "NotRecursive": "list_is_recursive_and_without_the_folder_itself the_root_is_listed any_order",
+    "StopsWhereAFolderGoes": "a_folder_that_goes_while_it_is_listed_is_left_out",
     "MovesOverFiles": "move_onto_a_file_is_refused any_order",
     "CopiesAreLinks": "any_order",
     "NotForThreads": "sixteen_threads",

@@ -152,6 +152,16 @@ class NotRecursive(WrongDriver):
                 yield entry
 
 
+class StopsWhereAFolderGoes(WrongDriver):
+    """Says that nothing is there if what it found goes before its turn; not for the root, where much comes and goes."""
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        for entry in list(super().list(folder)):
+            if folder != "/":
+                self.stat(entry.path)
+            yield entry
+
+
 class MovesOverFiles(WrongDriver):
     """Replaces what is in the way of a move, though it declares a conflict."""
 
@@ -203,7 +213,7 @@ WRONGS: Mapping[str, type[WrongDriver]] = {
     each.__name__: each
     for each in (
         LosesBytes, IgnoresRanges, ListsStaleSizes, WrongKind, ForeignError, NoCause, Swallows, NotRecursive,
-        MovesOverFiles, CopiesAreLinks, NotForThreads, Whole,
+        StopsWhereAFolderGoes, MovesOverFiles, CopiesAreLinks, NotForThreads, Whole,
     )
 }  # fmt: skip
 """Mistakes, by name."""

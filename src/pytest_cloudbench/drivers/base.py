@@ -7,14 +7,15 @@ is safe to call from many threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import local
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.model import (
     Capabilities,
+    CloudError,
     Content,
     CredentialsError,
     Endpoint,
@@ -28,7 +29,7 @@ from pytest_cloudbench.model import (
 __all__ = [
     "REQUIRED_VERBS", "STATUS_KINDS", "Composite", "Counting", "CredentialSet", "Driver", "LastResponse", "OAuthLogin",
     "Parted", "Placed", "Preparing", "check_class", "check_declared", "check_params", "detail_of", "detail_of_error",
-    "kind_of_status", "seconds_of", "timeout_of", "usable_credentials",
+    "kind_of_status", "seconds_of", "timeout_of", "usable_credentials", "walk",
 ]  # fmt: skip
 
 REQUIRED_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE})
@@ -38,6 +39,7 @@ _METHODS = ("versions", "put", "get", "stat", "list", "delete", "mkdir", "close"
 _LONGEST_TIMEOUT_S = 86400
 _DETAIL_CHARACTERS = 300
 _COMPOSED = ("check_children", "compose")
+_Place = TypeVar("_Place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,30 @@ def _checked(scheme: str, name: str, secret: str) -> str:
     return secret
 
 
+def walk(top: _Place, children: Callable[[_Place], Iterable[tuple[Entry, _Place]]]) -> Iterator[Entry]:
+    """Yields everything below a folder, for a driver that lists folder by folder.
+
+    A folder below it may go in the meantime, before its turn or between two of its pages. What it held is left out
+    then: the listing is later than the deletion. Only for the top folder, NOT_FOUND leaves.
+
+    Args:
+        top: where the folder is, as the driver addresses it: a path, an id, or both.
+        children: yields what is directly in the folder at a place, with the place of each entry.
+    """
+    left = [top]
+    is_top = True
+    while left:
+        try:
+            for entry, place in children(left.pop()):
+                if entry.is_folder:
+                    left.append(place)
+                yield entry
+        except CloudError as error:
+            if is_top or error.kind is not ErrorKind.NOT_FOUND:
+                raise
+        is_top = False
+
+
 def check_class(scheme: str, found: object) -> None:
     """Raise SpecError, in one line, if ``found`` cannot be the driver of a scheme."""
     name = f"{getattr(found, '__module__', '?')}:{getattr(found, '__qualname__', found)}"
@@ -273,7 +299,10 @@ class Driver(Protocol):
         ...
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields all files below ``folder``, recursively, with size and digest; and folders, if there are any."""
+        """Yields all files below ``folder``, recursively, with size and digest; and folders, if there are any.
+
+        NOT_FOUND means ``folder`` itself. A folder below it that goes while it is listed is left out, see ``walk``.
+        """
         ...
 
     def delete(self, path: str) -> None:

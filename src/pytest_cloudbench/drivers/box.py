@@ -52,6 +52,7 @@ from pytest_cloudbench.drivers.base import (
     kind_of_status,
     timeout_of,
     usable_credentials,
+    walk,
 )
 from pytest_cloudbench.model import (
     KIB,
@@ -427,23 +428,24 @@ class BoxDriver:
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yields everything below ``folder``, folder by folder and page by page."""
-        top = folder.rstrip("/")
-        entries, marker, folder_id = self._twice("list", folder, lambda: self._first_page(folder, top))
-        waiting: list[tuple[str, str]] = []
+        return walk((folder.rstrip("/"), ""), lambda place: self._children(folder, *place))
+
+    def _children(self, folder: str, at: str, folder_id: str) -> Iterator[tuple[Entry, tuple[str, str]]]:
+        """Yields what is directly in a folder; without an id, that of ``folder`` is looked up."""
+
+        def first_page() -> tuple[str, _Page]:
+            found = folder_id or self._folder_id("list", folder)
+            return found, self._page(folder, at, found, None)
+
+        folder_id, (entries, marker) = first_page() if folder_id else self._twice("list", folder, first_page)
         while True:
             for entry, item_id in entries:
                 if entry.is_folder:
-                    waiting.append((entry.path, self._memory.folder(entry.path, item_id)))
-                yield entry
+                    self._memory.folder(entry.path, item_id)
+                yield entry, (entry.path, item_id)
             if not marker:
-                if not waiting:
-                    return
-                top, folder_id = waiting.pop()
-            entries, marker = self._page(folder, top, folder_id, marker)
-
-    def _first_page(self, folder: str, top: str) -> tuple[Sequence[tuple[Entry, str]], str | None, str]:
-        folder_id = self._folder_id("list", folder)
-        return *self._page(folder, top, folder_id, None), folder_id
+                return
+            entries, marker = self._page(folder, at, folder_id, marker)
 
     def _page(self, folder: str, at: str, folder_id: str, marker: str | None) -> _Page:
         """Returns files and folders of one page with their ids, and where the next one begins."""

@@ -19,7 +19,7 @@ from stat import S_ISDIR
 from typing import ClassVar
 
 from pytest_cloudbench import opening
-from pytest_cloudbench.drivers.base import check_params
+from pytest_cloudbench.drivers.base import check_params, walk
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -232,21 +232,19 @@ class FolderDriver:
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yields all files and folders below ``folder``; omits links, pipes, devices, and what disappears meanwhile."""
-        top = self._local("list", folder)
-        with _errors_of("list", folder):
-            yield from self._below(top)
+        return walk(folder, self._children)
 
-    def _below(self, top: Path) -> Iterator[Entry]:
-        with os.scandir(top) as found:
-            names = sorted(item.name for item in found if _is_listed(item))
-        for name in names:
-            try:
-                entry = self._entry(top / name)
-            except FileNotFoundError:
-                continue
-            yield entry
-            if entry.is_folder:
-                yield from self._below(top / name)
+    def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:
+        local = self._local("list", folder)
+        with _errors_of("list", folder):
+            with os.scandir(local) as found:
+                names = sorted(item.name for item in found if _is_listed(item))
+            for name in names:
+                try:
+                    entry = self._entry(local / name)
+                except FileNotFoundError:
+                    continue
+                yield entry, entry.path
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents. The root itself stays."""

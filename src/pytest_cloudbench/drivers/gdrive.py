@@ -36,6 +36,7 @@ from pytest_cloudbench.drivers.base import (
     seconds_of,
     timeout_of,
     usable_credentials,
+    walk,
 )
 from pytest_cloudbench.drivers.google_home import google_credentials
 from pytest_cloudbench.model import (
@@ -430,27 +431,26 @@ class GoogleDriveDriver:
         """Yields everything below ``folder``, one search for each folder and page."""
         with self._calling("list", folder):
             names = _names("list", folder)
-            left = [("/" + "/".join(names) if names else "", self._listed_id(folder, names))]
-        while left:
-            path, folder_id = left.pop()
-            token: str | None = None
-            while True:
-                with self._calling("list", folder):
-                    page = self._send(
-                        self._files.list(
-                            q=f"'{folder_id}' in parents and trashed = false", fields=f"nextPageToken,files({_FIELDS})",
-                            pageSize=self.page_entries, pageToken=token, supportsAllDrives=True,
-                            includeItemsFromAllDrives=True,
-                        )
-                    )  # fmt: skip
-                    token = page.get("nextPageToken")
-                    entries = [(self._entry(f"{path}/{_shown(each['name'])}", each), each) for each in page["files"]]
-                for entry, found in entries:
-                    if entry.is_folder:
-                        left.append((entry.path, found["id"]))
-                    yield entry
-                if not token:
-                    break
+            top = ("/" + "/".join(names) if names else "", self._listed_id(folder, names))
+        yield from walk(top, lambda place: self._children(folder, *place))
+
+    def _children(self, folder: str, path: str, folder_id: str) -> Iterator[tuple[Entry, tuple[str, str]]]:
+        token: str | None = None
+        while True:
+            with self._calling("list", folder):
+                page = self._send(
+                    self._files.list(
+                        q=f"'{folder_id}' in parents and trashed = false", fields=f"nextPageToken,files({_FIELDS})",
+                        pageSize=self.page_entries, pageToken=token, supportsAllDrives=True,
+                        includeItemsFromAllDrives=True,
+                    )
+                )  # fmt: skip
+                token = page.get("nextPageToken")
+                entries = [(self._entry(f"{path}/{_shown(each['name'])}", each), each["id"]) for each in page["files"]]
+            for entry, item_id in entries:
+                yield entry, (entry.path, item_id)
+            if not token:
+                return
 
     def _listed_id(self, folder: str, names: Sequence[str]) -> str:
         """Returns the id of a folder that exists now: one that is gone must not look like an empty one."""

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from pytest_cloudbench import redact
-from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin, check_params, timeout_of, usable_credentials
+from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin, check_params, timeout_of, usable_credentials, walk
 from pytest_cloudbench.drivers.web import Bearer, WebClient
 from pytest_cloudbench.model import (
     KIB,
@@ -301,22 +301,24 @@ class OneDriveDriver:
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yields everything below ``folder``: folder by folder, page by page."""
-        options = f"?$top={self.list_page_entries}&$select={_FIELDS}"
-        left = [(folder.rstrip("/"), self._url("list", folder, "/children") + options)]
-        while left:
-            place, url = left.pop()
+        top = (folder.rstrip("/"), self._url("list", folder, "/children") + self._page_options())
+        yield from walk(top, lambda place: self._children(folder, *place))
+
+    def _page_options(self) -> str:
+        return f"?$top={self.list_page_entries}&$select={_FIELDS}"
+
+    def _children(self, folder: str, path: str, url: str) -> Iterator[tuple[Entry, tuple[str, str]]]:
+        while url:
             page = self._json("list", folder, "GET", url)
             try:
                 items, further = [*page["value"]], page.get("@odata.nextLink")
-                below = [(item["id"], item["name"]) for item in items if "folder" in item]
+                urls = [f"{self._drive}/items/{quote(item['id'], '!')}/children" for item in items]
             except (KeyError, TypeError, AttributeError) as error:
                 raise CloudError(ErrorKind.SERVER, "list", folder, detail="the answer cannot be read") from error
-            if further is not None:
-                left.append((place, self._next_page(folder, further)))
-            for item_id, name in below:
-                left.append((f"{place}/{name}", f"{self._drive}/items/{quote(item_id, '!')}/children{options}"))
-            for item in items:
-                yield self._entry("list", folder, place, item)
+            url = "" if further is None else self._next_page(folder, further)
+            for item, below in zip(items, urls, strict=True):
+                entry = self._entry("list", folder, path, item)
+                yield entry, (entry.path, below + self._page_options())
 
     def _next_page(self, folder: str, url: object) -> str:
         """Returns the address of the next page. It is sent the token, so it must be the API's own host."""

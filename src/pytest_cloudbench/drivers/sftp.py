@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from pytest_cloudbench import opening, redact
-from pytest_cloudbench.drivers.base import CredentialSet, check_params, detail_of, timeout_of, usable_credentials
+from pytest_cloudbench.drivers.base import CredentialSet, check_params, detail_of, timeout_of, usable_credentials, walk
 from pytest_cloudbench.model import (
     KIB,
     Capabilities,
@@ -374,15 +374,16 @@ class SftpDriver:
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yields everything below ``folder``; omits what is neither file nor folder."""
+        return walk(folder, self._children)
+
+    def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:
         remote = self._remote("list", folder)
         with self._calling("list", folder) as connection:
             found = connection.sftp.listdir_attr(remote)
         for each in sorted(found, key=lambda each: str(each.filename)):
             if S_ISDIR(each.st_mode or 0) or S_ISREG(each.st_mode or 0):
                 entry = _entry(f"{folder.rstrip('/')}/{each.filename}", each)
-                yield entry
-                if entry.is_folder:
-                    yield from self.list(entry.path)
+                yield entry, entry.path
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents. The folder that the spec names stays."""

@@ -21,7 +21,7 @@ from unicodedata import is_normalized
 from urllib.parse import quote, urlsplit
 
 from pytest_cloudbench import opening, redact
-from pytest_cloudbench.drivers.base import CredentialSet, check_params, timeout_of, usable_credentials
+from pytest_cloudbench.drivers.base import CredentialSet, check_params, timeout_of, usable_credentials, walk
 from pytest_cloudbench.drivers.web import WebClient
 from pytest_cloudbench.model import (
     MIB,
@@ -198,15 +198,15 @@ class TahoeDriver:
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yields everything below ``folder``, one request for each folder."""
+        return walk(folder, self._children)
+
+    def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:
         kind, told = self._node("list", folder)
         with self._read("list", folder):
             children = told["children"] if kind == "dirnode" else {}
             top = folder.rstrip("/")
             found = [_entry(f"{top}/{name}", *children[name]) for name in sorted(children)]
-        for entry in found:
-            yield entry
-            if entry.is_folder:
-                yield from self.list(entry.path)
+        return ((entry, entry.path) for entry in found)
 
     def delete(self, path: str) -> None:
         """Unlink a file, or a folder with all its contents. Storage servers may collect or keep what is unlinked."""

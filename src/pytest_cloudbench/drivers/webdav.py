@@ -32,6 +32,7 @@ from pytest_cloudbench.drivers.base import (
     kind_of_status,
     timeout_of,
     usable_credentials,
+    walk,
 )
 from pytest_cloudbench.drivers.keys import ContentFile
 from pytest_cloudbench.model import (
@@ -302,12 +303,11 @@ class WebdavDriver:
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yields everything below ``folder``, one request for each folder: many servers refuse ``Depth: infinity``."""
+        return walk(folder, self._children)
+
+    def _children(self, folder: str) -> Iterator[tuple[Entry, str]]:
         own = "/" + "/".join(part for part in folder.split("/") if part)
-        for entry in self._found("list", folder, 1):
-            if entry.path != own:
-                yield entry
-                if entry.is_folder:
-                    yield from self.list(entry.path)
+        return ((entry, entry.path) for entry in self._found("list", folder, 1) if entry.path != own)
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents. The folder that the spec names stays."""

@@ -106,7 +106,7 @@ _OPTIONS: tuple[Option, ...] = (
     Option("--cloudbench-versus", {
         "metavar": "SPEC",
         "help": "measure each experiment on --provider (side A) and on this one (side B) in turns, and tell how far "
-                "they are apart; may be the same SPEC",
+                "they are apart; may be the same SPEC; with --cloudbench-gate, B that is worse fails the test",
     }),
     Option("--cloudbench-versus-minutes", {
         "type": float, "metavar": "MINUTES", "default": 10.0,
@@ -128,7 +128,7 @@ _OPTIONS: tuple[Option, ...] = (
     Option("--cloudbench-gate", {
         "action": "store_true",
         "help": "judge each experiment against its last stored runs: met, broken or inconclusive (which skips it); "
-                "stores the run",
+                "with --cloudbench-versus, side B against side A; stores the run",
     }),
     Option("--cloudbench-gate-strict", {
         "action": "store_true", "help": "the same, and what is inconclusive fails",

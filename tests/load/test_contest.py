@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, cast
@@ -11,6 +12,7 @@ import pytest
 from pytest_cloudbench.fleet.coordinator import Item
 from pytest_cloudbench.load.contest import Contests, Rules
 from pytest_cloudbench.load.entries import Entries
+from pytest_cloudbench.load.gate import GatedPairs
 from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
 from pytest_cloudbench.report import versus
 
@@ -21,13 +23,17 @@ Shown = Mapping[str, Any]
 class Kept:
     """Comparisons, where a session keeps its entries."""
 
+    gated: GatedPairs | None = None
+
     def __init__(self) -> None:
         self.found: list[tuple[dict[str, Any], Sequence[float], list[str], list[str]]] = []
 
     def add_comparison(
-        self, subject: Subject, info: dict[str, Any], data_s: Sequence[float], doubts: list[str], notes: list[str]
-    ) -> None:
+        self, subject: Subject, info: dict[str, Any], data_s: Sequence[float], doubts: list[str], notes: list[str],
+        gated: GatedPairs | None,
+    ) -> None:  # fmt: skip
         self.found.append((info, data_s, doubts, notes))
+        self.gated = gated
 
 
 class Clock:
@@ -151,3 +157,119 @@ def test_a_test_that_measures_nothing_ends_at_once() -> None:
     item = Item(NODE, entered=["main"])
     turns = [contests.next(item, {"main": BlockEnded()}) for _ in range(3)]
     assert [turn.is_over for turn in turns] == [False, False, True]
+
+
+# --- with a gate ---
+
+
+def judged(
+    shown: Callable[[Turn], Shown], margins: Mapping[str, float | None], *, minutes: float = 60, label: str = ""
+) -> tuple[GatedPairs, dict[str, Any]]:
+    """What a gate says of a test whose blocks show ``shown``, and the entry."""
+    kept, clock = Kept(), Clock()
+    rules = Rules(minutes, ("response_p50",))
+    contests = Contests(rules, cast("Entries", kept), margins, clock)
+    item = Item(NODE, members=["main"], entered=["main"])
+    while not (turn := contests.next(item, {"main": BlockEnded()})).is_over:
+        clock.now_s += 5.0
+        info = {"ops": 100, "planned_ops": 100, "missing_agents": {}, **shown(turn)}
+        contests.add(subject(turn, label), info, (), info.get("quiet_s", ()))
+    assert kept.gated is not None
+    return kept.gated, kept.found[0][0]["versus"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "margins", "answer"),
+    [
+        (1.5, {}, "broken"),
+        (1.5, {"p50": 1.0, "p99": 1.0}, "met"),
+        (1.5, {"response_p50": 1.0, "quiet_p50": None, "p99": None}, "met"),
+        (1.5, {"response_p50": 1.0}, "broken"),  # by quiet_p50, which the gate watches as well
+        (1.0, {}, "met"),
+        (0.5, {}, "met"),
+        (1.05, {}, "met"),
+        (1.05, {"p50": 0.02}, "broken"),
+        (1.05, {"p50": 0.02, "response_p50": 0.1, "quiet_p50": None}, "met"),
+    ],
+)
+def test_the_margins_of_the_gate_decide_when_there_is_one(
+    ratio: float, margins: Mapping[str, float | None], answer: str
+) -> None:
+    gated, told = judged(times(4, ratio), margins, label="#up")
+    assert (gated.answer, told["stopped"]) == (answer, "decided")
+    (line,) = gated.lines
+    assert line.startswith(f"up: gate {answer}: ")
+    assert re.match(rf"(met|{answer}) [+-]", gated.told["response_p50"])
+    expected = margins.get("response_p50", margins.get("p50", 0.1))
+    assert told["differences"]["response_p50"]["margin"] == expected
+
+
+def test_the_line_of_a_broken_comparison_says_how_much_worse_b_is() -> None:
+    gated, told = judged(times(4, 1.5), {})
+    found = told["differences"]["response_p50"]
+    (line,) = gated.lines
+    assert line.startswith("gate broken: B is worse than A: response_p50 +")
+    assert f"response_p50 {found['change'] * 100:+,.0f} % (" in line
+    assert line.endswith("margin 10 %")
+
+
+def test_what_the_time_does_not_decide_is_inconclusive_and_says_what_would() -> None:
+    gated, told = judged(times(3, 1.07), {"quiet_p50": None}, minutes=2.0)
+    assert (gated.answer, told["stopped"]) == ("inconclusive", "the budget of 2 minutes is used up")
+    assert told["differences"]["response_p50"]["answer"] == "A better", "without a gate it would have stopped at that"
+    (line,) = gated.lines
+    assert line.startswith("gate inconclusive: response_p50 +")
+    assert line.endswith("margin 10 % (the budget of 2 minutes is used up)")
+    gated, _ = judged(times(4, 1.0), {"p50": 0.001}, minutes=1.0)
+    assert re.search(r"margin 0.1 %, about [\d,]+ pairs would tell \(the budget", gated.lines[0])
+
+
+def test_what_does_not_decide_can_break_it_and_cannot_hold_it_up() -> None:
+    same = times(5, 1.0)
+
+    def shown(turn: Turn) -> Shown:
+        requests = 3.0 if turn.side == "B" else 2.0
+        return {**same(turn), "quiet_s": [], "requests_per_op": requests}
+
+    assert judged(shown, {})[0].lines[0].startswith("gate broken: B is worse than A: requests_per_op +50 %")
+    gated, _ = judged(shown, {"requests_per_op": None})
+    assert gated.answer == "met", "quiet_p50 is not known, which holds nothing up"
+
+
+def test_a_rate_is_judged_by_points() -> None:
+    same = times(6, 1.0)
+
+    def shown(turn: Turn) -> Shown:
+        return {**same(turn), "failed_rate": 0.05 if turn.side == "B" else 0.0}
+
+    gated, _ = judged(shown, {})
+    assert "failed_rate +5.0 points" in gated.lines[0]
+    assert gated.lines[0].endswith("margin 1 points")
+    assert judged(shown, {"failed_rate": 0.2})[0].answer == "met"
+
+
+def test_a_higher_number_can_be_the_better_one() -> None:
+    def shown(ratio: float) -> Callable[[Turn], Shown]:
+        level, same = times(7, ratio), times(8, 1.0)
+        return lambda turn: {**same(turn), "throughput": level(turn)["response_p50"]}
+
+    assert "throughput -50 %" in judged(shown(0.5), {"throughput": 0.1})[0].lines[0]
+    assert judged(shown(2.0), {"throughput": 0.1})[0].answer == "met"
+
+
+def test_no_complete_pair_is_inconclusive() -> None:
+    gated, told = judged(times(9, 1.0), {}, minutes=0.01)
+    assert (gated.answer, told["pairs"]) == ("inconclusive", 0)
+    assert gated.lines == [
+        "gate inconclusive: no pair of blocks has a metric that is gated (the budget of 0.01 minutes is used up)"
+    ]
+
+
+def test_a_test_that_failed_is_not_judged() -> None:
+    kept = Kept()
+    contests = Contests(Rules(), cast("Entries", kept), {}, Clock())
+    turn = contests.next(Item(NODE, entered=["main"]), {"main": BlockEnded()})
+    contests.add(subject(turn), {"ops": 5, "response_p50": 0.1}, [], [])
+    contests.ended(NODE, "failed")
+    assert len(kept.found) == 1
+    assert kept.gated is None

@@ -10,7 +10,7 @@ docs/versus.md states the rule; the numbers in it are those of this module.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, expm1, fsum, inf, log, sqrt
 from statistics import fmean, median
@@ -168,19 +168,22 @@ def _half(count: int, sd: float, alpha: float) -> float:
     return sd / sqrt(count) * sqrt((count - 1) * (bound - 1) / (1 - bound / spread))
 
 
-def compare(pairs: Sequence[Pair], deciding: Sequence[str] = DECIDING) -> dict[str, Difference]:
+def compare(
+    pairs: Sequence[Pair], deciding: Sequence[str] = DECIDING, margin: Callable[[str], float] = margin_of
+) -> dict[str, Difference]:
     """Compare two sides in every metric that both have in every pair, those that decide first.
 
     Args:
         pairs: the blocks without the warm-up.
         deciding: the metrics for which it is measured. Where there is none of them, all others decide together.
+        margin: gives the change of a metric below which nobody is interested.
     """
     names = [name for name in COMPARED if name in _SHARES or _is_known(name, pairs)]
     first = [name for name in deciding if name in names]
     rest = [name for name in names if name not in first]
     alphas = {name: _ALPHA / 2 / len(first) for name in first}
     alphas |= {name: _ALPHA / (2 if first else 1) / len(rest) for name in rest}
-    found = ((name, _difference(name, pairs, alphas[name])) for name in (*first, *rest))
+    found = ((name, _difference(name, pairs, alphas[name], margin(name))) for name in (*first, *rest))
     return {name: each for name, each in found if each is not None}
 
 
@@ -199,11 +202,11 @@ def _is_known(name: str, pairs: Sequence[Pair]) -> bool:
     return bool(pairs) and all(finite(block.values.get(name)) for pair in pairs for block in pair)
 
 
-def _difference(name: str, pairs: Sequence[Pair], alpha: float) -> Difference | None:
+def _difference(name: str, pairs: Sequence[Pair], alpha: float, margin: float) -> Difference | None:
     is_points = COMPARED[name].unit == "fraction"
     levels = list(_levels(name, pairs))
     if not levels:
-        return _too_quiet(name, pairs)
+        return _too_quiet(name, pairs, margin)
     if not is_points and any(a <= 0 or b <= 0 for a, b in levels):
         return None  # nothing is a share of nothing
     changes = [b - a if is_points else log(b / a) for a, b in levels]
@@ -211,9 +214,8 @@ def _difference(name: str, pairs: Sequence[Pair], alpha: float) -> Difference | 
     mean, half = interval(changes, alpha, least_sd)
     if len(pairs) < LEAST_PAIRS:
         half = inf
-    margin = margin_of(name)
     low, high = mean - half, mean + half
-    least, most = (-margin, margin) if is_points else (log(1 - margin), log(1 + margin))
+    least, most = (-margin, margin) if is_points else (_log1p(-margin), _log1p(margin))
     a, b = (median(side) for side in zip(*levels, strict=True))
     answer, needed = _answer(COMPARED[name].better == "lower", low, high, least, most), None
     if answer == "inconclusive":
@@ -221,6 +223,10 @@ def _difference(name: str, pairs: Sequence[Pair], alpha: float) -> Difference | 
         needed = _needed(sd, alpha, min(-least, most), len(pairs) / len(levels))
     low, change, high = (each if is_points else _as_share(each) for each in (low, mean, high))
     return Difference(name, a, b, is_points, change, low, high, len(levels), margin, answer, needed)
+
+
+def _log1p(change: float) -> float:
+    return log(1 + change) if change > -1 else -inf
 
 
 def _as_share(change: float) -> float:
@@ -260,7 +266,7 @@ def _levels(name: str, pairs: Sequence[Pair]) -> Iterator[tuple[float, float]]:
             quiet_a, quiet_b = array("d"), array("d")
 
 
-def _too_quiet(name: str, pairs: Sequence[Pair]) -> Difference | None:
+def _too_quiet(name: str, pairs: Sequence[Pair], margin: float) -> Difference | None:
     """Returns that a percentile of quiet operations is not known, if there were operations at all."""
     quiet = min((sum(len(each.quiet_s) for each in side) for side in zip(*pairs, strict=True)), default=0)
     if not any(block.ops for pair in pairs for block in pair):
@@ -269,7 +275,7 @@ def _too_quiet(name: str, pairs: Sequence[Pair]) -> Difference | None:
     needed = round(len(pairs) * _FEWEST[name] * LEAST_PAIRS / quiet + 0.5) if quiet else None
     unknown = float("nan")
     return Difference(
-        name, unknown, unknown, False, unknown, -inf, inf, 0, margin_of(name), "inconclusive", needed, why
+        name, unknown, unknown, False, unknown, -inf, inf, 0, margin, "inconclusive", needed, why
     )  # fmt: skip
 
 

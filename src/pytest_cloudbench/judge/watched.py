@@ -13,10 +13,20 @@ from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.changepoints import find_changes
 from pytest_cloudbench.judge.gate import MOST_RUNS, Check, Kind, Reading
 from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.paired import margin_of
 from pytest_cloudbench.judge.quiet import NEIGHBOURS
 from pytest_cloudbench.model import UsageError, did_you_mean
 
-__all__ = ["NUMBERS", "Margins", "Numbers", "capabilities", "checks_of", "parse_margins"]
+__all__ = [
+    "NUMBERS",
+    "Margins",
+    "Numbers",
+    "capabilities",
+    "checks_of",
+    "paired_margin",
+    "parse_margins",
+    "watched_pairs",
+]
 
 Margins = Mapping[str, float | None]
 """Metric, or ``p50`` and ``p99`` for all that end so, to the smallest change that matters; None: not gated."""
@@ -148,6 +158,23 @@ def checks_of(
         )  # fmt: skip
         found.append(_settled(check))
     return found
+
+
+def paired_margin(metric: str, margins: Margins) -> float | None:
+    """Returns the margin of a metric in a comparison of two sides; None if it is not gated."""
+    return _margin_of(metric, _OF_RUNS.get(metric) or _Watched("level", margin_of(metric)), margins)
+
+
+def watched_pairs(metrics: Iterable[str], deciding: Sequence[str], margins: Margins) -> list[str]:
+    """Returns which metrics of a comparison of two sides are gated, in their order.
+
+    These are the metrics that decide, those that are watched of a run of operations, and those that the user names.
+    Where there is none of those that decide, all are.
+    """
+    given = list(metrics)
+    watched = {*deciding, *margins, *(name for name, each in _OF_RUNS.items() if not each.rest)}
+    names = [name for name in given if name in watched] if not set(deciding).isdisjoint(given) else given
+    return [name for name in names if paired_margin(name, margins) is not None]
 
 
 def _since_change(readings: list[Reading]) -> list[Reading]:

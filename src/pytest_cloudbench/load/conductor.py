@@ -91,7 +91,8 @@ class Conductor:
         self.on_end: Callable[[], None] = lambda: None
         self.coordinator: Coordinator | None = None
         self._series = SeriesKeeper(facts, config.invocation_params.dir)
-        self.contests = Contests(_rules(option), entries)
+        margins = entries.gate.settings.margins if entries.gate is not None else None
+        self.contests = Contests(_rules(option), entries, margins)
         entries.add_block = self.contests.add
 
     def build_coordinator(
@@ -214,7 +215,8 @@ class Conductor:
         self._providers.faults(subject.provider, True)
         folder = Path(self.facts.results) / subject.folder
         folder.mkdir(parents=True, exist_ok=True)
-        reference_s = (reference_cpu_s(),) if self.entries.gate is not None else ()
+        is_gated = self.entries.gate is not None and subject.turn is None  # two sides are their own reference
+        reference_s = (reference_cpu_s(),) if is_gated else ()
         start_ns = now_ns() + _margin_ns(len(payloads))
         item.busy_until_s = start_ns / 1e9 + max(each.planned_s for each in payloads.values())
         wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000

@@ -11,13 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 from pytest_cloudbench.fleet.coordinator import Item
 from pytest_cloudbench.judge import paired
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.paired import BlockValues, Difference, Pair, Side
+from pytest_cloudbench.judge.paired_gate import PairedRuling, judge_pairs
+from pytest_cloudbench.judge.watched import Margins, paired_margin
 from pytest_cloudbench.load.entries import Entries
+from pytest_cloudbench.load.gate import GatedPairs
+from pytest_cloudbench.load.gate_text import difference_text
 from pytest_cloudbench.load.merging import NOT_TRIED
 from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
 
@@ -59,13 +64,14 @@ class _Shown:
 
 @dataclass(slots=True)
 class _Contest:
-    """One test while its sides are compared; ``shown`` by the names of its experiments."""
+    """One test while its sides are compared; ``shown`` and ``margins`` by the names of its experiments."""
 
     began_s: float
     turn: Turn = field(default_factory=lambda: Turn(0, "A", 0))
     pair_began_s: float = 0.0
     took_s: list[float] = field(default_factory=list)
     shown: dict[str, list[_Shown]] = field(default_factory=dict)
+    margins: dict[str, Margins] = field(default_factory=dict)
 
 
 class Contests:
@@ -74,15 +80,15 @@ class Contests:
     Args:
         rules: how long, and by what.
         entries: where they are stored.
-        say: writes a line to the terminal.
+        margins: by which the session's gate judges them; None without a gate.
         clock: seconds, monotonic.
     """
 
     def __init__(
-        self, rules: Rules, entries: Entries, say: Callable[[str], None] = lambda line: None,
+        self, rules: Rules, entries: Entries, margins: Margins | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._rules, self._entries, self._say, self._clock = rules, entries, say, clock
+        self._rules, self._entries, self._margins, self._clock = rules, entries, margins, clock
         self._open: dict[str, _Contest] = {}
 
     def next(self, item: Item, payloads: Mapping[str, BlockEnded]) -> Turn:
@@ -107,8 +113,11 @@ class Contests:
         contest.turn = Turn(number, _side_of(number), number // 2)
         return contest.turn
 
-    def add(self, subject: Subject, info: Mapping[str, Any], doubts: Sequence[str], quiet_s: Sequence[float]) -> None:
-        """A block has shown something of one of a test's experiments."""
+    def add(
+        self, subject: Subject, info: Mapping[str, Any], doubts: Sequence[str], quiet_s: Sequence[float],
+        margins: Margins = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """A block has shown something of one of a test's experiments, which has margins of its own."""
         contest, turn = self._open.get(subject.nodeid), subject.turn
         if contest is None or turn is None:
             return
@@ -117,23 +126,24 @@ class Contests:
         missing = info.get("missing_agents")
         unfit = next((doubt for doubt in doubts if doubt.endswith(NOT_TRIED)), "")
         unfit = ", ".join(f"agent {name} {why}" for name, why in missing.items()) if missing else unfit
+        contest.margins[subject.fullname] = {**(self._margins or {}), **margins}
         contest.shown.setdefault(subject.fullname, []).append(_Shown(turn, subject, info, block, doubts, unfit))
 
     def ended(self, nodeid: str, outcome: str) -> None:
         """A test has ended: if it failed in a block, what was measured until then is kept."""
         if nodeid in self._open:
-            self._conclude(nodeid, f"the test {outcome} {_of(self._open[nodeid].turn)}")
+            self._conclude(nodeid, f"the test {outcome} {_of(self._open[nodeid].turn)}", is_judged=False)
 
     def close(self, why: str) -> None:
         """The session ends."""
         for nodeid in list(self._open):
-            self._conclude(nodeid, why)
+            self._conclude(nodeid, why, is_judged=False)
 
     def _enough(self, contest: _Contest, now_s: float) -> str:
         """Returns why another pair is not needed, or not possible; empty if it is."""
         rules, elapsed_s = self._rules, now_s - contest.began_s
-        found = [paired.compare(list(_pairs(shown).values()), rules.deciding) for shown in contest.shown.values()]
-        if found and all(paired.is_decided(differences, rules.deciding) for differences in found):
+        found = {name: self._compared(contest, name, _pairs(shown)) for name, shown in contest.shown.items()}
+        if found and self._is_decided(contest, found):
             return "decided"
         if not contest.shown:
             return "the test measured nothing"
@@ -141,22 +151,63 @@ class Contests:
             return f"the budget of {rules.minutes:g} minutes is used up"
         return ""
 
+    def _is_decided(self, contest: _Contest, found: Mapping[str, Mapping[str, Difference]]) -> bool:
+        """Returns whether all experiments have their answer, or with a gate, whether the test has its own."""
+        if self._margins is None:
+            return all(paired.is_decided(differences, self._rules.deciding) for differences in found.values())
+        answers = [self._ruling(contest, name, each).answer for name, each in found.items()]
+        return "broken" in answers or "inconclusive" not in answers
+
+    # -- the gate -----------------------------------------------------------------------------------
+
+    def _compared(self, contest: _Contest, name: str, pairs: Mapping[int, Pair]) -> dict[str, Difference]:
+        """Compare the sides of one experiment, with a gate by its margins."""
+        margins = contest.margins[name]
+
+        def margin(metric: str) -> float:
+            given = None if self._margins is None else paired_margin(metric, margins)
+            return paired.margin_of(metric) if given is None else given
+
+        return paired.compare(list(pairs.values()), self._rules.deciding, margin)
+
+    def _ruling(self, contest: _Contest, name: str, differences: Mapping[str, Difference]) -> PairedRuling:
+        return judge_pairs(differences, self._rules.deciding, contest.margins[name])
+
+    def _gated(
+        self, contest: _Contest, subject: Subject, differences: Mapping[str, Difference], stopped: str
+    ) -> GatedPairs:
+        """Judge one experiment."""
+        ruling = self._ruling(contest, subject.fullname, differences)
+        label = subject.fullname.removeprefix(subject.nodeid).removeprefix("#")
+        line = f"{label}: gate {ruling.answer}: " if label else f"gate {ruling.answer}: "
+        texts = {name: difference_text(differences[name]) for name in ruling.answers}
+        if ruling.answer == "broken":
+            line += f"B is worse than A: {'; '.join(texts[name] for name in ruling.giving)}"
+        else:
+            told = "; ".join(texts[name] + _needed(differences[name]) for name in ruling.giving)
+            line += f"{told or 'no pair of blocks has a metric that is gated'} ({stopped})"
+        parts = {name: f"{ruling.answers[name]} {text.removeprefix(name).partition(', margin')[0].strip()}"
+                 for name, text in texts.items()}  # fmt: skip
+        return GatedPairs(subject.fullname, subject.nodeid, ruling.answer, [line], parts)
+
     # -- one entry for both sides -------------------------------------------------------------------
 
-    def _conclude(self, nodeid: str, stopped: str) -> dict[str, str]:
-        """Store what was found. Returns what machine-readable reports say about it."""
+    def _conclude(self, nodeid: str, stopped: str, *, is_judged: bool = True) -> dict[str, str]:
+        """Store what was found, and let the gate judge it. Returns what machine-readable reports say about it."""
         contest, told = self._open.pop(nodeid), dict[str, str]()
         elapsed_s = self._clock() - contest.began_s
         for fullname, shown in contest.shown.items():
             pairs = _pairs(shown)
-            differences = paired.compare(list(pairs.values()), self._rules.deciding)
+            differences = self._compared(contest, fullname, pairs)
             info = self._info(shown, differences, stopped, elapsed_s / 60)
             label = fullname.removeprefix(nodeid).removeprefix("#")
             prefix = f"cloudbench.{label}.versus." if label else "cloudbench.versus."
             told |= {prefix + name: each.answer for name, each in differences.items()}
             told[prefix + "stopped"] = stopped
-            doubts, notes = _doubts(shown), _notes(pairs)
-            self._entries.add_comparison(shown[0].subject, info, contest.took_s or [elapsed_s], doubts, notes)
+            doubts, notes, subject = _doubts(shown), _notes(pairs), shown[0].subject
+            is_gated = is_judged and self._margins is not None
+            gated = self._gated(contest, subject, differences, stopped) if is_gated else None
+            self._entries.add_comparison(subject, info, contest.took_s or [elapsed_s], doubts, notes, gated)
         return told
 
     def _info(
@@ -216,6 +267,10 @@ def _doubts(shown: Sequence[_Shown]) -> list[str]:
 def _notes(pairs: Mapping[int, Pair]) -> list[str]:
     firsts = [_side_of(2 * pair) for pair in pairs]
     return paired.remarks(list(pairs.values()), firsts)
+
+
+def _needed(difference: Difference) -> str:
+    return f", about {difference.needed:,} pairs would tell" if difference.needed is not None else ""
 
 
 def _plain(difference: Difference) -> dict[str, Any]:

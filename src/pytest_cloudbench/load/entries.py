@@ -19,7 +19,7 @@ from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.judge import expect
 from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA, Compared, choose
 from pytest_cloudbench.judge.metrics import METRICS
-from pytest_cloudbench.load.gate import SessionGate
+from pytest_cloudbench.load.gate import GatedPairs, SessionGate
 from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.load.verdicts import failing_gates
 from pytest_cloudbench.results import benchmarks
@@ -29,6 +29,11 @@ __all__ = ["Entries", "Finding"]
 
 _EMULATED = {"all": True, "some": "some", "none": False}
 """What an entry says about emulators among the parts of a provider."""
+
+
+_AddBlock = Callable[
+    [Subject, Mapping[str, Any], Sequence[str], Sequence[float], Mapping[str, float | None]], None
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ class Entries:
         self._failing: list[tuple[str, dict[str, Any], str]] = []  # a test, its entry, and a gate that fails it
         self.comparisons: list[Finding] = []
         self._machine = machine_text()
-        self.add_block: Callable[[Subject, Mapping[str, Any], Sequence[str], Sequence[float]], None] | None = None
+        self.add_block: _AddBlock | None = None
 
     def info(
         self, subject: Subject, item: Item, published: Mapping[str, Any], profile_digest: str | None
@@ -139,7 +144,7 @@ class Entries:
         other.
         """
         if subject.turn is not None and self.add_block is not None:
-            self.add_block(subject, info, doubts, spread.get("quiet_service", ()))
+            self.add_block(subject, info, doubts, spread.get("quiet_service", ()), margins)
             return
         experiment = _without_provider(subject)
         info |= {
@@ -169,10 +174,13 @@ class Entries:
 
     def add_comparison(
         self, subject: Subject, info: dict[str, Any], data_s: Sequence[float], doubts: Sequence[str],
-        notes: Sequence[str],
+        notes: Sequence[str], gated: GatedPairs | None = None,
     ) -> None:  # fmt: skip
-        """Store one entry for both sides of a comparison, and keep it for its table."""
+        """Store one entry for both sides of a comparison, and keep it for its table and for the gate."""
         info |= {"doubts": list(doubts), "notes": list(notes), "expectations": ["no expectation"]}
+        if self.gate is not None and gated is not None:
+            self.gate.comparisons.append(gated)
+            info["gate"] = {"answer": gated.answer, "lines": list(gated.lines)}
         benchmarks.add_entry(
             self.config, name=subject.name, fullname=subject.fullname, params=subject.params, extra_info=info,
             data_s=data_s,

@@ -27,7 +27,7 @@ from pytest_cloudbench.results import benchmarks
 from pytest_cloudbench.results.commits import Commits
 from pytest_cloudbench.results.index import Index, Point
 
-__all__ = ["INCONCLUSIVE", "Gated", "SessionGate"]
+__all__ = ["INCONCLUSIVE", "Gated", "GatedPairs", "SessionGate"]
 
 INCONCLUSIVE = 6
 """The exit status of a strict session in which nothing failed but what could not be judged; pytest's own end at 5."""
@@ -75,6 +75,24 @@ class Gated:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class GatedPairs:
+    """One comparison of two sides that the gate judges (``load.contest``).
+
+    Attributes:
+        fullname, nodeid: of the entry and of its test.
+        answer: the gate's.
+        lines: what a reader must know of the answer.
+        told: by metric, its answer, change and interval.
+    """
+
+    fullname: str
+    nodeid: str
+    answer: Answer
+    lines: Sequence[str]
+    told: Mapping[str, str]
+
+
 @dataclass(slots=True)
 class _Held:
     """Reports of a suspect, or of the repetition that failed; and when its first run ended."""
@@ -93,12 +111,14 @@ class SessionGate:
 
     Attributes:
         entries: what was judged, in the order of measuring.
+        comparisons: of two sides, which need no former runs.
         pardoned: tests that passed, and that the gate alone skipped or failed as inconclusive.
     """
 
     def __init__(self, config: pytest.Config, settings: GateSettings) -> None:
         self.config, self.settings = config, settings
         self.entries: list[Gated] = []
+        self.comparisons: list[GatedPairs] = []
         self.pardoned: set[str] = set()
         self._held: dict[str, _Held] = {}
         self._round: dict[str, int] = {}
@@ -205,11 +225,14 @@ class SessionGate:
     def ended(self, asked: ItemEnded) -> WhatToLog:
         """Decide what is logged of an item that has ended."""
         mine = [entry for entry in self.entries if entry.nodeid == asked.nodeid]
+        compared = [each for each in self.comparisons if each.nodeid == asked.nodeid]
         if self._round.get(asked.nodeid):
             held = self._held[asked.nodeid]
             if asked.outcome != "passed" and not held.has_failed:
                 self._held[asked.nodeid] = replace(held, reports=asked.reports, has_failed=True)
             return WhatToLog(is_held=True)
+        if compared and asked.outcome == "passed":
+            return self._what_to_log(compared)
         if not mine:
             return WhatToLog()
         if asked.outcome != "passed":
@@ -234,7 +257,7 @@ class SessionGate:
         for entry in open_:
             entry.answer = answer_of(entry.rulings) or ("inconclusive" if entry.why else None)
 
-    def _what_to_log(self, mine: Sequence[Gated]) -> WhatToLog:
+    def _what_to_log(self, mine: Sequence[Gated | GatedPairs]) -> WhatToLog:
         answers = [entry.answer for entry in mine]
         worst = next((each for each in ("broken", "inconclusive", "met") if each in answers), None)
         if worst is None:
@@ -242,8 +265,7 @@ class SessionGate:
         lines = [line for entry in mine if entry.answer == worst for line in self.lines(entry)]
         properties: list[tuple[str, str]] = [("cloudbench.gate", worst)]
         properties += [
-            (f"cloudbench.gate.{ruling.check.metric}", f"{ruling.answer} {brief(ruling)}".strip())
-            for entry in mine for ruling in entry.rulings
+            (f"cloudbench.gate.{metric}", told) for entry in mine for metric, told in _told(entry).items()
         ]  # fmt: skip
         outcome = ""
         if worst == "broken" or (worst == "inconclusive" and self.settings.strict):
@@ -254,8 +276,10 @@ class SessionGate:
             self.pardoned.add(mine[0].nodeid)
         return WhatToLog(outcome=outcome, text="\n".join(lines), properties=tuple(properties))
 
-    def lines(self, entry: Gated) -> list[str]:
+    def lines(self, entry: Gated | GatedPairs) -> list[str]:
         """What a reader must know of an entry's answer: a line for each metric that gave it."""
+        if isinstance(entry, GatedPairs):
+            return list(entry.lines)
         label = entry.fullname[len(entry.nodeid) :].strip("#")
         begin = f"{label}: gate" if label else "gate"
         if entry.why:
@@ -313,15 +337,29 @@ class SessionGate:
 
         The same holds if tests were ``selected`` that measure something, and none did.
         """
-        is_unsure = failed == len(self.pardoned) and (self.pardoned or (selected and not self.entries))
+        is_unsure = failed == len(self.pardoned) and (self.pardoned or (selected and not self.has_judged))
         return INCONCLUSIVE if self.settings.strict and is_unsure else None
+
+    @property
+    def has_judged(self) -> bool:
+        """Whether anything was measured that the gate could judge."""
+        return bool(self.entries or self.comparisons)
 
     def summary(self) -> Iterator[str]:
         """Lines for the end: each entry with its answer, the worst last."""
         for answer in ("met", "inconclusive", "broken"):
-            for entry in self.entries:
+            judged: list[Gated | GatedPairs] = [*self.entries, *self.comparisons]
+            for entry in judged:
                 if entry.answer == answer:
-                    told_ = "; ".join(f"{each.check.metric} {brief(each)}" for each in entry.rulings if brief(each))
-                    yield f"{answer:12} {entry.fullname}: {told_ or 'nothing could be compared'}"
+                    changes = [f"{name} {change}" for name, each in _told(entry).items()
+                               if (change := each.partition(" ")[2])]  # fmt: skip
+                    yield f"{answer:12} {entry.fullname}: {'; '.join(changes) or 'nothing could be compared'}"
                     if answer != "met":
                         yield from (f"{'':12} {line}" for line in self.lines(entry))
+
+
+def _told(entry: Gated | GatedPairs) -> dict[str, str]:
+    """Returns each metric's answer, in one word, and its change, if that is known."""
+    if isinstance(entry, GatedPairs):
+        return dict(entry.told)
+    return {each.check.metric: f"{each.answer} {brief(each)}".strip() for each in entry.rulings}

@@ -369,7 +369,7 @@ class Serving:
             self._say(f"cloudbench: gate {line}", red=fails, yellow=not fails)
         gate = self.entries.gate
         if gate is not None and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            if not gate.entries and self.entries.selected:
+            if not gate.has_judged and self.entries.selected:
                 self._say("cloudbench: gate: no experiment was measured, so nothing was judged", yellow=True)
             status = gate.exit_status(session.testsfailed, self.entries.selected or 0)
             session.exitstatus = session.exitstatus if status is None else status

@@ -1,0 +1,109 @@
+"""``--cloudbench-versus`` with ``--cloudbench-gate``: a side known to be slower fails its test, no other does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from .harness import Ended, Lab, lab_in
+
+PROFILE = """
+    [meta]
+    name = "{name}"
+    api = "dropbox"
+    description = "side {name}"
+    [latency]
+    median_s = {median_s}
+    sigma = 0.05
+    min_s = 0.001
+    write_factor = {write_factor}
+"""
+TESTS = """
+    from pytest_cloudbench.model import Verb
+
+    LOAD = {"arrival": ThinkTime(0.0), "sensors": 10, "ops_per_sensor": 5}
+
+    def test_upload(experiment, payloads):
+        experiment.run(payloads.random(300), **LOAD)
+
+    def test_stat(experiment, payloads):
+        experiment.run(payloads.random(300), **LOAD, operation=Verb.STAT)
+
+    @pytest.mark.cloudbench_gate(quiet_p50=5.0, service_p50=5.0, p99=None)
+    def test_upload_may_be_six_times_as_slow(experiment, payloads):
+        experiment.run(payloads.random(300), **LOAD)
+"""
+SIDES = ("--provider", "emulated:./a.toml", "--cloudbench-versus", "emulated:./b.toml")
+NAME = "[emulated:./a.toml-vs-emulated:./b.toml]"
+
+
+def write(lab: Lab) -> Lab:
+    """B writes three times as slowly as A, and reads in half the time."""
+    lab.write(PROFILE.format(name="a", median_s=0.05, write_factor=1.0), "a.toml")
+    lab.write(PROFILE.format(name="b", median_s=0.025, write_factor=6.0), "b.toml")
+    return lab.write(TESTS)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    with lab_in(tmp_path_factory.mktemp("versus-gate")) as lab:
+        options = ("--cloudbench-gate", "--cloudbench-versus-minutes", "3", "--junitxml=junit.xml", "-rA", "test_it.py")
+        yield write(lab).run(*SIDES, *options, timeout_s=300)
+
+
+def info(ended: Ended, test: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = ended.info(test + NAME)
+    return found
+
+
+@pytest.mark.slow
+def test_a_side_that_is_slower_fails_the_test_with_one_line(seen: Ended) -> None:
+    assert (seen.status, seen.counts()) == (1, {"passed": 2, "failed": 1}), seen.text
+    failures = seen.text.partition("= FAILURES =")[2].partition("= cloudbench")[0]
+    lines = [line for line in failures.splitlines() if line.strip() and not line.startswith(("_", "=", "-"))]
+    (line,) = lines
+    assert re.match(r"gate broken: B is worse than A: .*p50 \+[\d,]+ % \(\+[\d,.]+ to \+[\d,]+ %\), margin 10 %", line)
+    told = info(seen, "test_upload")
+    assert told["gate"] == {"answer": "broken", "lines": [line]}
+    assert (told["outcome"], told["versus"]["stopped"]) == ("failed", "decided")
+
+
+@pytest.mark.slow
+def test_a_side_that_is_faster_or_within_its_margin_passes(seen: Ended) -> None:
+    for test in ("test_stat", "test_upload_may_be_six_times_as_slow"):
+        told = info(seen, test)
+        assert (told["outcome"], told["gate"]["answer"], told["versus"]["stopped"]) == ("passed", "met", "decided")
+    assert info(seen, "test_stat")["versus"]["differences"]["service_p50"]["change"] < 0
+    differences = info(seen, "test_upload_may_be_six_times_as_slow")["versus"]["differences"]
+    assert (differences["service_p50"]["answer"], differences["service_p50"]["margin"]) == ("A better", 5.0)
+
+
+@pytest.mark.slow
+def test_junit_and_the_end_of_the_run_have_the_answers(seen: Ended) -> None:
+    cases = {str(case.get("name")): case for case in ElementTree.parse(seen.folder / "junit.xml").iter("testcase")}
+    told = {each.get("name"): str(each.get("value")) for each in cases[f"test_upload{NAME}"].iter("property")}
+    assert told["cloudbench.gate"] == "broken"
+    assert any(told.get(f"cloudbench.gate.{name}", "").startswith("broken +") for name in ("quiet_p50", "service_p50"))
+    (line,) = seen.lines_with(f"broken       test_it.py::test_upload{NAME}: ")
+    assert "service_p50 +" in line
+    assert seen.lines_with(f"met          test_it.py::test_stat{NAME}: ")
+    assert not seen.lines_with("no experiment was measured")
+
+
+@pytest.mark.slow
+def test_what_the_time_does_not_decide_is_inconclusive(lab: Lab) -> None:
+    """A strict gate fails it with a status of its own, any other skips it, also where a fleet measures."""
+    write(lab)
+    short = ("--cloudbench-versus-minutes", "0.0001", "-rs", "-k", "test_upload and not may")
+    why = "gate inconclusive: no pair of blocks has a metric that is gated (the budget of 0.0001 minutes is used up)"
+    run = lab.run(*SIDES, *short, "--cloudbench-gate", "-n2")
+    assert (run.status, run.counts()["skipped"]) == (0, 1), run.text
+    assert run.lines_with(why)
+    assert info(run, "test_upload")["outcome"] == "passed", "only the gate skipped it"
+    strict = lab.run(*SIDES, *short, "--cloudbench-gate-strict")
+    assert (strict.status, strict.counts()["failed"]) == (6, 1), strict.text
+    assert strict.lines_with(why)

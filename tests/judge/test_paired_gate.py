@@ -1,0 +1,95 @@
+"""A gate on two sides: broken where B is certainly worse and measured more than the margin, met where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, log, nan
+from random import Random
+
+import pytest
+
+from pytest_cloudbench.judge.paired import BlockValues, Difference, compare
+from pytest_cloudbench.judge.paired_gate import judge_pairs
+
+
+def differs(change: float, low: float, high: float, metric: str = "service_p50", margin: float = 0.1) -> Difference:
+    return Difference(metric, 1.0, 1.0, False, change, low, high, 9, margin, "inconclusive")
+
+
+@pytest.mark.parametrize(
+    ("difference", "answer"),
+    [
+        (differs(0.98, 0.80, 1.18), "broken"),
+        (differs(0.12, 0.01, 0.24), "broken"),
+        (differs(0.08, 0.01, 0.16), "inconclusive"),
+        (differs(0.12, -0.01, 0.26), "inconclusive"),
+        (differs(0.00, -0.20, 0.20), "inconclusive"),
+        (differs(0.05, 0.02, 0.09), "met"),
+        (differs(0.00, -0.05, 0.05), "met"),
+        (differs(-0.30, -0.40, -0.10), "met"),
+        (differs(nan, -inf, inf), "inconclusive"),
+        (differs(-0.30, -0.40, -0.10, "throughput"), "broken"),
+        (differs(0.30, 0.10, 0.50, "throughput"), "met"),
+        (differs(-0.08, -0.16, -0.01, "throughput"), "inconclusive"),
+        (differs(0.03, 0.01, 0.05, "failed_rate", 0.01), "broken"),
+        (differs(0.03, 0.01, 0.05, "failed_rate", 0.06), "met"),
+    ],
+)
+def test_the_answer_about_one_metric(difference: Difference, answer: str) -> None:
+    ruling = judge_pairs({difference.metric: difference}, [difference.metric], {})
+    assert (ruling.answer, ruling.answers) == (answer, {difference.metric: answer})
+    assert list(ruling.giving) == [difference.metric]
+
+
+MET, WORSE, OPEN = differs(0, -0.01, 0.01), differs(0.9, 0.8, 1.0), differs(0.05, -0.3, 0.4)
+LEANING = differs(0.3, -0.3, 1.0)
+
+
+def of(**given: Difference) -> dict[str, Difference]:
+    return given
+
+
+@pytest.mark.parametrize(
+    ("differences", "margins", "answer", "giving"),
+    [
+        (of(service_p50=MET, quiet_p99=OPEN), {}, "met", ["service_p50"]),
+        (of(service_p50=MET, quiet_p99=LEANING), {}, "inconclusive", ["quiet_p99"]),
+        (of(service_p50=MET, quiet_p99=LEANING), {"quiet_p99": None}, "met", ["service_p50"]),
+        (of(service_p50=MET, quiet_p99=WORSE), {}, "broken", ["quiet_p99"]),
+        (of(service_p50=OPEN, quiet_p99=WORSE), {}, "broken", ["quiet_p99"]),
+        (of(service_p50=MET, response_p99=WORSE), {}, "met", ["service_p50"]),
+        (of(service_p50=MET, response_p99=WORSE), {"response_p99": 0.1}, "broken", ["response_p99"]),
+        (of(service_p50=OPEN, quiet_p50=MET), {}, "inconclusive", ["service_p50"]),
+        (of(service_p50=OPEN, quiet_p50=MET), {"service_p50": None}, "met", ["quiet_p50"]),
+        (of(service_p50=WORSE, quiet_p50=WORSE), {"p50": None}, "inconclusive", []),
+        (of(knee_threads=OPEN, tue=MET), {}, "inconclusive", ["knee_threads"]),
+        (of(knee_threads=MET, tue=MET), {}, "met", ["knee_threads", "tue"]),
+        ({}, {}, "inconclusive", []),
+    ],
+)
+def test_the_answer_about_an_experiment(
+    differences: Mapping[str, Difference], margins: Mapping[str, float | None], answer: str, giving: list[str]
+) -> None:
+    named = {name: differs(each.change, each.low, each.high, name) for name, each in differences.items()}
+    ruling = judge_pairs(named, ["quiet_p50", "service_p50"], margins)
+    assert (ruling.answer, list(ruling.giving)) == (answer, giving)
+
+
+def session(random: Random, change: float, pairs: int = 60, sd: float = 0.1) -> str:
+    """The answer of a session that looks after every pair, as a comparison does."""
+    blocks = []
+    for _ in range(pairs):
+        a, b = random.gauss(0, sd / 2**0.5), log(1 + change) + random.gauss(0, sd / 2**0.5)
+        blocks.append((BlockValues({"service_p50": 2.718**a}), BlockValues({"service_p50": 2.718**b})))
+        ruling = judge_pairs(compare(blocks, ["service_p50"], lambda name: 0.1), ["service_p50"], {})
+        if ruling.answer != "inconclusive":
+            return ruling.answer
+    return "inconclusive"
+
+
+def test_equal_sides_are_never_broken_and_a_quarter_always_is() -> None:
+    random = Random(12)
+    equal = [session(random, 0.0) for _ in range(60)]
+    assert equal.count("broken") == 0
+    assert equal.count("met") >= 55
+    assert [session(random, 0.25) for _ in range(40)].count("broken") >= 39

@@ -43,6 +43,12 @@ def test_what_is_unknown_is_left_out_and_counted() -> None:
     assert chosen.told() == "6 numbers of 2 experiments; left out: 4 unknown"
 
 
+def test_two_sides_are_no_number_and_counted() -> None:
+    chosen = choose([a_run(("a", info()), ("b", {"provider": "x versus y", "ops": 5, "versus": {}}))], ["loss_rate"])
+    assert [number.fullname for number in chosen.numbers] == ["a"]
+    assert chosen.left_out == {"of two sides (only Markdown has them)": 1}
+
+
 def test_zero_is_a_number() -> None:
     (number,) = choose([a_run()], ["loss_rate"]).numbers
     assert number.value == 0.0

@@ -107,3 +107,44 @@ def test_a_summary_stays_below_what_github_shows() -> None:
     assert len(text.encode()) < 1024 * 1024
     assert "1500 more experiments are left out here, and are in the stored run." in text
     assert text.count("\n- and 1800 more") == 3
+
+
+def compared(**changes: Any) -> dict[str, Any]:
+    """The entry of two sides, as it is stored."""
+    difference = {"a": 0.07, "b": 0.14, "is_points": False, "change": 1.0, "low": 0.8, "high": 1.2, "pairs": 4,
+                  "margin": 0.1, "answer": "A better", "needed": None, "why": ""}  # fmt: skip
+    rate = {**difference, "a": 0.0, "b": 0.0, "is_points": True, "change": 0.0, "low": -0.001, "high": 0.001,
+            "answer": "no difference", "margin": 0.005}  # fmt: skip
+    told = {"A": "s3://old", "B": "s3://<new>", "deciding": ["quiet_p50"], "pairs": 4, "minutes": 0.5,
+            "stopped": "decided", "blocks": [],
+            "differences": {"quiet_p50": difference, "failed_rate": rate}}  # fmt: skip
+    return {"provider": "s3://old versus s3://<new>", "outcome": "passed", "doubts": [], "notes": [], "ops": 800,
+            "operation": "put", "versus": told, **changes}  # fmt: skip
+
+
+def test_two_sides_have_a_table_of_their_own() -> None:
+    lines = shown(("t::one", info()), ("t::two", compared()))
+    assert "**2 experiments: 1 met, 1 without an expectation**" in lines
+    head, _, first, second = lines[lines.index("### A versus B") + 2 :][:4]
+    assert cells(head) == ["verdict", "experiment", "metric", "A", "B", "B against A", "answer"]
+    assert cells(first)[:2] == ["-", "`t::two`: `s3://old` versus `s3://<new>`"]
+    assert cells(first)[2:] == ["quiet_p50", "70.0 ms", "140 ms", "+100.0 % &#91;+80.0, +120.0&#93;", "A better"]
+    assert cells(second)[:3] == ["", "", "failed_rate"]
+    assert cells(second)[-1] == "no difference above 0.5 points"
+    assert sum("t::two" in line for line in lines) == 1, "it is no row of the other table"
+
+
+def test_a_comparison_that_the_gate_broke_comes_first_with_its_line() -> None:
+    gate = {"answer": "broken", "lines": ["gate broken: B is worse than A: quiet_p50 +100 %"]}
+    lines = shown(("t::fine", compared()), ("t::bad", compared(gate=gate)))
+    assert "**2 experiments: 1 broken, 1 without an expectation**" in lines
+    rows = [cells(line) for line in lines if line.startswith("| ❌")]
+    assert [row[1].partition(" ")[0] for row in rows] == ["`t::bad`:"]
+    assert lines[lines.index("### A versus B") + 4].startswith("| ❌ broken | `t::bad`:")
+    assert lines[lines.index("### Broken") + 2].startswith("- `t::bad`: gate broken: B is worse than A: quiet_p50")
+
+
+@pytest.mark.parametrize("told", [{}, {"differences": 1}, {"differences": {"x": {}}, "deciding": []}])
+def test_a_comparison_of_another_form_is_shown_as_unknown(told: dict[str, Any]) -> None:
+    (row,) = [cells(line) for line in shown(("t::odd", compared(versus=told))) if "t::odd" in line]
+    assert row[2:] == ["-"] * 5

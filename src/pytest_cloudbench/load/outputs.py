@@ -47,15 +47,15 @@ class Outputs:
 
         return [claim for claim in claims if not is_observed(claim)]
 
-    def write(self, findings: Sequence[Finding], remark: str) -> Iterator[str]:
-        """Write the files; yields a line for each. ``remark`` is what pytest counted.
+    def write(self, findings: Sequence[Finding], comparisons: Sequence[Finding], remark: str) -> Iterator[str]:
+        """Write the files; yields a line for each. Bounds are made of ``findings``; ``remark`` is what pytest counted.
 
         Raises ResultsError and ConfigError.
         """
         if self._updated is not None:
             yield self._update(self._updated, findings)
         if self._summary is not None:
-            self._append(self._summary, findings, remark)
+            self._append(self._summary, [*findings, *comparisons], remark)
             yield f"cloudbench: the summary is in {self._summary}"
 
     def _append(self, path: Path, findings: Sequence[Finding], remark: str) -> None:

@@ -339,7 +339,8 @@ class Serving:
         outcomes = ("failed", "error", "passed", "skipped", "xfailed", "xpassed")
         remark = ", ".join(f"{counted[name]} {name}" for name in outcomes if counted.get(name))
         try:
-            for line in self._outputs.write(self.entries.findings, f"pytest: {remark or 'no test was run'}"):
+            told = f"pytest: {remark or 'no test was run'}"
+            for line in self._outputs.write(self.entries.findings, self.entries.comparisons, told):
                 self._say(line)
         except CloudbenchError as error:
             self._say(f"cloudbench: {error}", red=True)

@@ -21,7 +21,17 @@ from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import UsageError, did_you_mean
 
-__all__ = ["FORMATS", "Chosen", "Number", "StoredRun", "choose", "doubts_of", "emulated_text", "known_metric"]
+__all__ = [
+    "FORMATS",
+    "Chosen",
+    "Number",
+    "StoredRun",
+    "choose",
+    "doubts_of",
+    "emulated_text",
+    "is_comparison",
+    "known_metric",
+]
 
 _COLUMNS = (
     "run", "time", "commit", "branch", "test", "provider", "emulated", "outcome", "doubts", "metric", "value", "unit",
@@ -119,6 +129,11 @@ def emulated_text(info: Mapping[str, Any]) -> str:
     return _EMULATED.get(emulated, "") if isinstance(emulated, (bool, str)) else ""
 
 
+def is_comparison(info: Mapping[str, Any]) -> bool:
+    """Returns whether an entry is of two sides that were measured in turns: it has no metric of its own."""
+    return isinstance(info.get("versus"), dict)
+
+
 def choose(runs: Sequence[StoredRun], metrics: Sequence[str] = (), *, doubted: bool = True) -> Chosen:
     """Choose the numbers that are handed on. A test that was measured twice in a run counts with its last entry.
 
@@ -133,6 +148,9 @@ def choose(runs: Sequence[StoredRun], metrics: Sequence[str] = (), *, doubted: b
         if len(latest) < len(run.entries):
             chosen.left_out["measured again later in the run"] += len(run.entries) - len(latest)
         for fullname, info in latest.items():
+            if is_comparison(info):
+                chosen.left_out["of two sides (only Markdown has them)"] += 1
+                continue
             for metric in metrics or [name for name in METRICS if name in info]:
                 value = info.get(metric)
                 if metric not in info:

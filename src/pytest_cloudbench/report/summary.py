@@ -14,7 +14,8 @@ from typing import Any
 
 from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.metrics import METRICS
-from pytest_cloudbench.report.export import StoredRun, doubts_of, emulated_text
+from pytest_cloudbench.report import versus
+from pytest_cloudbench.report.export import StoredRun, doubts_of, emulated_text, is_comparison
 from pytest_cloudbench.report.table import column
 
 __all__ = ["summary"]
@@ -22,7 +23,7 @@ __all__ = ["summary"]
 _OF_RUN = (
     "ops", "loss_rate", "throttled", "failed", "corrupt", "response_p50", "response_p99", "lateness_p99",
 )  # fmt: skip
-_MOST_COLUMNS, _MOST_ROWS, _MOST_LINES, _LONGEST = 8, 500, 200, 300
+_MOST_COLUMNS, _MOST_ROWS, _MOST_COMPARISONS, _MOST_LINES, _LONGEST = 8, 500, 50, 200, 300
 """What keeps a summary below the 1 MiB that GitHub shows."""
 
 _NOT_STORED = ""
@@ -52,7 +53,8 @@ def summary(runs: Sequence[StoredRun], metrics: Sequence[str] = (), remark: str 
     for run in runs:
         lines += [f"## cloudbench: {_code(run.name)}", "", *_about(run, remark), ""]
         ordered = sorted(run.entries, key=lambda entry: [*_VERDICTS].index(_verdict(entry[1])))
-        lines += _tables(ordered, metrics)
+        lines += _tables([entry for entry in ordered if not is_comparison(entry[1])], metrics)
+        lines += _comparisons([entry for entry in ordered if is_comparison(entry[1])])
         lines += _list("Broken", _lines(ordered, "broken"))
         lines += _list("Inconclusive", _lines(ordered, "inconclusive"))
         lines += _list("Not met", _lines(ordered, _NOT_STORED))
@@ -93,7 +95,7 @@ def _verdict(info: Mapping[str, Any]) -> str:
     """Returns the worse of the verdict by expectations and the answer of the regression gate."""
     given = (info.get("verdict"), _gate(info).get("answer"))
     known = [verdict for verdict in given if isinstance(verdict, str) and verdict in _VERDICTS]
-    return min(known, key=[*_VERDICTS].index, default=_NOT_STORED)
+    return min(known, key=[*_VERDICTS].index, default="none" if is_comparison(info) else _NOT_STORED)
 
 
 def _gate(info: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -123,6 +125,27 @@ def _tables(entries: Sequence[_Entry], metrics: Sequence[str]) -> Iterator[str]:
         yield ""
     if len(entries) > len(shown):
         yield f"{len(entries) - len(shown)} more experiments are left out here, and are in the stored run."
+        yield ""
+
+
+def _comparisons(entries: Sequence[_Entry]) -> Iterator[str]:
+    """Yields a table of two sides that were measured in turns; B is compared with A."""
+    if not entries:
+        return
+    yield "### A versus B"
+    yield ""
+    yield f"| verdict | experiment |{''.join(f' {title} |' for title in versus.TITLES)}"
+    yield f"|---|---|---|{'---:|' * (len(versus.TITLES) - 2)}---|"
+    for fullname, info in entries[:_MOST_COMPARISONS]:
+        told = info["versus"]
+        sides = " versus ".join(_code(str(told.get(side))) for side in "AB")
+        begin = f"| {_VERDICTS[_verdict(info)]} | {_code(fullname)}{' **?**' if doubts_of(info) else ''}: {sides} |"
+        for row in versus.cells(told) or [(_UNKNOWN,) * len(versus.TITLES)]:
+            yield f"{begin}{''.join(f' {_text(cell)} |' for cell in row)}"
+            begin = "| | |"
+    yield ""
+    if len(entries) > _MOST_COMPARISONS:
+        yield f"{len(entries) - _MOST_COMPARISONS} more comparisons are left out here, and are in the stored run."
         yield ""
 
 

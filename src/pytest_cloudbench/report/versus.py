@@ -13,7 +13,7 @@ from pytest_cloudbench.judge.paired import COMPARED
 from pytest_cloudbench.report.columns import fitted
 from pytest_cloudbench.report.table import shown_value
 
-__all__ = ["markup", "render"]
+__all__ = ["TITLES", "cells", "markup", "render"]
 
 _ROWS = ("quiet_p50", "quiet_p99", "response_p50", "response_p99", "throughput", "requests_per_op", "loss_rate",
          "throttled_rate", "failed_rate", "corrupt_rate")  # fmt: skip
@@ -40,7 +40,7 @@ def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list
         lines += ["", finding.nodeid, *_wrapped(f"A = {told['A']}   B = {told['B']}", width)]
         if verbosity > -2:
             lines += _wrapped(_headline(told), width)
-            lines += [f"  {line}" for line in fitted([_TITLES, *rows.values()], width - 2)] if rows else []
+            lines += [f"  {line}" for line in fitted([TITLES, *rows.values()], width - 2)] if rows else []
             lines += [line for name in rows for line in _wrapped(_needed(name, told), width)]
         for mark, texts in (("!", info["doubts"]), ("note:", info["notes"])):
             for text in texts:
@@ -59,13 +59,21 @@ def markup(line: str) -> dict[str, bool]:
     return {"bold": True} if line.rstrip().endswith(("A better", "B better")) else {}
 
 
-_TITLES = ("metric", "A", "B", "B against A", "answer")
+TITLES = ("metric", "A", "B", "B against A", "answer")
 
 
 def _headline(told: Mapping[str, Any]) -> str:
     ops = sorted(block["ops"] for block in told["blocks"] if not block["is_warm_up"])
     each = f", {ops[len(ops) // 2]:,} operations a block," if ops and ops[-1] else ""
     return f"{told['pairs']} pairs of blocks{each} in {told['minutes']:.1f} minutes: {told['stopped']}"
+
+
+def cells(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Returns a stored comparison as rows below ``TITLES``; none if it has another form: entries are not trusted."""
+    try:
+        return list(_rows(told, is_verbose=False).values())
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return []
 
 
 def _rows(told: Mapping[str, Any], is_verbose: bool) -> dict[str, tuple[str, ...]]:

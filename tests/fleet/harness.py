@@ -29,7 +29,7 @@ from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import read_log, read_parquet
 from tests.limits import HANG_S
-from tests.runs import QUIET
+from tests.runs import LEAN, QUIET
 
 _POLL_S = 0.02
 _LOG_HEAD = 64
@@ -122,7 +122,6 @@ class Running:
         dropped = [name for name in os.environ if name.startswith(("PYTEST_", "CLOUDBENCH_", "COV_"))]
         environment = {name: value for name, value in os.environ.items() if name not in dropped}
         environment |= {"CLOUDBENCH_TEST_MARK": self._mark, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
-        environment["PYTEST_ADDOPTS"] = QUIET
         environment |= {name: value for name, value in env.items() if value is not None}
         for name in (name for name, value in env.items() if value is None):
             environment.pop(name, None)
@@ -237,8 +236,8 @@ class Lab:
     def __init__(self, folder: Path, may_be_late: bool = True) -> None:
         self.folder = folder
         self._running: list[Running] = []
-        late = "addopts = --cloudbench-max-lateness=60\n" if may_be_late else ""
-        (folder / "pytest.ini").write_text(f"[pytest]\nmarkers = slow\n{late}")
+        self._options = QUIET if may_be_late else LEAN
+        (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
 
     def write(self, body: str, name: str = "test_it.py") -> Lab:
         prelude = PRELUDE if name.startswith("test_") else ""
@@ -257,7 +256,8 @@ class Lab:
         for old in [*self.folder.glob("pid-*"), self.folder / "out.json"]:
             old.unlink(missing_ok=True)
         stored = ("--benchmark-json=out.json",) if store else ()
-        running = Running(self.folder, (*stored, *args), env or {}, within, after, enter)
+        given = {"PYTEST_ADDOPTS": self._options, **(env or {})}
+        running = Running(self.folder, (*stored, *args), given, within, after, enter)
         self._running.append(running)
         return running
 

@@ -86,6 +86,7 @@ SIDEWAYS = {
     ("cli", "past"): "its commands about stored runs",
     ("cli", "exporting"): "its commands for CI",
     ("exporting", "past"): "how a user names a stored run",
+    ("reporting", "past"): "how a user names a stored run",
     ("cli", "reporting"): "its command about pages",
     ("cli", "gating"): "its commands about the regression gate",
     ("doctor", "providers"): "it examines what was opened",

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.past import RUN_HELP, add_storage, open_index
 
 __all__ = ["add", "report"]
 
@@ -23,9 +25,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "beside provider, and each experiment with its figures, as CSV too.",
     )
     parser.add_argument(
-        "runs", metavar="RUN", nargs="+", type=Path,
-        help="a file that pytest-benchmark has stored, such as results/*/0001_*.json, or a folder: all runs in it",
+        "runs", metavar="RUN", nargs="+",
+        help=f"{RUN_HELP}, such as results/*/0001_*.json; or a folder: all runs in it",
     )  # fmt: skip
+    add_storage(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, default=Path("report.html"),
         help="the page; one that is there is replaced (default: %(default)s)",
@@ -38,7 +41,7 @@ def report(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.gathering import gather
     from pytest_cloudbench.report.writing import write
 
-    files = [file for each in options.runs for file in (_below(each) if each.is_dir() else [each])]
+    files = list(dict.fromkeys(_files(options)))
     gathered = gather(files)
     if not gathered.measurements:
         why = "; ".join(gathered.left_out) or "there are no stored runs in these folders"
@@ -51,6 +54,20 @@ def report(options: argparse.Namespace) -> int:
         f"run{'s' * (len(files) != 1)}, {size_bytes / 1e6:.2f} MB\n"
     )
     return 0
+
+
+def _files(options: argparse.Namespace) -> Iterator[Path]:
+    """Yields the files of the runs that are named: folders and files, wherever they are, or runs of the storage."""
+    index = None
+    for name in options.runs:
+        path = Path(name)
+        if path.is_dir():
+            yield from _below(path)
+        elif path.exists() or name.endswith(".json"):
+            yield path
+        else:
+            index = index or open_index(options)
+            yield from index.files(index.find(name).place)
 
 
 def _below(folder: Path) -> list[Path]:

@@ -174,6 +174,27 @@ def test_files_that_are_no_runs_are_one_line_each(tmp_path: Path, capsys: pytest
     assert page.said.count("0002_torn.json") == 1
 
 
+def test_a_run_is_named_as_in_the_other_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in ((1, "before"), (2, "after")):
+        told = entry(tmp_path, TEST, "emulated:ideal", sensors=number)
+        (tmp_path / "results" / "machine").mkdir(parents=True, exist_ok=True)
+        store(tmp_path / "results" / "machine" / f"000{number}_{name}.json", [told])
+    monkeypatch.chdir(tmp_path)
+    for names, told_of in (
+        (["last"], ["0002_after"]), (["1"], ["0001_before"]), (["0001", "0002_af"], ["0001_before", "0002_after"]),
+        (["last", "2", "results/machine/0002_after.json"], ["0002_after"]),
+    ):  # fmt: skip
+        assert main(["report", *names, "-o", "page.html"]) == 0
+        assert f" {len(told_of)} run" in capsys.readouterr().out
+        said = Page((tmp_path / "page.html").read_text()).said
+        assert [name for name in ("0001_before", "0002_after") if name in said] == told_of
+    assert main(["report", "3", "--storage", "results", "-o", "none.html"]) == 4
+    assert "run 3: there is no such run in results; the last one is 0002_after" in capsys.readouterr().err
+    assert not (tmp_path / "none.html").exists()
+
+
 def test_nothing_to_show_is_an_error_that_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "no.json"), "-o", str(tmp_path / "page.html")]) == 4
     assert "no.json: cannot be read" in capsys.readouterr().err

@@ -224,10 +224,17 @@ class Index:
     def entries(self, run: str) -> list[EntryRow]:
         """Returns the entries of a run as they are stored. ``run`` is its ``place``. Raises ResultsError."""
         found: list[EntryRow] = []
-        for place in dict.fromkeys(self._column("place")[row] for row in self._rows(run, "run")):
-            _, _, entries = stored.read(self.storage / place)
+        for path in self.files(run):
+            _, _, entries = stored.read(path)
             found += [EntryRow(each.fullname, each.name, each.params, each.info) for each in entries]
         return found
+
+    def files(self, run: str) -> list[Path]:
+        """Returns the files of a run. ``run`` is its ``place``."""
+        return [
+            self.storage / place
+            for place in dict.fromkeys(self._column("place")[row] for row in self._rows(run, "run"))
+        ]
 
     def briefs(self, run: str) -> list[EntryRow]:
         """Returns the entries of a run as far as the index holds them: quick, and without texts such as notes."""

@@ -13,6 +13,8 @@ ARGS    ?=
 # Tests that measure what they have set: beside few others, or the machine is busy and nothing can be judged.
 # ARGS may leave none of them (exit status 5).
 TRUTHS   = $(PY) -m pytest -n 3
+# Neighbours stay with one worker as long as all have work: what the tests of a file share is made once.
+TESTS    = $(PY) -m pytest -n $(WORKERS) --dist worksteal
 TYPED   := src $(wildcard suites tests benchmarks) $(wildcard tools/*.py)
 export PYTHON
 
@@ -31,11 +33,11 @@ iot: $(STAMP) ## measure an embedded provider with 50 agents: pytest suites/iot 
 	$(PY) -m pytest suites/iot -n 50 $(ARGS)
 
 test: lint types testbed-quick ## lint, types and the tests that are not slow (about 25 minutes on two cores)
-	$(PY) -m pytest -n $(WORKERS) -m "not slow and not truth" $(ARGS)
+	$(TESTS) -m "not slow and not truth" $(ARGS)
 	$(TRUTHS) -m "truth and not slow" $(ARGS) || [ $$? -eq 5 ]
 
 test-all: lint types testbed-all ## lint, types and every test
-	$(PY) -m pytest -n $(WORKERS) -o faulthandler_timeout=3600 -m "not truth" $(ARGS)
+	$(TESTS) -o faulthandler_timeout=3600 -m "not truth" $(ARGS)
 	$(TRUTHS) -m truth $(ARGS) || [ $$? -eq 5 ]
 
 # Sync clients that can be installed here; where they cannot, their tests skip and say why.

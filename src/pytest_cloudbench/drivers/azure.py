@@ -102,7 +102,7 @@ def _refusal(error: Any, verb: str, path: str) -> CloudError:
     # Not the SDK's own text: it holds the request's number and the time, so no two would be equal.
     said = " ".join(filter(None, (str(status), code or str(getattr(error, "reason", "") or ""))))
     redact.clean_error(error)
-    return CloudError(_kind(code, status), verb, path, retry_after_s=retry_after_s, detail=detail_of(said))
+    return CloudError(_kind(code, status), verb, path, retry_after_s=retry_after_s, detail=detail_of(said, path))
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -188,12 +188,12 @@ class AzureDriver:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
         except errors.HttpResponseError as error:
             if error.response is None or error.status_code is None:
-                raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error)) from error
+                raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
             if 200 <= error.status_code < 300:
                 raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
             raise _refusal(error, verb, path) from error
         except (errors.AzureError, OSError) as error:
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error)) from error
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # what the SDK's own parser raises
             raise CloudError(_kind("", self._sent.status), verb, path, detail="the answer cannot be read") from error
 

@@ -7,10 +7,12 @@ is safe to call from many threads at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import local
 from typing import Any, Protocol, TypeVar, runtime_checkable
+from urllib.parse import quote
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.model import (
@@ -38,6 +40,23 @@ REQUIRED_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELET
 _METHODS = ("versions", "put", "get", "stat", "list", "delete", "mkdir", "close")
 _LONGEST_TIMEOUT_S = 86400
 _DETAIL_CHARACTERS = 300
+_MOST_CHARACTERS = 8192
+_LEAST_NAME = 4
+_VARIES = "*"
+_ASKED = re.compile(r"(\bhttps?://[^\s/?\"'<>]+(?=[/?])|(?:\burl:|\b[A-Z]{3,9}) (?=/)|\?(?=[\w.-]+=))[^\s\"'<>)]*")
+"""What a request asks for: after a URL's host, as urllib3 or HTTP says it, or in its parameters."""
+_ID = (
+    r"(?<![\w+/=.-])(?<!SHA256:)(?:(?=[a-z+/=_-]*\d+[a-z+/=_-]+\d)[\w+/=-]{16,}|(?=[a-z+/=_-]*\d)[\w+/=-]{28,}"
+    r"|(?=[a-f]*\d)[\da-f]{16,}\b|0x[\da-f]{6,}|\d{10,}\b)"
+)
+_DAY = r"\b(?:\d{4}-\d\d-\d\d[T ]?|(?:[a-z]{3}, )?\d\d? [a-z]{3} \d{4} )?"
+_VARYING = re.compile(
+    rf"{_ID}|{_DAY}\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z| GMT)?\b"
+    r"|\b\d+(?= bytes read| read, | more expected)|(?<=received )\d+(?: of \d+)?(?= bytes)"
+    r"|(?:(?<=bytes, expected )|(?<=expected is )|(?<=on a total of ))\d+",
+    re.ASCII | re.IGNORECASE,
+)
+"""Ids (no words with one number, and no fingerprints of hosts); times; how much of a body came, and of how much."""
 _COMPOSED = ("check_children", "compose")
 _Place = TypeVar("_Place")
 
@@ -113,15 +132,30 @@ def seconds_of(header: object) -> float | None:
     return float(text) if text.isascii() and text.isdigit() else None
 
 
-def detail_of(words: str) -> str:
-    """Returns a provider's words as the detail of an error: without secrets, and not longer than can be shown."""
-    return redact.clean(words)[:_DETAIL_CHARACTERS]
+def detail_of(words: str, path: str) -> str:
+    """Returns a provider's words as the detail of an error: in one line, not longer than can be shown.
+
+    Without secrets, and without what differs from request to request: what a URL asks for, names of the file at
+    ``path``, ids, times, how much of a body came. Each becomes ``*``, so that errors of one kind have one text.
+    """
+    words = " ".join(redact.clean(words)[:_MOST_CHARACTERS].split())
+    words = _ASKED.sub(rf"\1{_VARIES}", words)
+    for name in _names_of(path):
+        words = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", _VARIES, words)
+    return _VARYING.sub(_VARIES, words)[:_DETAIL_CHARACTERS]
 
 
-def detail_of_error(error: BaseException) -> str:
-    """Returns what a library's error says as a detail, in one line; the error itself holds no secret afterwards."""
+def _names_of(path: str) -> Sequence[str]:
+    """Returns what a provider may call a file, the longest first; not what could be a word."""
+    forms = {path, path.lstrip("/"), path.rpartition("/")[2]}
+    forms |= {quote(form, safe=safe, errors="replace") for form in forms for safe in ("/", "")}
+    return sorted((form for form in forms if len(form) >= _LEAST_NAME and not form.isalpha()), key=len, reverse=True)
+
+
+def detail_of_error(error: BaseException, path: str) -> str:
+    """Returns what a library's error says as a detail, see ``detail_of``; the error holds no secret afterwards."""
     redact.clean_error(error)
-    return detail_of(" ".join(str(error).split()))
+    return detail_of(str(error), path)
 
 
 class LastResponse(local):

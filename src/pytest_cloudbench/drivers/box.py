@@ -212,7 +212,7 @@ class BoxDriver:
             retry_after_s = self._last.retry_after_s()
             forget_details(error)
             redact.clean_error(error)
-            detail = detail_of(detail)
+            detail = detail_of(detail, path)
             raise CloudError(kind, operation, path, retry_after_s=retry_after_s, detail=detail) from error
 
     def _why(self, error: Any) -> tuple[ErrorKind, str]:
@@ -268,7 +268,7 @@ class BoxDriver:
             if (found := _conflicting(error)) is None:
                 raise
             return found
-        raise CloudError(ErrorKind.NOT_FOUND, verb, path, detail=f"nothing is named {name!r}") from _Absent(name)
+        raise CloudError(ErrorKind.NOT_FOUND, verb, path, detail="nothing has this name") from _Absent(name)
 
     def _item(self, verb: str, path: str) -> tuple[str, str]:
         """Returns type and id of what is at a path, by look-ups."""

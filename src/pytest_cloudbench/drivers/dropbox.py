@@ -222,7 +222,7 @@ class DropboxDriver:
             header_s = self._last.retry_after_s()
             retry_after_s = getattr(error, "backoff", None) if header_s is None else header_s
             redact.clean_error(error)
-            detail = detail_of(detail)
+            detail = detail_of(detail, path)
             raise CloudError(kind, operation, path, retry_after_s=retry_after_s, detail=detail) from error
 
     def _why(self, error: Any) -> tuple[ErrorKind, str]:

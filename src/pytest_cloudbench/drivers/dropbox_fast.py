@@ -243,7 +243,7 @@ class DropboxFastDriver:
         try:
             self._described("mkdir", path, self._call("mkdir", path, "files/create_folder_v2", {"path": path}))
         except CloudError as error:
-            if error.detail != "409 path/conflict/folder":
+            if getattr(error.__cause__, "args", ()) != (409, "path/conflict/folder"):
                 raise
 
     def _described(self, verb: str, path: str, answer: Any) -> Entry:

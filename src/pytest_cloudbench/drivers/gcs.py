@@ -110,8 +110,8 @@ def _refusal(verb: str, path: str, response: Any) -> CloudError:
         words = words or response.text
     kind = _REASON_KINDS.get(reason) or kind_of_status(status)
     retry_after_s = seconds_of(response.headers.get("retry-after"))
-    told = " ".join(" ".join(filter(None, (str(status), reason, words))).split())
-    return CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail_of(told))
+    told = " ".join(filter(None, (str(status), reason, words)))
+    return CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail_of(told, path))
 
 
 class _Refused(Exception):
@@ -207,9 +207,9 @@ class GcsDriver:
             redact.clean_error(error)
             raise _refusal(verb, path, error.response) from error
         except self._auth.TransportError as error:
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error)) from error
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
         except self._auth.GoogleAuthError as error:
-            raise CloudError(ErrorKind.AUTH, verb, path, detail=detail_of_error(error)) from error
+            raise CloudError(ErrorKind.AUTH, verb, path, detail=detail_of_error(error, path)) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             answer = self._sent.response
             if answer is not None and answer.status_code >= 400:  # a refusal whose words the SDK could not read
@@ -217,7 +217,7 @@ class GcsDriver:
                 raise _refusal(verb, path, answer) from error
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
         except OSError as error:  # whatever requests raises is an OSError
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error)) from error
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
 
     def _entry(self, path: str, blob: Any) -> Entry:
         return Entry(path, size_bytes=int(blob.size), digest=_hex(blob.md5_hash))

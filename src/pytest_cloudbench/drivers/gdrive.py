@@ -249,7 +249,7 @@ class GoogleDriveDriver:
         except Exception as error:
             kind, detail, retry_after_s = self._why(error)
             redact.clean_error(error)
-            detail = detail_of(detail)
+            detail = detail_of(detail, path)
             raise CloudError(kind, operation, path, retry_after_s=retry_after_s, detail=detail) from error
 
     def _why(self, error: Exception) -> tuple[ErrorKind, str, float | None]:

@@ -175,7 +175,7 @@ class MegaDriver:
         except Exception as error:
             kind, detail, wait = self._why(operation, error)
             redact.clean_error(error)
-            detail = detail_of(detail)
+            detail = detail_of(detail, path)
             raise CloudError(kind, operation, path, retry_after_s=wait, detail=detail) from error
 
     def _why(self, operation: str, error: Exception) -> tuple[ErrorKind, str, float | None]:

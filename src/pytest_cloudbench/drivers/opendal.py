@@ -199,7 +199,7 @@ class OpendalDriver:
             words = str(error)
             wait = _WAIT.search(words)
             redact.clean_error(error)
-            detail = detail_of(" ".join(words.split()))
+            detail = detail_of(words, path)
             kind = _kind_of(error, words)
             raise CloudError(kind, verb, path, retry_after_s=float(wait[1]) if wait else None, detail=detail) from error
 

@@ -31,6 +31,7 @@ from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
     detail_of,
+    detail_of_error,
     kind_of_status,
     seconds_of,
     timeout_of,
@@ -199,11 +200,11 @@ class S3Driver:
         except self._unreadable as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
         except errors.FlexibleChecksumError as error:
-            raise CloudError(ErrorKind.CORRUPT, verb, path, detail=_told(error)) from error
+            raise CloudError(ErrorKind.CORRUPT, verb, path, detail=detail_of_error(error, path)) from error
         except (errors.HTTPClientError, errors.ConnectionError, errors.IncompleteReadError, OSError) as error:
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=_told(error)) from error
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
         except (errors.BotoCoreError, UnicodeError) as error:
-            raise CloudError(ErrorKind.INVALID, verb, path, detail=_told(error)) from error
+            raise CloudError(ErrorKind.INVALID, verb, path, detail=detail_of_error(error, path)) from error
         except KeyError as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail=f"the answer has no {error.args[0]}") from error
 
@@ -352,7 +353,7 @@ class S3Driver:
             answer = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True})
         for refused in answer.get("Errors", ()):
             code = str(refused.get("Code", ""))
-            told = detail_of(f"{code} {refused.get('Message', '')}")
+            told = detail_of(f"{code} {refused.get('Message', '')}", refused.get("Key", ""))
             kind = _CODE_KINDS.get(code) or (ErrorKind.AUTH if code == "AccessDenied" else ErrorKind.SERVER)
             raise CloudError(kind, "delete", path_of(refused.get("Key", "")), detail=told)
 
@@ -460,11 +461,6 @@ def _refusal(error: Any, verb: str, path: str) -> CloudError:
     code, status = str(answer.get("Code", "")), int(about.get("HTTPStatusCode", 0))
     retry_after_s = seconds_of(about.get("HTTPHeaders", {}).get("retry-after"))
     said = " ".join(dict.fromkeys(filter(None, (str(status), code, str(answer.get("Message", ""))))))
-    told = detail_of(said)
+    told = detail_of(said, path)
     redact.clean_error(error)  # a service may repeat what it was sent
     return CloudError(_kind(code, status), verb, path, retry_after_s=retry_after_s, detail=told)
-
-
-def _told(error: BaseException) -> str:
-    redact.clean_error(error)
-    return detail_of(str(error))

@@ -120,7 +120,7 @@ def _kind(error: Exception) -> ErrorKind:
 def _refusal(error: Exception, verb: str, path: str) -> CloudError:
     said = _TOOK.sub("", str(error).partition(_DUMP)[0])
     redact.clean_error(error)
-    return CloudError(_kind(error), verb, path, detail=detail_of(" ".join(said.split())))
+    return CloudError(_kind(error), verb, path, detail=detail_of(said, path))
 
 
 # --- connect --------------------------------------------------------------------------------------

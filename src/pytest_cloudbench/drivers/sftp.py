@@ -257,7 +257,7 @@ class SftpDriver:
             kind, detail = self._why(error, connection)
             is_whole = kind is not ErrorKind.NETWORK
             redact.clean_error(error)
-            raise CloudError(kind, verb, path, detail=detail_of(detail)) from error
+            raise CloudError(kind, verb, path, detail=detail_of(detail, path)) from error
         finally:
             if connection is not None and is_whole and connection.is_open() and not connection.sftp._expecting:
                 self._idle.append(connection)

@@ -89,9 +89,9 @@ def _refusal(error: Any, verb: str, path: str) -> CloudError:
     retry_after_s = seconds_of(headers.get("retry-after"))
     body = error.http_response_content
     words = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
-    told = " ".join(f"{status} {error.http_reason or ''} {words}".split())
+    told = f"{status} {error.http_reason or ''} {words}"
     redact.clean_error(error)
-    return CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail_of(told))
+    return CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail_of(told, path))
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -199,11 +199,11 @@ class SwiftDriver:
                 self._login = None
             if error.http_status:
                 raise _refusal(error, verb, path) from error
-            raise CloudError(ErrorKind.SERVER, verb, path, detail=detail_of_error(error)) from error
+            raise CloudError(ErrorKind.SERVER, verb, path, detail=detail_of_error(error, path)) from error
         except _Unreadable as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail=str(error)) from error
         except (self._cut, OSError) as error:  # whatever requests raises is an OSError
-            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error)) from error
+            raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
 

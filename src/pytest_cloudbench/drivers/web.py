@@ -20,7 +20,7 @@ from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["TIMEOUT_S", "Bearer", "Reason", "WebClient"]
+__all__ = ["TIMEOUT_S", "Bearer", "Reason", "Unsuccessful", "WebClient"]
 
 TIMEOUT_S = 100.0
 """For each single step: connecting, sending a piece, waiting for the next bytes of an answer."""
@@ -118,9 +118,9 @@ class WebClient:
         except CloudError:
             raise
         except self._unsendable as error:
-            raise CloudError(ErrorKind.INVALID, verb, path, detail=redact.clean(str(error))) from error
+            raise CloudError(ErrorKind.INVALID, verb, path, detail=detail_of(str(error), path)) from error
         except self._failed as error:
-            told = detail_of(str(error)) or type(error).__name__
+            told = detail_of(str(error), path) or type(error).__name__
             raise CloudError(ErrorKind.NETWORK, verb, path, detail=told) from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
@@ -135,14 +135,14 @@ class WebClient:
         if kind is None:
             kind = kind_of_status(status)
         retry_after_s = seconds_of(response.headers.get("retry-after"))
-        detail = detail_of(f"{status} {words}".strip())
+        detail = detail_of(f"{status} {words}", path)
         error = CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail)
-        error.__cause__ = _Refused(status)
+        error.__cause__ = Unsuccessful(status, detail_of(words, ""))
         return error
 
 
-class _Refused(Exception):
-    """An unsuccessful answer: the cause of the CloudError that leaves."""
+class Unsuccessful(Exception):
+    """An unsuccessful answer, by its status and the provider's words: the cause of the CloudError that leaves."""
 
 
 class _Sent(local):

@@ -193,7 +193,7 @@ class WebdavDriver:
             kind, detail = self._why(error)
             retry_after_s = self._last.retry_after_s()
             redact.clean_error(error)
-            detail = detail_of(detail)
+            detail = detail_of(detail, path)
             raise CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail) from error
 
     def _why(self, error: Exception) -> tuple[ErrorKind, str]:

@@ -9,6 +9,7 @@ the caller's own secrets into what it says: ``{echo}`` in a body or a header is 
 from __future__ import annotations
 
 import datetime
+import secrets
 import socket
 import ssl
 import struct
@@ -34,7 +35,7 @@ class Answer:
 
     Attributes:
         status: None says nothing of HTTP at all: the body goes out as it is.
-        body: may hold ``{echo}``.
+        body: may hold ``{echo}``, ``{path}`` (what was asked for) and ``{id}`` (another one for each request).
         headers: besides content-length; values may hold ``{echo}`` and ``{elsewhere}`` (host and port of that door).
         promised: how many bytes the body is said to have more than it has.
         then: ``keep`` the connection, ``close``, ``reset``, or ``hold`` it and say no more.
@@ -135,6 +136,8 @@ class _Talk:
         """Answer; returns whether the connection goes on."""
         echo = " ".join(head.split())
         body = said.body.replace(b"{echo}", echo.encode("latin-1"))
+        body = body.replace(b"{path}", head.split(" ", 2)[1].encode("latin-1"))
+        body = body.replace(b"{id}", secrets.token_hex(8).upper().encode())
         if said.status is not None:
             elsewhere = f"localhost:{self._server.ports['elsewhere']}"
             fields = {"content-length": str(len(body) + said.promised), **said.headers}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -363,6 +364,40 @@ def test_nothing_hangs_past_its_timeout(scheme: str, server: FaultServer) -> Non
             problems.append(f"{fault.name}: {len(server.connections)} connections, {len(server.asked)} requests")
         client.close()
     assert problems == []
+
+
+DIFFER = [
+    _fault("nobody-listens", K.NETWORK, door="closed"),
+    _fault("cut-short", EITHER, Answer(200, b'{"a": "{path}"', JSON, 4000, then="close"), breaks="body"),
+    _fault("500", K.SERVER, Answer(500, b'{"error": "request {id} for {path} failed"}', JSON)),
+    _fault("404", K.NOT_FOUND, Answer(404, b"<Error><Code>NoSuchKey</Code><Key>{path}</Key><Id>{id}</Id></Error>")),
+    _fault("429-page", K.THROTTLED, Answer(429, b"<html><body>Not now.<p>Request {id}: {path}</body></html>", HTML)),
+]
+"""Faults whose words, or the library's, are of one request."""
+
+
+@pytest.mark.parametrize("scheme", schemes(QUICK))
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
+def test_errors_of_one_kind_have_one_text(scheme: str, server: FaultServer, clients: Clients) -> None:
+    """On two files: otherwise nearly every detail is another one, and nobody can count them."""
+    problems = []
+    for fault in DIFFER:
+        client, row = clients(scheme, fault.door), ROWS[scheme]
+        for verb in {"put", "get", "stat"} & set(verbs_for(row, fault, client.verbs)):
+            said = list[tuple[str, str]]()
+            for path in ("/faults/s00001-000001.bin", "/faults/b 2/another (file)-20.bin"):
+                server.say(answer_of(row, fault))
+                error = client.begin(verb, partial(_on, verb, path)).result(HANG_S).error
+                assert isinstance(error, CloudError), (verb, fault.name)
+                said.append((error.kind.value, error.detail))
+            if said[0] != said[1]:
+                problems.append("\n".join(map(str, (verb, fault.name, *said))))
+    assert not problems, "\n".join(problems)
+
+
+def _on(verb: str, path: str, driver: Any) -> object:
+    """An operation on a path."""
+    return driver.put(path, SMALL) if verb == "put" else list(driver.get(path)) if verb == "get" else driver.stat(path)
 
 
 # --- the matrix itself ----------------------------------------------------------------------------

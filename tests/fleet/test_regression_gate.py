@@ -216,6 +216,40 @@ def test_a_broken_run_is_no_baseline_so_a_retry_stays_red(lab: Lab) -> None:
         assert run.lines_with("worse than 10 runs"), "the one before is not among them"
 
 
+@pytest.mark.slow
+def test_ctrl_c_while_a_suspect_is_held_ends_in_order_and_says_nothing_good_of_it(lab: Lab) -> None:
+    """It waits to be measured again when Ctrl-C comes: what was measured is stored, and it has not passed."""
+    chosen = ("-n2", "-v", "-rA", "--cloudbench-gate", "--junit-xml=junit.xml", "-k", "test_broken or test_unsure")
+    settings = lab.folder / "pyproject.toml"
+    settings.write_text(SETTINGS)
+    lab.write(TESTS).run(*FOLDER, *chosen)
+    write_history(lab, {name: HISTORY[name] for name in ("test_broken", "test_unsure")})
+    settings.write_text(SETTINGS.replace("apart_s = 0", "apart_s = 3600"))
+    running = lab.start(*FOLDER, *chosen)
+    running.wait_for("the last test's report", lambda: re.search(r"SKIPPED .*test_unsure", running.text()))
+    running.interrupt(group=True)
+    run = running.end()
+    assert (run.status, run.leftovers) == (2, []), run.text
+    assert "KeyboardInterrupt" in run.text
+    assert "INTERNALERROR" not in run.text
+    assert not re.search(r"PASSED.*test_broken", run.text)
+    assert run.counts() == {"skipped": 2}
+    assert run.lines_with("gate inconclusive: response_p50: "), run.text
+    for path in (lab.folder / "out.json", stored(lab)[-1]):
+        entries = json.loads(path.read_text())["benchmarks"]
+        found = {each["name"].partition("[")[0]: each["extra_info"] for each in entries}
+        assert {name: info["outcome"] for name, info in found.items()} == {
+            "test_broken": "interrupted", "test_unsure": "interrupted",
+        }  # fmt: skip
+        assert found["test_broken"]["gate"]["answer"] == "inconclusive"
+        assert found["test_broken"]["ops"] == 6
+    listed = ET.parse(lab.folder / "junit.xml").iter("testcase")
+    cases = {str(each.get("name")).partition("[")[0]: each for each in listed}
+    skipped = cases["test_broken"].find("skipped")
+    assert skipped is not None
+    assert "a suspect, measured again 0 of 3 times" in str(skipped.get("message"))
+
+
 def test_strict_fails_what_is_inconclusive_with_a_status_of_its_own(lab: Lab) -> None:
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     run = lab.write(TESTS).run(*FOLDER, "--cloudbench-gate-strict", "-k", "test_met or test_unsure")

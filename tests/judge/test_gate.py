@@ -219,6 +219,12 @@ def test_an_experiment_is_broken_by_one_metric_and_inconclusive_by_one_that_deci
     assert answer_of([]) is None
 
 
+def test_a_suspect_that_was_not_measured_again_is_never_met_even_if_it_does_not_decide() -> None:
+    met, beside = verdict(level(1.0)), replace(level(1.2, (1.2,)), decides=False)
+    assert answer_of([met, verdict(beside)]) == "inconclusive"
+    assert answer_of([met, verdict(replace(beside, again=(Reading(1.0),) * AGAIN))]) == "met"
+
+
 def test_holm_rejects_in_steps_until_one_holds() -> None:
     assert holm([0.001, 0.004, 0.5], 0.01, 3) == [True, True, False]
     assert holm([0.006, 0.001, 0.006], 0.01, 3) == [False, True, False]

@@ -217,9 +217,8 @@ def _verdict(check: Check, tests: int, is_significant: bool, loudest: float) -> 
     again = _known(check.again)
     suspected = is_suspect(check)
     if suspected and len(again) < AGAIN:
-        return Ruling(
-            check, "inconclusive", why=f"a suspect, measured again {len(again)} of {AGAIN} times", change=_change(check)
-        )
+        why = f"a suspect, measured again {len(again)} of {AGAIN} times"
+        return Ruling(replace(check, decides=True), "inconclusive", why=why, change=_change(check))
     chosen = again if suspected else [check.now]
     if check.kind == "level":
         return _level_verdict(check, chosen, tests, is_significant, loudest)

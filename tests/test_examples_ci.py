@@ -5,6 +5,7 @@ A runner is imitated as far as these files need one: conditions, a cache, a fres
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from xml.etree import ElementTree
 import pytest
 from ruamel.yaml import YAML
 
+from pytest_cloudbench.cli import main
 from tests.runs import QUIET
 from tests.test_docs import commands
 
@@ -171,12 +173,31 @@ def on_gitlab(runner: Runner, job: str, stored: str = "pull", env: Mapping[str, 
 
 
 MAIN, PULL = "refs/heads/main", "refs/pull/7/merge"
-COMPARED = "above the 1 of the compared run"
+TOO_FEW = "gate inconclusive: baseline {} of 10"
+RUNS = 12
 
 
 def runs_in(archive: Path) -> int:
     with zipfile.ZipFile(archive) as found:
         return sum(name.endswith(".json") for name in found.namelist())
+
+
+def history(template: Path, folder: Path, requests_per_op: float) -> Path:
+    """An archive of as many runs as a baseline may have, each like the one in ``template`` but for this number."""
+    folder.mkdir()
+    assert main(["baseline", "import", str(template), "--storage", str(folder / "stored")]) == 0
+    (first,) = (folder / "stored").rglob("0001_*.json")
+    text = first.read_text("utf-8")
+    first.unlink()
+    for number in range(RUNS):
+        document = json.loads(text)
+        for entry in document["benchmarks"]:
+            info = entry["extra_info"]
+            info["start_wall_ms"] -= 60_000 * (RUNS - number)
+            info["requests_per_op"] *= requests_per_op
+        first.with_name(f"{number + 1:04d}_before.json").write_text(json.dumps(document), "utf-8")
+    assert main(["baseline", "export", str(folder / "stored.zip"), "--storage", str(folder / "stored")]) == 0
+    return folder / "stored.zip"
 
 
 def cases(text: str) -> Sequence[ElementTree.Element]:
@@ -187,20 +208,27 @@ def cases(text: str) -> Sequence[ElementTree.Element]:
 def test_a_baseline_goes_from_the_default_branch_to_a_pull_request_on_github(tmp_path: Path) -> None:
     runner = Runner(tmp_path)
     assert on_github(runner, "gate", MAIN), runner.said
-    assert "gate requests_per_op:1%: no baseline yet" in runner.said
+    assert TOO_FEW.format(0) in runner.said
     assert re.fullmatch(r"key=[a-z0-9.-]+\n", runner.text("output"))
     first = runner.cache["stored.zip"]
     assert runs_in(first) == 1
 
+    runner.cache["stored.zip"] = same = history(first, tmp_path / "same", 1.0)
     assert on_github(runner, "gate", PULL), runner.said
-    assert COMPARED in runner.said
-    assert runner.cache["stored.zip"] == first, "a pull request has written"
-    assert not (runner.checkout / "stored").with_suffix(".zip").samefile(first)
+    assert runner.cache["stored.zip"] == same, "a pull request has written"
+    assert not (runner.checkout / "stored").with_suffix(".zip").samefile(same)
     assert "**2 experiments: 2 met**" in runner.text("summary.md")
     assert len(cases(runner.text("junit.xml"))) == 2
     assert runner.text("metrics.txt").endswith("# EOF\n")
 
+    runner.cache["stored.zip"] = history(first, tmp_path / "half", 0.5)
+    assert not on_github(runner, "gate", PULL), runner.said
+    assert "**2 experiments: 2 broken**" in runner.text("summary.md")
+    assert "gate broken: requests_per_op: +100 % worse than 12 runs" in runner.said
+
+    runner.cache["stored.zip"] = first
     assert on_github(runner, "gate", MAIN), runner.said
+    assert TOO_FEW.format(1) in runner.said
     assert runs_in(runner.cache["stored.zip"]) == 2
 
 
@@ -235,9 +263,9 @@ def test_a_baseline_goes_from_the_default_branch_to_a_merge_request_on_gitlab(tm
     (archive,) = kept.iterdir()
     assert runs_in(archive) == 1
     assert on_gitlab(runner, "gate"), runner.said
-    assert COMPARED in runner.said
+    assert TOO_FEW.format(1) in runner.said
     assert runner.cache["carried"] == kept
-    assert "**2 experiments: 2 met**" in runner.text("summary.md")
+    assert "**2 experiments: 2 inconclusive**" in runner.text("summary.md")
     assert runner.text("metrics.txt").endswith("# EOF\n")
     assert len(cases(runner.text("junit.xml"))) == 2
 

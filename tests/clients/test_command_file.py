@@ -64,9 +64,9 @@ def test_the_documents_explain_every_key_and_placeholder() -> None:
         ('name = "x"\n[sync]\ncommand = ["{folder}"]', "sync.command: expected the name of a program first"),
         (
             'name = "x"\n[sync]\ncommand = ["a", "{home}"]',
-            "sync.command: placeholders are {user}, {folder}, .*{home} is none",
+            "sync.command: placeholders are {user}, {folder}, .*{home} is not one",
         ),
-        ('name = "x"\n[sync]\ncommand = ["a", "{"]', "sync.command: .*a single brace is none"),
+        ('name = "x"\n[sync]\ncommand = ["a", "{"]', "sync.command: .*a single brace is not one"),
         (f"{LEAST}timeout_s = 0", "sync.timeout_s: expected seconds, more than 0"),
         (f"{LEAST}timeout_s = true", "sync.timeout_s: expected seconds"),
         (f"{LEAST}[wait]\nsynced_s = 0", "wait.synced_s: expected seconds, more than 0"),

@@ -193,10 +193,10 @@ def test_names_of_a_product_or_ones_own(tmp_path: Path) -> None:
         ({}, "folder is missing"),
         ({"folder": "/no/such"}, "/no/such is not a folder"),
         ({"folder": "/", "quiet_s": "5", "interface": "none0"}, "quiet_s needs an interface"),
-        ({"folder": "/", "quiet_s": "soon"}, "quiet_s is a number from 0, not 'soon'"),
-        ({"folder": "/", "quiet_s": "-1"}, "quiet_s is a number from 0"),
+        ({"folder": "/", "quiet_s": "soon"}, "quiet_s must be a number from 0, not 'soon'"),
+        ({"folder": "/", "quiet_s": "-1"}, "quiet_s must be a number from 0"),
         ({"folder": "/", "quiet_s": "5", "verify": "true", "interface": "lo"}, "exclude each other"),
-        ({"folder": "/", "product": "mybox"}, "product is one of"),
+        ({"folder": "/", "product": "mybox"}, "product must be one of"),
         ({"folder": "/", "address": "eth0"}, "address: 'eth0' does not appear to be"),
         ({"folder": "/", "servers": "10.0.0.0/8,all"}, "servers: 'all' does not appear to be"),
     ],
@@ -208,7 +208,7 @@ def test_options_that_cannot_work(options: dict[str, str], message: str) -> None
 
 def test_temporary_files_are_beside_the_folder_and_not_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = clients.client("external", folder=str(tmp_path))
-    with pytest.raises(ClientUnavailable, match=r"would be in .*, and be synced: set TMPDIR"):
+    with pytest.raises(ClientUnavailable, match=r"would be in .* and be synced: set TMPDIR"):
         client.prepare(tmp_path / "work")
     status = os.stat(tmp_path)
     other = os.stat_result((*status[:2], status.st_dev + 1, *status[3:]))

@@ -140,13 +140,13 @@ def test_0_and_1_and_words() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("delta=maybe", "delta is 0, 1, no or fixed, rolling; not 'maybe'"),
-        ("chunk_bytes=1M", "chunk_bytes is a whole number from 1024 to 2.68435e\\+08; not '1M'"),
-        ("chunk_bytes=3", "chunk_bytes is a whole number"),
-        ("polling=-1", "polling is a number from 0"),
-        ("polling=nan", "polling is a number from 0"),
+        ("delta=maybe", "delta must be 0, 1, no or fixed, rolling; not 'maybe'"),
+        ("chunk_bytes=1M", "chunk_bytes must be a whole number from 1024 to 2.68435e\\+08; not '1M'"),
+        ("chunk_bytes=3", "chunk_bytes must be a whole number"),
+        ("polling=-1", "polling must be a number from 0"),
+        ("polling=nan", "polling must be a number from 0"),
         ("connections=two", "connections is one or per-file"),
-        ("connections=per-file&bundling=1", "connections is one, because bundling"),
+        ("connections=per-file&bundling=1", "connections must be one, because bundling"),
         ("deduplicate=1", "unknown option 'deduplicate'"),
     ],
 )

@@ -148,7 +148,7 @@ def test_content_that_is_not_what_was_announced_never_takes_its_place(
     client.processes.wait_until(lambda: questions(client) >= asked + 3, HANG_S, "no question")
     assert (device_folder(client) / "a").read_bytes() == b"first"
     assert (device_folder(client) / "b").read_bytes() == b"other", "one file does not hold up another one"
-    assert "'a' is not what was announced" in (client.workdir / "logs" / "reference-device.log").read_text()
+    assert "'a' differs from what was announced" in (client.workdir / "logs" / "reference-device.log").read_text()
     (client.stored / "a").write_bytes(b"second")
     wait_equal(client)
 
@@ -189,5 +189,5 @@ def test_without_its_server_it_ends_with_a_message(start: Callable[[str], Refere
 
 @pytest.mark.parametrize("value", ["-1", "often", "86401"])
 def test_a_wrong_period_is_refused(value: str, prepare: Prepare) -> None:
-    with pytest.raises(UsageError, match="pull_s is a number from 0 to 86400"):
+    with pytest.raises(UsageError, match="pull_s must be a number from 0 to 86400"):
         prepare(f"reference?pull_s={value}")

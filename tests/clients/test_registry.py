@@ -52,12 +52,12 @@ def test_options_change_what_is_true_of_a_client() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("dropbox", "there is none of this name; there are: external, "),
-        ("syncthing:x", "there is none of this name"),
+        ("dropbox", "unknown; expected one of external, "),
+        ("syncthing:x", "unknown; expected one of"),
         ("syncthing?compresion=always", "unknown option 'compresion'; syncthing knows: compression"),
-        ("syncthing?compression=1", "compression is one of always, metadata, never; not '1'"),
+        ("syncthing?compression=1", "compression must be one of always, metadata, never; not '1'"),
         ("rclone?remote", "expected KEY=VALUE"),
-        ("restic?server=ftp", "server is one of rest, s3; not 'ftp'"),
+        ("restic?server=ftp", "server must be one of rest, s3; not 'ftp'"),
         ("tool.toml?x=1", "takes no options"),
         ("", "expected SCHEME"),
     ],

@@ -84,8 +84,8 @@ def test_no_verdict_is_ever_wrong(client: Made) -> None:
         (Made(dedup="block", block_bytes=128 * KIB, inflation=1.34), "deduplication", "blocks of about 128 KiB;"),
         (Made(dedup="block"), "deduplication", "blocks of about 1 MiB;"),
         (Made(dedup="block", forgets_deleted=True), "deduplication", "not after all copies were deleted"),
-        (Made(delta="fixed"), "delta", "only at its old place"),
-        (Made(delta="rolling"), "delta", "also of what has moved"),
+        (Made(delta="fixed"), "delta", "if it is at its old place"),
+        (Made(delta="rolling"), "delta", "even if it has moved"),
         (Made(compresses="always"), "compression", "always"),
         (Made(compresses="smart"), "compression", "smart: by content"),
         (Made(compresses="name"), "compression", "by name"),
@@ -125,7 +125,7 @@ def test_windows_that_are_opened_often_are_no_answers_to_chunks() -> None:
         for each in Made(chunk_bytes=MIB).measured()
     ]
     verdict = judge(seen)["chunking"]
-    assert (verdict.answer, "52 bytes at a time" in verdict.detail) == ("unknown", True)
+    assert (verdict.answer, "often sends 52 bytes" in verdict.detail) == ("unknown", True)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_answers_to_parts_that_are_not_waited_for_may_mean_chunks(every: int, si
 
     seen = Made().measured()
     verdict = judge([spoken(each, every, size) for each in seen])["chunking"]
-    assert (verdict.answer, "not waited for" in verdict.detail) == ("unknown", True)
+    assert (verdict.answer, "does not wait for" in verdict.detail) == ("unknown", True)
     windows = judge([spoken(each, 32 * KIB, 48) for each in seen])["chunking"]
     assert windows.answer == "no"
 
@@ -195,9 +195,10 @@ LISTED = (0, 9_000)
 """What is sent before any file: names."""
 ROUNDS = {
     # what the server said and what the client sent then; the answer, and words of it
-    "asked for, ten at a time": ([LISTED, *[(1_200, 100_000)] * 10, (9_000, 0)], "no", "asked for by the server"),
+    "asked for, ten at a time": ([LISTED, *[(1_200, 100_000)] * 10, (9_000, 0)], "no", "the server requests each file"),
     "asked for, by much and by little": (
-        [LISTED, (1_200, 40_000), (600, 80_000), (3_600, 350_000), (3_000, 250_000), (3_600, 280_000)], "no", "asked",
+        [LISTED, (1_200, 40_000), (600, 80_000), (3_600, 350_000), (3_000, 250_000), (3_600, 280_000)],
+        "no", "requests",
     ),
     "answered, and ahead": ([(0, 300_000), *[(2_400, 200_000)] * 3, (2_400, 100_000), (2_400, 0)], "unknown", ""),
     "answered, each a while after its file": (

@@ -189,7 +189,7 @@ def test_each_test_is_reported_once_with_its_own_outcome(seen: Seen) -> None:
 
 def test_what_nobody_can_tell_says_why(seen: Seen) -> None:
     (line,) = seen.run.lines_with("gate inconclusive: response_p50")[:1]
-    assert re.search(r"only changes from [\d,]+ % would be seen", line)
+    assert re.search(r"only changes of [\d,]+ % or more would be found", line)
     assert seen.run.lines_with("baseline 0 of 10 (the 12 stored runs differed in profile_digest (another, here None))")
 
 
@@ -267,7 +267,7 @@ def test_a_margin_that_is_none_is_refused_in_one_line(lab: Lab) -> None:
     (lab.folder / "pyproject.toml").write_text('[tool.cloudbench.gate]\nquiet_p5 = "10%"\n')
     run = lab.write(TESTS).run(*FOLDER, "--cloudbench-gate", store=False)
     assert run.status == 4, run.text
-    assert run.lines_with("tool.cloudbench.gate: quiet_p5: no metric is called so; did you mean")
+    assert run.lines_with("tool.cloudbench.gate: quiet_p5: no such metric; did you mean")
 
 
 def test_the_commands_say_what_would_be_seen_and_what_would_have_alarmed(

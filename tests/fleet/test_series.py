@@ -94,7 +94,7 @@ def test_a_series_whose_plan_is_damaged_is_one_line(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"rounds":3', '"rounds":"many"'))
     again = keeper(tmp_path)
     asked = {**ASKED, "plan": {"rounds": 1}, "resume": "", "keeps_plan": True}
-    with pytest.raises(ResultsError, match=r"jsonl: cannot go on with its own plan \(.*rounds: expected int"):
+    with pytest.raises(ResultsError, match=r"jsonl: cannot continue with its own plan \(.*rounds: expected int"):
         again.begin(SeriesOpen.from_plain(asked))
 
 

@@ -98,7 +98,7 @@ def test_a_spread_of_zero_is_taken_as_half_a_percent() -> None:
 def test_a_noisy_baseline_is_inconclusive_and_says_what_would_be_seen() -> None:
     found = verdict(level(1.05, spread=0.1))
     assert found.answer == "inconclusive"
-    assert found.why.startswith("only changes from ")
+    assert found.why.startswith("only changes of ")
     assert found.detects == detectable(found.check, 1)
     assert found.detects == pytest.approx(0.48, abs=0.02), (
         "exp((t of .01 with 19 degrees + 1.28) * .1 * sqrt(1.05)) - 1"
@@ -119,12 +119,12 @@ def test_what_would_be_seen_is_seen_in_nine_of_ten_cases() -> None:
 
 def test_operations_that_would_suffice_come_from_the_part_that_they_make_smaller() -> None:
     sampled = level(1.0, spread=0.07, error=0.069)
-    assert "operations and 20 runs would see 10 %" in verdict(sampled).why
+    assert "operations and 20 runs would find 10 %" in verdict(sampled).why
     many = operations_for(sampled, 1)
     assert many is not None
     assert 400 < many < 2000
     assert operations_for(level(1.0, spread=0.07, error=0.001), 1) is None
-    assert "no number of operations would see 10 %" in verdict(level(1.0, spread=0.1, error=0.001)).why
+    assert "no number of operations would find 10 %" in verdict(level(1.0, spread=0.1, error=0.001)).why
 
 
 def test_ten_runs_are_the_least() -> None:
@@ -150,7 +150,7 @@ def test_a_baseline_with_a_run_as_far_off_makes_no_alarm() -> None:
 
 
 def test_numbers_that_are_not_known_are_inconclusive() -> None:
-    assert verdict(replace(level(1.0), now=Reading(None))).why == "it is not known of this run"
+    assert verdict(replace(level(1.0), now=Reading(None))).why == "this run has no value"
     assert verdict(replace(level(1.0), why="doubts")).why == "doubts"
     zero = replace(level(1.0), baseline=(Reading(0.0),) * 20)
     assert verdict(zero).answer == "inconclusive"
@@ -163,7 +163,7 @@ def test_no_failures_before_and_none_now_are_met_from_299_operations_on() -> Non
     assert verdict(rate((0, 300))).answer == "met"
     few = verdict(rate((0, 80), before=((0, 80),) * 20))
     assert few.answer == "inconclusive"
-    assert few.why.endswith("points would be seen")
+    assert few.why.endswith("points or more would be found")
 
 
 def test_failures_that_stay_are_broken() -> None:

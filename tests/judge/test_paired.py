@@ -144,10 +144,10 @@ def test_quiet_operations_of_several_blocks_make_one_percentile() -> None:
     assert found["quiet_p50"].low <= 0.3 <= found["quiet_p50"].high
     assert found["quiet_p99"].pairs == 4
     few = compare(pairs[:2])["quiet_p50"]
-    assert (few.answer, few.why) == ("inconclusive", "30 quiet operations a side, and 40 are the fewest")
+    assert (few.answer, few.why) == ("inconclusive", "30 quiet operations per side; at least 40 are needed")
     assert isnan(few.change)
     none = compare([(BlockValues({}, 100), BlockValues({}, 100))] * 9)["quiet_p50"]
-    assert (none.needed, none.why) == (None, "0 quiet operations a side, and 40 are the fewest")
+    assert (none.needed, none.why) == (None, "0 quiet operations per side; at least 40 are needed")
 
 
 @pytest.mark.parametrize("values", [{"response_p50": None}, {"response_p50": 0.0}, {}, {"response_p50": float("nan")}])

@@ -172,7 +172,7 @@ def test_wrong_levels_and_times_are_refused() -> None:
     with pytest.raises(ValueError, match="asked for level 1, told about 2"):
         search.tell(2, 1.0)
     for seconds in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="is no time"):
+        with pytest.raises(ValueError, match="is not a time"):
             search.tell(1, seconds)
     assert search.result().probes == 0
 

@@ -375,7 +375,7 @@ def test_rows_of_table_iii() -> None:
 def test_nothing_tried_is_unknown_and_more_than_all_is_refused() -> None:
     assert (availability(0, 0).share, availability(0, 0).low, availability(0, 0).high) == (None, 0.0, 1.0)
     for completed, tried in ((2, 1), (-1, 1)):
-        with pytest.raises(ValueError, match="no share"):
+        with pytest.raises(ValueError, match="not a share"):
             availability(completed, tried)
 
 

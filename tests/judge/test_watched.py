@@ -65,8 +65,8 @@ def test_fewer_quiet_operations_are_the_neighbours_unless_the_client_itself_work
 
 def test_too_few_quiet_operations_are_inconclusive() -> None:
     checks = {each.metric: each for each in checks_of("t", RUN | {"quiet_ops": 39}, (), [RUN] * 20, {})}
-    assert checks["quiet_p50"].why == "40 quiet operations are needed, 39 were"
-    assert checks["quiet_p99"].why == "300 quiet operations are needed, 39 were"
+    assert checks["quiet_p50"].why == "40 quiet operations are needed, found 39"
+    assert checks["quiet_p99"].why == "300 quiet operations are needed, found 39"
 
 
 def test_an_exact_number_that_varied_before_decides_nothing_alone() -> None:
@@ -107,5 +107,5 @@ def test_margins_are_the_users() -> None:
 def test_a_margin_that_is_none_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="here: p50: expected a margin such as "):
         parse_margins({"p50": value}, "here")
-    with pytest.raises(UsageError, match="here: quite_p50: no metric is called so"):
+    with pytest.raises(UsageError, match="here: quite_p50: no such metric"):
         parse_margins({"quite_p50": 0.1}, "here")

@@ -107,7 +107,7 @@ def test_it_stops_when_no_further_pair_fits_into_its_time() -> None:
     assert told["pairs"] == 5  # and the warm-up: six pairs of ten seconds
     found = told["differences"]["quiet_p99"]
     assert found["answer"] == "inconclusive"
-    assert found["why"] == "250 quiet operations a side, and 300 are the fewest"
+    assert found["why"] == "250 quiet operations per side; at least 300 are needed"
     lines = versus.render([Finding(info, ["7 of 12 blocks: engine saturated"])], 100)
     assert [line for line in lines if "quiet_p99: 250 quiet operations" in line and "pairs" in line]
     assert "! 7 of 12 blocks: engine saturated" in lines

@@ -285,7 +285,7 @@ def test_a_closed_loop_without_a_thread_for_each_sensor_is_refused_and_what_ran_
 ) -> None:
     limit_threads(4)
     bench = Bench(nothing)
-    with pytest.raises(UsageError, match="a closed loop needs 9 threads here, and the system gives 4"):
+    with pytest.raises(UsageError, match="a closed loop needs 9 threads here, but the system allows 4"):
         ends(lambda: bench.run("closed", 9, 2, HOUR_S))
     assert {seq for _, seq in bench.found} <= {0}
     assert {sensor for sensor, _ in bench.found} <= set(range(4))

@@ -158,7 +158,7 @@ def test_a_name_that_the_provider_refuses_is_an_error_before_anything_is_sent(tm
     with pytest.raises(UsageError, match="at most 255 characters"):
         task_of(driver, Verb.PUT, Files("/run", payload, named=FileNames(prefix="n" * 250)), {})
     other = FlatDriver(tmp_path, replace(driver.capabilities, names=NameRules(refused=":")))
-    with pytest.raises(UsageError, match=r"'a:b\.bin': this provider does not take it: no name may hold ':'"):
+    with pytest.raises(UsageError, match=r"'a:b\.bin': this provider does not accept it: no name may hold ':'"):
         task_of(other, Verb.PUT, Files("/run", payload, named=FileNames(only="a:b.bin")), {})
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_cloudbench.report.columns import fitted
 
-HOW = "what did not change is not sent, also of what has moved (rolling); 12.3 KiB for a small edit"
+HOW = "unchanged content is not sent, even if it has moved (rolling); 12.3 KiB for a small edit"
 VERDICTS = [
     ["capability", "service", "answer", "how", "confidence", "imc 2013 yes"],
     ["Delta-encoding", "syncthing?compression=always", "yes", HOW, "0.9312", "Dropbox"],

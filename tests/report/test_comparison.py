@@ -51,8 +51,8 @@ def test_the_best_is_marked() -> None:
         "  dropbox       0.00 %      100*",
         "  not distinguishable: loss rate",
         "",
-        "* best, by more than noise   ~ cannot be told from the best, which others can",
-        "  ? has doubts, takes no part",
+        "* best, by more than noise   ~ not distinguishable from the best   ? has doubts,",
+        "  not compared",
         "",
     ]
 

@@ -106,7 +106,7 @@ def test_links_lead_to_elements_and_every_element_has_a_name_of_its_own(page: Pa
 
 
 def test_the_answers_are_in_order(page: Page) -> None:
-    order = ["What was measured on what", "What is good and bad", "Provider beside provider", "iot: worst case"]
+    order = ["What was measured on what", "What is good and bad", "Providers side by side", "iot: worst case"]
     places = [page.said.rindex(each) for each in order]
     assert places == sorted(places)
     assert "Some of it is emulated" in page.said

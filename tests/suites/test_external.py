@@ -128,14 +128,14 @@ def test_without_the_right_to_capture_it_says_what_gives_it(lab: Lab, tmp_path: 
     words = ("--client", spec, "-k", "test_table_4_7")
     ended = lab.run(str(SUITES / "sync_capabilities"), "-rs", *words, env={"PATH": f"{forbidden}:/usr/bin:/bin"})
     assert ended.counts()["skipped"] == 1, ended.text
-    assert ended.lines_with("dumpcap may not capture here; any one of these gives the right")
+    assert ended.lines_with("dumpcap has no right to capture here; any one of these gives the right")
     assert not list(mirrored.iterdir())
 
 
 @pytest.mark.parametrize(
     ("suite", "reason"),
     [
-        ("mobile", "on the user's own network, which nothing here shapes"),
+        ("mobile", "on the user's own network, which cannot be shaped here"),
         ("propagation", "external has no second device"),
     ],
 )

@@ -48,7 +48,7 @@ def test_a_client_outside_says_what_it_must_be_told(lab: Lab) -> None:
     (lab.folder / "mirrored").mkdir()
     run = run_suite(lab, "idle", "--client", f"external?folder={lab.folder / 'mirrored'}")
     assert run.counts() == {"skipped": 2}, run.text
-    assert run.lines_with("interface is missing, the one that it uses")
+    assert run.lines_with("give interface, the one that the client uses")
     assert not run.entries
     assert not list((lab.folder / "mirrored").iterdir())
 

@@ -130,7 +130,9 @@ def test_a_client_that_ends_gives_no_number(tmp_path: Path) -> None:
 
         ended, after = Activity(session).watch([Act("ended", end), Act("after", lambda: 1)])
     assert "did not carry it out" in ended.reasons[0]
-    assert after.reasons == (f"the client was out of sync since an earlier act: {ended.reasons[0].partition(': ')[2]}",)
+    assert after.reasons == (
+        f"the client has been out of sync since an earlier act: {ended.reasons[0].partition(': ')[2]}",
+    )
 
 
 def test_what_nobody_saw_gives_no_number(tmp_path: Path) -> None:
@@ -141,7 +143,7 @@ def test_what_nobody_saw_gives_no_number(tmp_path: Path) -> None:
         activity.watch([])
         pair.after_change, pair.wait_synced = list, lambda timeout_s: Proof.QUIET
         (seen,) = activity.watch([Act("elsewhere", lambda: 1)])
-    assert seen.reasons == ("the server has it, and no packet was seen",)
+    assert seen.reasons == ("the server has it, but no packet was captured",)
 
 
 def test_an_act_that_fails_is_an_error(tmp_path: Path) -> None:

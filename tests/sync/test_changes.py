@@ -133,9 +133,9 @@ def test_a_step_can_be_taken_back(changes: Changes, tmp_path: Path, kind: str) -
 
 
 def test_steps_that_cannot_be(changes: Changes) -> None:
-    with pytest.raises(UsageError, match="comes before its edits"):
+    with pytest.raises(UsageError, match="must come before its edits"):
         changes.apply(Step("append", 64))
-    with pytest.raises(UsageError, match="there are: append"):
+    with pytest.raises(UsageError, match="unknown; expected one of append"):
         changes.apply(Step("rename"))
 
 

@@ -83,5 +83,5 @@ def test_a_client_that_there_is_none_of_is_named(lab: Lab) -> None:
     lab.write(MEASURES.replace("DOUBTS", "[]"))
     run = lab.run("--client", "nobodys")
     assert run.status == 1
-    assert run.lines_with("there is none of this name")
+    assert run.lines_with("unknown; expected one of")
     assert not (lab.folder / "measured").exists()

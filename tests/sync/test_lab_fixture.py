@@ -93,5 +93,5 @@ def test_a_client_that_is_missing_is_skipped_with_what_brings_it(lab: Lab) -> No
 def test_a_client_that_nobody_knows_is_one_line(lab: Lab) -> None:
     run = lab.run("--client", "nosuch")
     assert run.status != 0
-    assert run.lines_with("there is none of this name")
+    assert run.lines_with("unknown; expected one of")
     assert not run.lines_with("Traceback")

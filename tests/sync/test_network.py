@@ -90,7 +90,7 @@ def test_names_that_lack_a_server_are_found_out(tmp_path: Path) -> None:
         at.other_program()
         for spec in (at.spec(names="login.example.test"), at.spec(servers="192.0.2.1")):
             refused = at.look(SESSION, spec, str(tmp_path / f"session-{next(_number)}"), STEPS)["refused"]
-            assert "the server has it, and nothing that the client sent was seen" in refused
+            assert "the server has it, but nothing from the client was captured" in refused
             assert ("files.example.test (1," in refused) == ("names=" in spec), refused
 
 
@@ -123,7 +123,10 @@ def test_quiet_is_a_weaker_proof_and_said(tmp_path: Path) -> None:
         seen, found = measured(at, tmp_path, steps, verified=False, names="*.example.test", quiet_s="1")
     assert not seen["new"]["reasons"]
     assert found["record"]["proofs"] == [Proof.QUIET.value]
-    assert any("is inferred from a quiet network, which is weaker" in note for note in found["notes"])
+    assert any(
+        "a quiet network is taken as a sign that the server had everything, which is weaker" in note
+        for note in found["notes"]
+    )
 
 
 @pytest.mark.slow
@@ -149,7 +152,7 @@ def test_what_is_not_told_is_asked_for(tmp_path: Path) -> None:
         assert not list(tmp_path.iterdir())
         return str(raised.value)
 
-    assert "interface is missing, the one that it uses; there are: lo" in refused(names="*.example.com")
+    assert "give interface, the one that the client uses; there are: lo" in refused(names="*.example.com")
     assert "whose traffic on lo is the client's? Give names, product or servers" in refused(interface="lo")
     assert "no address of none0 is known; give address" in refused(interface="none0", names="*.example.com")
 

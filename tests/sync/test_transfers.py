@@ -166,7 +166,7 @@ def test_a_client_that_is_not_on_the_link_cannot_be_transferred_on_it(tmp_path: 
     (tmp_path / "mirrored").mkdir()
     client = clients.client(f"external?folder={tmp_path / 'mirrored'}&verify=true")
     with (
-        pytest.raises(LinkUnavailable, match="on the user's own network, which nothing here shapes"),
+        pytest.raises(LinkUnavailable, match="on the user's own network, which cannot be shaped here"),
         Lab(client, tmp_path, seed="known", up=SLOW),
     ):
         pass

@@ -156,7 +156,9 @@ class Capture:
                     start_new_session=True,
                 )
             except FileNotFoundError as error:
-                raise CaptureUnavailable(f"{self._prefix[0]} is not installed, which enters the namespace") from error
+                raise CaptureUnavailable(
+                    f"{self._prefix[0]} is not installed; it is needed to enter the namespace"
+                ) from error
         assert self._process.stderr is not None
         self._said.follow(self._process.stderr)
         try:
@@ -183,7 +185,7 @@ class Capture:
         reasons = []
         if not self._sentinel("end"):
             if self._said.wait_for_end(0.0):
-                reasons.append(f"dumpcap ended before it was told to{self._said.last()}")
+                reasons.append(f"dumpcap ended before it was asked to{self._said.last()}")
             reasons.append("the last sentinel is not in the file, so the capture may be incomplete")
         self._tell("stop")
         try:
@@ -242,7 +244,7 @@ class Capture:
         where = f"capture of {self.interface}"
         if re.search(r"permission|not permitted|privilege", said, re.IGNORECASE):
             how = _HOW.get(sys.platform, "run it as an administrator").format(dumpcap=dumpcap)
-            return CaptureUnavailable(f"{where}: dumpcap may not capture here; {how}")
+            return CaptureUnavailable(f"{where}: dumpcap has no right to capture here; {how}")
         if re.search(r"no such device|not up|no interface|does ?n.t exist", said, re.IGNORECASE):
             return CaptureUnavailable(f"{where}: there is no such interface, or it is down{self._said.last()}")
         return CaptureError(f"{where}: dumpcap did not start{self._said.last()}")

@@ -59,7 +59,7 @@ def client(spec: str, **options: str) -> SyncClient:
         raise UsageError(str(error).replace("provider", "client", 1)) from error
     if parsed.scheme not in _CLIENTS or parsed.target:
         known = ", ".join(names())
-        raise UsageError(f"client {spec!r}: there is none of this name; there are: {known}, or a .toml file")
+        raise UsageError(f"client {spec!r}: unknown; expected one of {known}, or a .toml file")
     where, known_options = _CLIENTS[parsed.scheme]
     given = {**parsed.params, **options}
     for name in given:

@@ -395,5 +395,5 @@ def option(client: str, options: Mapping[str, str], name: str, allowed: Collecti
     """The value of one option. Raises UsageError, which names the allowed values."""
     value = options.get(name, default)
     if value not in allowed:
-        raise UsageError(f"client {client!r}: {name} is one of {', '.join(sorted(allowed))}; not {value!r}")
+        raise UsageError(f"client {client!r}: {name} must be one of {', '.join(sorted(allowed))}; not {value!r}")
     return value

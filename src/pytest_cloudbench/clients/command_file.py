@@ -203,10 +203,8 @@ class _Reader:
         unknown = [found[1] for found in _BRACES.finditer(value) if found[1] and found[1] not in PLACEHOLDERS]
         if unknown or "{" in rest or "}" in rest:
             names = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-            wrong = f"{{{unknown[0]}}} is none" if unknown else "a single brace is none"
-            raise ConfigError(
-                self._source, shown, f"placeholders are {names}; {wrong}; a brace itself is written twice"
-            )
+            wrong = f"{{{unknown[0]}}} is not one" if unknown else "a single brace is not one"
+            raise ConfigError(self._source, shown, f"placeholders are {names}; {wrong}; write a literal brace twice")
         return value
 
     def command(self, key: str, value: object) -> _Words:

@@ -102,10 +102,10 @@ class ExternalClient:
         del server_address, client_address, runner
         mend = "set TMPDIR to a folder beside it"
         if workdir.resolve().is_relative_to(self._mirrored.resolve()):
-            raise ClientUnavailable(f"external: temporary files would be in {self._mirrored}, and be synced: {mend}")
+            raise ClientUnavailable(f"external: temporary files would be in {self._mirrored} and be synced: {mend}")
         workdir.mkdir(parents=True, exist_ok=True)
         if workdir.stat().st_dev != self._mirrored.stat().st_dev:
-            why = "on another file system than temporary files, which cannot be moved in at once"
+            why = "on another file system than temporary files, so they cannot be moved in at once"
             raise ClientUnavailable(f"external: {self._mirrored} is {why}: {mend}")
         self._take()
         # First the marker: what a killed run leaves is recognised by name and marker before it is removed.
@@ -257,5 +257,5 @@ def _number(options: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise UsageError(f"client 'external': {name} is a number from 0, not {options[name]!r}")
+        raise UsageError(f"client 'external': {name} must be a number from 0, not {options[name]!r}")
     return value

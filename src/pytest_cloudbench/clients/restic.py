@@ -36,7 +36,7 @@ class ResticClient(LocalClient):
                 "chunking": Documented("yes", "content-defined chunks of 512 KiB to 8 MiB"),
                 "bundling": Documented("yes", "chunks of many files in one pack"),
                 "deduplication": Documented("yes", "by chunk"),
-                "delta": Documented("unknown", "chunks that changed; at a few MiB it is luck how many do"),
+                "delta": Documented("unknown", "chunks that changed; at a few MiB, how many depends on chance"),
                 "compression": Documented("yes", "zstd, from repository version 2 on"),
             },
         )

@@ -110,7 +110,7 @@ class SyncthingClient(LocalClient):
             testbed="syncthing",
             documented={
                 "chunking": Documented("yes", "blocks of 128 KiB to 16 MiB, by file size"),
-                "bundling": Documented("no", "each block is asked for by itself; one connection carries all"),
+                "bundling": Documented("no", "each block is requested separately; one connection carries all"),
                 "deduplication": Documented("yes", "by block, also between files"),
                 "delta": Documented("yes", "by block, with a rolling checksum for shifted data"),
                 "compression": Documented("yes" if compresses else "no", f"compression={self._compression}"),

@@ -66,12 +66,12 @@ def _compared(
     slopes = [_slopes(*pair, idle) for pair in zip(few, many, strict=False)]
     numbers = {f"{key}_per_file": round(value, 4) for key, value in slopes[-1].items()}
     if any(each.up_bytes < 0.5 * each.size_bytes for each in (*few, *many)):
-        return unknown(name, "less came up than the files hold", evidence, numbers, wants=("few", "many"))
+        return unknown(name, "fewer bytes were uploaded than the files have", evidence, numbers, wants=("few", "many"))
     is_h2 = any(each.offers_h2 for each in (*few, *many))
     kinds = {_bundled(slope, each, is_h2=is_h2) for slope, each in zip(slopes, few, strict=False)}
     if "no" not in kinds and "bundle" not in kinds and (asked := max(map(_asked_bytes, many))) >= ASKED_BYTES:
         numbers["asked_bytes_per_file"] = round(asked, 2)
-        detail = f"each file is asked for by the server ({asked:.0f} bytes), several at a time"
+        detail = f"the server requests each file ({asked:.0f} bytes), several at a time"
         return Verdict(name, "no", detail, round(1 - ASKED_BYTES / asked, 4), tuple(evidence), numbers)
     if len(kinds) > 1:
         return unknown(name, "two measurements disagree", evidence, numbers)

@@ -51,7 +51,9 @@ def chunking(sent: EditCosts, observations: Sequence[Observation]) -> Verdict:
     if (blocks := blocks_of(sent)) is not None:
         return _deduplicated(blocks, sent, observations, evidence, numbers)
     if talk := [text for each in files if (text := _talk(each))]:
-        return unknown(name, f"{talk[-1]}: it may answer parts that are not waited for", evidence, numbers)
+        return unknown(
+            name, f"{talk[-1]}: these may be answers to parts that the client does not wait for", evidence, numbers
+        )
     if any(share < _WHOLE_PIECE for _, _, share in found):
         why = "there are pauses, but not between pieces of one size"
         return unknown(name, why, evidence, numbers, wants=("big",))
@@ -87,7 +89,9 @@ def _talk(each: Observation) -> str:
         return ""
     if _are_windows(each.asides, each.aside_bytes, each.up_bytes):
         return ""
-    return f"the server speaks {each.asides} times amid the upload, {each.aside_bytes / each.asides:.0f} bytes each"
+    return (
+        f"the server sends data {each.asides} times during the upload, {each.aside_bytes / each.asides:.0f} bytes each"
+    )
 
 
 def _are_windows(count: int, answer_bytes: int, up_bytes: int) -> bool:
@@ -99,7 +103,7 @@ def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str]
     low, high = min(sizes), max(sizes)
     numbers["chunk_bytes"] = float(low)
     if high > low * (1 + _SAME):
-        why = f"pieces are of one size in a file, but not in all ({size_text(low)} and {size_text(high)})"
+        why = f"pieces have one size within a file, but not in all files ({size_text(low)} and {size_text(high)})"
         return unknown("chunking", why, evidence, numbers)
     if low < _LEAST_CHUNK_BYTES:
         why = f"pieces of {size_text(low)} may be windows of the protocol (64 KiB in HTTP/2)"
@@ -107,19 +111,19 @@ def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str]
     answers = min(each.down_bytes / max(1, each.size_bytes / low) for each in files)
     if answers < (_LEAST_H2_ANSWER_BYTES if any(each.offers_h2 for each in files) else _LEAST_ANSWER_BYTES):
         why = (
-            f"{answers:.0f} bytes come back for each piece: it may be a window of the protocol, as HTTP/2 and SSH have"
+            f"{answers:.0f} bytes come back for each piece: pieces may be windows of the protocol, as in HTTP/2 and SSH"
         )
         return unknown("chunking", why, evidence, numbers)
     if short := [each for each in files if _are_windows(each.answers, each.down_bytes, each.up_bytes)]:
         size = short[0].down_bytes / short[0].answers
-        why = f"the server says {size:.0f} bytes at a time, and often: windows, perhaps, and pauses of another origin"
+        why = f"the server often sends {size:.0f} bytes: perhaps window updates, and the pauses have another cause"
         return unknown("chunking", why, evidence, numbers)
     if any(_is_by_clock(each) for each in files):
-        why = "the client does not go on when it is answered, but sooner or later: it may pause by a clock"
+        why = "the time from an answer to the next piece varies: the client may pause by a clock"
         return unknown("chunking", why, evidence, numbers)
     known = {each.size_bytes for each in files}
     if len(known) < 2 and max(known) < _FEW_PIECES * low:
-        why = f"pieces of {size_text(low)}, but whether those of another file are as large is not known"
+        why = f"pieces of {size_text(low)}; whether another file has pieces of this size is not known"
         return unknown("chunking", why, evidence, numbers, wants=("big",))
     margin = round(1 - _LEAST_CHUNK_BYTES / low, 4)
     detail = f"chunks of {size_text(low)}, in files of {' and '.join(map(size_text, sorted(known)))}"
@@ -148,7 +152,7 @@ def _deduplicated(
         asked = (new.down_bytes - copy.down_bytes) / max(1.0, new.size_bytes / size)
         numbers |= {"block_bytes": round(size), "asked_bytes_per_block": round(asked, 2)}
         if asked >= ASKED_BYTES and new.size_bytes >= 4 * _LEAST_CHUNKS * size:
-            detail = f"blocks of about {size_text(size)}, each asked for by the server"
+            detail = f"blocks of about {size_text(size)}, each requested by the server"
             return Verdict("chunking", "yes", detail, round(1 - ASKED_BYTES / asked, 4), tuple(evidence), numbers)
     moved = sent.last("twin_insert")
     if moved is not None and blocks.is_cut_by_content and blocks.least_bytes >= _LEAST_CUT_BYTES:
@@ -165,7 +169,7 @@ def _one_piece(sent: EditCosts, largest: Observation, evidence: list[str], numbe
         wants = ("copy",) if copy is None else ("twin_change", "twin_insert", "big")
         return unknown("chunking", "whether blocks are deduplicated is not known", evidence, numbers, wants=wants)
     if largest.size_bytes < _NO_ABOVE_BYTES:
-        why = f"not up to {size_text(largest.size_bytes)}; larger files were not tried"
+        why = f"no chunks up to {size_text(largest.size_bytes)}; larger files were not tried"
         return unknown("chunking", why, evidence, numbers, wants=("big",))
     margin = round(1 - (1 - numbers["largest_piece"]) / (1 - _ONE_PIECE), 4)
     detail = f"one piece, up to {size_text(largest.size_bytes)}"

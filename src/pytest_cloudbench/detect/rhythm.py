@@ -100,7 +100,7 @@ def rhythm(times_s: Sequence[float], span_s: float, *, least_s: float = 0.2) -> 
         return Rhythm("no", None, None, 0, longest_s, (f"nothing happened in {span_s:g} s",))
     if times[0] < 0 or times[-1] > span_s:
         raise UsageError(f"rhythm: times are from 0 to {span_s:g} s; got {times[0]:g} to {times[-1]:g} s")
-    seen = f"it happened {len(times)} times in {span_s:g} s"
+    seen = f"{len(times)} events in {span_s:g} s"
     tried = list(_candidates(times, least_s, longest_s))
     chains = [chain for period, start in tried if (chain := _follow(times, start, period, span_s))]
     rate = len(times) / span_s
@@ -109,18 +109,18 @@ def rhythm(times_s: Sequence[float], span_s: float, *, least_s: float = 0.2) -> 
         shortest_s = min(each.period_s for each in found) * (1 + _REACH)
         best = max((each for each in found if each.period_s <= shortest_s), key=lambda each: each.coverage)
         scatter = median(best.scatters_s)
-        beats = f"something at {len(best.hits_s)} of {best.ticks} ticks of {best.period_s:.3g} s"
+        beats = f"events at {len(best.hits_s)} of {best.ticks} ticks of {best.period_s:.3g} s"
         return Rhythm(
             "yes", best.period_s, scatter, len(best.hits_s), longest_s, (seen, beats), best.hits_s[0], best.hits_s[-1]
         )
     if len(times) <= LEAST_BEATS:
-        few = f"too few to tell: a period takes {LEAST_BEATS} and hardly any scatter"
+        few = f"too few to tell: a period needs {LEAST_BEATS} events with hardly any scatter"
         return Rhythm("unknown", None, None, 0, longest_s, (seen, few))
     if partly := [each for each in likely if each.coverage >= _OFTEN]:
         best = max(partly, key=lambda each: each.coverage)
-        part = f"something at only {len(best.hits_s)} of {best.ticks} ticks of {best.period_s:.3g} s"
+        part = f"events at only {len(best.hits_s)} of {best.ticks} ticks of {best.period_s:.3g} s"
         return Rhythm("unknown", None, None, len(best.hits_s), longest_s, (seen, part))
-    return Rhythm("no", None, None, 0, longest_s, (seen, f"at no period up to {longest_s:.3g} s"))
+    return Rhythm("no", None, None, 0, longest_s, (seen, f"no period up to {longest_s:.3g} s"))
 
 
 def _candidates(times: Sequence[float], least_s: float, longest_s: float) -> Iterator[tuple[float, int]]:

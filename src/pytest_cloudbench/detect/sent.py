@@ -37,9 +37,9 @@ CUT_BY_CONTENT, _AT_FIXED_PLACES = 0.45, 0.495
 _LEAST_EDITS, _ALIKE = 6, 1.1
 """How many edits it takes to know the mean size of content-defined blocks; fixed ones are all alike."""
 _POLICY = {
-    (True, True): "always: whatever the name and the content",
-    (False, True): "smart: by content, since what begins like a JPEG image is left alone",
-    (True, False): "by name: what is called .jpg is left alone",
+    (True, True): "always: whatever the name or the content",
+    (False, True): "smart: by content, files that begin like a JPEG image are not compressed",
+    (True, False): "by name: files called .jpg are not compressed",
     (False, False): "smart: by name or content",
 }  # (compressed in spite of a JPEG's head, in spite of a JPEG's name)
 
@@ -157,12 +157,12 @@ def deduplication(sent: EditCosts) -> Verdict:
         margin = _margin(min(copies), _CHEAP)
         return Verdict(name, "no", "a copy made at once is sent like a new file", margin, tuple(evidence), numbers)
     if any(ratio > _CHEAP for ratio in copies):
-        return unknown(name, "a copy is neither sent whole nor left out", evidence, numbers, wants=("new", "copy"))
+        return unknown(name, "a copy is sent in part", evidence, numbers, wants=("new", "copy"))
     parts, wants = [], []
     edits = [sent.last(kind) for kind in ("append", "insert", "change")]
     twin, size = sent.last("twin_change"), size_text(max(sent.sizes_bytes))
     if edits and all(edit is not None and edit >= _WHOLE for edit in edits):
-        parts.append(f"whole files, or blocks of {size} and more")
+        parts.append(f"whole files, or blocks of {size} or more")
     elif twin is None:
         wants += ["twin_change"]
     elif twin >= _WHOLE:
@@ -278,7 +278,7 @@ def delta(sent: EditCosts) -> Verdict:
         return Verdict(name, "no", "an edited file is sent whole", margin, tuple(evidence), numbers)
     copy = sent.last("copy")
     if copy is None or _CHEAP < copy < _WHOLE:
-        why = "whether deduplication explains it is not known, since a copy is neither sent whole nor left out"
+        why = "whether deduplication explains it is not known, because a copy is sent in part"
         return unknown(name, why, evidence, numbers, wants=("copy",))
     if copy >= _WHOLE:
         return _plain_delta(edits, sent, evidence, numbers)
@@ -291,16 +291,16 @@ def _plain_delta(edits: dict[str, float], sent: EditCosts, evidence: list[str], 
     if inside and edits["append"] <= _CHEAP:
         return _yes(sent, min(inside.values()), evidence, numbers)
     if inside or edits["append"] > _CHEAP:
-        why = "edits are neither sent whole nor small"
+        why = "an edit sends neither the whole file nor a small part"
         return unknown("delta", why, evidence, numbers, wants=("new", "append", "insert", "change"))
-    why = "only what is appended is sent by itself; edits within the file are not"
+    why = "an append sends only the new bytes; an edit within the file sends more"
     return unknown("delta", why, evidence, numbers)
 
 
 def _delta_beside_deduplication(sent: EditCosts, evidence: list[str], numbers: dict[str, float]) -> Verdict:
     pairs = {kind: pair for kind in ("insert", "change") if (pair := sent.pair(kind)) is not None}
     if missing := tuple(f"twin_{kind}" for kind in ("insert", "change") if kind not in pairs):
-        why = "edits are cheap, and so are copies; which of the two does it is not known"
+        why = "edits and copies are cheap; whether delta encoding or deduplication does it is not known"
         return unknown("delta", why, evidence, numbers, wants=missing)
     shares = {kind: pair[2] / max(1.0, pair[3]) for kind, pair in pairs.items()}
     numbers |= {f"{kind}_over_twin": round(share, 6) for kind, share in shares.items()}
@@ -313,9 +313,9 @@ def _delta_beside_deduplication(sent: EditCosts, evidence: list[str], numbers: d
         return unknown("delta", why, evidence, numbers, wants=again)
     fine = max(0.0, min(pair[2] for pair in pairs.values()) - (sent.cost("copy") or 0.0))
     if fine < _FINE_BYTES:
-        why = f"blocks of {size_text(fine)} and less are deduplicated, which saves what delta encoding would"
+        why = f"blocks of {size_text(fine)} or less are deduplicated, which saves as much as delta encoding"
         return unknown("delta", why, evidence, numbers)
-    detail = f"edits cost what they cost in a file of another name: deduplicated blocks, {size_text(fine)} at least"
+    detail = f"edits cost as much in a file of another name: deduplicated blocks of at least {size_text(fine)}"
     return Verdict("delta", "no", detail, _margin(min(shares.values()), _DELTA), tuple(evidence), numbers)
 
 
@@ -324,10 +324,10 @@ def _yes(
 ) -> Verdict:
     insert = sent.last("insert")
     moved = insert is not None and insert <= _CHEAP
-    where = "also of what has moved (rolling)" if moved else "only at its old place (fixed blocks)"
+    where = "even if it has moved (rolling)" if moved else "if it is at its old place (fixed blocks)"
     costs = [cost for kind in ("insert", "change") if (cost := sent.cost(kind)) is not None]
     margin = min([_margin(deciding, _CHEAP), *([] if share is None else [_margin(share, _DELTA)])])
-    detail = f"what did not change is not sent, {where}; {size_text(min(costs))} for a small edit"
+    detail = f"unchanged content is not sent, {where}; {size_text(min(costs))} for a small edit"
     return Verdict("delta", "yes", detail, margin, tuple(evidence), numbers)
 
 
@@ -347,16 +347,16 @@ def compression(sent: EditCosts, observations: Sequence[Observation]) -> Verdict
     if not texts or packed.get("text", 1.0) > _COMPRESSED * 0.75:
         return unknown(name, "no text that compresses well was measured", evidence, numbers, wants=("text",))
     if any(ratio > _MORE for ratio in texts):
-        return unknown(name, "more is sent than the file, so other files go with it", evidence, numbers)
+        return unknown(name, "more than the file is sent, so other files are sent with it", evidence, numbers)
     if all(ratio >= _NOT_COMPRESSED for ratio in texts):
         margin = _margin(min(texts), packed["text"])
         size = size_text(min(each.size_bytes for each in observations if each.kind == "text" and each.is_valid))
         return Verdict(name, "no", f"text of {size} is sent as it is", margin, tuple(evidence), numbers)
     if any(ratio > _COMPRESSED for ratio in texts):
-        return unknown(name, "text is sent hardly smaller than it is", evidence, numbers, wants=("text",))
+        return unknown(name, "text is hardly smaller when it is sent", evidence, numbers, wants=("text",))
     if (share := max(sent.shares["text"])) > _COMPRESSED:
         # An encoding that lengthens text by less than random bytes (JSON, base64 for what is no text) saves nothing.
-        why = f"text costs less than random bytes, but {share:.0%} of its size: the others may be encoded or padded"
+        why = f"text costs less than random bytes, but {share:.0%} of its size: random bytes may be encoded or padded"
         return unknown(name, why, evidence, numbers)
     policy, wants = [], []
     for kind in ("text_in_jpeg", "text_as_jpeg"):
@@ -367,7 +367,7 @@ def compression(sent: EditCosts, observations: Sequence[Observation]) -> Verdict
     if "jpeg" not in numbers:
         wants.append("jpeg")
     in_head, in_name = policy
-    detail = "which files are spared is not known"
+    detail = "which files are not compressed is not known"
     if in_head is not None and in_name is not None:
         detail = _POLICY[in_head, in_name]
     detail += f"; to {max(texts):.0%} where zlib -6 gets {packed['text']:.0%}"

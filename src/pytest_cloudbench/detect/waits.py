@@ -31,4 +31,4 @@ def too_close(observations: Sequence[Observation]) -> str:
     known = [each.round_trip_s for each in observations if each.round_trip_s is not None]
     if not known or min(known) >= _LEAST_ROUND_TRIP_S:
         return ""
-    return f"the server is near (round trip {1e3 * min(known):.2g} ms), so what the client waits for does not show"
+    return f"the server is near (round trip {1e3 * min(known):.2g} ms), so it cannot be seen what the client waits for"

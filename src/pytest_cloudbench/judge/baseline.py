@@ -72,7 +72,7 @@ def unfit(info: Mapping[str, Any], metric: str, higher: bool) -> str:
     value: Any = info.get(metric)
     if not finite(value):
         return f"held no number for {metric}"
-    return f"held {value:g} for {metric}, and nothing is a share below that" if higher and value <= 0 else ""
+    return f"held {value:g} for {metric}, of which no percentage can be taken" if higher and value <= 0 else ""
 
 
 def differing(info: Mapping[str, Any], now: Mapping[str, Any]) -> str:

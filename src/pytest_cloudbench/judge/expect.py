@@ -201,7 +201,7 @@ def parse_gate(text: str) -> Gate:
         raise UsageError(f"gate {text!r}: expected a bound such as 0.01 or 10%, found {bound!r}")
     if relative and limit >= 100 and METRICS[metric].better == "higher":
         raise UsageError(
-            f"gate {text!r}: can never be broken, for a higher {metric} is better; expected less than 100%"
+            f"gate {text!r}: can never be broken, because a higher {metric} is better; expected less than 100%"
         )
     return Gate(metric, limit / 100 if relative else limit, relative)
 
@@ -220,7 +220,7 @@ def judge_gate(
             status: Status = "unknown" if compared.fails else "note"
             return Judgement(status, f"gate {gate.text}: {'unknown, ' if compared.fails else ''}{compared.remark}")
         if higher and compared.value <= 0:
-            why = f"the compared run had {compared.value:g}, and nothing is a share below that"
+            why = f"the compared run had {compared.value:g}, of which no percentage can be taken"
             return Judgement("unknown", f"gate {gate.text}: unknown, {why}")
         bound = compared.value * (1 - gate.limit if higher else 1 + gate.limit)
         way = "below" if higher else "above"

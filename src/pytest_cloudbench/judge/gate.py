@@ -213,7 +213,7 @@ def _verdict(check: Check, tests: int, is_significant: bool, loudest: float) -> 
     if why := check.why or _too_few(check):
         return Ruling(check, "inconclusive", why=why)
     if check.now.value is None:
-        return Ruling(check, "inconclusive", why="it is not known of this run")
+        return Ruling(check, "inconclusive", why="this run has no value")
     again = _known(check.again)
     suspected = is_suspect(check)
     if suspected and len(again) < AGAIN:
@@ -244,7 +244,7 @@ def _level_verdict(check: Check, chosen: Sequence[Reading], tests: int, is_signi
     if x - middle + _exceeded(_CONFIDENCE, freedom) * level.scale < log1p(check.margin):
         return replace(found, answer="met")
     if is_significant and is_large:
-        return replace(found, why="runs of this session's baselines were as far from their own, with nothing changed")
+        return replace(found, why="runs of this session's unchanged baselines were as far from their others")
     return replace(found, why=_not_seen(check, found.detects, tests))
 
 
@@ -280,14 +280,14 @@ def _not_seen(check: Check, detects: float | None, tests: int) -> str:
     if detects is None:
         return "too little is known"
     if check.kind == "rate":
-        return f"only changes from {_percent(detects)} points would be seen"
-    text = f"only changes from {_percent(detects)} % would be seen"
+        return f"only changes of {_percent(detects)} points or more would be found"
+    text = f"only changes of {_percent(detects)} % or more would be found"
     wanted, runs = f"{check.margin * 100:.2g} %", max(15, len(check.baseline))
     ops = operations_for(check, tests)
     if ops is not None and ops <= 10_000_000:
-        return f"{text}; {_rounded(ops):,} operations and {runs} runs would see {wanted}"
+        return f"{text}; {_rounded(ops):,} operations and {runs} runs would find {wanted}"
     if check.now.error:
-        return f"{text}; no number of operations would see {wanted}: the runs themselves differ too much"
+        return f"{text}; no number of operations would find {wanted}: the runs themselves differ too much"
     return text
 
 

@@ -271,7 +271,7 @@ def _too_quiet(name: str, pairs: Sequence[Pair], margin: float) -> Difference | 
     quiet = min((sum(len(each.quiet_s) for each in side) for side in zip(*pairs, strict=True)), default=0)
     if not any(block.ops for pair in pairs for block in pair):
         return None
-    why = f"{quiet} quiet operations a side, and {_FEWEST[name]} are the fewest"
+    why = f"{quiet} quiet operations per side; at least {_FEWEST[name]} are needed"
     needed = round(len(pairs) * _FEWEST[name] * LEAST_PAIRS / quiet + 0.5) if quiet else None
     unknown = float("nan")
     return Difference(
@@ -312,5 +312,5 @@ def remarks(pairs: Sequence[Pair], firsts: Sequence[Side]) -> list[str]:
     seconds = [log(b / a) if first == "A" else log(a / b) for first, (a, b) in zip(firsts, levels, strict=True)]
     mean, half = interval(seconds, _ALPHA, _FLOOR)
     if abs(mean) > half:
-        told.append(f"{metric} is {expm1(mean):+.0%} in the second block of a pair: the first one is still felt")
+        told.append(f"{metric} is {expm1(mean):+.0%} in the second block of a pair: the first one still has an effect")
     return told

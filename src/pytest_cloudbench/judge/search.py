@@ -103,7 +103,7 @@ class LevelSearch:
         if level != self.next():
             raise ValueError(f"asked for level {self.next()}, told about {level}")
         if seconds is not None and not (isfinite(seconds) and seconds > 0):
-            raise ValueError(f"{seconds} is no time")
+            raise ValueError(f"{seconds} is not a time")
         self._probes += 1
         if seconds is None:
             self._failures[level] += 1

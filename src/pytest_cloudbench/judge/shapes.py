@@ -382,7 +382,7 @@ def availability(completed: int, tried: int) -> Availability:
         ValueError: not 0 <= completed <= tried.
     """
     if not 0 <= completed <= tried:
-        raise ValueError(f"{completed} of {tried} is no share")
+        raise ValueError(f"{completed} of {tried} is not a share")
     if not tried:
         return Availability(None, 0.0, 1.0)
     share, weight = completed / tried, Z95**2 / tried

@@ -108,7 +108,7 @@ def parse_margins(given: Mapping[str, Any], where: str) -> dict[str, float | Non
     found: dict[str, float | None] = {}
     for name, value in given.items():
         if name not in METRICS and name not in {"p50", "p99"}:
-            raise UsageError(f"{where}: {name}: no metric is called so{did_you_mean(name, METRICS)}")
+            raise UsageError(f"{where}: {name}: no such metric{did_you_mean(name, METRICS)}")
         found[name] = _margin(value, f"{where}: {name}")
     return found
 
@@ -242,7 +242,7 @@ def _unfit_now(metric: str, watched: _Watched, info: Numbers, baseline: Sequence
     """Why this run says nothing of the metric, or an empty text."""
     ops = _number(info, "quiet_ops")
     if ops is not None and ops < watched.fewest_ops:
-        return f"{watched.fewest_ops} quiet operations are needed, {round(ops)} were"
+        return f"{watched.fewest_ops} quiet operations are needed, found {round(ops)}"
     if watched.rest and not _uses_more_cpu(info, baseline):
         return "the client itself used no more CPU than before, so the machine was busy with something else"
     if watched.by and (now := _number(info, watched.by)):

@@ -161,7 +161,7 @@ class Link:
         how = _HOW
         if self._facts.get("has_namespaces"):
             ways = "; ".join(_HOW_DEVICES[mode] for mode in self._modes)
-            how = f"network namespaces work here, but nothing to connect them: {ways}"
+            how = f"network namespaces work here, but nothing can connect them: {ways}"
         raise LinkUnavailable(f"{how}. Tried here: {'; '.join(reasons)}")
 
     def __exit__(
@@ -274,15 +274,15 @@ class Link:
         if self.mode not in _FORWARDED:
             raise UsageError(f"link: {self.mode} cannot interrupt; make the link with interruptible=True")
         if how not in ("reset", "drop", "black_hole"):
-            raise UsageError("link: an interruption is reset, drop or black_hole")
+            raise UsageError("link: an interruption must be reset, drop or black_hole")
         if (at_byte is None) == (at_s is None):
-            raise UsageError("link: give one of at_byte and at_s")
+            raise UsageError("link: give either at_byte or at_s")
         if at_byte is not None and (at_byte < 1 or at_byte % 1 != 0):
-            raise UsageError("link: at_byte is a whole number, at least 1")
+            raise UsageError("link: at_byte must be a whole number of at least 1")
         if at_s is not None and not 0 <= at_s < math.inf:
-            raise UsageError("link: at_s is a number of seconds, at least 0")
+            raise UsageError("link: at_s must be a number of seconds, at least 0")
         if (how == "black_hole") != (duration_s is not None and duration_s > 0):
-            raise UsageError("link: a black hole, and only that, has a duration_s above 0")
+            raise UsageError("link: only a black hole has a duration_s, and it must be above 0")
         at_byte = None if at_byte is None else int(at_byte)
         self._ask(interrupt={"how": how, "at_byte": at_byte, "at_s": at_s, "duration_s": duration_s})
 

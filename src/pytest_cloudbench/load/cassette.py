@@ -85,7 +85,7 @@ def open_cassette(option: Any, facts: RunFacts) -> Cassette:
         raise UsageError(f"--cloudbench-cassette {mode} {path}: expected one --provider, and one that needs an account")
     recorded = header(option)
     if recorded and recorded["provider"] != specs[0]:
-        raise UsageError(f"--cloudbench-cassette replay {path}: it is of --provider {recorded['provider']}")
+        raise UsageError(f"--cloudbench-cassette replay {path}: it was recorded with --provider {recorded['provider']}")
     return Cassette(mode, path, {"run_id": facts.run_id, "seed": facts.seed, "provider": specs[0]})
 
 

@@ -265,7 +265,7 @@ class _Probe:
         """Wait until what the check begins with is visible. Raises _FailedWriteError at the deadline."""
         reads = self._polled(now_ns(), look, _is_confirmed)
         if not _is_confirmed(reads):
-            raise _FailedWriteError("the file to begin with was not visible in time")
+            raise _FailedWriteError("the initial file was not visible in time")
 
     def _polled(
         self, since_ns: int, look: Callable[[], str], is_done: Callable[[Sequence[Glance]], bool]

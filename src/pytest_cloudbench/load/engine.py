@@ -201,7 +201,7 @@ class Engine:
                 thread.start()
             except RuntimeError as error:
                 raise UsageError(
-                    f"a closed loop needs {len(threads)} threads here, and the system gives {number}; "
+                    f"a closed loop needs {len(threads)} threads here, but the system allows {number}; "
                     "raise its limit on processes, or use fewer sensors or agents"
                 ) from error
 

@@ -174,7 +174,7 @@ def _sized(payload: Generator, size_bytes: int) -> Generator:
         sized: Any = replace(payload, size_bytes=size_bytes)  # type: ignore[type-var]  # checked right here
     except TypeError as error:
         name = type(payload).__name__
-        raise UsageError(f"{name} makes files of one size only, and a trace says the size of each") from error
+        raise UsageError(f"{name} makes files of one size only, but a trace gives the size of each") from error
     made: Generator = sized
     return made
 
@@ -333,7 +333,7 @@ def task_of(driver: Driver, operation: Verb, files: Files, targets: Mapping[Any,
         raise UsageError(f"operation {operation.value!r}: this provider's driver offers {', '.join(able)}")
     for name in files.path(0, 0).split("/")[1:]:
         if problem := driver.capabilities.names.problem(name):
-            raise UsageError(f"file name {name!r}: this provider does not take it: {problem}")
+            raise UsageError(f"file name {name!r}: this provider does not accept it: {problem}")
     if operation is Verb.PUT:
         return Upload(driver, files, targets)
     return OnFile(driver, operation, files.folder, files.file)

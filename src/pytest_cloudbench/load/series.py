@@ -123,7 +123,7 @@ def _kept_plan(file: SeriesFile) -> SeriesPlan:
         return SeriesPlan.from_plain(file.header.get("plan"))
     except FleetError as error:
         file.close()
-        raise ResultsError(f"{file.path}: cannot go on with its own plan ({error}); start a new series") from error
+        raise ResultsError(f"{file.path}: cannot continue with its own plan ({error}); start a new series") from error
 
 
 class Series:

@@ -173,9 +173,7 @@ class Serving:
         unreadable = self.entries.compare()
         if unreadable:
             shown = ", ".join(unreadable[-3:]) + (f" and {len(unreadable) - 3} more" if len(unreadable) > 3 else "")
-            self._say(
-                f"cloudbench: gates compare with none of these stored runs, which cannot be read: {shown}", yellow=True
-            )
+            self._say(f"cloudbench: gates leave out these stored runs, which cannot be read: {shown}", yellow=True)
 
     def repetitions(self) -> tuple[Callable[[], Sequence[str]] | None, Callable[[str], None]]:
         """What the scheduler asks and tells; see ``FleetService``."""

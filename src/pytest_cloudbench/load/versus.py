@@ -37,7 +37,7 @@ def check_options(option: Any) -> None:
                 raise UsageError(f"--cloudbench-versus-{name}: needs --cloudbench-versus SPEC, the other side")
         return
     if option.cloudbench_fail:
-        raise UsageError("--cloudbench-fail judges single runs, --cloudbench-versus makes none: leave one of them out")
+        raise UsageError("--cloudbench-fail judges single runs, --cloudbench-versus makes pairs: leave one out")
     if option.cloudbench_cassette is not None:
         raise UsageError("--cloudbench-cassette replays without measuring: leave --cloudbench-versus out")
     from pytest_cloudbench.judge.paired import COMPARED

@@ -20,7 +20,7 @@ from pytest_cloudbench.report.table import column
 __all__ = ["BEST", "Standing", "compared", "comparison", "emphasized", "standings"]
 
 BEST, _AMONG, _DOUBTED = "*", "~", "?"
-_LEGEND = "* best, by more than noise   ~ cannot be told from the best, which others can   ? has doubts, takes no part"
+_LEGEND = "* best, by more than noise   ~ not distinguishable from the best   ? has doubts, not compared"
 _EMPHASIZED = re.compile(r"\S+( %)?\*(?=\s|$)")
 
 _REPEAT = re.compile(r"(#[a-z]+)-\d+$")

@@ -252,14 +252,14 @@ def _good_and_bad(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Ite
 
 
 def _beside(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:
-    yield '<section id="beside" aria-labelledby="beside-h"><h2 id="beside-h">Provider beside provider</h2>'
+    yield '<section id="beside" aria-labelledby="beside-h"><h2 id="beside-h">Providers side by side</h2>'
     tables, notes = standings(found)
     if not tables:
         yield "<p>No experiment ran on more than one provider.</p></section>"
         return
     yield (
-        "<p>* is the best by more than noise, ~ cannot be told from the best. Below a value is how far it is from the "
-        "best one, with its 95 % interval: how sure that is within these runs, not what another day gives.</p>"
+        "<p>* is the best by more than noise, ~ is not distinguishable from the best. Below a value is its distance "
+        "from the best one, with its 95 % interval: how certain that is within these runs, not on another day.</p>"
     )
     yield html.listed(map(safe, notes))
     where = {each.experiment: (part, each) for part in parts for each in part.members}
@@ -291,7 +291,7 @@ def _for(line: str, labels: Sequence[str], of: int) -> str:
 
 
 def _standing_row(standing: Standing, provider: str, texts: Sequence[str], is_doubted: bool) -> list[str]:
-    cells = [safe(provider) + ("<small>has doubts, takes no part</small>" if is_doubted else "")]
+    cells = [safe(provider) + ("<small>has doubts, not compared</small>" if is_doubted else "")]
     for key, text in zip(standing.keys, texts, strict=True):
         shown = f'<span class="best">{safe(text.strip())}</span>' if text.endswith(BEST) else safe(text.strip())
         far = standing.distances.get(key, ("", {}))[1].get(provider)

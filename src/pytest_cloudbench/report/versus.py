@@ -118,4 +118,5 @@ def _needed(name: str, told: Mapping[str, Any]) -> str:
     if each["needed"] is None:
         return f"{name}: {why}how long it would take is not known"
     minutes = each["needed"] * told["minutes"] / (told["pairs"] + 1)
-    return f"{name}: {why}about {each['needed']:,} pairs ({minutes:,.0f} minutes) would tell {_margin(each)}"
+    pairs = f"{each['needed']:,} pairs ({minutes:,.0f} minutes)"
+    return f"{name}: {why}about {pairs} would find a difference of {_margin(each)}"

@@ -180,7 +180,7 @@ class Activity:
         if act.is_synced:
             if error := lab.bring():
                 seen.window = replace(seen.window, reasons=(f"the client did not carry it out: {error}",))
-                lab.out_of_sync = f"the client was out of sync since an earlier act: {error}"
+                lab.out_of_sync = f"the client has been out of sync since an earlier act: {error}"
             else:
                 seen.synced_ns = time.time_ns()
             lab.wait_quiet()
@@ -221,7 +221,7 @@ def _measured(analysis: Analysis, seen: _Seen, gap_s: float) -> Window:
         nameless_bytes=nameless_bytes(analysis, table),
     )
     unseen = changed.changed_bytes and seen.synced_ns is not None and not any(map(any, changed.steps))
-    reasons = ["the server has it, and no packet was seen"] if unseen else []
+    reasons = ["the server has it, but no packet was captured"] if unseen else []
     reasons += nameless_doubt(changed.nameless_bytes, sum(map(sum, changed.steps)))
     reasons += [] if validity.verdict == "valid" else validity.reasons
     return replace(changed, reasons=(*changed.reasons, *reasons))

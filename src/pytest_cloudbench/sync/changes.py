@@ -139,7 +139,7 @@ class Changes:
             "twin_change": lambda: self._changed(size),
         }
         if kind not in make:
-            raise UsageError(f"step {kind!r}: there is none; there are: {', '.join(sorted(KINDS))}")
+            raise UsageError(f"step {kind!r}: unknown; expected one of {', '.join(sorted(KINDS))}")
         return make[kind]()
 
     def _words(self, start: bytes, size: int) -> Content:
@@ -181,12 +181,12 @@ class Changes:
 
     def _base_path(self) -> Path:
         if self._base is None:
-            raise UsageError("a step of kind new comes before its edits")
+            raise UsageError("a step of kind new must come before its edits")
         return self._base[0]
 
     def _old(self) -> Content:
         if self._base is None:
-            raise UsageError("a step of kind new comes before its edits")
+            raise UsageError("a step of kind new must come before its edits")
         return self._base[1]
 
     def _name(self, number: int = 0) -> str:

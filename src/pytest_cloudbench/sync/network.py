@@ -132,7 +132,9 @@ class OwnLink:
     def open(self, client: SyncClient, workdir: Path) -> None:
         """Make the link, measure it, and prepare both halves at its two ends."""
         if client.facts.outside is not None:
-            raise LinkUnavailable(f"client {client.facts.name} is on the user's own network, which nothing here shapes")
+            raise LinkUnavailable(
+                f"client {client.facts.name} is on the user's own network, which cannot be shaped here"
+            )
         with self._stack:
             self._stack.enter_context(self.link)
             if self._stream_s is not None:
@@ -219,7 +221,7 @@ class UsersInterface:
         name, outside = client.facts.name, self._outside
         if not outside.interface:
             there = ", ".join(each for _, each in socket.if_nameindex())
-            raise ClientUnavailable(f"{name}: interface is missing, the one that it uses; there are: {there}")
+            raise ClientUnavailable(f"{name}: give interface, the one that the client uses; there are: {there}")
         if not outside.names and not outside.servers:
             raise ClientUnavailable(
                 f"{name}: whose traffic on {outside.interface} is the client's? Give names, product or servers"
@@ -290,10 +292,10 @@ class UsersInterface:
             or "none was seen"
         )
         notes = [
-            f"the user's own client on interface {outside.interface}, over a network that nothing shaped: round trip "
+            f"the user's own client on interface {outside.interface}, over a network that is not shaped: round trip "
             f"{trip}",
-            f"flows are told by {by}: {how}; name resolution is not counted",
-            "times until all was quiet may be longer than the client took, by up to 4 s: others send there, too",
+            f"flows are recognised by {by}: {how}; name resolution is not counted",
+            "times until the network was quiet may be up to 4 s longer than the client took: others send there, too",
         ]
         if self._nameless:
             flows, size = len(self._nameless), self._nameless.total()
@@ -374,7 +376,7 @@ def proof_notes(proofs: Collection[Proof]) -> list[str]:
     if Proof.QUIET not in proofs:
         return []
     return [
-        "that the server had all of it is inferred from a quiet network, which is weaker than checking the server; "
+        "a quiet network is taken as a sign that the server had everything, which is weaker than checking the server; "
         "times until it was in sync include the quiet seconds"
     ]
 

@@ -117,7 +117,7 @@ def propagate(lab: Lab, workload: Workload, *, name: str, seed: str, timeout_s: 
     """
     client, link, receiver = lab.client, lab.link, lab.client.receiver()
     if receiver is None:
-        raise UsageError(f"client {client.facts.name} has no other side on this machine, which could be looked at")
+        raise UsageError(f"client {client.facts.name} has no other side on this machine to look at")
     lab.start()
     wanted = {file: (content.size_bytes, _sha256(content)) for file, content in workload.contents(seed)}
     client.before_change()

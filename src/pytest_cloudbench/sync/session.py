@@ -62,7 +62,7 @@ class SyncSession:
             lacks, is_seen = list(seen.reasons), seen.up_bytes >= _SEEN_SHARE * size
             if not is_seen and not lacks:
                 lacks.append(
-                    f"of {size:,} new random bytes, {seen.up_bytes:,} were seen: names or servers are incomplete"
+                    f"only {seen.up_bytes:,} of {size:,} new random bytes were seen: names or servers are incomplete"
                 )
             self._lacks = "; ".join(lacks) + ("" if is_seen else self.lab.network.others_text(size))
         if self._lacks:
@@ -112,7 +112,7 @@ class SyncSession:
         self.lab.client.before_change()
         self._changes.undo()
         if error := self.lab.bring_back():
-            self.lab.out_of_sync = f"the client was out of sync since an earlier step: {error}"
+            self.lab.out_of_sync = f"the client has been out of sync since an earlier step: {error}"
 
     # --- what was seen ---
 
@@ -134,4 +134,4 @@ class SyncSession:
 def _unseen(seen: Observation) -> list[str]:
     """A reason against a change that reached the server although no packet was seen: packets were missed."""
     is_unseen = seen.kind != "idle" and not seen.up_bytes and seen.is_valid
-    return ["the server has it, and nothing that the client sent was seen"] if is_unseen else []
+    return ["the server has it, but nothing from the client was captured"] if is_unseen else []

@@ -193,10 +193,10 @@ def _measured(analysis: Analysis, one: _Window) -> Transfer:
     wire_bytes = seen.wire_bytes if seen.up_bytes else None
     doubt = nameless_doubt(seen.nameless_bytes, wire_bytes if wire_bytes is not None else seen.up_bytes)
     if not seen.up_bytes:
-        doubt.append("nothing that the client sent was seen")
+        doubt.append("nothing from the client was captured")
     elif one.is_random and one.about.is_synced and seen.up_bytes < _SEEN_SHARE * one.about.content_bytes:
-        what = f"of {one.about.content_bytes:,} new random bytes, {seen.up_bytes:,} were seen"
-        doubt.append(f"{what}: not all servers of the client are told")
+        what = f"only {seen.up_bytes:,} of {one.about.content_bytes:,} new random bytes were seen"
+        doubt.append(f"{what}: some of the client's servers are not known")
     if one.interrupted_ns is not None:
         interrupted["sent_after_bytes"] = _sent_on_new_flows(analysis, one.interrupted_ns, one.last_ns)
         if start_up_s is not None and completion_s is not None:

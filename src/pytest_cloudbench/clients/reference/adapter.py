@@ -69,7 +69,7 @@ class ReferenceClient(LocalClient):
             finally:
                 os.close(folder)
         except (OSError, ValueError) as error:
-            raise ClientError(f"the reference server does not tell its counters: {error}") from error
+            raise ClientError(f"the reference server's counters cannot be read: {error}") from error
 
     def receiver(self) -> Receiver:
         """The second device if there is one, otherwise the server."""

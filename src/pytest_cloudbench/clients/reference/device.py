@@ -75,7 +75,7 @@ class Device:
                 if len(piece) < PIECE_BYTES:
                     break
         if digest.hexdigest() != sha256:
-            say(f"{path!r} is not what was announced, or is another one by now")
+            say(f"{path!r} differs from what was announced, or has changed since")
             return False
         target = self._folder / path
         target.parent.mkdir(parents=True, exist_ok=True)

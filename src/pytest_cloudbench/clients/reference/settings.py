@@ -168,4 +168,4 @@ def _number(options: Mapping[str, str], name: str) -> float:
 
 def _wrong(name: str, expected: str, value: str) -> UsageError:
     given = f"; not {value!r}" if value else ""
-    return UsageError(f"client 'reference': {name} is {expected}{given}")
+    return UsageError(f"client 'reference': {name} must be {expected}{given}")

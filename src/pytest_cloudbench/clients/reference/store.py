@@ -111,7 +111,7 @@ class Store:
         """Write the body as a future file's content from ``at_bytes`` on. Raises ConflictError."""
         with self._session(session).open("r+b" if at_bytes else "wb") as file:
             if file.seek(0, os.SEEK_END) < at_bytes:
-                raise ConflictError(f"the chunk at {at_bytes} bytes came before its neighbour")
+                raise ConflictError(f"the chunk at {at_bytes} bytes came before the previous one")
             file.truncate(at_bytes)
             file.seek(at_bytes)
             for piece in _decoded(body, body.left_bytes, encoding):
@@ -162,7 +162,7 @@ class Store:
     def _assembled(self, entry: UploadEntry, sent: Path, live: _Version | None) -> Path:
         """A new file, assembled from what was sent and what is here."""
         if entry.base and (live is None or live.digests.sha256 != entry.base):
-            raise ConflictError("the older version is another one here")
+            raise ConflictError("the older version differs here")
         made = self._new(self._partial)
         with sent.open("rb") as data, made.open("w+b") as out:
             for segment in entry.segments:
@@ -181,7 +181,7 @@ class Store:
     def _copy_block(self, segment: DeltaSegment, out: IO[bytes]) -> None:
         places = self._known.get(bytes.fromhex(str(segment.where)))
         if not places:
-            raise ConflictError("a block is not known here")
+            raise ConflictError("a block is unknown here")
         version, offset = places[0]
         _copy(version.file, offset, segment.length_bytes, out)
 
@@ -287,6 +287,6 @@ def _copy_open(data: IO[bytes], length_bytes: int, out: IO[bytes]) -> None:
     while length_bytes:
         piece = data.read(min(length_bytes, PIECE_BYTES))
         if not piece:
-            raise ConflictError("less content came than was announced")
+            raise ConflictError("less content arrived than was announced")
         out.write(piece)
         length_bytes -= len(piece)

@@ -166,7 +166,7 @@ class Uploader:
             return
         said = self._connection.ask("POST", "/have", [Part.of(b"".join(asked))])
         if len(said) != len(asked):
-            raise WireError("the server did not say of each block whether it has it")
+            raise WireError("the server did not say for each block whether it has it")
         there = {digest for digest, has in zip(asked, said, strict=True) if has}
         for file in files:
             own: dict[bytes, int] = {}

@@ -66,6 +66,7 @@ class Chapter:
         yield f'<section id="{self.name}" aria-labelledby="{self.name}-h">{head}'
         yield f'<p class="source"><code>{safe(first.test)}</code></p>'
         yield from _figures(families.of(self.members), self.name, self.names)
+        yield html.listed([safe(line) for line in dict.fromkeys(families.undrawn(self.members))], "soft")
         yield from self._tables()
         for name, group in self.groups.values():
             label = self.label(group[0])

@@ -37,6 +37,7 @@ class Measurement:
 
     Attributes:
         records: the files with its operations, if there are any.
+        series: the state file of the series that it concludes, if it names one.
     """
 
     nodeid: str
@@ -48,6 +49,7 @@ class Measurement:
     spread: Mapping[str, Sequence[float]]
     run: RunSeen
     records: Sequence[Path] = ()
+    series: Path | None = None
 
     @property
     def test(self) -> str:
@@ -159,18 +161,24 @@ def _measurement(
     scale = clean.get("time_scale")
     clean["time_scale"] = float(scale) if isinstance(scale, (int, float)) else 1.0
     names = [clean["ops_file"]] if isinstance(clean.get("ops_file"), str) else clean["ops_files"]
-    records = [
-        next((path for path in (folder / name, folder.parent / name) if path.exists()), folder / name)
-        for name in dict.fromkeys(names) if not Path(name).is_absolute() and ".." not in Path(name).parts
-    ]  # fmt: skip
+    records = [path for name in dict.fromkeys(names) if (path := _beside(folder, name)) is not None]
+    state = clean.get("state_file")
+    series = _beside(folder, f"series/{state}") if state and isinstance(state, str) else None
     spread = {
         key: [float(each) for each in values if isinstance(each, (int, float))]
         for key, values in clean["spread"].items() if isinstance(values, list)
     }  # fmt: skip
     return Measurement(
         nodeid, str(clean.get("provider") or ""), experiment, {str(key): value for key, value in params.items()},
-        clean, tuple(clean["columns"]), spread, run, records,
+        clean, tuple(clean["columns"]), spread, run, records, series,
     )  # fmt: skip
+
+
+def _beside(folder: Path, name: str) -> Path | None:
+    """Returns the file that an entry names, in its folder or the one above; None if it would lie elsewhere."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        return None
+    return next((path for path in (folder / name, folder.parent / name) if path.exists()), folder / name)
 
 
 def _clean(value: Any) -> Any:

@@ -81,8 +81,8 @@ class Canvas:
     def legend(self, x: float, y: float, entries: Sequence[tuple[str, str]], right: float) -> float:
         """Write what marks mean, in as many lines as it takes. Returns where the last line is.
 
-        ``entries`` are styles and names: a style ``sN`` is a line with its marker, any other one a box. The first line
-        begins at ``x`` and ``y``, and lines end at ``right``.
+        ``entries`` are styles and names: a style ``sN`` is a line with its marker, ``dN`` a marker alone, ``rule`` a
+        line alone, any other one a box. The first line begins at ``x`` and ``y``, and lines end at ``right``.
         """
         place = x
         for style, name in entries:
@@ -93,6 +93,10 @@ class Canvas:
             if style[0] == "s" and style[1:].isdigit():
                 self.add(f'<path d="M{_at(place)} {_at(y - 4)}h20" class="line {style}"/>')
                 self.add(_marker(place + 10, y - 4, int(style[1:]), ""))
+            elif style[0] == "d" and style[1:].isdigit():
+                self.add(_marker(place + 10, y - 4, int(style[1:]), ""))
+            elif style == "rule":
+                self.add(f'<path d="M{_at(place)} {_at(y - 4)}h20" class="rule"/>')
             elif style == "published":
                 self.add(f'<circle cx="{_at(place + 10)}" cy="{_at(y - 4)}" r="4.5" class="published"/>')
             else:

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from pytest_cloudbench.model import ResultsError
 
-__all__ = ["SCHEMA", "SeriesFile", "create", "latest", "resume"]
+__all__ = ["SCHEMA", "SeriesFile", "create", "latest", "lines", "resume"]
 
 SCHEMA = 1
 _SUFFIX = ".jsonl"
@@ -145,6 +145,23 @@ def resume(path: Path, key: Mapping[str, Any], setup: Mapping[str, Any]) -> Seri
             differs = "; ".join(_differences(there if isinstance(there, dict) else {}, wanted))
             raise ResultsError(f"{path}: a series of something else: {differs}")
     return found
+
+
+def lines(path: Path) -> Iterator[_Line]:
+    """Yields the lines of a series after its header, also of one in use; a torn last line is left out.
+
+    Raises ResultsError if it cannot be read, or is of another schema.
+    """
+    try:
+        with path.open("rb") as file:
+            _header(path, file.readline())
+            for raw in file:
+                line = _decoded(raw)
+                if line is None:
+                    return
+                yield line
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def latest(folder: Path, key: Mapping[str, Any]) -> Path | None:

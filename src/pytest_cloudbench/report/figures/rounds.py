@@ -1,0 +1,146 @@
+"""A long series: which share of its writes completed, over its time, with the stops and the published values.
+
+What may live here: rounds of a series' state file into parts of its time, and the figure of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import ceil
+from typing import Any
+
+from pytest_cloudbench.judge.shapes import availability
+from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.report.figures import Figure
+from pytest_cloudbench.report.gathering import Measurement
+from pytest_cloudbench.report.scales import Linear, Tail, count_text, percent_text
+from pytest_cloudbench.report.svg import Canvas, Plane
+from pytest_cloudbench.results import published, series
+
+__all__ = ["completed_over_time"]
+
+_MOST_PARTS = 60
+_TOP = 0.9999
+"""The top of the axis: what is between it and all of them cannot be told apart there."""
+
+_TABLE = "cloud-raid-2012-table-3"
+_UNITS_S = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0))
+
+
+@dataclass(slots=True)
+class _Part:
+    """Rounds that follow each other. Times are seconds since the series began."""
+
+    from_s: float
+    to_s: float
+    tried: int = 0
+    ok: int = 0
+    is_doubted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """Parts of a series, and the times in which nobody measured because it was stopped."""
+
+    parts: Sequence[_Part]
+    stops: Sequence[tuple[float, float]]
+
+
+def completed_over_time(each: Measurement) -> Figure | str | None:
+    """Returns the figure of a series, why there is none, or None for an entry that is about no series as a whole."""
+    count = each.info.get("rounds")
+    if not isinstance(count, int) or isinstance(count, bool):
+        return None
+    if each.series is None:
+        return "not drawn, the entry names no state file with its rounds"
+    try:
+        course = _course(series.lines(each.series), count)
+    except ResultsError as error:
+        return f"not drawn, {error}"
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        return f"not drawn, {each.series}: a round is not as expected ({error})"
+    return _figure(each, course) if course.parts else f"not drawn, {each.series}: no round has tried a write"
+
+
+def _course(lines: Iterable[Mapping[str, Any]], count: int) -> _Course:
+    """Returns the first ``count`` rounds, which are those of the entry: the series may have gone on since."""
+    rounds, stops, start_s, last_s = list[_Part](), list[tuple[float, float]](), 0.0, 0.0
+    for line in lines:
+        if "session" in line and len(rounds) < count:
+            at_s = float(line["session"]["at_s"])
+            start_s = start_s or at_s
+            if rounds:
+                stops.append((last_s - start_s, at_s - start_s))
+            last_s = at_s
+        elif "round" in line and len(rounds) < count:
+            writes = line["writes"]
+            began_s, last_s = float(line.get("began_s", last_s)), float(line["ended_s"])
+            part = _Part(began_s - start_s, last_s - start_s, int(writes["tried"]), int(writes["ok"]))
+            part.is_doubted = bool(line.get("doubts"))
+            rounds.append(part)
+    tried = [each for each in rounds if each.tried]
+    size = max(1, ceil(len(tried) / _MOST_PARTS))
+    parts = [_joined(list(islice(tried, first, first + size))) for first in range(0, len(tried), size)]
+    return _Course(parts, stops)
+
+
+def _joined(rounds: Sequence[_Part]) -> _Part:
+    tried, ok = sum(each.tried for each in rounds), sum(each.ok for each in rounds)
+    return _Part(rounds[0].from_s, rounds[-1].to_s, tried, ok, any(each.is_doubted for each in rounds))
+
+
+def _figure(each: Measurement, course: _Course) -> Figure:
+    parts, table = course.parts, published.load(_TABLE)
+    seen = [availability(part.ok, part.tried) for part in parts]
+    theirs = sorted(row.value / 100 for row in table.rows)
+    end_s = parts[-1].to_s
+    unit, unit_s = next(((name, size) for name, size in _UNITS_S if end_s >= 2 * size), ("seconds", 1.0))
+    so_far, tried, ok = list[tuple[float, float]](), 0, 0
+    for part in parts:
+        tried, ok = tried + part.tried, ok + part.ok
+        so_far.append((part.to_s / unit_s, ok / tried))
+
+    def draw(width: int) -> Canvas:
+        canvas = Canvas(width, 0, f"Writes completed over time, {each.subject}", told)
+        entries = [("d0", "completed, 95 % interval"), ("s1", "so far")]
+        entries += [("d4", "has doubts")] if any(part.is_doubted for part in parts) else []
+        entries += [("unknown", "stopped: not measured")] if course.stops else []
+        top = canvas.legend(6, 14, [*entries, ("rule", "published, lowest and highest")], width - 4) + 34
+        x = Linear(0, end_s / unit_s, count_text, fixed=True)
+        plane = Plane(canvas, x, Tail(_TOP), 62, top, width - 14, top + 190)
+        for from_s, to_s in course.stops:
+            left, right = plane.px(from_s / unit_s), plane.px(to_s / unit_s)
+            canvas.box(left, top, max(2.0, right - left), plane.bottom - top, "unknown", "stopped: not measured")
+        plane.axes(f"{unit} since the start", f"writes completed (top: {percent_text(_TOP)} and more)")
+        for value in dict.fromkeys((theirs[0], theirs[-1])):
+            plane.rule(y=value)
+        for part, share in zip(parts, seen, strict=True):
+            middle = (part.from_s + part.to_s) / 2 / unit_s
+            plane.upright(middle, share.low, share.high, "s0")
+            doubt = ", has doubts" if part.is_doubted else ""
+            plane.dot(middle, share.share or 0.0, 4 if part.is_doubted else 0,
+                      f"{part.ok:,} of {part.tried:,} writes completed{doubt}")  # fmt: skip
+        plane.line(so_far, "s1")
+        canvas.height = plane.bottom + 42
+        return canvas
+
+    told = (
+        f"{ok:,} of {tried:,} writes completed; some did not in {sum(share.share != 1 for share in seen)} of "
+        f"{len(parts)} parts of the time, each one or several rounds. Each step up is ten times rarer. {_nature(each)}"
+    )
+    if course.stops:
+        told += f"Stopped {len(course.stops)} x: these times count neither as measured nor as unavailable. "
+    told += f"Published: {percent_text(theirs[0])} to {percent_text(theirs[-1])}, over twenty days of other services."
+    head = ["from, s", "to, s", "tried", "completed", "share", "interval from", "interval to", "doubts"]
+    rows = [
+        [part.from_s, part.to_s, part.tried, part.ok, share.share, share.low, share.high, part.is_doubted]
+        for part, share in zip(parts, seen, strict=True)
+    ]
+    title = f"Writes completed over time: {each.subject}"
+    return Figure("completed-over-time", title, told, draw, head, rows, [f"Published: {table.source} ({table.date})"])
+
+
+def _nature(each: Measurement) -> str:
+    return "Emulated: this is the profile's availability, not a service's. " if each.info["emulated"] else ""

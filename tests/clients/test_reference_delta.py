@@ -145,7 +145,7 @@ def test_0_and_1_and_words() -> None:
         ("chunk_bytes=3", "chunk_bytes must be a whole number"),
         ("polling=-1", "polling must be a number from 0"),
         ("polling=nan", "polling must be a number from 0"),
-        ("connections=two", "connections is one or per-file"),
+        ("connections=two", "connections must be one or per-file"),
         ("connections=per-file&bundling=1", "connections must be one, because bundling"),
         ("deduplicate=1", "unknown option 'deduplicate'"),
     ],

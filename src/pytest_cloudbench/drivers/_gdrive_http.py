@@ -17,11 +17,12 @@ import select
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from threading import Lock, local
+from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_cloudbench import redact
+from pytest_cloudbench.drivers.base import RequestCount
 
 TIMEOUT_S = 100.0
 _READ_PIECE_BYTES = 64 * 1024
@@ -69,7 +70,7 @@ class Transport:
 
     def count(self) -> None:
         """A request is being sent."""
-        self._own.requests += 1
+        self._own.count()
 
     @property
     def http(self) -> Any:
@@ -123,10 +124,9 @@ class Transport:
             raise
 
 
-class _Own(local):
-    """What belongs to one thread."""
+class _Own(RequestCount):
+    """Also what else belongs to one thread."""
 
-    requests = 0
     http: Any = None
 
 

@@ -16,15 +16,15 @@ What the SDK does on its own, and how this driver handles it:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
-from threading import local
 from typing import Any, ClassVar
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
+    LastResponse,
     check_params,
     detail_of,
     detail_of_error,
@@ -108,23 +108,6 @@ def _refusal(error: Any, verb: str, path: str) -> CloudError:
 # --- connect --------------------------------------------------------------------------------------
 
 
-class _Sent(local):
-    """How many requests a thread has sent, and the status of the last answer."""
-
-    requests = 0
-    status = 0
-
-    def counted(self, send: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(*args: Any, **options: Any) -> Any:
-            self.requests += 1
-            self.status = 0
-            response = send(*args, **options)
-            self.status = int(response.status_code)
-            return response
-
-        return counting
-
-
 class AzureDriver:
     """One client of one container, shared by all threads."""
 
@@ -142,9 +125,9 @@ class AzureDriver:
         from azure.core import exceptions
 
         self._errors, self._container, self._session = exceptions, container, session
-        self._sent = _Sent()
+        self._last = LastResponse()
         for adapter in session.adapters.values():
-            adapter.send = self._sent.counted(adapter.send)
+            adapter.send = self._last.counted(adapter.send)
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> AzureDriver:
@@ -174,7 +157,7 @@ class AzureDriver:
 
     def requests(self) -> int:
         """Returns how many requests this thread has sent so far."""
-        return self._sent.requests
+        return self._last.requests
 
     @contextmanager
     def _calling(self, verb: str, path: str) -> Iterator[None]:
@@ -195,7 +178,9 @@ class AzureDriver:
         except (errors.AzureError, OSError) as error:
             raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # what the SDK's own parser raises
-            raise CloudError(_kind("", self._sent.status), verb, path, detail="the answer cannot be read") from error
+            raise CloudError(
+                _kind("", self._last.status() or 0), verb, path, detail="the answer cannot be read"
+            ) from error
 
     # --- required verbs ---------------------------------------------------------------------------
 

@@ -30,8 +30,8 @@ from pytest_cloudbench.model import (
 
 __all__ = [
     "REQUIRED_VERBS", "STATUS_KINDS", "Composite", "Counting", "CredentialSet", "Driver", "LastResponse", "OAuthLogin",
-    "Parted", "Placed", "Preparing", "check_class", "check_declared", "check_params", "detail_of", "detail_of_error",
-    "kind_of_status", "seconds_of", "timeout_of", "usable_credentials", "walk",
+    "Parted", "Placed", "Preparing", "RequestCount", "check_class", "check_declared", "check_params", "detail_of",
+    "detail_of_error", "kind_of_status", "seconds_of", "timeout_of", "usable_credentials", "walk",
 ]  # fmt: skip
 
 REQUIRED_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE})
@@ -158,23 +158,38 @@ def detail_of_error(error: BaseException, path: str) -> str:
     return detail_of(str(error), path)
 
 
-class LastResponse(local):
-    """The thread's last response, which an SDK hides, and its number of requests.
+class RequestCount(local):
+    """How many requests a thread has sent.
 
     Attributes:
-        response: as the HTTP library gave it; None before the first one.
-        requests: sent by this thread so far.
+        requests: by this thread so far.
+    """
+
+    requests = 0
+
+    def count(self, *_args: Any, **_kwargs: Any) -> None:
+        """A request hook."""
+        self.requests += 1
+
+
+class LastResponse(RequestCount):
+    """Also the thread's last response, which an SDK hides.
+
+    Attributes:
+        response: as the HTTP library gave it; None before the first one, and after a request without an answer.
     """
 
     response: Any = None
-    requests = 0
 
     def counted(self, send: Any) -> Any:
         """An adapter's ``send``, through which every request goes, including redirects, retries and token requests."""
 
         def counted_send(*args: Any, **options: Any) -> Any:
-            self.requests += 1
-            return send(*args, **options)
+            self.count()
+            self.response = None
+            response = send(*args, **options)
+            self.note(response)
+            return response
 
         return counted_send
 

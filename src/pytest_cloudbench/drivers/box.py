@@ -158,7 +158,6 @@ class BoxDriver:
         self._unsendable: tuple[type[Exception], ...] = (http.InvalidURL, http.InvalidHeader)
         self._broken: tuple[type[Exception], ...] = (http.RequestException, OSError)
         self._last = LastResponse()
-        session.hooks["response"].append(self._last.note)
         for adapter in session.adapters.values():
             adapter.send = self._last.counted(adapter.send)
         auth = authentication(sdk, network, secrets)

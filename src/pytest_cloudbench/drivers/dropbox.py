@@ -100,7 +100,7 @@ class _Last(LastResponse):
     """Also the status and headers, which the SDK's exceptions drop."""
 
     def note(self, response: Any, *_args: Any, **_kwargs: Any) -> None:
-        """A response hook of requests."""
+        """The next response."""
         super().note(response)
         if response.status_code >= 400:
             # The SDK drops the response of a refused download unread, and its connection with it.
@@ -145,7 +145,6 @@ class DropboxDriver:
         self._may_refresh = "refresh_token" in secrets
         self._refresh_lock, self._token = Lock(), secrets.get("access_token")
         self._last = _Last()
-        self._session.hooks["response"].append(self._last.note)
         for adapter in self._session.adapters.values():
             adapter.send = self._last.counted(adapter.send)
         self.multipart_bytes = multipart_bytes

@@ -20,18 +20,18 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from threading import local
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pytest_cloudbench import opening, redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
+    LastResponse,
     check_params,
     detail_of,
     detail_of_error,
@@ -121,22 +121,6 @@ class _Refused(Exception):
 # --- connect --------------------------------------------------------------------------------------
 
 
-class _Sent(local):
-    """How many requests a thread has sent."""
-
-    requests = 0
-    response: Any = None
-
-    def counted(self, send: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(*args: Any, **options: Any) -> Any:
-            self.requests += 1
-            self.response = None
-            self.response = send(*args, **options)
-            return self.response
-
-        return counting
-
-
 class GcsDriver:
     """One SDK client and one session, shared by all threads."""
 
@@ -159,9 +143,9 @@ class GcsDriver:
         self._refused, self._auth = exceptions, google.auth.exceptions
         self._sdk, self._session, self._host, self._name = client, session, host, bucket
         self._bucket, self._timeout_s = client.bucket(bucket), timeout_s
-        self._sent = _Sent()
+        self._last = LastResponse()
         adapter = session.get_adapter(host)  # one for everything, including the requests that get a token
-        adapter.send = self._sent.counted(adapter.send)
+        adapter.send = self._last.counted(adapter.send)
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> GcsDriver:
@@ -196,7 +180,7 @@ class GcsDriver:
 
     def requests(self) -> int:
         """Returns how many requests this thread has sent so far."""
-        return self._sent.requests
+        return self._last.requests
 
     @contextmanager
     def _calling(self, verb: str, path: str) -> Iterator[None]:
@@ -211,7 +195,7 @@ class GcsDriver:
         except self._auth.GoogleAuthError as error:
             raise CloudError(ErrorKind.AUTH, verb, path, detail=detail_of_error(error, path)) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            answer = self._sent.response
+            answer = self._last.response
             if answer is not None and answer.status_code >= 400:  # a refusal whose words the SDK could not read
                 redact.clean_error(error)
                 raise _refusal(verb, path, answer) from error

@@ -23,12 +23,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from importlib.metadata import version
-from threading import local
 from typing import Any, ClassVar
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
+    RequestCount,
     check_params,
     detail_of,
     detail_of_error,
@@ -122,15 +122,6 @@ def _kind(code: str, status: int) -> ErrorKind:
 # --- connect --------------------------------------------------------------------------------------
 
 
-class _Sent(local):
-    """How many requests a thread has sent."""
-
-    requests = 0
-
-    def count(self, **_: object) -> None:
-        self.requests += 1
-
-
 class S3Driver:
     """One SDK client, shared by all threads, with a pool of connections that is large enough for them."""
 
@@ -148,7 +139,7 @@ class S3Driver:
 
         self._errors, self._unreadable = exceptions, parsers.ResponseParserError
         self._client, self._bucket, self._tells_md5 = client, bucket, tells_md5
-        self._sent = _Sent()
+        self._sent = RequestCount()
         self._has_versions = True
         client.meta.events.register("before-send.s3", self._sent.count)
         client.meta.events.register("before-call.s3", _never_redirect)

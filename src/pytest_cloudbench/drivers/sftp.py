@@ -22,12 +22,19 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from threading import local
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from pytest_cloudbench import opening, redact
-from pytest_cloudbench.drivers.base import CredentialSet, check_params, detail_of, timeout_of, usable_credentials, walk
+from pytest_cloudbench.drivers.base import (
+    CredentialSet,
+    RequestCount,
+    check_params,
+    detail_of,
+    timeout_of,
+    usable_credentials,
+    walk,
+)
 from pytest_cloudbench.model import (
     KIB,
     Capabilities,
@@ -89,12 +96,6 @@ class _Untrusted(Exception):
     """The server's host key is not among the known ones."""
 
 
-class _Sent(local):
-    """How many requests a thread has sent."""
-
-    requests = 0
-
-
 # --- pipelining -----------------------------------------------------------------------------------
 
 
@@ -132,13 +133,13 @@ class _Window:
 class _Connection:
     """One SSH connection with one SFTP channel."""
 
-    def __init__(self, client: Any, sent: _Sent, timeout_s: float) -> None:
+    def __init__(self, client: Any, sent: RequestCount, timeout_s: float) -> None:
         self.client, self.sftp = client, client.open_sftp()
         self.sftp.get_channel().settimeout(timeout_s)
         send = self.sftp._async_request
 
         def counted(*args: Any) -> Any:
-            sent.requests += 1
+            sent.count()
             return send(*args)
 
         self.sftp._async_request = counted
@@ -179,7 +180,7 @@ class SftpDriver:
         self._base, self._open_client, self._timeout_s = base, open_client, timeout_s
         self._called = f"{host}:{port}"
         self._idle: deque[_Connection] = deque()
-        self._sent = _Sent()
+        self._sent = RequestCount()
         self._refused = (paramiko.AuthenticationException, paramiko.BadHostKeyException, _Untrusted)
         self._broken = (paramiko.SSHException, EOFError, TimeoutError)
 

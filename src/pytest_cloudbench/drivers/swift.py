@@ -15,16 +15,17 @@ An object is one request of up to 5 GiB: there are no segments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from threading import Lock, local
+from threading import Lock
 from typing import Any, ClassVar
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
+    LastResponse,
     check_params,
     detail_of,
     detail_of_error,
@@ -105,12 +106,11 @@ class _Login:
     token: str
 
 
-class _Own(local):
-    """A thread's connection, the login that it was made with, and how many requests the thread has sent."""
+class _Own(LastResponse):
+    """Also a thread's connection, and the login that it was made with."""
 
     connection: Any = None
     login: _Login | None = None
-    requests = 0
 
 
 class SwiftDriver:
@@ -179,15 +179,8 @@ class SwiftDriver:
         if self._endpoint is not None:
             session.trust_env = False
         for adapter in session.adapters.values():
-            adapter.send = self._counted(adapter.send)
+            adapter.send = self._own.counted(adapter.send)
         return session
-
-    def _counted(self, send: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(*args: Any, **options: Any) -> Any:
-            self._own.requests += 1
-            return send(*args, **options)
-
-        return counting
 
     @contextmanager
     def _calling(self, verb: str, path: str) -> Iterator[Any]:

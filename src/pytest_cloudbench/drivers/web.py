@@ -10,11 +10,11 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from threading import Lock, local
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench import redact
-from pytest_cloudbench.drivers.base import detail_of, kind_of_status, seconds_of
+from pytest_cloudbench.drivers.base import RequestCount, detail_of, kind_of_status, seconds_of
 from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class WebClient:
         if endpoint is not None and endpoint.ca_file:
             verify = ssl.create_default_context(cafile=endpoint.ca_file)
         limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
-        self._reason, self._sent = reason, _Sent()
+        self._reason, self._sent = reason, RequestCount()
         self._client = httpx.Client(
             verify=verify, trust_env=endpoint is None, timeout=timeout_s, limits=limits,
             event_hooks={"request": [self._sent.count]}, headers={"user-agent": "pytest-cloudbench"},
@@ -143,16 +143,6 @@ class WebClient:
 
 class Unsuccessful(Exception):
     """An unsuccessful answer, by its status and the provider's words: the cause of the CloudError that leaves."""
-
-
-class _Sent(local):
-    """How many requests a thread has sent."""
-
-    requests = 0
-
-    def count(self, _request: object) -> None:
-        """A request hook of httpx."""
-        self.requests += 1
 
 
 class Bearer:

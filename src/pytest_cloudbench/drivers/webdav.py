@@ -88,10 +88,6 @@ _FAILED_PART = re.compile(rb"HTTP/1\.\d ([45]\d\d)")
 class _Last(LastResponse):
     """Also what it says of a refusal."""
 
-    def count(self, _request: object) -> None:
-        """A request hook of httpx."""
-        self.requests += 1
-
     def refusal(self) -> tuple[int, str]:
         """The last status, or that of the part that failed, and the server's words."""
         if self.response is None:

@@ -121,6 +121,17 @@ def test_a_page_about_a_folder_is_no_file(odd: tuple[Answering, Any]) -> None:
         refusal(ErrorKind.SERVER, lambda: driver.stat("/a"))
 
 
+def test_a_folder_that_goes_while_it_is_listed_is_left_out(odd: tuple[Answering, Any]) -> None:
+    told, driver = odd
+    told.body = b'["dirnode", {"children": {"a": ["filenode", {"size": 1}], "x": ["dirnode", {}]}}]'
+    listing = driver.list("/top")
+    assert next(listing).path == "/top/a"
+    told.status, told.body = 404, b"No such child: x"
+    assert [entry.path for entry in listing] == ["/top/x"]
+    assert [path.rpartition("/")[2] for _, path in told.asked] == ["top?t=json", "x?t=json"]
+    refusal(ErrorKind.NOT_FOUND, lambda: list(driver.list("/top")))
+
+
 def test_specs_and_credentials(tmp_path: Path) -> None:
     def connect(text: str, **keys: str) -> None:
         drivers.connect(ProviderSpec.parse(text), None, keys).close()

@@ -8,7 +8,7 @@
 VENV    ?= .venv
 PY      ?= $(VENV)/bin/python
 STAMP   ?= $(VENV)/.set-up
-WORKERS ?= 3
+WORKERS ?= 4
 ARGS    ?=
 # Tests that measure what they have set: beside few others, or the machine is busy and nothing can be judged.
 # ARGS may leave none of them (exit status 5).

@@ -91,7 +91,7 @@ def test_services_stand_side_by_side(project: Path) -> None:
     assert "4 passed" in done.stdout
     table = run(compared, project)
     assert table.returncode == 0, table.stderr
-    rows = set(re.findall(r"^photos\[(\S+?)-threads:(\d)\]", table.stdout, re.MULTILINE))
+    rows = set(re.findall(r"^photos#upload\[(\S+?)-threads:(\d)\]", table.stdout, re.MULTILINE))
     assert rows == {(service, threads) for service in ("folder:nas", "emulated:ideal") for threads in "14"}
 
 

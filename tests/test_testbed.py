@@ -199,7 +199,7 @@ def test_up_and_down() -> None:
 def test_up_of_what_there_is_not_says_why() -> None:
     done = run("up", "nothing")
     assert done.returncode == 1
-    assert "there is none of this name" in done.stderr
+    assert "client 'nothing': unknown; expected one of " in done.stderr
     run("down", "nothing")
 
 

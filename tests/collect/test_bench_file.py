@@ -184,6 +184,7 @@ def test_names_are_the_same_however_it_is_started(lab: Lab) -> None:
         assert run.counts() == {"passed": 1}
 
 
+@pytest.mark.slow
 def test_the_files_provider_is_used_unless_the_command_line_says_it(lab: Lab) -> None:
     write(lab, {**POOL, "provider": ["folder:one", "emulated:ideal"]}, {**POOL, "name": "any"})
     run = lab.run(FILE)

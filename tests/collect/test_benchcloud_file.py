@@ -218,6 +218,7 @@ def test_each_thread_sleeps_a_random_time_before_its_first_operation(lab: Lab) -
     assert run.info("old[emulated:ideal]")["lateness_max"] < 0.5
 
 
+@pytest.mark.slow
 def test_the_operations_are_the_same_however_many_agents_share_them(lab: Lab) -> None:
     put(lab, changed(*SMALL))
     names = []

@@ -143,7 +143,7 @@ FAILING = """
 @pytest.mark.parametrize(
     ("plugin", "mark", "options"),
     [("rerunfailures", "", ("--reruns", "2")), ("rerunfailures", "@pytest.mark.flaky(reruns=2)", ()),
-     ("flaky", "@pytest.mark.flaky(max_runs=3)", ())],
+     pytest.param("flaky", "@pytest.mark.flaky(max_runs=3)", (), marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_a_measurement_is_not_repeated_until_it_passes(
     project: Project, plugin_folder: PluginFolder, plugin: str, mark: str, options: tuple[str, ...],

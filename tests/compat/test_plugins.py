@@ -133,7 +133,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "selection": ("", ("-k", "half or fixture", "--deselect", "test_it.py::test_half[1]"), {}),
     "collect only": ("", ("--collect-only",), {}),
 }
-QUICK = {"cov", "asyncio", "rerunfailures"}
+QUICK = {"cov", "rerunfailures"}
 NO_WORKERS = {"collect only", "first failure", "split"}  # how far workers come is chance; split: how long tests take
 
 

@@ -276,13 +276,14 @@ DIFFERENT = """
 """
 
 
-@pytest.mark.parametrize("dist", ["each", "load"])
+@pytest.mark.parametrize("dist", [pytest.param("each", marks=pytest.mark.slow), "load"])
 def test_workers_that_collect_differently_are_reported_by_xdist(project: Project, dist: str) -> None:
     ran = project.write({"test_it.py": DIFFERENT}).check_same("-n", "2", "--dist", dist)
     assert ran.outcomes().count("test_it.py::test_it: passed") == (2 if dist == "each" else 0)
     assert ("Different tests were collected between" in ran.text) == (dist == "load")
 
 
+@pytest.mark.slow
 def test_files_that_look_like_ours_are_left_alone_unless_they_are_named(project: Project) -> None:
     project.write({
         "speed.bench.toml": BENCH, "old.conf": CONF, "setup.cfg": CONF, "test_it.py": "def test_it(): pass",

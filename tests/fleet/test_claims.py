@@ -110,6 +110,7 @@ def test_expectations_and_saturation(lab: Lab, spread: Spread) -> None:
     assert "gate loss_rate:0.5: unknown, engine saturated" in line
 
 
+@pytest.mark.slow
 @SPREAD
 def test_budgets(lab: Lab, spread: Spread) -> None:
     lab.write("""

@@ -283,6 +283,7 @@ def test_a_run_that_failed_never_becomes_the_baseline(lab: Lab) -> None:
     assert "differed in size_bytes (100, here 200)" in note(lab.run(*FOLDER, *RELATIVE))
 
 
+@pytest.mark.slow
 def test_another_profile_of_the_same_name_is_no_baseline(lab: Lab) -> None:
     lab.write(LOAD.format(size=100))
     profile = '[meta]\nname = "mine"\napi = "dropbox"\ndescription = "mine"\n[latency]\nmedian_s = {}\n'

@@ -138,6 +138,7 @@ def test_an_agent_that_stops_between_items_is_ended(lab: Lab, where: str, stoppe
     assert len(run.entries) == 3
 
 
+@pytest.mark.slow
 def test_the_leader_is_lost_while_it_works_for_all(lab: Lab) -> None:
     lab.write("""
         def test_one(experiment, payloads, fleet):

@@ -13,6 +13,7 @@ from .harness import FOLDER, IDEAL, Lab, grid, keys
 POOL = "arrival=Threads(5), files=12"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [(), ("-n", "3")], ids=["alone", "three"])
 def test_every_operation_on_files_that_are_there(lab: Lab, spread: Spread) -> None:
     lab.write(f"""

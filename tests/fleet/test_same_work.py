@@ -67,7 +67,7 @@ def test_agents_on_another_host_send_their_logs(lab: Lab) -> None:
     check_complete(lab.write(TESTS).run(*FOLDER, "-n", "2"), 2)
 
 
-@pytest.mark.parametrize("agents", [1, 2, 5])
+@pytest.mark.parametrize("agents", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 def test_every_number_of_agents_does_the_same_work(lab: Lab, agents: int) -> None:
     spread = [] if agents == 1 else ["-n", str(agents)]
     run = lab.write(TESTS).run(*FOLDER, "-v", *spread)

@@ -221,7 +221,7 @@ def options(**given: Any) -> SimpleNamespace:
         ({"versus_setup": "true"}, "--cloudbench-versus-setup: needs --cloudbench-versus SPEC"),
         ({"versus_metric": ["quiet_p50"]}, "--cloudbench-versus-metric: needs --cloudbench-versus SPEC"),
         ({"versus": A, "versus_metric": ["quiet_p05"]}, "quiet_p05: no such metric; did you mean quiet_p50?"),
-        ({"versus": A, "fail": ["loss_rate:0"]}, "leave one of them out"),
+        ({"versus": A, "fail": ["loss_rate:0"]}, "leave one out"),
         ({"versus": A, "cassette": ["replay", "x"]}, "leave --cloudbench-versus out"),
         ({"versus": A, "versus_setup": "'"}, "not a command"),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from statistics import fmean
 
+import pytest
+
 from suites.filesize.test_filesize import LARGEST_BYTES, SIZES
 from tests.fleet.harness import FOLDER, Lab
 from tests.truths import Truths
@@ -58,6 +60,7 @@ def test_a_size_that_is_handled_badly_is_flagged_and_no_other(lab: Lab, truths: 
     assert conclusion(run, "100KB")["deviation"] > 1
 
 
+@pytest.mark.slow
 def test_a_folder_is_a_provider_too(lab: Lab) -> None:
     run = run_suite(lab, "filesize", *FOLDER, "-n", "2")
     assert run.counts() == {"passed": 2}, run.text

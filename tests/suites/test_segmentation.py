@@ -52,6 +52,7 @@ def test_levels_at_which_parts_are_refused_are_no_answer(lab: Lab, truths: Truth
     assert run.lines_with("note: 50 segments: not all of them got through")
 
 
+@pytest.mark.slow
 def test_a_folder_is_a_provider_too(lab: Lab) -> None:
     run = run_suite(lab, "segmentation", *FOLDER)
     assert run.counts() == {"passed": 1}, run.text

@@ -155,6 +155,7 @@ def test_a_client_that_is_run_for_each_change_is_run_once_more(tmp_path: Path) -
     assert HALF * 0.9 <= cost["again_bytes"] <= HALF + 160_000
 
 
+@pytest.mark.slow
 def test_a_link_that_is_not_as_asked_is_a_doubt(tmp_path: Path) -> None:
     """Nothing here sends or forwards 500 Gbit/s."""
     with transfers("reference", tmp_path, Way(delay_ms=20, rate_bit_per_s=500e9), stream_s=0.05) as made:

@@ -140,7 +140,7 @@ def detail_of(words: str, path: str) -> str:
     """
     words = " ".join(redact.clean(words)[:_MOST_CHARACTERS].split())
     words = _ASKED.sub(rf"\1{_VARIES}", words)
-    for name in _names_of(path):
+    for name in filter(words.__contains__, _names_of(path)):  # each name is another pattern to compile
         words = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", _VARIES, words)
     return _VARYING.sub(_VARIES, words)[:_DETAIL_CHARACTERS]
 

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from pytest_cloudbench.fleet.offsets import Offset, Span
 from pytest_cloudbench.load.reader import SHORT, Attempt
 from pytest_cloudbench.load.readiness import Seen, readiness_of, summarize
+from tests.runs import SPREAD
 
 from .harness import FOLDER, Ended, Lab
 
 SUITE = str(Path(__file__).parent.parent.parent / "suites" / "readiness" / "test_readiness.py")
-SPREADS = pytest.mark.parametrize(
-    "spread", [pytest.param((), marks=pytest.mark.slow), ("-n", "2")], ids=["process", "agent"]
-)
 DELAYS_S = (0.0, 0.3, 1.0)
 MS = 1_000_000
 SOUND = Span(Offset(0, 0, 0), Offset(0, 0, 0))
@@ -116,7 +114,7 @@ def test_a_budget_that_ends_is_a_doubt_and_no_loss() -> None:
 
 
 @pytest.mark.slow
-@SPREADS
+@SPREAD
 def test_a_delay_that_was_set_is_measured_back_within_the_resolution(lab: Lab, spread: tuple[str, ...]) -> None:
     """The emulator counts from the commit, which is within the upload, and judges a try when it comes in.
 
@@ -166,7 +164,7 @@ def clocked(lab: Lab, clock: str, *args: str) -> tuple[Ended, Mapping[str, Any]]
     return run, run.info("test_it[folder:objects]")
 
 
-@SPREADS
+@SPREAD
 def test_a_clock_that_is_an_hour_off_is_corrected_within_the_bound(lab: Lab, spread: tuple[str, ...]) -> None:
     run, info = clocked(lab, f"now_ns() + {HOUR_S * 10**9}", *spread)
     assert run.counts() == {"passed": 1}, run.text
@@ -177,7 +175,7 @@ def test_a_clock_that_is_an_hour_off_is_corrected_within_the_bound(lab: Lab, spr
         assert -upload_s - info["clock_bound_ms"] / 1e3 <= raw_s < 20
 
 
-@SPREADS
+@SPREAD
 def test_a_clock_that_jumps_gives_a_doubt_and_no_number(lab: Lab, spread: tuple[str, ...]) -> None:
     """It jumps when the first file is there; a gate cannot be judged then, and does not pass."""
     jump = "now_ns() + 400_000_000 * any(path.is_file() for path in (HERE / 'objects').rglob('s0*'))"
@@ -195,7 +193,7 @@ def test_a_clock_that_jumps_gives_a_doubt_and_no_number(lab: Lab, spread: tuple[
 # --- files that do not become ready ---------------------------------------------------------------
 
 
-@SPREADS
+@SPREAD
 def test_a_file_that_never_is_intact_is_lost_at_the_deadline(lab: Lab, spread: tuple[str, ...]) -> None:
     spec = profile(lab, "corrupt", "[faults]\ncorrupt_rate = 1.0\n")
     lab.write(f"""{MEASURE}

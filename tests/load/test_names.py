@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cloudbench.load.names import Labels, entry_names
+from pytest_cloudbench.load.names import Labels, entry_names, label_of
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,5 @@ def test_the_label_ends_the_full_name_and_belongs_to_the_function_in_the_name() 
     )  # fmt: skip
     assert entry_names("t.py::test_it", "test_it", "up") == ("t.py::test_it#up", "test_it#up")
     assert entry_names("t.py::test_it[a]", "test_it[a]", "") == ("t.py::test_it[a]", "test_it[a]")
+    for label in ("", "up", "up-2", "2"):
+        assert label_of("t.py::test_it[a]", entry_names("t.py::test_it[a]", "test_it[a]", label)[0]) == label

@@ -25,6 +25,7 @@ from pytest_cloudbench.load.gate import GatedPairs
 from pytest_cloudbench.load.gate_text import difference_text
 from pytest_cloudbench.load.merging import NOT_TRIED
 from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
+from pytest_cloudbench.load.names import label_of
 
 __all__ = ["Contests", "Rules"]
 
@@ -178,7 +179,7 @@ class Contests:
     ) -> GatedPairs:
         """Judge one experiment."""
         ruling = self._ruling(contest, subject.fullname, differences)
-        label = subject.fullname.removeprefix(subject.nodeid).removeprefix("#")
+        label = label_of(subject.nodeid, subject.fullname)
         line = f"{label}: gate {ruling.answer}: " if label else f"gate {ruling.answer}: "
         texts = {name: difference_text(differences[name]) for name in ruling.answers}
         if ruling.answer == "broken":
@@ -200,7 +201,7 @@ class Contests:
             pairs = _pairs(shown)
             differences = self._compared(contest, fullname, pairs)
             info = self._info(shown, differences, stopped, elapsed_s / 60)
-            label = fullname.removeprefix(nodeid).removeprefix("#")
+            label = label_of(nodeid, fullname)
             prefix = f"cloudbench.{label}.versus." if label else "cloudbench.versus."
             told |= {prefix + name: each.answer for name, each in differences.items()}
             told[prefix + "stopped"] = stopped

@@ -22,6 +22,7 @@ from pytest_cloudbench.judge.watched import NUMBERS, Margins, Numbers, checks_of
 from pytest_cloudbench.load.gate_settings import GateSettings
 from pytest_cloudbench.load.gate_text import brief, ruling_text
 from pytest_cloudbench.load.messages import Subject
+from pytest_cloudbench.load.names import label_of
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import benchmarks
 from pytest_cloudbench.results.commits import Commits
@@ -280,7 +281,7 @@ class SessionGate:
         """What a reader must know of an entry's answer: a line for each metric that gave it."""
         if isinstance(entry, GatedPairs):
             return list(entry.lines)
-        label = entry.fullname[len(entry.nodeid) :].strip("#")
+        label = label_of(entry.nodeid, entry.fullname)
         begin = f"{label}: gate" if label else "gate"
         if entry.why:
             return [f"{begin} {entry.answer}: {entry.why}"]

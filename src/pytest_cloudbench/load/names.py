@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-__all__ = ["FileNames", "Labels", "entry_names"]
+__all__ = ["FileNames", "Labels", "entry_names", "label_of"]
 
 
 @dataclass(slots=True)
@@ -41,6 +41,11 @@ def entry_names(nodeid: str, name: str, label: str) -> tuple[str, str]:
         return nodeid, name
     function, mark, params = name.partition("[")
     return f"{nodeid}#{label}", f"{function}#{label}{mark}{params}"
+
+
+def label_of(nodeid: str, fullname: str) -> str:
+    """Returns an entry's label from its full name; empty if it has none."""
+    return fullname.removeprefix(nodeid).removeprefix("#")
 
 
 @dataclass(frozen=True, slots=True)

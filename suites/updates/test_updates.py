@@ -232,7 +232,8 @@ def of_stream(seen: Window, played: Played) -> dict[str, Any]:
         "updates": played.updates, "late_updates": played.late, "file_bytes": played.size_bytes,
         "sync_events": len(seen.events_s), "events_s": [round(each, 3) for each in seen.events_s[:2000]],
         "bytes_per_update": (seen.wire_bytes or 0) / played.updates, "sync_delay_s": seen.sync_delay_s,
-        "traffic_over_file": (seen.wire_bytes or 0) / played.size_bytes, "each_second_bytes": seen.every(1.0),
+        "traffic_over_file": (seen.wire_bytes or 0) / played.size_bytes,
+        "up_over_file": (seen.up_bytes or 0) / played.size_bytes, "each_second_bytes": seen.every(1.0),
     }  # fmt: skip
 
 

@@ -76,3 +76,89 @@ def test_a_series_without_its_state_file_is_said(tmp_path: Path, state: str | No
     assert "a: not drawn, " in said
     assert why in said
     assert "Writes completed over time" not in said
+
+
+# --- a search for a limit ---
+
+SEARCH = "suites/capacity/test_capacity.py::test_rate"
+
+
+def a_probe(level: float, passed: bool | None, doubts: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
+    return {"level": level, "passed": passed, "loss_rate": 0.0, "response_p99": 0.2, "doubts": list(doubts), **changes}
+
+
+def test_a_search_shows_its_probes_and_the_interval_that_is_left(tmp_path: Path) -> None:
+    probes = [
+        a_probe(16.0, True), a_probe(32.0, None, ("late",), response_p99=None), a_probe(32.0, False, loss_rate=0.25),
+    ]  # fmt: skip
+    limit: dict[str, Any] = {"passes_at": 16.0, "fails_at": 32.0, "low": 16.0, "high": 32.0}
+    found = gather([store(tmp_path / "0001_r.json", [
+        entry(tmp_path, SEARCH, "emulated:a", capacity_per_s=16.0, probes=probes, notes=["probes of 2 s"], **limit),
+    ])])  # fmt: skip
+    [figure] = [each for each in families.of(found.measurements) if each.name == "levels-tried"]
+    assert [list(row[:4]) for row in figure.rows] == [
+        [1, 16.0, "passed", 0.0], [2, 32.0, "not judged", 0.0], [3, 32.0, "failed", 0.25]
+    ]  # fmt: skip
+    assert "between 16, which passed, and 32, which failed" in figure.told
+    assert "Emulated" in figure.told
+    assert figure.notes == ["probes of 2 s"]
+    drawing = figure.draw(NARROW).svg()
+    assert 'data-tip="32: failed, 25 % lost, p99 200 ms"' in drawing
+    assert 'data-tip="32: not judged, 0 % lost, late"' in drawing
+    assert {"passed", "failed", "not judged", "where the limit is", "uploads per second"} <= set(texts(figure))
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ({"passes_at": 64.0, "low": 64.0}, "at least 64: nothing failed"),
+        ({"fails_at": 4.0, "high": 4.0}, "below 4: nothing passed"),
+        ({}, "The limit is not known"),
+    ],
+)
+def test_a_search_without_one_of_its_ends_says_which(tmp_path: Path, limit: Mapping[str, Any], said: str) -> None:
+    about = {"capacity_sensors": None, "probes": [a_probe(4.0, None)], **limit}
+    found = gather([store(tmp_path / "0001_r.json", [entry(tmp_path, SEARCH, "a", **about)])])
+    [figure] = families.of(found.measurements)
+    assert said in figure.told
+    assert "where the limit is" not in texts(figure)
+    assert "sensors" in texts(figure)
+
+
+@pytest.mark.parametrize(
+    "probes", [None, [], ["16"], [a_probe(0.0, True)], [{"level": 4}], [a_probe(4.0, None) | {"passed": 1}]]
+)
+def test_a_search_whose_probes_cannot_be_drawn_is_said(tmp_path: Path, probes: Any) -> None:
+    found = gather([store(tmp_path / "0001_r.json", [entry(tmp_path, SEARCH, "a", capacity_per_s=4.0, probes=probes)])])
+    assert families.of(found.measurements) == []
+    [why] = families.undrawn(found.measurements)
+    assert why.startswith("a: not drawn, ")
+
+
+# --- delays of single changes ---
+
+DELAYS = "suites/updates/test_updates.py::test_delays"
+
+
+def test_delays_of_changes_are_drawn_with_the_published_medians(tmp_path: Path) -> None:
+    theirs = {"source": "UDS, Figures 8 and 9", "start_up_p50_7200_rpm_s": 0.2, "sync_delay_1_to_4_s": 1 / 3}
+    found = gather([store(tmp_path / "0001_r.json", [
+        entry(tmp_path, DELAYS, "", client="syncthing", start_ups_s=[0.4, 0.1, 0.2], sync_delays_s=[3, 1, 2],
+              published=theirs),
+        entry(tmp_path, DELAYS, "", client="reference", start_ups_s=[0.5, 0.5]),
+        entry(tmp_path, DELAYS, "", client="odd", start_ups_s=["soon"], sync_delays_s=[0]),
+    ])])  # fmt: skip
+    drawn = {each.title: each for each in families.of(found.measurements)}
+    figure = drawn["Delays of single changes: syncthing"]
+    assert [list(row) for row in figure.rows] == [
+        ["start-up", 1, 0.1, 1 / 3], ["start-up", 2, 0.2, 2 / 3], ["start-up", 3, 0.4, 1.0],
+        ["sync delay", 1, 1.0, 1 / 3], ["sync delay", 2, 2.0, 2 / 3], ["sync delay", 3, 3.0, 1.0],
+        ["Dropbox 2013, median start-up, 7,200 rpm", None, 0.2, None],
+    ]  # fmt: skip
+    assert "start-up: 200 ms; sync delay: 2 s" in figure.told
+    assert "UDS, Figures 8 and 9" in figure.notes[0]
+    assert 'data-tip="half within 2 s"' in figure.draw(NARROW).svg()
+    assert "published" not in texts(drawn["Delays of single changes: reference"])
+    assert families.undrawn(found.measurements) == [
+        "odd: not drawn, the entry's delays are no list of positive numbers"
+    ]

@@ -9,14 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.figures.curves import curves
+from pytest_cloudbench.report.figures.delays import delays_of_changes
 from pytest_cloudbench.report.figures.grids import capabilities, losses
+from pytest_cloudbench.report.figures.probes import levels_tried
 from pytest_cloudbench.report.figures.rounds import completed_over_time
 from pytest_cloudbench.report.figures.tables import beside_published
 from pytest_cloudbench.report.gathering import Measurement
 
 __all__ = ["of", "undrawn"]
 
-_SINGLE: Mapping[str, Callable[[Measurement], Figure | str | None]] = {"availability": completed_over_time}
+_SINGLE: Mapping[str, Callable[[Measurement], Figure | str | None]] = {
+    "availability": completed_over_time,
+    "capacity": levels_tried,
+    "updates": delays_of_changes,
+}
 """By suite: the figure of one experiment on one provider, or why there is none; None if it never has one."""
 
 

@@ -1,0 +1,87 @@
+"""Delays of single changes: which share of them a sync client began, and finished, within a time.
+
+What may live here: the distributions of UDS's Figures 8 and 9, from an entry of ``suites/updates``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from pytest_cloudbench.judge.stats import percentile
+from pytest_cloudbench.report.figures import Figure
+from pytest_cloudbench.report.gathering import Measurement
+from pytest_cloudbench.report.scales import Linear, Log, percent_text, seconds_text
+from pytest_cloudbench.report.svg import Canvas, Plane
+
+__all__ = ["delays_of_changes"]
+
+_LINES = {"start_ups_s": "start-up", "sync_delays_s": "sync delay"}
+_PUBLISHED = {
+    "start_up_p50_7200_rpm_s": "Dropbox 2013, median start-up, 7,200 rpm",
+    "start_up_p50_5400_rpm_s": "the same, 5,400 rpm",
+    "start_up_max_s": "its longest",
+}
+
+
+def delays_of_changes(each: Measurement) -> Figure | str | None:
+    """Returns the figure of an entry's delays, why there is none, or None for an entry that has none."""
+    if not any(name in each.info for name in _LINES):
+        return None
+    lines = {words: _seconds(each.info.get(name)) for name, words in _LINES.items()}
+    known = {words: values for words, values in lines.items() if values}
+    return _figure(each, known) if known else "not drawn, the entry's delays are no list of positive numbers"
+
+
+def _seconds(found: object) -> list[float]:
+    values = found if isinstance(found, list) else []
+    numbers = [float(each) for each in values if isinstance(each, (int, float)) and not isinstance(each, bool)]
+    is_sound = len(numbers) == len(values) and all(isfinite(each) and each > 0 for each in numbers)
+    return sorted(numbers) if is_sound else []
+
+
+def _figure(each: Measurement, lines: dict[str, list[float]]) -> Figure:
+    theirs = {
+        words: float(value)
+        for key, words in _PUBLISHED.items()
+        if isinstance(value := each.info["published"].get(key), (int, float))
+    }
+    every = [value for values in lines.values() for value in values] + list(theirs.values())
+
+    def draw(width: int) -> Canvas:
+        canvas = Canvas(width, 0, f"Delays of single changes, {each.subject}", told)
+        entries = [(f"s{number}", words) for number, words in enumerate(lines)]
+        entries += [("rule", "published")] if theirs else []
+        top = canvas.legend(6, 14, entries, width - 4) + 34
+        x, y = Log(min(every) * 0.8, max(every) * 1.25, seconds_text), Linear(0, 1, percent_text, fixed=True)
+        plane = Plane(canvas, x, y, 54, top, width - 14, top + 190)
+        plane.axes("time since the change", "share of changes")
+        for value in theirs.values():
+            plane.rule(x=value)
+        for number, values in enumerate(lines.values()):
+            plane.line([(values[0], 0.0), *_steps(values)], f"s{number}", steps=True)
+            plane.dot(_median(values), 0.5, number, f"half within {seconds_text(_median(values))}")
+        canvas.height = plane.bottom + 42
+        return canvas
+
+    middle = "; ".join(f"{words}: {seconds_text(_median(values))}" for words, values in lines.items())
+    told = (
+        "Start-up: from a change to the first payload that the client sent; sync delay: until the last one. "
+        f"Medians: {middle}. A client that indexes or waits before it sends begins late (UDS, Figures 8 and 9)."
+    )
+    head, rows = ["delay", "number", "seconds", "share of changes"], list[list[object]]()
+    for words, values in lines.items():
+        rows += [[words, number, value, share] for number, (value, share) in enumerate(_steps(values), 1)]
+    rows += [[words, None, value, None] for words, value in theirs.items()]
+    source = str(each.info["published"].get("source") or "")
+    notes = [f"Published: {source}; " + ", ".join(f"{words} {seconds_text(value)}" for words, value in theirs.items())]
+    return Figure("delays-of-changes", f"Delays of single changes: {each.subject}", told, draw, head, rows,
+                  notes if theirs else [])  # fmt: skip
+
+
+def _steps(values: Sequence[float]) -> list[tuple[float, float]]:
+    return [(value, number / len(values)) for number, value in enumerate(values, 1)]
+
+
+def _median(values: Sequence[float]) -> float:
+    return percentile(values, 0.5)

@@ -143,3 +143,25 @@ def test_labels_are_those_that_people_write() -> None:
         "3 min",
         "25 h",
     ]
+
+
+def test_recovery_is_drawn_by_interruption_with_a_line_for_each_set_of_files(tmp_path: Path) -> None:
+    test = "suites/mobile/test_mobile.py::test_figure_4"
+    entries = [
+        entry(tmp_path, test, "", params={"how": how, "files": files, "set": files}, client="reference",
+              recovery_overhead=overhead)
+        for how, files, overhead in (
+            ("reset", "1x1MB", 1.0), ("black_hole", "1x1MB", 0.5),
+            ("reset", "10x1MB", 0.1), ("black_hole", "10x1MB", 0.2),
+        )
+    ]  # fmt: skip
+    figure = drawn(families.of(measured(tmp_path, *entries)), "recovery-overhead-by-how")
+    assert {"reset", "black_hole"} <= set(texts(figure))
+    assert {"reference, files 1x1MB", "reference, files 10x1MB"} <= set(texts(figure)), "set says the same as files"
+
+
+def test_connections_are_drawn_over_the_number_of_files(tmp_path: Path) -> None:
+    test = "suites/sync_capabilities/test_sync_capabilities.py::test_figure_3"
+    entries = [entry(tmp_path, test, "", params={"files": files}, client="c", syns=files + 1) for files in (1, 10, 100)]
+    figure = drawn(families.of(measured(tmp_path, *entries)), "syns-by-files")
+    assert [list(row[:3]) for row in figure.rows] == [["c", 1, 2.0], ["c", 10, 11.0], ["c", 100, 101.0]]

@@ -86,6 +86,8 @@ _ROWS = (
          "A slow download is many small changes (UDS, Figure 16)."),
     _Row("updates", "test_download", "rate_kbit_per_s", "up_over_file", "Upload per byte of a file that is downloaded",
          "1 is the best; Dropbox 2013: 30 for the slowest download, 1.1 for the fastest (UDS, Figure 17)."),
+    _Row("sync_capabilities", "test_figure_3", "files", "syns", "Connections over the number of files",
+         "The same bytes in more files; 100 files took Google Drive 100, Cloud Drive 400 (IMC, Figure 3)."),
     _Row("sync_capabilities", "test_figure_4", "size_bytes", "uploaded_mb", "Uploaded over the size of a changed file",
          "A client with delta encoding sends the change (IMC, Figure 4)."),
     _Row("sync_capabilities", "test_figure_5", "size_bytes", "uploaded_mb", "Uploaded over the size of a file",
@@ -98,6 +100,8 @@ _ROWS = (
          "Bytes besides the files, as a share of them (IMC, Figure 6c).", low="overhead_min", high="overhead_max"),
     _Row("mobile", "test_figure_5", "rtt_ms", "completion", "Completion time over round trips",
          "Many small messages make a client slow where round trips are long (mobile study, Figure 5)."),
+    _Row("mobile", "test_figure_4", "how", "recovery_overhead", "Traffic of recovery by how a transfer was interrupted",
+         "What an interruption at half of the content costs, as a share of the content (mobile study, Figure 4)."),
     _Row("mobile", "test_loss", "loss", "completion", "Completion time over lost packets",
          "How a client's connections recover (mobile study)."),
 )  # fmt: skip
@@ -184,6 +188,10 @@ def _lines(row: _Row, members: Sequence[Measurement]) -> dict[str, list[_Point]]
     """Returns the points of each line: of a provider, and of all parameters besides x that differ."""
     names = dict.fromkeys(name for each in members for name in each.params)
     others = [name for name in [*names, "operation"] if name not in {row.x, *_ID_LIKE} and _splits(row, name, members)]
+    # Two parameters that always say the same are one.
+    others = list({tuple(str(_param(each, name)) for each in members): name for name in reversed(others)}.values())[
+        ::-1
+    ]
     lines: dict[str, list[_Point]] = {}
     for each in members:
         told = [f"{name.replace('_', ' ')} {_param(each, name)}" for name in others]

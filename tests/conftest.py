@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -61,6 +62,18 @@ def truths(request: pytest.FixtureRequest) -> Truths:
     """Whether what a run says of itself lets it be held against a truth that was set."""
     assert isinstance(request.node, pytest.Item)
     return Truths(request.node)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests stay until the end: Python's collector would look at all of them in each later round."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

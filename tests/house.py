@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from tests.source import parse
+from tests.source import nodes, parse
 
 PACKAGE = "pytest_cloudbench"
 
@@ -26,15 +26,14 @@ def repeated_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
 
 def imported_modules(source: str, modules: Mapping[str, str]) -> Iterator[str]:
     """The modules of the package that one imports when it runs: also inside functions, and by import_module."""
-    tree = parse(source)
     for_types = {
         id(node)
-        for block in ast.walk(tree)
+        for block in nodes(source)
         if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
         for statement in block.body
         for node in ast.walk(statement)
     }
-    for node in ast.walk(tree):
+    for node in nodes(source):
         names: list[str] = []
         if id(node) in for_types:
             continue
@@ -76,11 +75,10 @@ def foreign_privates(source: str) -> list[tuple[int, str]]:
     A name with an underscore is a module's own where it defines it: a function, a class, an attribute of one of its
     classes or a name of its own.
     """
-    tree = parse(source)
     own = {
-        node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        node.name for node in nodes(source) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
     }
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value):
             own.add(node.attr)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -88,7 +86,7 @@ def foreign_privates(source: str) -> list[tuple[int, str]]:
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
             own |= set(re.findall(r"\w+", ast.unparse(node.value)))
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if (
             isinstance(node, ast.Attribute)
             and is_private(node.attr)
@@ -123,11 +121,14 @@ def other_meanings(source: str, words: Collection[str], glossary: str) -> list[t
     called so is of such a class.
     """
     found = []
-    for node in ast.walk(parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.ClassDef) and is_new_meaning(node.name, words, glossary):
             found.append((node.lineno, f"class {node.name}: the glossary does not tell it from others"))
-        name, kind = annotated(node)
-        if name in words and kind and not any(last_word(each) == name for each in re.findall(r"\w+", kind)):
+        name, annotation = annotated(node)
+        if name not in words or annotation is None:
+            continue
+        kind = ast.unparse(annotation)
+        if not any(last_word(each) == name for each in re.findall(r"\w+", kind)):
             found.append((getattr(node, "lineno", 0), f"{name}: {kind}"))
     return found
 
@@ -137,13 +138,13 @@ def is_new_meaning(name: str, words: Collection[str], glossary: str) -> bool:
     return not name.startswith("_") and last_word(name) in words and f"`{name}`" not in glossary
 
 
-def annotated(node: ast.AST) -> tuple[str, str]:
+def annotated(node: ast.AST) -> tuple[str, ast.expr | None]:
     """The name of a parameter or attribute, and its annotation."""
-    if isinstance(node, ast.arg) and node.annotation:
-        return node.arg, ast.unparse(node.annotation)
+    if isinstance(node, ast.arg):
+        return node.arg, node.annotation
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, (ast.Name, ast.Attribute)):
-        return ast.unparse(node.target).rpartition(".")[2], ast.unparse(node.annotation)
-    return "", ""
+        return node.target.id if isinstance(node.target, ast.Name) else node.target.attr, node.annotation
+    return "", None
 
 
 def last_word(name: str) -> str:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
 @functools.lru_cache(maxsize=8)  # rule by rule over one file; to keep all trees would cost more than to make them
 def parse(source: str) -> ast.Module:
     return ast.parse(source)
+
+
+@functools.lru_cache(maxsize=8)
+def nodes(source: str) -> tuple[ast.AST, ...]:
+    """All nodes of a source: most rules look at each, so the tree is walked once."""
+    return tuple(ast.walk(parse(source)))
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -31,27 +37,27 @@ def top_level(body: list[ast.stmt], *, typing_too: bool) -> Iterator[ast.stmt]:
             yield from top_level(handler.body, typing_too=typing_too)
 
 
-def outside_imports(nodes: Iterator[ast.AST]) -> Iterator[tuple[int, str]]:
+def outside_imports(found: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of every import that is not relative."""
-    for node in nodes:
+    for node in found:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             yield node.lineno, node.module
 
 
-def docstrings(tree: ast.Module) -> set[int]:
+def docstrings(source: str) -> set[int]:
     """Identities of the constants that are docstrings, also of attributes."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes(source):
         for statement in getattr(node, "body", []) if not isinstance(node, (ast.Lambda, ast.IfExp)) else []:
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 found.add(id(statement.value))
     return found
 
 
-def identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+def identifiers(source: str) -> Iterator[tuple[int, str]]:
+    for node in nodes(source):
         line = getattr(node, "lineno", 0)
         for field in ("id", "attr", "name", "arg", "asname", "module"):
             value = getattr(node, field, None)
@@ -59,6 +65,7 @@ def identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield line, value
 
 
+@functools.cache  # most identifiers come again and again
 def words(text: str) -> list[str]:
     """Lower-case words of an identifier or a sentence; camel case is split."""
     split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", text)

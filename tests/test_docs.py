@@ -243,11 +243,17 @@ def marks(words: Words) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if SLOW.search(" ".join(words)) else []
 
 
-CASES = [
-    pytest.param(words, id=f"{document.relative_to(ROOT)}: {' '.join(words)}", marks=marks(words))
-    for document in DOCUMENTS
-    for command in dict.fromkeys(commands(document.read_text("utf-8")))
+FIRST = {
+    tuple(words): document
+    for document in reversed(DOCUMENTS)
+    for command in commands(document.read_text("utf-8"))
     for words in parts(command)
+}
+"""Commands, each with the first document that has it."""
+
+CASES = [
+    pytest.param([*words], id=f"{document.relative_to(ROOT)}: {' '.join(words)}", marks=marks([*words]))
+    for words, document in FIRST.items()
 ]
 
 

@@ -59,10 +59,10 @@ def conform(lab: Lab, *args: str, env: dict[str, str | None] | None = None, time
 
 
 def conformance_runs() -> Iterator[Any]:
-    """Every driver with workers; without them only what needs no SDK, and one that does, or it would take long."""
+    """Every driver without workers, which costs least; with them only what needs no SDK, and one that does."""
     for scheme in drivers.schemes():
-        yield pytest.param(scheme, "2", marks=pytest.mark.slow if scheme in SLOW else ())
-        yield pytest.param(scheme, "0", marks=() if scheme in ("dropbox", "folder") else pytest.mark.slow)
+        yield pytest.param(scheme, "0", marks=pytest.mark.slow if scheme in SLOW else ())
+        yield pytest.param(scheme, "2", marks=() if scheme in ("dropbox", "folder") else pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("scheme", "workers"), [*conformance_runs()])

@@ -18,9 +18,9 @@ __all__ = ["delays_of_changes"]
 
 _LINES = {"start_ups_s": "start-up", "sync_delays_s": "sync delay"}
 _PUBLISHED = {
-    "start_up_p50_7200_rpm_s": "Dropbox 2013, median start-up, 7,200 rpm",
-    "start_up_p50_5400_rpm_s": "the same, 5,400 rpm",
-    "start_up_max_s": "its longest",
+    "start_up_p50_7200_rpm_s": "median start-up with a disk of 7,200 rpm",
+    "start_up_p50_5400_rpm_s": "with one of 5,400 rpm",
+    "start_up_max_s": "the longest start-up",
 }
 
 

@@ -38,6 +38,7 @@ LAYERS = {
     "detect": 1,
     "redact": 1,  # knows what is secret, which is no I/O
     "configs": 1,
+    "batching": 1,
     "drivers": 2,
     "emulators": 2,
     "clients": 2,
@@ -51,6 +52,7 @@ LAYERS = {
     "extras": 2,
     "data": 2,
     "opening": 2,
+    "systems": 2,
     "fleet": 3,
     "testbed": 3,
     "providers": 3,

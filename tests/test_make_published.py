@@ -33,7 +33,8 @@ PUBLISHED = ROOT / "results" / "published"
 COUNTS = {
     "cloud-raid-2012-table-1": 28, "cloud-raid-2012-table-2": 20, "cloud-raid-2012-table-3": 6, "imc-2013-quoted": 30,
     "imc-2013-table-1": 25, "thesis-2014-table-4.2": 15, "thesis-2014-table-4.3": 15, "thesis-2014-table-4.5": 8,
-    "thesis-2014-table-4.7": 1, "uds-2013-quoted": 3, "uds-2013-table-1": 7,
+    "thesis-2014-table-4.7": 1, "uds-2013-cpu": 4, "uds-2013-download": 4, "uds-2013-log": 2, "uds-2013-quoted": 3,
+    "uds-2013-table-1": 7, "uds-2013-thresholds": 3,
 }  # fmt: skip
 
 Entry = dict[str, Any]
@@ -275,7 +276,9 @@ def test_capabilities_are_as_the_text_says() -> None:
 
 
 def test_each_quoted_figure_is_in_its_quote() -> None:
-    for info in (*infos("imc-2013-quoted"), *infos("uds-2013-quoted")):
+    quoted = [name for name in COUNTS if name.endswith("quoted")]
+    quoted += ["uds-2013-cpu", "uds-2013-download", "uds-2013-log", "uds-2013-thresholds"]
+    for info in [info for name in quoted for info in infos(name)]:
         assert re.search(rf"(?<![\d,.]){re.escape(info['cells']['value'])}(?![\d,.]\d)", info["quote"]), info["cells"]
 
 
@@ -288,6 +291,15 @@ def test_quoted_figures_agree_with_each_other() -> None:
     assert value["Dropbox", rate, load] / value["Google Drive", rate, load] == pytest.approx(4, rel=0.06)
     assert 8e6 / value["Google Drive", rate, "1 file"] == pytest.approx(0.3, rel=0.01)
     assert value["Cloud Drive", "background traffic", "idle"] * 86_400 / 8 == pytest.approx(65e6, rel=0.01)
+
+
+def test_what_uds_saves_is_what_the_text_says_of_it() -> None:
+    traffic = {info["condition"]: info["value"] for info in infos("uds-2013-download") if info["quantity"] == "traffic"}
+    overhead = {info["condition"]: info["value"] for info in infos("uds-2013-download") if info["unit"] == "share"}
+    assert traffic["with UDS"] / 5e6 - 1 < overhead["with UDS"]
+    assert traffic["Dropbox alone"] / 5e6 - 1 > 2 * overhead["Dropbox alone"], "the two disagree, and a note says so"
+    cpu = {info["condition"]: info["value"] for info in infos("uds-2013-cpu")}
+    assert cpu["Dropbox and UDS+ (written ranges)"] < cpu["Dropbox and UDS"] < cpu["Dropbox alone"]
 
 
 # --- reading cells ---

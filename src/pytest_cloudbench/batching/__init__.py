@@ -1,0 +1,8 @@
+"""When a folder's changes go on to a sync client, and which of their bytes: the rules of UDS, and more.
+
+What may live here: pure functions and state machines in virtual time. No clock, no I/O.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,171 @@
+"""Which bytes of a file were written, as disjoint ranges, and the same file again from an older copy and those bytes.
+
+What may live here: arithmetic on ranges. Files are given as something to read from and something to write to.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from pytest_cloudbench.model import MIB
+
+__all__ = ["ByteRange", "ByteRanges", "Patchable", "Readable", "replay"]
+
+_MOST_RANGES = 4096
+_PIECE_BYTES = MIB
+
+
+class ByteRange(NamedTuple):
+    """Bytes from ``begin`` to before ``end``."""
+
+    begin: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """How many."""
+        return self.end - self.begin
+
+
+class Readable(Protocol):
+    """A file to read from, at any place."""
+
+    def read_at(self, offset: int, size_bytes: int) -> bytes:
+        """As many bytes as there are; fewer only at the end of the file."""
+        ...
+
+
+class Patchable(Protocol):
+    """A file to change in place."""
+
+    def resize(self, size_bytes: int) -> None:
+        """Cut it, or lengthen it by zeros."""
+        ...
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """Overwrite, or append."""
+        ...
+
+
+class ByteRanges:
+    """What was written to one file since a copy of it was the same.
+
+    Ranges ascend and do not touch each other. They may hold more than was written, never less: replaying a byte that
+    did not change is no error. So their number has a limit: those with the smallest gaps between them become one.
+
+    Args:
+        ranges: to begin with.
+        most: how many ranges are kept apart, at least 1.
+
+    Attributes:
+        kept_bytes: the smallest size that the file was cut to meanwhile: what the copy has from there on is no longer
+            true, even where nothing was written again. None: it was not cut.
+    """
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = (), *, most: int = _MOST_RANGES) -> None:
+        """Raises ValueError if there is no room for one range."""
+        if most < 1:
+            raise ValueError(f"most is {most}; expected at least 1")
+        self._most = most
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self.kept_bytes: int | None = None
+        for begin, end in ranges:
+            self.add(begin, end - begin)
+
+    def __iter__(self) -> Iterator[ByteRange]:
+        return map(ByteRange, self._begins, self._ends)
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def __bool__(self) -> bool:
+        return bool(self._begins) or self.kept_bytes is not None
+
+    def __repr__(self) -> str:
+        cut = "" if self.kept_bytes is None else f", kept_bytes={self.kept_bytes}"
+        return f"ByteRanges({[tuple(each) for each in self]}{cut})"
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all ranges together."""
+        return sum(self._ends) - sum(self._begins)
+
+    def add(self, offset: int, size_bytes: int) -> None:
+        """So many bytes were written at ``offset``. Raises ValueError for a place that no file has."""
+        if offset < 0 or size_bytes < 0:
+            raise ValueError(f"{size_bytes} bytes at {offset}; expected 0 or more")
+        if not size_bytes:
+            return
+        begin, end = offset, offset + size_bytes
+        if self._ends and begin == self._ends[-1]:  # the next part of what was written last
+            self._ends[-1] = end
+            return
+        first = bisect_left(self._ends, begin)  # the first one that ends here or later
+        last = bisect_right(self._begins, end)  # the first one that begins behind
+        if first < last:
+            begin, end = min(begin, self._begins[first]), max(end, self._ends[last - 1])
+        self._begins[first:last], self._ends[first:last] = [begin], [end]
+        if len(self._begins) > self._most:
+            self._join_nearest()
+
+    def update(self, other: ByteRanges) -> None:
+        """What happened to ``other`` happened to this file too, before or after."""
+        for begin, end in other:
+            self.add(begin, end - begin)
+        cuts = [each.kept_bytes for each in (self, other) if each.kept_bytes is not None]
+        self.kept_bytes = min(cuts, default=None)
+
+    def cut(self, size_bytes: int) -> None:
+        """The file was cut to this size. Raises ValueError for a size that no file has."""
+        if size_bytes < 0:
+            raise ValueError(f"a size of {size_bytes} bytes; expected 0 or more")
+        self.split(size_bytes)
+        self.kept_bytes = size_bytes if self.kept_bytes is None else min(size_bytes, self.kept_bytes)
+
+    def split(self, size_bytes: int) -> ByteRanges:
+        """Keep what lies below ``size_bytes``. Returns the rest."""
+        rest = ByteRanges(((max(begin, size_bytes), end) for begin, end in self if end > size_bytes), most=self._most)
+        count = bisect_left(self._begins, size_bytes)
+        del self._begins[count:], self._ends[count:]
+        if self._ends and self._ends[-1] > size_bytes:
+            self._ends[-1] = size_bytes
+        return rest
+
+    def copy(self) -> ByteRanges:
+        """The same, to be changed apart."""
+        made = ByteRanges(most=self._most)
+        made._begins, made._ends, made.kept_bytes = self._begins[:], self._ends[:], self.kept_bytes
+        return made
+
+    def _join_nearest(self) -> None:
+        """Half as many, so that this is rare."""
+        gaps = [after - before for before, after in zip(self._ends, self._begins[1:], strict=False)]
+        nearest = sorted(range(len(gaps)), key=gaps.__getitem__)[: len(self) - max(1, self._most // 2)]
+        for at in sorted(nearest, reverse=True):
+            del self._begins[at + 1], self._ends[at]
+
+
+def replay(ranges: ByteRanges, source: Readable, size_bytes: int, copy: Patchable) -> int:
+    """Make a copy equal to the source, of which it is an older version. Returns how many bytes were carried over.
+
+    Args:
+        ranges: what was written to the source since the copy was the same.
+        source: as it is now.
+        size_bytes: its size. What a source that shrinks meanwhile no longer has is left out.
+        copy: changed in place.
+    """
+    if ranges.kept_bytes is not None:
+        copy.resize(min(ranges.kept_bytes, size_bytes))
+    copy.resize(size_bytes)
+    carried_bytes = 0
+    for begin, end in ranges:
+        edges = [*range(begin, min(end, size_bytes), _PIECE_BYTES), min(end, size_bytes)]
+        for first, last in pairwise(edges):
+            data = source.read_at(first, last - first)
+            copy.write_at(first, data)
+            carried_bytes += len(data)
+    return carried_bytes

@@ -1,0 +1,240 @@
+"""The kernel's own record of what happens on a file system: static tracepoints, read raw through tracefs.
+
+What may live here: an instance of tracefs of our own, its raw pages, and events out of them. What events mean for a
+file is in ``written``. Linux only, and with the right to mount tracefs (root), or to make instances in the mounted one.
+
+An instance has buffers, events and filters of its own, so that nobody else's tracing is touched. It belongs to the
+kernel and outlives a killed process; the next one that opens an instance removes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import struct
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from pytest_cloudbench.model import UsageError
+
+__all__ = ["TraceInstance", "TracingUnavailable", "Wanted"]
+
+_MOUNTED = Path("/sys/kernel/tracing")
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # the same numbers on every architecture
+_FSCONFIG_CREATE, _CLOEXEC = 6, 1
+_PREFIX = "cloudbench-"
+_BUFFER_KIB = 4096
+_PERCENT_FULL = 25
+_FIELD = re.compile(
+    r"field:[^;]*?(?P<name>\w+)(?:\[\w*\])?;\s*offset:(?P<offset>\d+);\s*size:(?P<size>\d+);\s*signed:(?P<signed>\d)"
+)
+_HEAD, _NUMBER = struct.Struct("=I"), struct.Struct("=H")
+_CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
+_PADDING, _TIME_EXTEND, _TIME_STAMP = 29, 30, 31
+_MISSED = 1 << 31
+_LENGTH_BITS = 0xFFFFF
+_numbers = count()
+
+
+class TracingUnavailable(UsageError):
+    """Tracepoints cannot be used here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An event to record.
+
+    Attributes:
+        name: such as ``ext4/ext4_da_write_end``.
+        fields: the values that are wanted of it, by their names in its format file.
+        tell: called with these values for each event.
+        only: the kernel's filter, in its own language; empty: all of them.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    tell: Callable[..., None]
+    only: str = ""
+
+
+_Tell = Callable[[bytes, int], None]
+"""Takes an event out of a page, at a place, and tells its values."""
+
+
+class TraceInstance:
+    """Events of the whole machine, as they happen, until ``close``.
+
+    Raises TracingUnavailable if there is no tracefs, no right to it, or an event that this kernel does not have.
+    """
+
+    def __init__(self, events: Sequence[Wanted], *, buffer_kib: int = _BUFFER_KIB) -> None:
+        self._root = -1
+        self._pipes: list[int] = []
+        self._folder = Path()
+        if sys.byteorder != "little":
+            raise TracingUnavailable("raw pages of tracefs are read on little-endian machines only")
+        try:
+            tracefs = self._open_tracefs()
+            self._remove_left(tracefs)
+            self._folder = tracefs / "instances" / f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
+            self._folder.mkdir()
+            for path in sorted((self._folder / "per_cpu").iterdir()):
+                self._pipes.append(os.open(path / "trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            self._page_bytes, self._commit, self._data = _page_layout(self._folder)
+            self._write("buffer_size_kb", str(buffer_kib))
+            with suppress(OSError):  # since Linux 5.0; without it whoever waits is woken at every event
+                self._write("buffer_percent", str(_PERCENT_FULL))
+            self._tell: dict[int, _Tell] = dict(self._enable(each) for each in events)
+        except OSError as error:
+            self.close()
+            raise TracingUnavailable(f"tracefs cannot be used: {error.strerror}: {error.filename}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def filenos(self) -> tuple[int, ...]:
+        """Become readable when a good part of a CPU's buffer is full."""
+        return tuple(self._pipes)
+
+    def read(self, lost: Callable[[], None]) -> None:
+        """Tell what has happened since the last call, in order on each CPU.
+
+        ``lost`` is called where events were lost because the buffer was full.
+        """
+        for pipe in self._pipes:
+            with suppress(BlockingIOError):
+                while page := os.read(pipe, self._page_bytes):
+                    self._read_page(page, lost)
+
+    def close(self) -> None:
+        """Remove the instance; safe to call again."""
+        for pipe in self._pipes:
+            os.close(pipe)
+        self._pipes = []
+        if self._folder.name:
+            with suppress(OSError):
+                self._folder.rmdir()
+            self._folder = Path()
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
+
+    # --- inside ---
+
+    def _open_tracefs(self) -> Path:
+        if (_MOUNTED / "instances").is_dir():
+            return _MOUNTED
+        # A mount of our own, which is attached nowhere and ends with this process.
+        self._root = _mounted_nowhere(b"tracefs")
+        return Path(f"/proc/self/fd/{self._root}")
+
+    @staticmethod
+    def _remove_left(tracefs: Path) -> None:
+        """Instances of killed processes. One that is in use cannot be removed: the kernel says that it is busy."""
+        for path in tracefs.joinpath("instances").glob(f"{_PREFIX}*"):
+            with suppress(OSError):
+                path.rmdir()
+
+    def _write(self, name: str, text: str) -> None:
+        (self._folder / name).write_text(text, "ascii")
+
+    def _enable(self, wanted: Wanted) -> tuple[int, _Tell]:
+        folder = self._folder / "events" / wanted.name
+        if not folder.is_dir():
+            raise TracingUnavailable(f"this kernel does not have the tracepoint {wanted.name}")
+        number, fields = _format_of((folder / "format").read_text("ascii"))
+        if lacking := [name for name in wanted.fields if name not in fields]:
+            raise TracingUnavailable(f"this kernel's tracepoint {wanted.name} has no field {', '.join(lacking)}")
+        if wanted.only:
+            (folder / "filter").write_text(wanted.only, "ascii")
+        (folder / "enable").write_text("1", "ascii")
+        return number, _teller(wanted, fields)
+
+    def _read_page(self, page: bytes, lost: Callable[[], None]) -> None:
+        head_of, number_of, tell_of = _HEAD.unpack_from, _NUMBER.unpack_from, self._tell
+        (committed,) = head_of(page, self._commit)
+        if committed & _MISSED:
+            lost()
+        at, end = self._data, min(self._data + (committed & _LENGTH_BITS), len(page))
+        while at + 4 <= end:
+            (head,) = head_of(page, at)
+            kind = head & 31
+            if 0 < kind < _PADDING:  # an event; its length in words
+                tell = tell_of.get(number_of(page, at + 4)[0])
+                if tell is not None:
+                    tell(page, at + 4)
+                at += 4 + 4 * kind
+            elif kind in (_TIME_EXTEND, _TIME_STAMP):
+                at += 8
+            elif kind == _PADDING and not head >> 5:
+                return
+            else:  # a long event, or one that was dropped; the length follows
+                tell = tell_of.get(number_of(page, at + 8)[0]) if kind == 0 else None
+                if tell is not None:
+                    tell(page, at + 8)
+                at += 4 + head_of(page, at + 4)[0]
+
+
+def _teller(wanted: Wanted, fields: Mapping[str, tuple[int, str, int]]) -> _Tell:
+    by_place = sorted(wanted.fields, key=lambda name: fields[name][0])
+    layout, at = "=", 0
+    for name in by_place:
+        offset, code, size = fields[name]
+        layout += f"{offset - at}x{code}"
+        at = offset + size
+    unpack, tell = struct.Struct(layout).unpack_from, wanted.tell
+    if by_place == list(wanted.fields):
+        return lambda page, begin: tell(*unpack(page, begin))
+    order = [by_place.index(name) for name in wanted.fields]
+
+    def tell_sorted(page: bytes, begin: int) -> None:
+        values = unpack(page, begin)
+        tell(*(values[place] for place in order))
+
+    return tell_sorted
+
+
+def _mounted_nowhere(kind: bytes) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(number: int, *arguments: object) -> int:
+        result: int = libc.syscall(number, *arguments)
+        if result < 0:
+            error = ctypes.get_errno()
+            why = f"{kind.decode()} cannot be mounted ({os.strerror(error)}), which root may"
+            raise TracingUnavailable(why)
+        return result
+
+    context = call(_FSOPEN, kind, _CLOEXEC)
+    try:
+        call(_FSCONFIG, context, _FSCONFIG_CREATE, None, None, 0)
+        return call(_FSMOUNT, context, _CLOEXEC, 0)
+    finally:
+        os.close(context)
+
+
+def _page_layout(folder: Path) -> tuple[int, int, int]:
+    """Bytes of a page, and where in it its length and its events are."""
+    text = (folder / "events" / "header_page").read_text("ascii")
+    places = {found["name"]: (int(found["offset"]), int(found["size"])) for found in _FIELD.finditer(text)}
+    at, size = places["data"]
+    return at + size, places["commit"][0], at
+
+
+def _format_of(text: str) -> tuple[int, Mapping[str, tuple[int, str, int]]]:
+    """An event's number, and where its fields are and how they are packed."""
+    fields = {}
+    for found in _FIELD.finditer(text):
+        size = int(found["size"])
+        if size in _CODES:
+            code = _CODES[size] if found["signed"] == "1" else _CODES[size].upper()
+            fields[found["name"]] = (int(found["offset"]), code, size)
+    number = re.search(r"^ID: (\d+)", text, re.MULTILINE)
+    if number is None:
+        raise TracingUnavailable("an event's format file has no number")
+    return int(number[1]), fields

@@ -1,0 +1,286 @@
+"""Which bytes were written: never less than were, whatever is done to the file, and unknown where it cannot be seen."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pytest_cloudbench.batching.ranges import replay
+
+if sys.platform != "linux":
+    pytest.skip("tracepoints are the Linux kernel's", allow_module_level=True)
+
+from pytest_cloudbench.systems.savingbox.tracing import TraceInstance, TracingUnavailable, Wanted
+from pytest_cloudbench.systems.savingbox.written import NoWrites, TracedWrites, find_writes
+
+BLOCK = 4096
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Path:
+    """A folder on ext4 whose writes can be traced."""
+    try:
+        TracedWrites(tmp_path).close()
+    except TracingUnavailable as error:
+        pytest.skip(f"not possible here: {error}")
+    return tmp_path
+
+
+@pytest.fixture
+def writes(box: Path) -> Iterator[TracedWrites]:
+    made = TracedWrites(box)
+    yield made
+    made.close()
+
+
+class Pair:
+    """A followed file, and a copy in memory that is brought up to date by what was seen."""
+
+    def __init__(self, writes: TracedWrites, path: Path, content: bytes = b"") -> None:
+        self.writes, self.path = writes, path
+        self.file = path.open("w+b", buffering=0)
+        self.fd = os.open(path, os.O_RDONLY)
+        writes.follow(self.fd)
+        self.file.write(content)
+        self.copy = bytearray(content)
+        writes.take(self.fd)
+
+    def read_at(self, offset: int, size_bytes: int) -> bytes:
+        return os.pread(self.fd, size_bytes, offset)
+
+    def resize(self, size_bytes: int) -> None:
+        del self.copy[size_bytes:]
+        self.copy.extend(bytes(size_bytes - len(self.copy)))
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        self.copy[offset : offset + len(data)] = data
+
+    def seen(self) -> list[tuple[int, int]] | str:
+        """What was written; the doubt if that is not known. The copy becomes equal."""
+        found = self.writes.take(self.fd)
+        content = self.path.read_bytes()
+        if found.ranges is None:
+            self.copy = bytearray(content)
+            return found.doubt
+        replay(found.ranges, self, len(content), self)
+        assert self.copy == content
+        return [(each.begin, each.end) for each in found.ranges]
+
+    def close(self) -> None:
+        self.file.close()
+        os.close(self.fd)
+
+
+@pytest.fixture
+def pair(writes: TracedWrites, box: Path) -> Iterator[Pair]:
+    made = Pair(writes, box / "file", bytes(100_000))
+    yield made
+    made.close()
+
+
+def test_every_way_to_write_is_seen_with_its_place(pair: Pair, box: Path) -> None:
+    fd = pair.file.fileno()
+    (box / "other").write_bytes(b"o" * 10_000)
+
+    def appended() -> None:
+        with pair.path.open("ab") as file:
+            file.write(b"end")
+
+    with (box / "other").open("rb") as other:
+        ways: list[tuple[Callable[[], object], list[tuple[int, int]]]] = [
+            (lambda: os.pwrite(fd, b"x", 5), [(5, 6)]),
+            (lambda: (os.pwrite(fd, b"ab", 9_000), os.pwrite(fd, b"cd", 1)), [(1, 3), (9_000, 9_002)]),
+            (lambda: os.pwritev(fd, [b"a" * 10, b"b" * 20], 4_090), [(4_090, 4_120)]),
+            (appended, [(100_000, 100_003)]),
+            (lambda: (os.lseek(fd, 50, os.SEEK_SET), os.sendfile(fd, other.fileno(), 0, 300)), [(50, 350)]),
+            (lambda: os.copy_file_range(other.fileno(), fd, 100, 0, 70_000), [(70_000, 70_100)]),
+            (lambda: os.pwrite(fd, b"far", 200_000), [(200_000, 200_003)]),
+            (lambda: None, []),
+        ]
+        for write, wanted in ways:
+            write()
+            assert pair.seen() == wanted
+
+
+def test_what_goes_around_the_cache_is_seen(pair: Pair) -> None:
+    block = mmap.mmap(-1, BLOCK)
+    block.write(b"d" * BLOCK)
+    direct = os.open(pair.path, os.O_RDWR | os.O_DIRECT)
+    os.pwrite(direct, block, 2 * BLOCK)
+    os.close(direct)
+    seen = pair.seen()
+    assert isinstance(seen, list)
+    assert seen[0][0] <= 2 * BLOCK < 3 * BLOCK <= seen[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("deed", "why"),
+    [
+        (lambda fd: os.ftruncate(fd, 50), "it was cut"),
+        (lambda fd: os.posix_fallocate(fd, 0, 200_000), "space in it was allocated or freed"),
+    ],
+)
+def test_what_has_no_place_is_unknown_once(pair: Pair, deed: Callable[[int], object], why: str) -> None:
+    deed(pair.file.fileno())
+    assert pair.seen() == why
+    pair.file.close()
+    assert pair.seen() == []
+
+
+def test_a_mapping_is_unknown_until_nobody_can_write_to_it(pair: Pair) -> None:
+    mapping = mmap.mmap(pair.file.fileno(), 0)
+    mapping[3] = 7
+    assert pair.seen() == "it is mapped"
+    mapping[3] = 8  # on a page that is known as changed: the kernel does not see this
+    assert isinstance(pair.seen(), str)
+    mapping.close()
+    pair.file.close()
+    pair.seen()
+    with pair.path.open("r+b") as file:
+        file.write(b"again")
+    assert pair.seen() == [(0, 5)]
+
+
+def test_a_mapping_that_was_there_before_is_unknown(writes: TracedWrites, box: Path) -> None:
+    path = box / "mapped"
+    path.write_bytes(bytes(10_000))
+    writes.close()
+    later = TracedWrites(box)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        mapping[1] = 1
+        fd = os.open(path, os.O_RDONLY)
+        later.follow(fd)
+        mapping[1] = 2
+        assert later.look(fd).ranges is None
+    os.close(fd)
+    later.close()
+
+
+def test_whatever_is_done_the_copy_is_equal(writes: TracedWrites, box: Path) -> None:
+    """The property of ranges, with a real file: cut, lengthened, written to in any order."""
+    random, known = Random(11), 0
+    for number in range(20):
+        pair = Pair(writes, box / f"file{number}", random.randbytes(random.randrange(20_000)))
+        fd = pair.file.fileno()
+        for _ in range(8):
+            for _ in range(random.randrange(4)):
+                place, size = random.randrange(30_000), random.randrange(1, 9_000)
+                if random.random() < 0.1:
+                    os.ftruncate(fd, place)
+                else:
+                    os.pwrite(fd, random.randbytes(size), place)
+            known += isinstance(pair.seen(), list)
+        pair.close()
+    assert known > 100, "nearly always it is known"
+
+
+def test_looking_takes_nothing(pair: Pair) -> None:
+    os.pwrite(pair.file.fileno(), b"x", 5)
+    for _ in range(2):
+        ranges = pair.writes.look(pair.fd).ranges
+        assert ranges is not None
+        assert list(ranges) == [(5, 6)]
+    assert pair.seen() == [(5, 6)]
+
+
+def test_a_push_that_failed_is_compared(pair: Pair) -> None:
+    pair.writes.distrust(pair.fd, "the disk was full")
+    assert pair.seen() == "the disk was full"
+    assert pair.seen() == []
+
+
+def test_a_file_with_two_names_is_compared_for_each(pair: Pair, box: Path) -> None:
+    os.link(pair.path, box / "second")
+    os.pwrite(pair.file.fileno(), b"x", 5)
+    assert [pair.seen(), pair.seen()] == ["it has, or had, several names"] * 2, "what one takes, the other lacks"
+    os.unlink(box / "second")
+    assert pair.seen() == "it has, or had, several names"
+    os.pwrite(pair.file.fileno(), b"x", 5)
+    assert pair.seen() == [(5, 6)]
+
+
+def test_another_file_with_the_same_number_is_not_taken_for_it(writes: TracedWrites, box: Path) -> None:
+    path = box / "one"
+    for _ in range(20):  # ext4 gives a free number again, though not always at once
+        pair = Pair(writes, path, bytes(10))
+        inode = path.stat().st_ino
+        pair.close()
+        path.unlink()
+        path.write_bytes(b"new")
+        if path.stat().st_ino == inode:
+            break
+    else:
+        pytest.skip("no number came again")
+    fd = os.open(path, os.O_RDONLY)
+    assert writes.take(fd).doubt == "it was not followed"
+    os.close(fd)
+
+
+def test_events_that_were_lost_are_said(box: Path) -> None:
+    writes = TracedWrites(box, buffer_kib=8)
+    pair = Pair(writes, box / "file", bytes(10))
+    with writes._lock:  # nobody reads meanwhile, as if this process had been stopped
+        for _ in range(5_000):
+            os.pwrite(pair.file.fileno(), b"x", 0)
+    assert pair.seen() == "events were lost, since the buffer was full"
+    pair.file.close()
+    pair.seen()
+    assert pair.seen() == []
+    pair.close()
+    writes.close()
+
+
+def test_what_a_killed_run_left_is_removed_and_nothing_else(box: Path) -> None:
+    code = f"""
+import os, signal
+from pathlib import Path
+from pytest_cloudbench.systems.savingbox.written import TracedWrites
+writes = TracedWrites(Path({str(box)!r}))
+print(writes._trace._folder.name, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == -signal.SIGKILL
+    left = run.stdout.strip()
+    first = TracedWrites(box)
+    instances = first._trace._folder.parent
+    others = instances / "somebody-elses"
+    others.mkdir()
+    try:
+        second = TracedWrites(box)
+        names = {path.name for path in instances.iterdir()}
+        assert left not in names
+        assert {first._trace._folder.name, second._trace._folder.name, others.name} <= names
+        second.close()
+        assert first._trace._folder.is_dir()
+        assert second._trace._folder == Path()
+    finally:
+        others.rmdir()
+        first.close()
+
+
+def test_an_event_that_the_kernel_does_not_have_is_said(box: Path) -> None:
+    with pytest.raises(TracingUnavailable, match="does not have the tracepoint ext4/ext4_nothing"):
+        TraceInstance([Wanted("ext4/ext4_nothing", (), print)])
+    with pytest.raises(TracingUnavailable, match="ext4_free_inode has no field size"):
+        TraceInstance([Wanted("ext4/ext4_free_inode", ("size",), print)])
+
+
+def test_where_it_is_not_possible_the_reason_is_said() -> None:
+    found = find_writes(Path("/dev/shm"))
+    assert isinstance(found, NoWrites)
+    assert found.name == "compare"
+    assert found.why == "/dev/shm is on tmpfs; its writes are known on ext4 only"
+    found.follow(0)
+    found.distrust(0, "")
+    found.forget((0, 0))
+    assert (found.look(0), found.take(0).ranges) == (found.take(0), None)
+    found.close()

@@ -39,6 +39,7 @@ LAYERS = {
     "redact": 1,  # knows what is secret, which is no I/O
     "configs": 1,
     "batching": 1,
+    "coding": 1,
     "drivers": 2,
     "emulators": 2,
     "clients": 2,
@@ -83,6 +84,11 @@ SIDEWAYS = {
         "services.child",
     ): "a driver's daemon ends with its process, even if that is killed, as services do",
     ("drivers", "services.guard"): "the same",
+    ("systems", "drivers.base"): "they use the seam that experiments use",
+    ("systems", "drivers.keys"): "paths as flat keys",
+    ("systems", "clock"): "how long transfers take, and when one more is asked",
+    ("systems", "extras"): "tells which extra a feature needs",
+    ("systems", "results.owner"): "whether the process that began something still lives",
     ("clients", "clock"): "pauses of the reference client, and questions that nothing signals",
     ("cli", "accounts"): "its commands about accounts",
     ("cli", "past"): "its commands about stored runs",
@@ -108,6 +114,7 @@ SIDEWAYS = {
             "results",
             "dissect",
             "capture",
+            "systems",
         )
     },
     ("providers", "fleet.run"): "a run's files are named in one way",
@@ -165,6 +172,9 @@ PURE = frozenset(
 # (top module, library) that a pure layer may use all the same.
 PURE_TOO = {
     ("payload", "cryptography"): "AES as a fast generator of bytes: a pure function of key and counter",
+    ("coding", "numpy"): "sums of shares: a pure function of their bytes",
+    ("coding", "pyeclib"): "the same, faster",
+    ("coding", "cryptography"): "AES: a pure function of key, nonce and content",
     ("traffic", "numpy"): "columns of packets: a pure function of a capture's bytes",
     ("detect", "numpy"): "the same columns, cut by time",
     ("traffic", "gc"): "its collector waits while the objects of a capture are made, which changes no answer",
@@ -178,7 +188,7 @@ CLOCKS = frozenset({"now", "utcnow", "today"})  # of datetime and date
 HEAVY = frozenset(
     "pyarrow duckdb rich dropbox hypothesis keyring requests uvicorn trustme numpy platformdirs googleapiclient "
     "pyshark vcr httptools uvloop cryptography psutil httpx box_sdk_gen mega boto3 botocore obstore azure google "
-    "swiftclient webdav4 paramiko opendal httplib2 aiohttp".split()
+    "swiftclient webdav4 paramiko opendal httplib2 aiohttp pyeclib".split()
 )
 # (module, library) that may import it at its top all the same.
 PAID = {("emulators.protocol", "uvicorn"): "derives from its protocol; only the emulator's own process comes here"}

@@ -11,8 +11,11 @@ import io
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
-__all__ = ["MIB", "read_file", "regular_file", "regular_log"]
+from pytest_cloudbench.model import ConfigError
+
+__all__ = ["MIB", "read_file", "read_toml", "regular_file", "regular_log"]
 
 MIB = 1024 * 1024
 
@@ -71,3 +74,17 @@ def read_file(path: str | os.PathLike[str], most_bytes: int = 16 * MIB) -> bytes
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"more than the {most_bytes:,} bytes that it may have", str(Path(path)))
     return data
+
+
+def read_toml(path: str | os.PathLike[str], expected: str) -> dict[str, Any]:
+    """Returns the table in a TOML file. Raises ConfigError, which says what was expected instead."""
+    import tomllib
+
+    try:
+        return tomllib.loads(read_file(path).decode())
+    except OSError as error:
+        told = f"cannot be read ({error.strerror or error}); expected {expected}"
+        raise ConfigError(os.fspath(path), "", told) from error
+    except (ValueError, RecursionError) as error:
+        told = f"not TOML ({str(error).partition(chr(10))[0]}); expected {expected}"
+        raise ConfigError(os.fspath(path), "", told) from error

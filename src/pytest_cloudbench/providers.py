@@ -9,6 +9,8 @@ import this module, so functions import what only the controller needs.
 from __future__ import annotations
 
 import gc
+import shutil
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,8 +19,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
-from pytest_cloudbench.drivers.base import Composite, Driver
+from pytest_cloudbench.drivers.base import Composite, Described, Driver
 from pytest_cloudbench.fleet.run import slug
 from pytest_cloudbench.fleet.wire import Message
 from pytest_cloudbench.model import ConfigError, Endpoint, ProviderSpec, ServiceError, SpecError, UsageError, Verb
@@ -279,10 +282,15 @@ def _part(spec: ProviderSpec, place: str, accounts: Counter[str]) -> _Part:
         return _server(spec, place)
     driver = drivers.driver_class(spec.scheme)
     if issubclass(driver, Composite):
-        named = _named_children(spec)
+        described = driver.described(spec) if issubclass(driver, Described) else None
+        named = _named_children(spec) if described is None else tuple(map(ProviderSpec.parse, described))
         driver.check_children(spec, named)
         begin = f"{place}." if place else ""
         parts = [_part(child, f"{begin}{number}", accounts) for number, child in enumerate(named, 1)]
+        for child in parts if described else ():  # whose file means the same from every folder
+            if ProviderSpec.parse(whole := _absolute(child)).target != child.spec.target:
+                expected = f"{child.spec.text!r} depends on the current folder: write {whole!r}"
+                raise ConfigError(spec.target, "children", expected)
         return _Part(spec, spec, place, children=tuple(parts))
     owner = drivers.credentials_of(spec.scheme)
     if "token_env" not in spec.params:
@@ -311,8 +319,6 @@ def _driven(spec: ProviderSpec, driver: str, api: str, target: str = "") -> Prov
     ``driver`` among the parameters names another driver that speaks the API; those that are not for the service are
     the driver's.
     """
-    from urllib.parse import urlencode
-
     from pytest_cloudbench import drivers
 
     rest = {name: value for name, value in spec.params.items() if name not in ("profile", "driver")}
@@ -323,30 +329,25 @@ def _driven(spec: ProviderSpec, driver: str, api: str, target: str = "") -> Prov
         if api not in getattr(drivers.driver_class(driver), "apis", ()) and driver != api:
             raise SpecError(f"provider {spec.text!r}: the driver {driver} does not speak {api}")
     drivers.driver_class(driver)
-    return ProviderSpec.parse(driver + (f":{target}" if target else "") + (f"?{urlencode(rest)}" if rest else ""))
+    return ProviderSpec.parse(_spelled(driver, target, rest))
+
+
+def _spelled(scheme: str, target: str, params: Mapping[str, str]) -> str:
+    return scheme + (f":{target}" if target else "") + (f"?{urlencode(params)}" if params else "")
 
 
 def _named_children(spec: ProviderSpec) -> tuple[ProviderSpec, ...]:
     """Returns the children of a composite: those in the spec, or in the TOML file that the spec names."""
     if not spec.target.endswith(".toml") or "," in spec.target or ":" in spec.target:
         return spec.children()
-    import tomllib
-
     from pytest_cloudbench import opening
 
-    expected = 'expected children = ["SPEC", ...] and nothing else'
-    try:
-        table = tomllib.loads(opening.read_file(Path(spec.target)).decode())
-    except OSError as error:
-        raise ConfigError(spec.target, "", f"cannot be read ({error.strerror or error}); {expected}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(spec.target, "", f"not TOML ({str(error).partition(chr(10))[0]}); {expected}") from error
-    children = table.get("children")
-    if not isinstance(children, list) or not children or not all(isinstance(each, str) for each in children):
-        raise ConfigError(spec.target, "children", expected)
-    if len(table) > 1:
-        raise ConfigError(spec.target, ascii(next(key for key in table if key != "children"))[1:-1], expected)
-    return tuple(ProviderSpec.parse(child) for child in children)
+    table = opening.read_toml(spec.target, expected := 'children = ["SPEC", ...] and nothing else')
+    children, others = table.get("children"), [ascii(key)[1:-1] for key in table if key != "children"]
+    is_list = isinstance(children, list) and children and all(isinstance(each, str) for each in children)
+    if not is_list or others:
+        raise ConfigError(spec.target, others[0] if is_list else "children", f"expected {expected}")
+    return tuple(ProviderSpec.parse(child) for child in children or ())
 
 
 def _absolute(part: _Part) -> str:
@@ -360,6 +361,9 @@ def _absolute(part: _Part) -> str:
         return f"{spec.scheme}:{Path(spec.target).resolve()}{mark}{params}" if is_file else spec.text
     if not part.children:
         return drivers.absolute(spec)
+    if issubclass(drivers.driver_class(spec.scheme), Described):
+        state = {name: str(Path(folder).resolve()) for name, folder in spec.params.items()}  # it has no other parameter
+        return _spelled(spec.scheme, str(Path(spec.target).resolve()), state)
     _, mark, params = spec.text.removeprefix(f"{spec.text.partition(':')[0]}:{spec.target}").partition("?")
     children = ",".join(f"({_absolute(child)})" for child in part.children)
     return f"{spec.scheme}:{children}{mark}{params}"
@@ -410,6 +414,7 @@ class Providers:
         self._lock = threading.Lock()
         self._provided: dict[str, Provided] = {}
         self._services: dict[str, list[tuple[str, Service]]] = {}
+        self._states: list[str] = []
 
     def provide(self, agent: str, text: str) -> dict[str, Any]:
         """Returns what any agent needs to connect; prepared only once. Raises UsageError and ServiceError."""
@@ -476,6 +481,9 @@ class Providers:
         for _, service in services:
             service.stop()
         self._services.clear()
+        for folder in self._states:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._states.clear()
         if dead:
             raise ServiceError("; ".join(f"the {kind} died: {', '.join(each)}" for kind, each in dead.items()))
 
@@ -498,7 +506,7 @@ class Providers:
 
     def _open(self, part: _Part, text: str, started: list[tuple[str, Service]]) -> Provided:
         if part.children:
-            return _composed(part.driven, [self._open(child, text, started) for child in part.children])
+            return self._composed(part.driven, [self._open(child, text, started) for child in part.children])
         if not part.has_service:
             return Provided(part.driven.text, account=part.account)
         service = self._make(part)
@@ -510,6 +518,19 @@ class Providers:
             return Provided(part.driven.text, endpoint, digest=digest, is_kept=False)
         name = part.profile.meta.name
         return Provided(part.driven.text, endpoint, profile=name, digest=digest, emulated="all", is_kept=False)
+
+    def _composed(self, spec: ProviderSpec, children: Sequence[Provided]) -> Provided:
+        """Derives what is known about a composite provider from its children."""
+        from pytest_cloudbench import drivers
+
+        kinds, digests = {child.emulated for child in children}, [child.digest for child in children]
+        digest = None if None in digests else _short(repr(digests))
+        emulated = kinds.pop() if len(kinds) == 1 else "some"
+        is_kept = any(child.is_kept for child in children)
+        if not is_kept and "state" not in spec.params and issubclass(drivers.driver_class(spec.scheme), Described):
+            self._states.append(tempfile.mkdtemp(prefix="cloudbench-state-"))
+            spec = ProviderSpec.parse(_spelled(spec.scheme, spec.target, {**spec.params, "state": self._states[-1]}))
+        return Provided(spec.text, digest=digest, emulated=emulated, is_kept=is_kept, children=tuple(children))
 
     def _make(self, part: _Part) -> Service:
         child = f"-{part.place}" if part.place else ""
@@ -533,15 +554,6 @@ class Providers:
             return None
         self._logs.mkdir(parents=True, exist_ok=True)
         return self._logs / name
-
-
-def _composed(spec: ProviderSpec, children: Sequence[Provided]) -> Provided:
-    """Derives what is known about a composite provider from its children."""
-    kinds, digests = {child.emulated for child in children}, [child.digest for child in children]
-    digest = None if None in digests else _short(repr(digests))
-    emulated = kinds.pop() if len(kinds) == 1 else "some"
-    is_kept = any(child.is_kept for child in children)
-    return Provided(spec.text, digest=digest, emulated=emulated, is_kept=is_kept, children=tuple(children))
 
 
 def _digest_of(part: _Part) -> str:

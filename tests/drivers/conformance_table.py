@@ -21,6 +21,7 @@ TABLE: Mapping[str, str] = {
     "mega": "emulated:mega?profile=ideal",
     "onedrive": "emulated:onedrive?profile=ideal",
     "opendal": "local:webdav?driver=opendal",
+    "raid": "raid:{here}/raid.toml",
     "rclone": "local:webdav?driver=rclone",
     "s3": "local:s3",
     "s3+fast": "local:s3?driver=s3%2Bfast&ranges=0",

@@ -23,7 +23,7 @@ ALWAYS = frozenset(
 )
 """Tests that are for every driver."""
 
-SLOW = frozenset({"azure", "opendal", "rclone", "s3+fast", "swift", "tahoe"})
+SLOW = frozenset({"azure", "opendal", "raid", "rclone", "s3+fast", "swift", "tahoe"})
 """Drivers whose conformance takes long; quick tests of their own go once through each verb."""
 
 SUITE = str(Path(__file__).resolve().parents[2] / "suites" / "conformance")

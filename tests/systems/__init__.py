@@ -1,0 +1,1 @@
+"""Systems made of clients and providers."""

@@ -29,9 +29,10 @@ from pytest_cloudbench.model import (
 )
 
 __all__ = [
-    "REQUIRED_VERBS", "STATUS_KINDS", "Composite", "Counting", "CredentialSet", "Driver", "LastResponse", "OAuthLogin",
-    "Parted", "Placed", "Preparing", "RequestCount", "check_class", "check_declared", "check_params", "detail_of",
-    "detail_of_error", "kind_of_status", "seconds_of", "timeout_of", "usable_credentials", "walk",
+    "REQUIRED_VERBS", "STATUS_KINDS", "Composite", "Counting", "CredentialSet", "Described", "Driver",
+    "LastResponse", "OAuthLogin", "Parted", "Placed", "Preparing", "RequestCount", "check_class", "check_declared",
+    "check_params", "detail_of", "detail_of_error", "kind_of_status", "seconds_of", "timeout_of",
+    "usable_credentials", "walk",
 ]  # fmt: skip
 
 REQUIRED_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE})
@@ -423,4 +424,18 @@ class Composite(Protocol):
     @classmethod
     def compose(cls, spec: ProviderSpec, children: Sequence[Driver]) -> Driver:
         """Returns a driver ready for use, in place of ``connect``. The connected children are in the spec's order."""
+        ...
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A composite whose spec names a file that describes it, children included: ``NAME:FILE?state=FOLDER``.
+
+    What such a driver keeps for itself is where the file says, or in the folder ``state``: where nothing that it is
+    made of outlives the run, the run gives it one that does not either.
+    """
+
+    @classmethod
+    def described(cls, spec: ProviderSpec) -> Sequence[str]:
+        """Returns the specs of the children. Raises UsageError."""
         ...

@@ -1,5 +1,6 @@
-"""Systems of the papers, as tools and as subjects."""
+"""Systems that are made of clients and providers, and are measured as such: they use the seams and know no provider.
 
-from __future__ import annotations
+What may live here: one package for each system. What they compute is in layer 1; here are threads, files and transfers.
+"""
 
 __all__: list[str] = []

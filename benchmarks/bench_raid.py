@@ -1,0 +1,168 @@
+"""What an array's write path costs in CPU: seal, code, hash and hand over 16 MiB objects at k=4, m=2; and its memory.
+
+The children swallow what they are given, so the whole driver is measured and no disk. Process CPU time, so that the
+threads of the children count too. The reference is the least that any such array must do with the same bytes: AES-GCM
+once, and SHA-256 of the content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ROOT, Figure, alternating, median
+from pytest_cloudbench.coding import reed_solomon
+from pytest_cloudbench.model import MIB, Capabilities, CloudError, Content, Entry, ErrorKind, Verb, chunks
+from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.systems.raid import config
+from pytest_cloudbench.systems.raid.driver import RaidDriver, open_array
+
+__all__ = ["measure"]
+
+_SIZE_BYTES = 16 * MIB
+_PUTS = 4
+_BLOCKS = 5
+_LARGE_BYTES = 1024 * MIB
+_K, _M = 4, 2
+
+
+class _Sink:
+    """A child that reads what it is given, as an upload does, and forgets it."""
+
+    capabilities = Capabilities(None, frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE}))
+
+    def versions(self) -> Mapping[str, str]:
+        return {"sink": "1"}
+
+    def put(self, path: str, content: Content) -> Entry:
+        for _ in chunks(content):
+            pass
+        return Entry(path, content.size_bytes)
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        raise CloudError(ErrorKind.NOT_FOUND, "get", path)
+
+    def stat(self, path: str) -> Entry:
+        raise CloudError(ErrorKind.NOT_FOUND, "stat", path)
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        return iter(())
+
+    def delete(self, path: str) -> None:
+        pass
+
+    def mkdir(self, path: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def _array(children: Sequence[Any]) -> Iterator[RaidDriver]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "array.toml")
+        specs = ", ".join(f'"folder:/nowhere/{number}"' for number in range(_K + _M))
+        file.write_text(f'k = {_K}\nm = {_M}\nkey = "array.key"\nchildren = [{specs}]\n', "utf-8")
+        driver = RaidDriver(open_array(config.load(file), children))
+        try:
+            yield driver
+        finally:
+            driver.close()
+
+
+def measure(names: Sequence[str], runs: int) -> list[Figure]:
+    """``raid_put_isal``, ``raid_put_portable``: the write path over the reference. ``raid_rss``: 1 GiB at once."""
+    figures = []
+    for name, codec, bound in (
+        ("raid_put_isal", reed_solomon.Isal, 0.5), ("raid_put_portable", reed_solomon.Portable, 0.2),
+    ):  # fmt: skip
+        if name in names and codec.serves(_K, _M):
+            figures.append(_write_path(name, codec, bound, max(_BLOCKS, runs)))
+    if "raid_rss" in names:
+        figures.append(_memory())
+    return figures
+
+
+def _write_path(name: str, codec: Any, bound: float, blocks: int) -> Figure:
+    content = Literal(os.urandom(_SIZE_BYTES))
+    before, reed_solomon.CODECS = reed_solomon.CODECS, (codec,)
+    try:
+        with _array([_Sink() for _ in range(_K + _M)]) as driver:
+            found = alternating(
+                lambda: _mb_per_cpu_s(lambda: driver.put("/object", content)),
+                lambda: _mb_per_cpu_s(lambda: _least(content.data)), blocks,
+            )  # fmt: skip
+            costs = driver.ledger.totals()["put"]
+    finally:
+        reed_solomon.CODECS = before
+    ms = {f"{part}_ms": round(getattr(costs, f"{part}_ns") / costs.operations / 1e6, 2)
+          for part in ("seal", "code", "hash", "metadata", "transfer")}  # fmt: skip
+    absolute = {
+        "put, MB / CPU-s": round(median(found.ours), 1),
+        "AES-GCM and SHA-256, MB / CPU-s": round(median(found.reference), 1),
+    }
+    unit = "MB / CPU-s over AES-GCM and SHA-256 of the same bytes"
+    return Figure(name, round(found.ratio, 3), unit, bound, "at least", {**found.details(), **ms}, absolute)
+
+
+def _least(data: bytes) -> None:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    cipher = AESGCM(bytes(32))
+    for number in range(0, len(data), MIB):
+        cipher.encrypt(number.to_bytes(12, "big"), data[number : number + MIB], None)
+    hashlib.sha256(data).digest()
+
+
+def _mb_per_cpu_s(put: Callable[[], object]) -> float:
+    start_ns = time.process_time_ns()
+    for _ in range(_PUTS):
+        put()
+    return _PUTS * _SIZE_BYTES / 1e6 / ((time.process_time_ns() - start_ns) / 1e9)
+
+
+def _memory() -> Figure:
+    """The most memory of a process that writes one large object into folders and reads it again."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("CLOUDBENCH_SCRATCH")) as folder:
+        command = [sys.executable, "-m", "benchmarks.bench_raid", folder, str(_LARGE_BYTES)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    put_kib, get_kib = (int(word) for word in done.stdout.split())
+    absolute = {"after the put, MiB": round(put_kib / 1024, 1), "after the get, MiB": round(get_kib / 1024, 1)}
+    unit = "MiB, the most of a process that writes and reads 1 GiB"
+    return Figure("raid_rss", round(max(put_kib, get_kib) / 1024, 1), unit, 150.0, "below", absolute=absolute)
+
+
+def main(folder: str, size_bytes: int) -> None:
+    """Write and read one object; print the most memory after each, in KiB."""
+    from pytest_cloudbench import providers
+    from pytest_cloudbench.payload import RandomContent
+
+    file = Path(folder, "array.toml")
+    specs = ", ".join(f'"folder:{folder}/{number}"' for number in range(_K + _M))
+    file.write_text(f'k = {_K}\nm = {_M}\nkey = "array.key"\nchildren = [{specs}]\n', "utf-8")
+    content = RandomContent("raid", size_bytes)
+    with providers.opened(f"raid:{file}") as driver:
+        driver.put("/large", content)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        at = 0
+        for piece in driver.get("/large"):
+            if piece != content.read(at, len(piece)):
+                raise SystemExit(f"the object differs at {at}")
+            at += len(piece)
+        if at != size_bytes:
+            raise SystemExit(f"the object has {at} bytes")
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

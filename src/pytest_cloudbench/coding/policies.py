@@ -1,0 +1,128 @@
+"""Who holds how many shares, what is observed of each child, and how long a slow one is waited for: the seams.
+
+What may live here: the three protocols by which an array of providers takes a decision, with the plainest answer to
+each. Better answers are modules of their own. Children are numbered from 0, in the order of the array's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+__all__ = ["Equal", "Fixed", "Hedge", "Placement", "Rates", "Split", "Unobserved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How some content is spread: ``data`` shares are enough to read it, and child i holds ``counts[i]``.
+
+    Shares are numbered from 0, the data shares first; child 0 holds the first ``counts[0]`` of them, and so on.
+
+    Attributes:
+        data: shares that content is cut into, k.
+        counts: shares that each child holds; 0 for one that holds none.
+    """
+
+    data: int
+    counts: tuple[int, ...]
+
+    @property
+    def parity(self) -> int:
+        """Shares beyond those that are enough."""
+        return sum(self.counts) - self.data
+
+    def shares_of(self, child: int) -> range:
+        """Returns the numbers of the shares that a child holds."""
+        begin = sum(self.counts[:child])
+        return range(begin, begin + self.counts[child])
+
+    def holder(self, share: int) -> int:
+        """Returns the child that holds a share."""
+        return next(child for child, end in enumerate(accumulate(self.counts)) if share < end)
+
+    def is_enough(self, children: Collection[int], losses: int = 0) -> bool:
+        """Returns whether these children hold enough to read the content, even after any ``losses`` of them."""
+        held = sorted(self.counts[child] for child in set(children))
+        return sum(held[: max(0, len(held) - losses)]) >= self.data
+
+
+class Placement(Protocol):
+    """Decides how content is spread."""
+
+    def split(self, size_bytes: int) -> Split:
+        """Returns who is to hold how many shares of a segment of sealed content. It is asked for each segment."""
+        ...
+
+
+class Rates(Protocol):
+    """Is told of every transfer, by any thread."""
+
+    def observe(self, child: int, size_bytes: int, duration_ns: int, *, is_read: bool) -> None:
+        """A child has taken or given a package in this time."""
+        ...
+
+    def failed(self, child: int, *, is_read: bool) -> None:
+        """A child did not."""
+        ...
+
+
+class Hedge(Protocol):
+    """Decides whom a read asks first, and when it asks one more."""
+
+    def order(self, split: Split) -> Sequence[int]:
+        """Returns the children that hold shares, the one to be asked first at the front."""
+        ...
+
+    def after_ns(self, child: int, size_bytes: int) -> int | None:
+        """Returns how long a child may take to give a package before another is asked, too; None: until it fails."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """Each of n children holds one share, any k of which are enough.
+
+    Attributes:
+        data: k.
+        children: n.
+    """
+
+    data: int
+    children: int
+
+    def split(self, size_bytes: int) -> Split:
+        """Returns the same split for every size."""
+        del size_bytes
+        return Split(self.data, (1,) * self.children)
+
+
+class Unobserved:
+    """Forgets what it is told."""
+
+    def observe(self, child: int, size_bytes: int, duration_ns: int, *, is_read: bool) -> None:
+        """Does nothing."""
+
+    def failed(self, child: int, *, is_read: bool) -> None:
+        """Does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The data shares first, which need no arithmetic; another child after a fixed time.
+
+    Attributes:
+        patience_ns: how long each child may take; None: until it fails.
+    """
+
+    patience_ns: int | None
+
+    def order(self, split: Split) -> Sequence[int]:
+        """Returns the children in their order."""
+        return [child for child, count in enumerate(split.counts) if count]
+
+    def after_ns(self, child: int, size_bytes: int) -> int | None:
+        """Returns the same for every child and size."""
+        del child, size_bytes
+        return self.patience_ns

@@ -1,0 +1,6 @@
+"""One provider made of n others: sealed, coded, spread, and readable from any k of them.
+
+What may live here: the array's file, its metadata, transfers to its children, and the driver.
+"""
+
+__all__: list[str] = []

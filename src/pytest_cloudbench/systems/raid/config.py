@@ -1,0 +1,288 @@
+"""The file of an array: its children, how many may fail, where its key and its metadata are.
+
+What may live here: reading the file, and the master key. Whatever the file contains, ``load`` raises only ConfigError::
+
+    k = 4                               # any four children are enough to read
+    m = 2                               # any two may fail
+    children = [                        # k + m specs, as --provider takes them
+        "dropbox",
+        { spec = "s3://bucket", name = "s3", store_usd_per_gib_month = 0.023, availability = 0.9999 },
+        ...
+    ]
+    key = "array.key"                   # made at first use, for its owner only; or "keyring:NAME"
+    metadata = "array.sqlite"           # if omitted, beside this file and called as it is
+    durability = "all"                  # or "k+1": a write is done when any one of those who have it may fail
+    placement = "equal"
+    folder = "/cloudraid"               # on each child
+    segment_mib = 16                    # content that is coded at once; each child gets a package for it
+    patience_s = 2.0                    # how long a read waits for a child before it asks one more
+    mends = true                        # shares that a read finds missing or damaged are made again
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytest_cloudbench import opening
+from pytest_cloudbench.coding.reed_solomon import MOST_SHARES
+from pytest_cloudbench.coding.sealing import KEY_BYTES, MasterKey
+from pytest_cloudbench.model import MIB, ConfigError, CredentialsError, did_you_mean
+
+__all__ = ["PLACEMENTS", "ArrayFile", "Member", "load", "master_key", "no_key"]
+
+PLACEMENTS = ("equal",)
+"""Names of ways to spread content."""
+
+_KEYS = ("children", "k", "m", "key", "metadata", "durability", "placement", "folder", "segment_mib", "patience_s",
+         "mends")  # fmt: skip
+_NUMBERS = ("store_usd_per_gib_month", "read_usd_per_gib", "write_usd_per_gib", "availability")
+_KEYRING = "keyring:"
+_KEYRING_SERVICE = "cloudbench"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One child of an array.
+
+    Attributes:
+        spec: the provider.
+        name: what messages call it.
+        store_usd_per_gib_month: price of storage; None: not known, as for all that follow.
+        read_usd_per_gib: price of what is read.
+        write_usd_per_gib: price of what is written.
+        availability: the probability that it answers, from 0 to 1.
+    """
+
+    spec: str
+    name: str
+    store_usd_per_gib_month: float | None = None
+    read_usd_per_gib: float | None = None
+    write_usd_per_gib: float | None = None
+    availability: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """What the file of an array says.
+
+    Attributes:
+        source: the file.
+        children: k + m of them.
+        k: how many children are enough to read.
+        m: how many may fail.
+        key: the file of the master key, or ``keyring:NAME``; empty if the file names none.
+        metadata: the file of the metadata.
+        losses: a write is done when the children that have it may lose this many; None: when all have it.
+        placement: one of PLACEMENTS.
+        folder: where packages are on each child; ``/`` for its root.
+        segment_bytes: content that is coded at once, whole MiB.
+        patience_s: how long a read waits for a child before it asks one more.
+        mends: whether shares that a read finds missing or damaged are made again.
+    """
+
+    source: Path
+    children: tuple[Member, ...]
+    k: int
+    m: int
+    key: str
+    metadata: Path
+    losses: int | None
+    placement: str
+    folder: str
+    segment_bytes: int
+    patience_s: float
+    mends: bool
+
+
+def load(path: str | Path) -> ArrayFile:
+    """Read the file of an array. Raises ConfigError, in one line."""
+    source = Path(path)
+    reader = _Reader(str(path), opening.read_toml(source, "the file of an array"), _KEYS)
+    children = _children(reader)
+    k, m = reader.number("k", None, 1, MOST_SHARES), reader.number("m", None, 0, MOST_SHARES)
+    if k + m != len(children):
+        reader.fail("children", f"expected k + m = {k + m} of them, found {len(children)}")
+    metadata, key = reader.text("metadata", f"{source.stem}.sqlite"), reader.text("key", "")
+    return ArrayFile(
+        source=source, children=children, k=k, m=m,
+        key=key if key.startswith(_KEYRING) or not key else str(source.absolute().parent / key),
+        metadata=source.absolute().parent / metadata, losses=_losses(reader, m),
+        placement=reader.one_of("placement", PLACEMENTS), folder=_folder(reader),
+        segment_bytes=reader.number("segment_mib", 16, 1, 1024) * MIB,
+        patience_s=reader.real("patience_s", 2.0, 0.001, 86400.0) or 0.0, mends=reader.flag("mends", True),
+    )  # fmt: skip
+
+
+class _Reader:
+    """One table of the file: each value with its type checked, or a ConfigError that names the key."""
+
+    def __init__(self, source: str, table: Mapping[str, Any], known: tuple[str, ...], place: str = "") -> None:
+        self._source, self._table, self._place = source, table, place
+        for key in table:
+            if key not in known:
+                self.fail(ascii(key)[1:-1], f"unknown; expected one of {', '.join(known)}{did_you_mean(key, known)}")
+
+    def of(self, place: str, table: Mapping[str, Any], known: tuple[str, ...]) -> _Reader:
+        return _Reader(self._source, table, known, place)
+
+    def fail(self, key: str, expected: str) -> NoReturn:
+        raise ConfigError(self._source, f"{self._place}{key}", expected)
+
+    def get(self, key: str, default: Any, fits: Callable[[Any], bool], expected: str) -> Any:
+        value = self._table.get(key, default)
+        if value is None or (key in self._table and not fits(value)):
+            found = f", found {ascii(value)[:60]}" if key in self._table else ""
+            self.fail(key, f"expected {expected}{found}")
+        return value
+
+    def number(self, key: str, default: int | None, least: int, most: int) -> int:
+        found: int = self.get(
+            key, default, lambda value: type(value) is int and least <= value <= most,
+            f"a whole number from {least} to {most}",
+        )  # fmt: skip
+        return found
+
+    def real(self, key: str, default: float | None, least: float, most: float) -> float | None:
+        if default is None and key not in self._table:
+            return None
+        found = self.get(
+            key, default, lambda value: type(value) in (int, float) and least <= value <= most,
+            f"a number from {least:g} to {most:g}",
+        )  # fmt: skip
+        return float(found)
+
+    def text(self, key: str, default: str | None) -> str:
+        found: str = self.get(
+            key, default, lambda value: isinstance(value, str) and bool(value.strip()) and value.isprintable(), "a text"
+        )
+        return found
+
+    def flag(self, key: str, default: bool) -> bool:
+        found: bool = self.get(key, default, lambda value: isinstance(value, bool), "true or false")
+        return found
+
+    def one_of(self, key: str, choices: tuple[str, ...]) -> str:
+        found = self.text(key, choices[0])
+        if found not in choices:
+            self.fail(key, f"expected one of {', '.join(choices)}, found {found!r}{did_you_mean(found, choices)}")
+        return found
+
+
+def _children(reader: _Reader) -> tuple[Member, ...]:
+    listed = reader.get(
+        "children", None, lambda value: isinstance(value, list) and len(value) > 0, "a list of specs, or of tables"
+    )
+    members = [_member(reader, number, each) for number, each in enumerate(listed, 1)]
+    names = [member.name for member in members]
+    if len(set(names)) < len(names):  # equal specs are two accounts; what tells them apart is their number
+        members = [
+            Member(each.spec, f"{number}:{each.name}", *(getattr(each, key) for key in _NUMBERS))
+            if names.count(each.name) > 1 else each
+            for number, each in enumerate(members, 1)
+        ]  # fmt: skip
+    return tuple(members)
+
+
+def _member(reader: _Reader, number: int, given: object) -> Member:
+    if isinstance(given, str) and given.strip():
+        return Member(given, given.partition("?")[0])
+    if not isinstance(given, dict):
+        reader.fail(f"children[{number}]", f"expected a spec or a table with one, found {ascii(given)[:60]}")
+    table = reader.of(f"children[{number}].", given, ("spec", "name", *_NUMBERS))
+    spec = table.text("spec", None)
+    numbers = [table.real(key, None, 0.0, 1.0 if key == "availability" else 1e9) for key in _NUMBERS]
+    return Member(spec, table.text("name", spec.partition("?")[0]), *numbers)
+
+
+def _losses(reader: _Reader, m: int) -> int | None:
+    text = reader.text("durability", "all")
+    if text == "all":
+        return None
+    head, plus, losses = text.replace(" ", "").partition("+")
+    if head != "k" or not plus or not (losses.isascii() and losses.isdigit()) or not int(losses) <= m:
+        reader.fail("durability", f"expected all, or k+0 to k+{m}, found {text!r}")
+    return int(losses)
+
+
+def _folder(reader: _Reader) -> str:
+    folder = reader.text("folder", "/cloudraid")
+    parts = folder.split("/")[1:]
+    if not folder.startswith("/") or (folder != "/" and any(part in {"", ".", ".."} for part in parts)):
+        reader.fail("folder", f"expected a path such as /cloudraid, found {folder!r}")
+    return folder
+
+
+# --- the master key -----------------------------------------------------------------------------------
+
+
+def no_key(file: ArrayFile) -> ConfigError:
+    """Returns what is wrong with the file of an array that outlives the run."""
+    expected = f'missing; expected a file, such as key = "{file.source.stem}.key" (it is made), or "{_KEYRING}NAME"'
+    return ConfigError(str(file.source), "key", expected)
+
+
+def master_key(key: str) -> MasterKey:
+    """Returns the key from a file or from the keyring (``keyring:NAME``).
+
+    A file that is missing is made, readable by its owner only. Raises CredentialsError, in one line.
+    """
+    if key.startswith(_KEYRING):
+        return _parsed(key, _from_keyring(key.removeprefix(_KEYRING)))
+    path = Path(key)
+    try:
+        if not path.exists():
+            _make(path)
+        with opening.regular_file(path, 4096) as file:
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            text = file.read().decode("ascii", "replace")
+    except OSError as error:
+        raise CredentialsError(f"{path}: the master key cannot be read: {error.strerror or error}") from error
+    if os.name == "posix" and mode & 0o077:
+        raise CredentialsError(f"{path}: other users may read this key (mode {mode:04o}): run 'chmod 600 {path}'")
+    return _parsed(key, text)
+
+
+def _make(path: Path) -> None:
+    """Write a new key at once and whole: of several processes that try, one makes the key of all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(KEY_BYTES) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):  # another process was first, and its key it is
+            os.link(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _from_keyring(name: str) -> str:
+    from pytest_cloudbench import extras
+
+    user = f"raid.{name}"
+    way = f'run python -c "import secrets; print(secrets.token_hex(32))" | keyring set {_KEYRING_SERVICE} {user}'
+    if told := extras.missing("keyring"):
+        raise CredentialsError(f"{_KEYRING}{name}: {told}")
+    import keyring
+
+    try:
+        found = keyring.get_password(_KEYRING_SERVICE, user)
+    except Exception as error:  # backends raise whatever their libraries do
+        raise CredentialsError(f"{_KEYRING}{name}: the keyring does not answer: {type(error).__name__}") from None
+    if not found:
+        raise CredentialsError(f"{_KEYRING}{name}: the keyring has no such key: {way}")
+    return str(found)
+
+
+def _parsed(key: str, text: str) -> MasterKey:
+    try:
+        return MasterKey(bytes.fromhex(text.strip()))
+    except ValueError:
+        raise CredentialsError(f"{key}: expected {2 * KEY_BYTES} hexadecimal digits, the master key") from None

@@ -1,0 +1,274 @@
+"""Driver for an array: one provider made of n others, any k of which are enough to read.
+
+What may live here: what a driver is asked for, in this order: imports, capabilities, compose, required verbs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import ClassVar
+
+from pytest_cloudbench.coding.policies import Equal, Fixed, Hedge, Placement, Rates, Unobserved
+from pytest_cloudbench.coding.reed_solomon import codec
+from pytest_cloudbench.drivers.base import Driver, Preparing, check_params
+from pytest_cloudbench.drivers.keys import key_of, path_of, prefix_of
+from pytest_cloudbench.model import (
+    Capabilities,
+    CloudError,
+    Content,
+    CredentialsError,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    ProviderSpec,
+    SpecError,
+    Verb,
+)
+from pytest_cloudbench.results.owner import lives, owner_text
+from pytest_cloudbench.systems.raid import config
+from pytest_cloudbench.systems.raid.array import Array
+from pytest_cloudbench.systems.raid.config import ArrayFile
+from pytest_cloudbench.systems.raid.costs import Ledger
+from pytest_cloudbench.systems.raid.metadata import Discarded, Metadata, ObjectRow
+from pytest_cloudbench.systems.raid.reading import read
+from pytest_cloudbench.systems.raid.recovery import Recovery, recover
+from pytest_cloudbench.systems.raid.transfers import Children, Ended
+from pytest_cloudbench.systems.raid.upkeep import Upkeep, delete_leftovers
+from pytest_cloudbench.systems.raid.writing import write
+
+__all__ = ["RaidDriver", "open_array"]
+
+# --- capabilities ---------------------------------------------------------------------------------
+
+_CAPABILITIES = Capabilities(
+    digest=None,
+    verbs=frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE}),
+    ranges=True,
+    folders=False,
+    lists_by_prefix=True,
+    requests={Verb.STAT: 0, Verb.LIST: 0},
+    via="its children's drivers; stat and list are answered from local metadata",
+)
+_ENDS = frozenset({"emulated", "served", "local"})
+"""Schemes of children that end with the run: an array of such alone needs no key of its own."""
+_PAGE = 1000
+_CLOSE_S = 10.0
+
+
+def open_array(
+    file: ArrayFile, children: Sequence[Driver], *,
+    placement: Placement | None = None, hedge: Hedge | None = None, rates: Rates | None = None,
+) -> Array:  # fmt: skip
+    """Returns an array whose children are connected; makes its key and its metadata if there are none.
+
+    Raises UsageError.
+    """
+    master = config.master_key(file.key)
+    metadata = Metadata(file.metadata, owner_text())
+    names = [child.name for child in file.children]
+    if metadata.setting("key", master.fingerprint) != master.fingerprint:
+        metadata.close()
+        raise CredentialsError(f"{file.key}: is not the key of the array whose metadata is in {file.metadata}")
+    return Array(
+        file, Children(children, names, file.folder, master, rates or Unobserved()), metadata, master,
+        placement or Equal(file.k, len(children)), hedge or Fixed(round(file.patience_s * 1e9)),
+    )  # fmt: skip
+
+
+def _make_folders(array: Array) -> None:
+    """Make the folder for packages on each child, so that not many threads do so at once. An error shows later."""
+    answers: SimpleQueue[Ended] = SimpleQueue()
+    for child in range(len(array.children)):
+        array.children.make_folder(child, answers.put)
+    for _ in range(len(array.children)):
+        answers.get()
+
+
+def _all_below(array: Array, prefix: str) -> Iterator[ObjectRow]:
+    after = prefix
+    while rows := array.metadata.below(prefix, after, _PAGE):
+        yield from rows
+        after = rows[-1].path
+
+
+def _entry(row: ObjectRow) -> Entry:
+    return Entry(row.path, size_bytes=row.size_bytes)
+
+
+def _not_found(verb: str, path: str) -> CloudError:
+    error = CloudError(ErrorKind.NOT_FOUND, verb, path, detail="the metadata has no such object")
+    error.__cause__ = LookupError(path)
+    return error
+
+
+class RaidDriver:
+    """An array of providers, as its file describes it: ``raid:FILE.toml``. Safe for many threads.
+
+    ``?state=FOLDER`` keeps key and metadata there instead of where the file says.
+    """
+
+    capabilities: ClassVar[Capabilities] = _CAPABILITIES
+
+    def __init__(self, array: Array) -> None:
+        self.array, self._lock = array, threading.Lock()
+        self._upkeep: Upkeep | None = None
+        if array.children.all_count:
+            self.requests: Callable[[], int] = array.ledger.requests
+
+    def __repr__(self) -> str:
+        return f"RaidDriver({str(self.array.file.source)!r})"
+
+    @classmethod
+    def described(cls, spec: ProviderSpec) -> Sequence[str]:
+        """Returns the specs of the children, from the file that the spec names. Raises UsageError."""
+        check_params(spec, {"state"})
+        if not spec.target.endswith(".toml"):
+            raise SpecError(f"provider {spec.text!r}: expected raid:FILE.toml")
+        return [child.spec for child in config.load(spec.target).children]
+
+    @classmethod
+    def check_children(cls, spec: ProviderSpec, children: Sequence[ProviderSpec]) -> None:
+        """Raise UsageError if the array cannot work: it outlives the run, and its file names no key."""
+        file = config.load(spec.target)
+        if not file.key and "state" not in spec.params and not all(child.scheme in _ENDS for child in children):
+            raise config.no_key(file)
+
+    @classmethod
+    def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> RaidDriver:
+        """Refuse: it is made of other drivers, see ``compose``. Raises SpecError."""
+        check_params(spec, {"state"})
+        raise SpecError(f"provider {spec.text!r}: is made of its children, and cannot be connected without them")
+
+    @classmethod
+    def compose(cls, spec: ProviderSpec, children: Sequence[Driver]) -> RaidDriver:
+        """Returns the driver of an array whose children are connected. Raises UsageError."""
+        file = config.load(spec.target)
+        if state := spec.params.get("state"):
+            file = replace(file, key=str(Path(state) / "array.key"), metadata=Path(state) / "array.sqlite")
+        if not file.key:
+            raise config.no_key(file)
+        return cls(open_array(file, children))
+
+    def versions(self) -> Mapping[str, str]:
+        """Returns what computes the code, and the versions of the children's libraries."""
+        file = self.array.file
+        found = {name: text for child in self.array.children.drivers for name, text in child.versions().items()}
+        return {**found, "reed-solomon": codec(file.k, file.m).version(), "raid": f"{file.k}+{file.m}"}
+
+    @property
+    def ledger(self) -> Ledger:
+        """What operations cost, by verb and for each thread's last one."""
+        return self.array.ledger
+
+    def prepare(self, folder: str) -> None:
+        """Make the array ready, and let the children look up what they need in the folder of its packages."""
+        self._ready("prepare", folder)
+        for child in self.array.children.drivers:
+            if isinstance(child, Preparing):
+                with suppress(CloudError):  # an array works without some of its children
+                    child.prepare(self.array.file.folder)
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until nothing is left to be done in the background. Returns whether all of it succeeded."""
+        return self._upkeep is None or self._upkeep.settle(timeout_s)
+
+    def recover(self) -> Recovery:
+        """Take in every object that the children hold, see ``recovery``. Raises CloudError."""
+        return recover(self.array, "recover", "/")
+
+    def close(self) -> None:
+        """Finish what is under way in the background, if it does not take long, and close the children."""
+        if self._upkeep is not None:
+            self._upkeep.close(_CLOSE_S)
+        self.array.children.close()
+        self.array.metadata.close()
+
+    def _ready(self, verb: str, path: str) -> Array:
+        """Returns the array once it is prepared: by the first operation of the first process."""
+        array = self.array
+        if self._upkeep is not None:
+            return array
+        with self._lock:
+            if self._upkeep is None:
+                if not array.metadata.is_prepared:
+                    with array.metadata.preparing() as is_new:
+                        if is_new:
+                            recover(array, verb, path)
+                            _make_folders(array)
+                for owner in array.metadata.owners():
+                    if lives(owner) is False:
+                        array.metadata.adopt(owner, len(array.children))
+                self._upkeep = Upkeep(array)
+        return array
+
+    def _row(self, verb: str, path: str) -> ObjectRow:
+        row = self._ready(verb, path).metadata.find(path)
+        if row is None:
+            raise _not_found(verb, path)
+        return row
+
+    # --- required verbs -----------------------------------------------------------------------------
+
+    def put(self, path: str, content: Content) -> Entry:
+        """Write an object; it replaces the old one when it is as durable as the file says, or not at all."""
+        key_of("put", path)
+        array = self._ready("put", path)
+        with array.ledger.operation("put") as costs:
+            write(array, path, content, costs)
+        return Entry(path, size_bytes=content.size_bytes)
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """Yields the object's bytes from ``offset``, in pieces of a MiB, each of which is what was written."""
+        key_of("get", path)
+        array = self._ready("get", path)
+        with array.ledger.operation("get") as costs:
+            row, has_begun = self._row("get", path), False
+            while True:
+                try:
+                    for piece in read(array, array.manifest_of("get", row), offset, costs):
+                        has_begun = True
+                        yield piece
+                    return
+                except CloudError:
+                    newer = self._row("get", path)
+                    if has_begun or newer.version == row.version:
+                        raise
+                    row = newer  # it was replaced meanwhile
+
+    def stat(self, path: str) -> Entry:
+        """Returns the object's size, from the metadata."""
+        key_of("stat", path)
+        with self.array.ledger.operation("stat") as costs, costs.timed("metadata_ns"):
+            return _entry(self._row("stat", path))
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        """Yields all objects below ``folder``, in order of their paths, from the metadata."""
+        prefix = path_of(prefix_of("list", folder))
+        yield from map(_entry, _all_below(self._ready("list", folder), prefix))
+
+    def delete(self, path: str) -> None:
+        """Remove an object, and all below it. What a child does not delete now is deleted later."""
+        prefix = path_of(prefix_of("delete", path))
+        if path == "/":
+            raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root is not deleted")
+        array = self._ready("delete", path)
+        with array.ledger.operation("delete") as costs:
+            rows = [row for row in (array.metadata.find(path),) if row is not None]
+            rows += _all_below(array, prefix)
+            if not rows:
+                raise _not_found("delete", path)
+            with costs.timed("metadata_ns"):
+                gone = [row for row in rows if array.metadata.remove(row, len(array.children))]
+            delete_leftovers(array, [
+                Discarded(row.version, child, row.segments) for row in gone for child in range(len(array.children))
+            ], costs)  # fmt: skip
+        array.pending.wake()
+
+    def mkdir(self, path: str) -> None:
+        """Does nothing: there are no folders, only paths with a common beginning."""
+        prefix_of("mkdir", path)

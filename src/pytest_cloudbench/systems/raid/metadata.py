@@ -1,0 +1,339 @@
+"""An array's metadata in SQLite: which version of each object is current, and what has begun and is not done.
+
+What may live here: the tables and their transactions. Many processes of one machine share the file. It can be lost:
+all but what is not done yet is also with the children (see ``recovery``).
+
+A version goes one of these ways, each step one transaction, so a process that is killed leaves a step or no step:
+
+    begun    in ``writes``: some of its packages may be with children; nobody reads it
+    current  in ``objects``: it replaced what the path had; packages that a child lacks are in ``missing``
+    garbage  in ``garbage``: nobody reads it; its packages are to be deleted from these children
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_cloudbench.model import CloudError, ErrorKind, UsageError
+
+__all__ = ["Discarded", "Lacking", "Metadata", "ObjectRow"]
+
+_LAYOUT = 1
+_BUSY_S = 120.0
+_TABLES = """
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS objects (path BLOB PRIMARY KEY, version BLOB NOT NULL, generation INTEGER NOT NULL,
+    size_bytes INTEGER NOT NULL, segments INTEGER NOT NULL, manifest BLOB NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS object_versions ON objects (version);
+CREATE TABLE IF NOT EXISTS writes (version BLOB PRIMARY KEY, path BLOB NOT NULL, generation INTEGER NOT NULL,
+    segments INTEGER NOT NULL, owner TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS missing (version BLOB, segment INTEGER, child INTEGER, owner TEXT NOT NULL,
+    PRIMARY KEY (version, segment, child)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS garbage (version BLOB, child INTEGER, segments INTEGER NOT NULL, owner TEXT NOT NULL,
+    PRIMARY KEY (version, child)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRow:
+    """The current version of one object.
+
+    Attributes:
+        path: the object's.
+        version: names its packages.
+        generation: a later version has a larger number.
+        size_bytes: of its content.
+        segments: how many packages of it each child has.
+        manifest: sealed.
+    """
+
+    path: str
+    version: bytes
+    generation: int
+    size_bytes: int
+    segments: int
+    manifest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A package of a current version that a child does not have, or not as it should be."""
+
+    version: bytes
+    segment: int
+    child: int
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """Packages of a version that nobody reads, on one child."""
+
+    version: bytes
+    child: int
+    segments: int
+
+
+class Metadata:
+    """One array's metadata. Safe for many threads and processes.
+
+    Args:
+        path: the file; made if it is missing, for its owner only.
+        owner: this process, as others can look for it.
+
+    Raises UsageError for a file that cannot be used.
+    """
+
+    def __init__(self, path: Path, owner: str) -> None:
+        self._owner, self._lock, self._is_closed = owner, threading.RLock(), False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(0o600)
+            self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")  # what is begun must not survive what is done
+            with self._transaction():
+                for statement in _TABLES.split(";"):
+                    self._db.execute(statement)
+                self._db.execute("INSERT OR IGNORE INTO settings VALUES ('layout', ?)", (_LAYOUT,))
+                (found,) = self._db.execute("SELECT value FROM settings WHERE name = 'layout'").fetchone()
+        except (OSError, sqlite3.Error, CloudError) as error:
+            raise UsageError(f"{path}: cannot be used as an array's metadata: {error}") from error
+        if found != _LAYOUT:
+            raise UsageError(f"{path}: has layout {found}, expected {_LAYOUT}: another version of this package made it")
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._is_closed = True
+            self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # the first error is the one to report
+                    db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """Raises CloudError where SQLite fails, as on a full disk."""
+        with self._lock:
+            try:
+                yield self._db
+            except sqlite3.Error as error:
+                raise CloudError(ErrorKind.SERVER, "metadata", "/", detail=f"the array's own: {error}") from error
+
+    # --- the array itself ---------------------------------------------------------------------------
+
+    @contextmanager
+    def preparing(self) -> Iterator[bool]:
+        """Let one process prepare the array, while the others wait. Yields whether there is anything left to prepare.
+
+        What is written meanwhile is written with it, or not at all.
+        """
+        with self._transaction() as db:
+            is_new = db.execute("SELECT 1 FROM settings WHERE name = 'prepared'").fetchone() is None
+            yield is_new
+            db.execute("INSERT OR IGNORE INTO settings VALUES ('prepared', 1)")
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether a process has prepared the array."""
+        return self.setting("prepared") is not None
+
+    def setting(self, name: str, default: str | None = None) -> str | None:
+        """Returns a setting; if there is none yet, it becomes ``default``."""
+        with self._reading() as db:
+            row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+            if row is None and default is not None:
+                db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (name, default))
+                return self.setting(name)
+        return None if row is None else str(row[0])
+
+    # --- objects ------------------------------------------------------------------------------------
+
+    def find(self, path: str) -> ObjectRow | None:
+        """Returns an object's current version; None if there is no such object."""
+        rows = self._objects("path = ?", _key(path))
+        return rows[0] if rows else None
+
+    def find_version(self, version: bytes) -> ObjectRow | None:
+        """Returns a version; None if it is not current."""
+        rows = self._objects("version = ?", version)
+        return rows[0] if rows else None
+
+    def below(self, prefix: str, after: str, most: int) -> Sequence[ObjectRow]:
+        """Returns the next objects whose path begins with ``prefix`` and comes after ``after``, in order of paths."""
+        return self._objects(
+            "path > ? AND path < ? ORDER BY path LIMIT ?", max(_key(after), _key(prefix)), _key(prefix) + b"\xff", most
+        )
+
+    def _objects(self, where: str, *values: object) -> list[ObjectRow]:
+        with self._reading() as db:
+            rows = db.execute(
+                f"SELECT path, version, generation, size_bytes, segments, manifest FROM objects WHERE {where}", values
+            ).fetchall()
+        return [ObjectRow(path.decode(), *rest) for path, *rest in rows]
+
+    def begin(self, version: bytes, path: str, segments: int) -> int:
+        """A version begins to be written. Returns its generation."""
+        with self._transaction() as db:
+            row = db.execute("SELECT value FROM settings WHERE name = 'generation'").fetchone()
+            generation = (int(row[0]) if row else 0) + 1
+            self._raise_generation(generation)
+            values = (version, _key(path), generation, segments, self._owner)
+            db.execute("INSERT INTO writes VALUES (?, ?, ?, ?, ?)", values)
+        return generation
+
+    def _raise_generation(self, generation: int) -> None:
+        self._db.execute(
+            "INSERT INTO settings VALUES ('generation', ?) ON CONFLICT (name) DO UPDATE SET value = max(value, ?)",
+            (generation, generation),
+        )
+
+    def commit(self, row: ObjectRow, missing: Iterable[Lacking], children: int) -> bool:
+        """A version that was begun is current now, and what its path had is garbage.
+
+        Returns whether it was: a version that began later may have been faster, and then this one is garbage.
+        """
+        with self._transaction() as db:
+            db.execute("DELETE FROM writes WHERE version = ?", (row.version,))
+            return self._make_current(row, missing, children)
+
+    def _make_current(self, row: ObjectRow, missing: Iterable[Lacking], children: int) -> bool:
+        current = self.find(row.path)
+        if current is not None and current.generation > row.generation:
+            self._discard(row.version, row.segments, children)
+            return False
+        if current is not None:
+            self._discard(current.version, current.segments, children)
+        self._db.execute(
+            "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?)",
+            (_key(row.path), row.version, row.generation, row.size_bytes, row.segments, row.manifest),
+        )
+        self._add_missing(missing)
+        return True
+
+    def recovered(self, rows: Iterable[tuple[ObjectRow, Sequence[Lacking]]], children: int, generation: int) -> None:
+        """Take in versions that children hold; the next one to be written has a generation above ``generation``."""
+        with self._transaction_or_within():
+            for row, missing in rows:
+                self._make_current(row, missing, children)
+            self._raise_generation(generation)
+
+    @contextmanager
+    def _transaction_or_within(self) -> Iterator[None]:
+        if self._db.in_transaction:
+            with self._lock:
+                yield
+        else:
+            with self._transaction():
+                yield
+
+    def abandon(self, version: bytes, segments: int, children: int) -> None:
+        """A version that was begun will not be current: it is garbage."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM writes WHERE version = ?", (version,))
+            self._discard(version, segments, children)
+
+    def remove(self, row: ObjectRow, children: int) -> bool:
+        """An object is no more; its version is garbage. Returns whether this version was current until now."""
+        with self._transaction() as db:
+            gone = db.execute("DELETE FROM objects WHERE version = ?", (row.version,)).rowcount > 0
+            if gone:
+                self._discard(row.version, row.segments, children)
+            return gone
+
+    def _discard(self, version: bytes, segments: int, children: int) -> None:
+        self._db.execute("DELETE FROM missing WHERE version = ?", (version,))
+        self._db.executemany(
+            "INSERT OR REPLACE INTO garbage VALUES (?, ?, ?, ?)",
+            [(version, child, segments, self._owner) for child in range(children)],
+        )
+
+    # --- what is not done yet -----------------------------------------------------------------------
+
+    def lacks(self, missing: Iterable[Lacking]) -> None:
+        """Note packages that children do not have as they should; those of versions that are not current are not."""
+        with self._transaction():
+            self._add_missing(each for each in list(missing) if self.find_version(each.version))
+
+    def _add_missing(self, missing: Iterable[Lacking]) -> None:
+        self._db.executemany(
+            "INSERT OR IGNORE INTO missing VALUES (?, ?, ?, ?)",
+            [(each.version, each.segment, each.child, self._owner) for each in missing],
+        )
+
+    def arrived(self, package: Lacking, segments: int) -> None:
+        """A child has a package now; if the version is no longer current, that is garbage."""
+        with self._lock:
+            if self._is_closed:
+                return  # the note stays, and whoever comes next finds that the package is there
+            self._arrived(package, segments)
+
+    def _arrived(self, package: Lacking, segments: int) -> None:
+        with self._transaction() as db:
+            db.execute(
+                "DELETE FROM missing WHERE version = ? AND segment = ? AND child = ?",
+                (package.version, package.segment, package.child),
+            )
+            if self.find_version(package.version) is None:
+                values = (package.version, package.child, segments, self._owner)
+                db.execute("INSERT OR REPLACE INTO garbage VALUES (?, ?, ?, ?)", values)
+
+    def missing(self, *, own: bool = False) -> Sequence[Lacking]:
+        """Returns packages that children lack: all, or those that this process has to see to."""
+        where, values = self._whose(own)
+        with self._reading() as db:
+            rows = db.execute(f"SELECT version, segment, child FROM missing{where}", values).fetchall()
+        return [Lacking(*row) for row in rows]
+
+    def garbage(self, *, own: bool = False) -> Sequence[Discarded]:
+        """Returns what is to be deleted from children: all, or what this process has to see to."""
+        where, values = self._whose(own)
+        with self._reading() as db:
+            rows = db.execute(f"SELECT version, child, segments FROM garbage{where}", values).fetchall()
+        return [Discarded(*row) for row in rows]
+
+    def _whose(self, own: bool) -> tuple[str, tuple[str, ...]]:
+        return (" WHERE owner = ?", (self._owner,)) if own else ("", ())
+
+    def deleted(self, leftovers: Iterable[Discarded]) -> None:
+        """Children have no packages of these any more."""
+        with self._transaction() as db:
+            db.executemany(
+                "DELETE FROM garbage WHERE version = ? AND child = ?",
+                [(each.version, each.child) for each in leftovers],
+            )
+
+    def owners(self) -> frozenset[str]:
+        """Returns the other processes that have something to see to."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT owner FROM writes UNION SELECT owner FROM missing UNION SELECT owner FROM garbage"
+            ).fetchall()
+        return frozenset(owner for (owner,) in rows) - {self._owner}
+
+    def adopt(self, owner: str, children: int) -> None:
+        """See to what a process that is no more has left: what it had begun to write is garbage."""
+        with self._transaction() as db:
+            begun = db.execute("SELECT version, segments FROM writes WHERE owner = ?", (owner,)).fetchall()
+            db.execute("DELETE FROM writes WHERE owner = ?", (owner,))
+            for table in ("missing", "garbage"):
+                db.execute(f"UPDATE {table} SET owner = ? WHERE owner = ?", (self._owner, owner))
+            for version, segments in begun:
+                self._discard(version, segments, children)
+
+
+def _key(path: str) -> bytes:
+    return path.encode()

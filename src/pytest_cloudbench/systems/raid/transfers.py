@@ -1,0 +1,313 @@
+"""Packages to and from children: threads of each child's own, so that one that hangs holds up no other.
+
+What may live here: threads, names of packages, and calls of the children's drivers. Nobody waits here: a transfer calls
+back when it has ended, from its own thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from pytest_cloudbench import clock
+from pytest_cloudbench.coding.policies import Rates
+from pytest_cloudbench.coding.reed_solomon import Buffer
+from pytest_cloudbench.coding.sealing import MasterKey
+from pytest_cloudbench.drivers.base import Counting, Driver
+from pytest_cloudbench.model import CloudError, ErrorKind
+
+__all__ = ["Children", "Ended", "Package", "PendingRead", "shortage"]
+
+_MOST_THREADS = 32
+_IDLE_S = 30.0
+_MOST_BEHIND_BYTES = 64 << 20
+"""What may wait for one child that others do not have to wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a transfer ended.
+
+    Attributes:
+        child: with whom.
+        data: what was read; empty for other verbs.
+        error: why it failed; None if it did not.
+        duration_ns: how long it took, waiting for a thread included.
+        requests: how many the child's driver sent; None if it does not count them.
+    """
+
+    child: int
+    data: bytes = b""
+    error: Exception | None = None
+    duration_ns: int = 0
+    requests: int | None = None
+
+
+class Package:
+    """Bytes in several parts, none of which is copied before it is read: a content for the children's drivers."""
+
+    def __init__(self, parts: Iterable[Buffer]) -> None:
+        self._parts = [memoryview(part) for part in parts]
+        self.size_bytes = sum(len(part) for part in self._parts)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Returns ``length`` bytes from ``offset``; fewer only at the end."""
+        found, end = [], offset + length
+        for part in self._parts:
+            if offset < len(part) and end > 0:
+                found.append(part[max(0, offset) : end])
+            offset, end = offset - len(part), end - len(part)
+        return b"".join(found)
+
+
+class PendingRead:
+    """One transfer, which can be given up: what has not begun does not begin, and a read ends at its next piece."""
+
+    def __init__(self) -> None:
+        self.is_given_up = False
+
+
+class Children:
+    """The children of an array.
+
+    Args:
+        drivers: connected; closed with this.
+        names: what messages call them.
+        folder: where packages are on each; ``/`` for the root.
+        master: from which the packages' names are derived.
+        rates: is told of each put and get.
+    """
+
+    def __init__(
+        self, drivers: Sequence[Driver], names: Sequence[str], folder: str, master: MasterKey, rates: Rates
+    ) -> None:
+        self.drivers, self.names, self.folder, self.rates = drivers, names, folder, rates
+        self._master = master
+        self._lanes = [_Lane(f"raid-{number}") for number in range(len(drivers))]
+
+    def __len__(self) -> int:
+        return len(self.drivers)
+
+    @property
+    def all_count(self) -> bool:
+        """Whether all drivers know how many requests they send."""
+        return all(isinstance(driver, Counting) for driver in self.drivers)
+
+    def package_name(self, version: bytes, child: int, segment: int, *, is_last: bool) -> str:
+        """Returns what a package is called on a child: no two have anything in common that others could see.
+
+        The package of the last segment, which also holds the manifest, has another first letter.
+        """
+        return f"{'m' if is_last else 'd'}{self._master.name(version, child, segment)}"
+
+    def path_of(self, name: str) -> str:
+        """Returns where a package is on a child."""
+        return f"{self.folder.rstrip('/')}/{name}"
+
+    def close(self) -> None:
+        """End the threads that are idle, and close the drivers."""
+        for lane in self._lanes:
+            lane.close()
+        for driver in self.drivers:
+            driver.close()
+
+    # --- transfers ------------------------------------------------------------------------------------
+
+    def put(self, child: int, name: str, package: Package, done: Callable[[Ended], object], *, waits: bool) -> None:
+        """Write a package.
+
+        ``waits``: somebody waits for this child. Otherwise it fails at once if too much waits for the child already.
+        """
+        lane = self._lanes[child]
+        if not waits and lane.behind_bytes > _MOST_BEHIND_BYTES:
+            error = CloudError(ErrorKind.NETWORK, "put", self.path_of(name), detail="the child is too far behind")
+            done(Ended(child, error=error))
+            return
+
+        def call(driver: Driver) -> bytes:
+            driver.put(self.path_of(name), package)
+            return b""
+
+        self._start(child, call, done, is_read=False, size_bytes=package.size_bytes)
+
+    def get(self, child: int, name: str, most_bytes: int, done: Callable[[Ended], object]) -> PendingRead:
+        """Read a package; what is beyond ``most_bytes`` is not read."""
+        transfer = PendingRead()
+
+        def call(driver: Driver) -> bytes:
+            pieces, left = [], most_bytes
+            if transfer.is_given_up:
+                return b""
+            iterator = driver.get(self.path_of(name))
+            for piece in iterator:
+                pieces.append(piece)
+                left -= len(piece)
+                if left < 0 or transfer.is_given_up:
+                    break
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                close()
+            return b"".join(pieces)
+
+        def ended(result: Ended) -> None:
+            if not transfer.is_given_up:
+                done(result)
+
+        self._start(child, call, ended, is_read=True, transfer=transfer)
+        return transfer
+
+    def delete(self, child: int, names: Iterable[str], done: Callable[[Ended], object]) -> None:
+        """Delete packages; those that are not there are deleted already."""
+
+        def call(driver: Driver) -> bytes:
+            for name in names:
+                try:
+                    driver.delete(self.path_of(name))
+                except CloudError as error:
+                    if error.kind is not ErrorKind.NOT_FOUND:
+                        raise
+            return b""
+
+        self._start(child, call, done)
+
+    def list(self, child: int, done: Callable[[Ended, Mapping[str, int]], object]) -> None:
+        """List packages: name to size."""
+        found: dict[str, int] = {}
+
+        def call(driver: Driver) -> bytes:
+            try:
+                for entry in driver.list(self.folder):
+                    folder, _, name = entry.path.rpartition("/")
+                    if not entry.is_folder and (folder or "/") == self.folder:
+                        found[name] = entry.size_bytes
+            except CloudError as error:
+                if error.kind is not ErrorKind.NOT_FOUND:
+                    raise
+            return b""
+
+        self._start(child, call, lambda ended: done(ended, found))
+
+    def make_folder(self, child: int, done: Callable[[Ended], object]) -> None:
+        """Create the folder for packages."""
+
+        def call(driver: Driver) -> bytes:
+            if self.folder != "/":
+                driver.mkdir(self.folder)
+            return b""
+
+        self._start(child, call, done)
+
+    def _start(
+        self, child: int, call: Callable[[Driver], bytes], done: Callable[[Ended], object], *,
+        is_read: bool | None = None, size_bytes: int = 0, transfer: PendingRead | None = None,
+    ) -> None:  # fmt: skip
+        driver, begin_ns = self.drivers[child], clock.now_ns()
+        count = driver.requests if isinstance(driver, Counting) else None
+
+        def task() -> None:
+            before, data, error = count() if count else 0, b"", None
+            try:
+                data = call(driver)
+            except Exception as raised:  # a driver raises CloudError alone; what else it raises is for who waits
+                error = raised
+            duration_ns = clock.now_ns() - begin_ns
+            if is_read is not None and not (transfer and transfer.is_given_up):
+                if error is None:
+                    self.rates.observe(child, size_bytes or len(data), duration_ns, is_read=is_read)
+                else:
+                    self.rates.failed(child, is_read=is_read)
+            done(Ended(child, data, error, duration_ns, count() - before if count else None))
+
+        self._lanes[child].run(task, size_bytes)
+
+
+class _Lane:
+    """One child's threads: as many as there is work for, up to a bound; they end when they are idle for long."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._lock = name, threading.Lock()
+        self._tasks: SimpleQueue[tuple[Callable[[], None], int] | None] = SimpleQueue()
+        self._threads = self._idle = self._waiting = 0
+        self._is_closed = False
+        self.behind_bytes = 0
+
+    def run(self, task: Callable[[], None], size_bytes: int) -> None:
+        """Run a task in one of the threads."""
+        with self._lock:
+            self.behind_bytes += size_bytes
+            self._waiting += 1
+            starts = self._waiting > self._idle and self._threads < _MOST_THREADS
+            self._threads += starts
+        self._tasks.put((task, size_bytes))
+        if starts:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            threads = self._threads
+        for _ in range(threads):
+            self._tasks.put(None)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                self._idle += 1
+            try:
+                given = self._tasks.get(timeout=_IDLE_S)
+            except Empty:
+                given = None
+            with self._lock:
+                self._idle -= 1
+                if given is None:
+                    if self._waiting and not self._is_closed:
+                        continue
+                    self._threads -= 1
+                    return
+                self._waiting -= 1
+            task, size_bytes = given
+            task()
+            with self._lock:
+                self.behind_bytes -= size_bytes
+
+
+_GRAVEST = (
+    ErrorKind.THROTTLED, ErrorKind.QUOTA, ErrorKind.AUTH, ErrorKind.CORRUPT, ErrorKind.NETWORK, ErrorKind.SERVER,
+    ErrorKind.INVALID, ErrorKind.CONFLICT, ErrorKind.NOT_FOUND,
+)  # fmt: skip
+"""Which of several children's reasons an operation that fails gives: what passes by itself, then what the user can do
+something about."""
+
+
+def shortage(verb: str, path: str, told: str, failures: Mapping[int, Exception], names: Sequence[str]) -> CloudError:
+    """Returns the one error of an operation that too few children took part in.
+
+    Args:
+        verb: the operation.
+        path: the object's.
+        told: what there is, and what would be enough.
+        failures: child to what it failed with.
+        names: the children's.
+
+    Raises what is no CloudError, as it is: a driver has a mistake.
+    """
+    errors: dict[int, CloudError] = {}
+    for child, error in failures.items():
+        if not isinstance(error, CloudError):
+            raise error
+        errors[child] = error
+    kinds = {error.kind for error in errors.values()}
+    kind = next((each for each in _GRAVEST if each in kinds), ErrorKind.NETWORK)
+    if kinds - {ErrorKind.NOT_FOUND} and kind is ErrorKind.NOT_FOUND:
+        kind = ErrorKind.NETWORK
+    waits = [error.retry_after_s for error in errors.values() if error.retry_after_s is not None]
+    why = "; ".join(
+        f"{names[child]}: {error.kind.value}{f' ({error.detail})' if error.detail else ''}"
+        for child, error in sorted(errors.items())
+    )
+    return CloudError(
+        kind, verb, path, detail=f"{told}: {why}"[:500],
+        retry_after_s=max(waits) if waits and kind is ErrorKind.THROTTLED else None,
+    )  # fmt: skip

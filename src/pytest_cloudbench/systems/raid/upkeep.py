@@ -1,0 +1,152 @@
+"""Upkeep: packages that children lack are made again, and what nobody reads is deleted, in the background.
+
+What may live here: the thread that sees to what the metadata notes, and making one package again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from queue import SimpleQueue
+
+from pytest_cloudbench import clock
+from pytest_cloudbench.coding.reed_solomon import codec
+from pytest_cloudbench.model import CloudError
+from pytest_cloudbench.systems.raid.array import Array
+from pytest_cloudbench.systems.raid.costs import Costs
+from pytest_cloudbench.systems.raid.metadata import Discarded, Lacking
+from pytest_cloudbench.systems.raid.reading import Fetch
+from pytest_cloudbench.systems.raid.transfers import Ended
+from pytest_cloudbench.systems.raid.writing import packages_of
+
+__all__ = ["Upkeep", "delete_leftovers", "mend"]
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+
+
+def mend(array: Array, package: Lacking, costs: Costs) -> bool:
+    """Make a package again from those of other children. Returns False if its version is no longer current.
+
+    Raises CloudError if too few of the others answer, or the child does not take it.
+    """
+    row = array.metadata.find_version(package.version)
+    if row is None:
+        return False
+    manifest = array.manifest_of("mend", row)
+    segment = manifest.segments[package.segment]
+    shares = Fetch(array, "mend", manifest, package.segment, costs, without={package.child}).wait()
+    wanted = segment.split.shares_of(package.child)
+    with costs.timed("code_ns"):
+        made = codec(segment.split.data, segment.split.parity).rebuild(shares, wanted)
+    answers: SimpleQueue[Ended] = SimpleQueue()
+    for child, name, content in packages_of(array, manifest, package.segment, made, [package.child], row.segments):
+        costs.sent_bytes += content.size_bytes
+        array.children.put(child, name, content, answers.put, waits=True)
+    with costs.timed("transfer_ns"):
+        answer = answers.get()
+    costs.requests += answer.requests or 0
+    if answer.error is not None:
+        raise answer.error
+    costs.mended += 1
+    array.metadata.arrived(package, row.segments)
+    return True
+
+
+def delete_leftovers(array: Array, leftovers: Sequence[Discarded], costs: Costs) -> Sequence[CloudError]:
+    """Delete packages that nobody reads. Returns why some children did not; those stay noted.
+
+    Raises what is no CloudError.
+    """
+    by_child: dict[int, list[Discarded]] = defaultdict(list)
+    for leftover in leftovers:
+        by_child[leftover.child].append(leftover)
+    answers: SimpleQueue[Ended] = SimpleQueue()
+    for child, each in by_child.items():
+        names = [name for one in each for name in array.names_of(one.version, child, one.segments)]
+        array.children.delete(child, names, answers.put)
+    errors: list[CloudError] = []
+    for _ in by_child:
+        with costs.timed("transfer_ns"):
+            answer = answers.get()
+        costs.requests += answer.requests or 0
+        if answer.error is None:
+            with costs.timed("metadata_ns"):
+                array.metadata.deleted(by_child[answer.child])
+        elif isinstance(answer.error, CloudError):
+            costs.failed += 1
+            errors.append(answer.error)
+        else:
+            raise answer.error
+    return errors
+
+
+class Upkeep:
+    """A thread that does what this process has to see to. What fails is tried again, more and more rarely."""
+
+    def __init__(self, array: Array) -> None:
+        self._array, self._stops = array, threading.Event()
+        self._changed, self._begun, self._ended, self._failed = threading.Condition(), 0, 0, False
+        self._thread = threading.Thread(target=self._work, name="raid-upkeep", daemon=True)
+        self._thread.start()
+        array.pending.wake()
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until nothing is left to do, or a child does not take it. Returns whether nothing is left."""
+        until_ns, metadata = clock.due_ns(timeout_s), self._array.metadata
+        with self._changed:
+            wanted = self._begun + 1  # what is under way may have begun before the last note
+            self._array.pending.wake()
+            while True:
+                while self._ended < wanted:
+                    if not self._changed.wait(max(0, until_ns - clock.now_ns()) / 1e9):
+                        return False
+                is_done = not metadata.missing(own=True) and not metadata.garbage(own=True)
+                if is_done or self._failed:
+                    return is_done
+                wanted = self._ended + 1  # something is still on its way, and wakes the thread when it has arrived
+
+    def close(self, timeout_s: float) -> None:
+        """Give it time to finish, and end it. What is not done stays noted."""
+        self.settle(timeout_s)
+        self._stops.set()
+        self._array.pending.wake()
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        signal, pause_s = self._array.pending.signal, _FIRST_PAUSE_S
+        while not self._stops.is_set():
+            signal.clear()
+            with self._changed:
+                self._begun += 1
+            try:
+                failed = not self._once()
+            except Exception:
+                if self._stops.is_set():
+                    return  # the metadata was closed meanwhile: what is not done stays noted
+                raise
+            with self._changed:
+                self._ended, self._failed = self._begun, failed
+                self._changed.notify_all()
+            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s) if failed else _FIRST_PAUSE_S
+            signal.wait(pause_s if failed else None)
+
+    def _once(self) -> bool:
+        """Returns whether all succeeded."""
+        array, is_done = self._array, True
+        garbage = array.metadata.garbage(own=True)
+        if garbage:
+            costs = Costs(operations=1)
+            is_done = not delete_leftovers(array, garbage, costs)
+            array.ledger.add("tidy", costs)
+        failed: set[int] = set()
+        for package in array.metadata.missing(own=True):
+            if self._stops.is_set() or package.child in failed or array.pending.is_travelling(package):
+                continue
+            costs = Costs(operations=1)
+            try:
+                mend(array, package, costs)
+            except CloudError:
+                failed.add(package.child)
+            array.ledger.add("mend", costs)
+        return is_done and not failed

@@ -1,0 +1,189 @@
+"""Writing: content sealed, coded and sent, segment by segment; current only once it is as durable as the file says.
+
+What may live here: the way of one version to the children. While a segment travels the next one is coded, and no third
+one is in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+
+from pytest_cloudbench.coding.manifest import VERSION_BYTES, CodedSegment, Manifest
+from pytest_cloudbench.coding.policies import Split
+from pytest_cloudbench.coding.reed_solomon import Buffer, codec, parts, share_bytes
+from pytest_cloudbench.coding.sealing import CHUNK_BYTES, KEY_BYTES, PREFIX_BYTES, Stream, chunk_count
+from pytest_cloudbench.model import Content
+from pytest_cloudbench.systems.raid.array import Array
+from pytest_cloudbench.systems.raid.costs import Costs
+from pytest_cloudbench.systems.raid.metadata import Lacking
+from pytest_cloudbench.systems.raid.transfers import Ended, Package, shortage
+
+__all__ = ["packages_of", "write"]
+
+_AT_ONCE = 2
+"""Segments of one object that are in memory."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """The packages of one segment on their way: who has its own, and who failed."""
+
+    number: int
+    split: Split
+    held_by: set[int] = field(default_factory=set)
+    failures: dict[int, Exception] = field(default_factory=dict)
+
+    @property
+    def holders(self) -> set[int]:
+        """The children that are to have one."""
+        return {child for child, count in enumerate(self.split.counts) if count}
+
+
+def write(array: Array, path: str, content: Content, costs: Costs) -> None:
+    """Write an object. If it fails, what was there before is still there, and nothing of this.
+
+    Raises CloudError.
+    """
+    count = max(1, -(-content.size_bytes // array.file.segment_bytes))
+    version = os.urandom(VERSION_BYTES)
+    with costs.timed("metadata_ns"):
+        generation = array.metadata.begin(version, path, count)
+    writer = _Writer(array, path, version, count, costs)
+    try:
+        writer.commit(writer.send(content, generation))
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def packages_of(
+    array: Array, manifest: Manifest, number: int, shares: Mapping[int, Buffer], children: Iterable[int], count: int
+) -> Iterator[tuple[int, str, Package]]:
+    """Yields child, name and content of packages of one segment of ``count``, from its shares by number."""
+    split = manifest.segments[number].split
+    for child in children:
+        name = array.children.package_name(manifest.version, child, number, is_last=number == count - 1)
+        head = [array.head(manifest, name)] if number == count - 1 else []
+        yield child, name, Package([*head, *(shares[share] for share in split.shares_of(child))])
+
+
+class _Writer:
+    """One version on its way."""
+
+    def __init__(self, array: Array, path: str, version: bytes, count: int, costs: Costs) -> None:
+        self._array, self._path, self._version, self._count, self._costs = array, path, version, count, costs
+        self._key, self._prefix = os.urandom(KEY_BYTES), os.urandom(PREFIX_BYTES)
+        self._changed = threading.Condition()
+        self._flights: list[_Flight] = []
+        self._is_over = False
+
+    def send(self, content: Content, generation: int) -> Manifest:
+        """Returns the manifest when all segments are durable. Raises CloudError."""
+        stream, segments = Stream(self._key, self._prefix), list[CodedSegment]()
+        for number in range(self._count):
+            for flight in self._flights[: max(0, number - _AT_ONCE + 1)]:
+                self._wait(flight)
+            segment, shares = self._coded(stream, content, number)
+            segments.append(segment)
+            manifest = Manifest(
+                self._version, generation, self._path, content.size_bytes, self._key, self._prefix, tuple(segments)
+            )
+            self._launch(manifest, number, shares)
+        for flight in self._flights:
+            self._wait(flight)
+        return manifest
+
+    def _coded(self, stream: Stream, content: Content, number: int) -> tuple[CodedSegment, dict[int, Buffer]]:
+        """Returns a segment and its shares."""
+        begin = number * self._array.file.segment_bytes
+        size_bytes = min(self._array.file.segment_bytes, content.size_bytes - begin)
+        sealed = self._sealed(stream, content, begin, size_bytes)
+        with self._costs.timed("code_ns"):
+            total = sum(map(len, sealed))
+            split = self._array.placement.split(total)
+            whole = b"".join([*sealed, bytes(share_bytes(total, split.data) * split.data - total)])
+            sealed.clear()
+            shares = [*parts(whole, split.data), *codec(split.data, split.parity).encode(whole)]
+        with self._costs.timed("hash_ns"):
+            digests = tuple(sha256(share).digest() for share in shares)
+        return CodedSegment(size_bytes, split, digests), dict(enumerate(shares))
+
+    def _sealed(self, stream: Stream, content: Content, begin: int, size_bytes: int) -> list[bytes]:
+        sealed, count = [], chunk_count(size_bytes)
+        is_end = begin + size_bytes == content.size_bytes
+        for chunk in range(count):
+            at = begin + chunk * CHUNK_BYTES
+            plain = content.read(at, min(CHUNK_BYTES, begin + size_bytes - at))
+            with self._costs.timed("seal_ns"):
+                sealed.append(stream.seal(at // CHUNK_BYTES, is_end and chunk == count - 1, plain))
+        return sealed
+
+    def _launch(self, manifest: Manifest, number: int, shares: Mapping[int, Buffer]) -> None:
+        """Send a segment's packages. ``manifest`` has the segments so far; the last package takes all of them along."""
+        flight = _Flight(number, manifest.segments[number].split)
+        self._flights.append(flight)
+        waits = self._array.file.losses is None
+        packages = packages_of(self._array, manifest, number, shares, sorted(flight.holders), self._count)
+        for child, name, package in packages:
+            self._costs.sent_bytes += package.size_bytes
+            self._array.children.put(child, name, package, partial(self._arrived, flight), waits=waits)
+
+    def _arrived(self, flight: _Flight, result: Ended) -> None:
+        """A package has arrived, or will not. Called in its transfer's thread."""
+        with self._changed:
+            is_late = self._is_over
+            if result.error is None:
+                flight.held_by.add(result.child)
+            else:
+                flight.failures[result.child] = result.error
+            if not is_late:
+                self._costs.requests += result.requests or 0
+                self._costs.failed += result.error is not None
+            self._changed.notify_all()
+        if is_late:
+            package = Lacking(self._version, flight.number, result.child)
+            self._array.late(package, self._count, has_it=result.error is None)
+
+    def _wait(self, flight: _Flight) -> None:
+        """Return when a segment is durable. Raises CloudError once it cannot be."""
+        array = self._array
+        with self._costs.timed("transfer_ns"), self._changed:
+            while not array.is_durable(flight.split, flight.held_by):
+                if not array.is_durable(flight.split, flight.holders - flight.failures.keys()):
+                    break
+                self._changed.wait()
+            else:
+                return
+            failures = dict(flight.failures)
+        needed = "all" if array.file.losses is None else f"k+{array.file.losses}"
+        told = f"{len(failures)} of {len(flight.holders)} children failed, and a write is done when {needed} have it"
+        cause = next(iter(failures.values()))
+        raise shortage("put", self._path, told, failures, array.children.names) from cause
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make the version current. What is still on its way is noted as missing until it arrives."""
+        array = self._array
+        with self._costs.timed("metadata_ns"), self._changed:
+            row = array.row_of(manifest)
+            missing = [
+                Lacking(self._version, flight.number, child)
+                for flight in self._flights
+                for child in sorted(flight.holders - flight.held_by)
+            ]
+            travelling = {each for each in missing if each.child not in self._flights[each.segment].failures}
+            array.pending.travel(travelling)
+            array.metadata.commit(row, missing, len(array.children))
+            self._is_over = True
+        array.pending.wake()
+
+    def abandon(self) -> None:
+        """Nobody will read this version: what has arrived, or will, is garbage."""
+        with self._changed:
+            self._is_over = True
+        self._array.metadata.abandon(self._version, self._count, len(self._array.children))
+        self._array.pending.wake()

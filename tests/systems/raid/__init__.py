@@ -1,0 +1,1 @@
+"""One provider made of n others."""

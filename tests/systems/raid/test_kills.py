@@ -1,0 +1,60 @@
+"""A process that is killed at any step leaves the old object or the new one, and nothing else in the end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.systems.raid.driver import RaidDriver
+from tests.limits import HANG_S
+
+from .harness import Lab
+from .killed import NEW, OLD, PACKAGES
+
+ROOT = Path(__file__).resolve().parents[3]
+QUICK = {1, PACKAGES, PACKAGES + 1}
+
+
+def content_of(driver: RaidDriver) -> bytes:
+    return b"".join(driver.get("/a"))
+
+
+def expected_packages(driver: RaidDriver, lab: Lab) -> list[set[str]]:
+    """What each child is to hold: the packages of the current version, and no others."""
+    row = driver.array.metadata.find("/a")
+    assert row is not None
+    return [set(driver.array.names_of(row.version, child, row.segments)) for child in range(lab.k + lab.m)]
+
+
+@pytest.mark.parametrize("loses_metadata", [False, True], ids=["", "metadata-lost"])
+@pytest.mark.parametrize(
+    "step", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in range(PACKAGES + 2)]
+)
+def test_a_kill_leaves_the_old_object_or_the_new_one(lab: Callable[..., Lab], step: int, loses_metadata: bool) -> None:
+    made = lab()
+    with made.opened() as driver:
+        driver.put("/a", Literal(OLD))
+        before = [set(child.packages) for child in made.children]
+    command = [sys.executable, "-m", "tests.systems.raid.killed", str(made.folder), str(step)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 9, done.stdout + done.stderr
+    if loses_metadata:
+        made.lose_metadata()
+    with made.opened() as driver:
+        found = content_of(driver)
+        if not loses_metadata:
+            assert found == (NEW if step > PACKAGES else OLD)
+        assert found in (OLD, NEW)
+        assert driver.settle(HANG_S)
+        assert content_of(driver) == found
+        left = [set(child.packages) for child in made.children]
+        if loses_metadata:  # what was never whole belongs to nothing that is known
+            assert all(now >= wanted for now, wanted in zip(left, expected_packages(driver, made), strict=True))
+        else:
+            assert left == expected_packages(driver, made)
+            assert (left == before) == (found == OLD)

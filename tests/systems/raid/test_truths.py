@@ -1,0 +1,309 @@
+"""What an array must do when children fail, lie or are gone, and what it must not do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.coding.policies import Fixed, Split
+from pytest_cloudbench.model import MIB, CloudError, ErrorKind
+from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.systems.raid.driver import RaidDriver
+
+from .harness import Lab
+
+Make = Callable[..., Lab]
+CONTENT = random.Random(3).randbytes(2 * MIB + 12345)
+
+
+def content_of(driver: RaidDriver, path: str = "/a") -> bytes:
+    return b"".join(driver.get(path))
+
+
+def refusal(kind: ErrorKind, action: Callable[[], object]) -> CloudError:
+    with pytest.raises(CloudError) as caught:
+        action()
+    assert caught.value.kind is kind, caught.value
+    return caught.value
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+# --- any k, not k - 1 ---
+
+
+def test_any_k_children_give_every_object_and_k_less_one_fail_loudly(lab: Make) -> None:
+    made = lab(2, 2, mends=False)
+    with made.opened() as driver:
+        driver.put("/a", Literal(CONTENT))
+        for lost in combinations(range(4), 2):
+            for child in lost:
+                made.children[child].fails = {"get": ErrorKind.SERVER}
+            assert content_of(driver) == CONTENT, lost
+            third = next(child for child in range(4) if child not in lost)
+            made.children[third].fails = {"get": ErrorKind.SERVER}
+            error = refusal(ErrorKind.SERVER, lambda: content_of(driver))
+            assert "1 of 4 children gave their shares, and 2 are needed" in error.detail
+            for each in made.children:
+                each.fails.clear()
+
+
+def test_children_that_answer_500_are_replaced_by_others_and_counted(lab: Make) -> None:
+    made = lab(2, 1)
+    with made.opened() as driver:
+        driver.put("/a", Literal(CONTENT))
+        made.children[0].fails = {"get": ErrorKind.SERVER}
+        assert content_of(driver) == CONTENT
+        costs = driver.ledger.last()
+        assert costs is not None
+        assert (costs.failed, costs.damaged, costs.missing) == (3, 0, 0)  # once for each segment
+
+
+def test_a_frozen_child_delays_a_read_by_the_patience_only(lab: Make) -> None:
+    made = lab(2, 1, patience_s=0.01)
+    with made.opened() as driver:
+        driver.put("/a", Literal(b"content"))
+        made.children[0].frozen = {"get"}
+        assert content_of(driver) == b"content"
+        costs = driver.ledger.last()
+        assert costs is not None
+        assert costs.hedged == 1
+
+
+def test_without_a_child_beyond_k_a_read_waits(lab: Make) -> None:
+    """There is nobody else to ask: the answer that comes late is taken."""
+    made = lab(2, 0, patience_s=0.001)
+    with made.opened() as driver:
+        driver.put("/a", Literal(b"content"))
+        made.children[0].frozen = {"get"}
+        pieces = driver.get("/a")
+        made.children[0].thawed.set()
+        assert b"".join(pieces) == b"content"
+
+
+# --- damage is located ---
+
+
+class First(Fixed):
+    """Asks one child before the others."""
+
+    first = 0
+
+    def order(self, split: Split) -> Sequence[int]:
+        return sorted(super().order(split), key=lambda child: child != self.first)
+
+
+@pytest.mark.parametrize("child", [0, 1, 2])
+def test_a_flipped_bit_names_its_share_and_is_mended(lab: Make, child: int) -> None:
+    made, hedge = lab(1, 2), First(None)
+    with made.opened(hedge=hedge) as driver:
+        driver.put("/a", Literal(b"content"))
+        (package,) = made.children[child].packages.values()
+        written = package.read_bytes()
+        flip(package, -1)
+        type(hedge).first = child
+        for other in {0, 1, 2} - {child}:
+            made.children[other].fails = {"get": ErrorKind.SERVER}
+        error = refusal(ErrorKind.CORRUPT, lambda: content_of(driver))
+        assert f"/{child}: corrupt (1 of 1 shares are not what was written)" in error.detail
+        for other in {0, 1, 2} - {child}:
+            made.children[other].fails = {}
+        assert content_of(driver) == b"content"
+        costs = driver.ledger.last()
+        assert costs is not None
+        assert (costs.damaged, costs.failed, costs.missing) == (1, 0, 0)
+        assert driver.settle(10)
+        assert package.read_bytes()[-8:] == written[-8:]
+        assert driver.ledger.totals()["mend"].mended == 1
+
+
+def test_packages_of_two_objects_that_were_swapped_are_no_packages(lab: Make) -> None:
+    made = lab(1, 1, mends=False)
+    with made.opened() as driver:
+        driver.put("/a", Literal(b"first"))
+        driver.put("/b", Literal(b"other"))
+        one, other = made.children[0].packages.values()
+        first, second = one.read_bytes(), other.read_bytes()
+        one.write_bytes(second)
+        other.write_bytes(first)
+        assert (content_of(driver, "/a"), content_of(driver, "/b")) == (b"first", b"other")
+        totals = driver.ledger.totals()["get"]
+        assert totals.damaged == 2
+
+
+def test_an_emptied_child_is_filled_again_by_reading(lab: Make) -> None:
+    made = lab(2, 1)
+    with made.opened() as driver:
+        driver.put("/a", Literal(CONTENT))
+        before = {name: path.stat().st_size for name, path in made.children[0].packages.items()}
+        made.lose_child(0)
+        assert content_of(driver) == CONTENT
+        assert driver.settle(10)
+        assert {name: path.stat().st_size for name, path in made.children[0].packages.items()} == before
+        assert content_of(driver) == CONTENT
+        costs = driver.ledger.last()
+        assert costs is not None
+        assert costs.missing == 0
+
+
+# --- writes ---
+
+
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(lab: Make) -> None:
+    made = lab(2, 1)
+    with made.opened() as driver:
+        driver.put("/a", Literal(b"old"))
+        before = [set(child.packages) for child in made.children]
+        made.children[1].fails = {"put": ErrorKind.QUOTA}
+        error = refusal(ErrorKind.QUOTA, lambda: driver.put("/a", Literal(CONTENT)))
+        assert "1 of 3 children failed, and a write is done when all have it" in error.detail
+        assert content_of(driver) == b"old"
+        assert driver.settle(10)
+        assert [set(child.packages) for child in made.children] == before
+        refusal(ErrorKind.QUOTA, lambda: driver.put("/new", Literal(b"new")))
+        refusal(ErrorKind.NOT_FOUND, lambda: driver.stat("/new"))
+
+
+def test_a_throttled_child_makes_the_write_throttled_which_is_no_failure(lab: Make) -> None:
+    made = lab(2, 1)
+    with made.opened() as driver:
+        made.children[2].fails = {"put": ErrorKind.THROTTLED}
+        refusal(ErrorKind.THROTTLED, lambda: driver.put("/a", Literal(b"1")))
+
+
+def test_a_write_is_done_at_its_stated_durability_and_finished_later(lab: Make) -> None:
+    made = lab(2, 2, durability="k+1")
+    with made.opened() as driver:
+        made.children[3].frozen = {"put"}
+        driver.put("/a", Literal(b"content"))
+        assert [len(child.packages) for child in made.children] == [1, 1, 1, 0]
+        assert [each.child for each in driver.array.metadata.missing()] == [3]
+        made.children[3].thawed.set()
+        assert driver.settle(10)
+        assert len(made.children[3].packages) == 1
+        assert driver.array.metadata.missing() == []
+
+
+def test_a_child_that_fails_after_the_write_was_done_gets_its_package_when_it_is_back(lab: Make) -> None:
+    made = lab(2, 1, durability="k+0")
+    with made.opened() as driver:
+        made.children[0].fails = {"put": ErrorKind.SERVER}
+        driver.put("/a", Literal(CONTENT))
+        assert content_of(driver) == CONTENT
+        made.children[0].fails.clear()
+        assert driver.settle(20)
+        assert len(made.children[0].packages) == 3
+
+
+def test_fewer_than_the_stated_durability_is_an_error(lab: Make) -> None:
+    made = lab(2, 2, durability="k+1")
+    with made.opened() as driver:
+        for child in (0, 1):
+            made.children[child].fails = {"put": ErrorKind.NETWORK}
+        error = refusal(ErrorKind.NETWORK, lambda: driver.put("/a", Literal(b"1")))
+        assert "2 of 4 children failed, and a write is done when k+1 have it" in error.detail
+        refusal(ErrorKind.NOT_FOUND, lambda: driver.stat("/a"))
+
+
+# --- metadata is lost ---
+
+
+def test_metadata_is_made_again_from_any_k_children_with_the_key_alone(lab: Make) -> None:
+    made = lab(2, 2)
+    objects = {"/x/a": CONTENT, "/x/ü": b"", "/y": b"small"}
+    with made.opened() as driver:
+        for path, content in objects.items():
+            driver.put(path, Literal(b"an older version"))
+            driver.put(path, Literal(content))
+        assert driver.settle(10)
+    for lost in combinations(range(4), 2):
+        made.lose_metadata()
+        with made.opened() as driver:
+            for child in lost:
+                made.children[child].fails = dict.fromkeys(("list", "get", "put"), ErrorKind.NETWORK)
+            assert {entry.path: entry.size_bytes for entry in driver.list("/")} == {
+                path: len(content) for path, content in objects.items()
+            }, lost
+            assert {path: content_of(driver, path) for path in objects} == objects
+
+
+def test_with_fewer_than_k_children_nothing_is_recovered_and_nothing_is_written(lab: Make) -> None:
+    made = lab(2, 1)
+    with made.opened() as driver:
+        driver.put("/a", Literal(b"content"))
+    made.lose_metadata()
+    with made.opened() as driver:
+        for child in (0, 1):
+            made.children[child].fails = {"list": ErrorKind.NETWORK}
+        error = refusal(ErrorKind.NETWORK, lambda: driver.put("/b", Literal(b"1")))
+        assert "1 of 3 children answer, and 2 are needed to begin" in error.detail
+        for each in made.children:
+            each.fails.clear()
+        assert content_of(driver) == b"content"
+
+
+def test_another_key_opens_nothing(lab: Make) -> None:
+    made = lab(2, 1)
+    with made.opened() as driver:
+        driver.put("/a", Literal(b"content"))
+    made.lose_metadata()
+    (made.folder / "array.key").unlink()
+    with made.opened() as driver:
+        error = refusal(ErrorKind.AUTH, lambda: driver.put("/a", Literal(b"1")))
+        assert "not sealed with this key" in error.detail
+
+
+def test_a_stale_child_does_not_bring_an_old_version_back(lab: Make) -> None:
+    """A child is put back to an older state: neither reads nor recovery take that for the newest."""
+    made = lab(1, 1, mends=False)
+    with made.opened() as driver:
+        driver.put("/a", Literal(b"old"))
+        old = {name: path.read_bytes() for name, path in made.children[0].packages.items()}
+        driver.put("/a", Literal(b"new"))
+        assert driver.settle(10)
+        for path in made.children[0].packages.values():
+            path.unlink()
+        for name, content in old.items():
+            (made.children[0].root / "cloudraid" / name).write_bytes(content)
+        assert content_of(driver) == b"new"
+    made.lose_metadata()
+    with made.opened() as driver:
+        assert content_of(driver) == b"new"
+        assert driver.settle(10)
+        assert not set(old) & set(made.children[0].packages)
+
+
+def test_deleted_objects_do_not_come_back(lab: Make) -> None:
+    made = lab(2, 1)
+    with made.opened() as driver:
+        driver.put("/a", Literal(CONTENT))
+        driver.put("/b/c", Literal(b"1"))
+        made.children[0].fails = {"delete": ErrorKind.SERVER}
+        driver.delete("/a")
+        driver.delete("/b")
+        made.children[0].fails.clear()
+        assert driver.settle(10)
+        assert [child.packages for child in made.children] == [{}, {}, {}]
+    made.lose_metadata()
+    with made.opened() as driver:
+        assert list(driver.list("/")) == []
+
+
+def test_children_learn_neither_names_nor_content(lab: Make) -> None:
+    made = lab(2, 1)
+    with made.opened() as driver:
+        driver.put("/secret-name", Literal(b"secret content " * 1000))
+        names = [name for child in made.children for name in child.packages]
+        stored = b"".join(path.read_bytes() for child in made.children for path in child.packages.values())
+    assert len(set(names)) == 3
+    assert b"secret" not in stored
+    assert b"array" not in stored
+    assert not [name for name in names if "secret" in name]

@@ -54,6 +54,7 @@ LAYERS = {
     "data": 2,
     "opening": 2,
     "systems": 2,
+    "watching": 2,
     "fleet": 3,
     "testbed": 3,
     "providers": 3,
@@ -72,6 +73,7 @@ LAYERS = {
     "exporting": 5,
     "reporting": 5,
     "gating": 5,
+    "saving": 5,
     "suites": 6,  # in a wheel; top-level folder in a checkout
 }
 # Imports between two packages of one layer: (importer, imported) to the reason.
@@ -97,6 +99,9 @@ SIDEWAYS = {
     ("reporting", "past"): "how a user names a stored run",
     ("cli", "reporting"): "its command about pages",
     ("cli", "gating"): "its commands about the regression gate",
+    ("cli", "saving"): "its command about the batching folder",
+    ("clients", "watching"): "the reference client notices changes as the batching folder does",
+    ("systems", "watching"): "the same",
     ("doctor", "providers"): "it examines what was opened",
     ("plugin", "collect"): "the plugin wires the collectors in",
     ("plugin", "options"): "the plugin registers its options",

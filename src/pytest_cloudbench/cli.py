@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench import __version__, exporting, gating, past, reporting
+from pytest_cloudbench import __version__, exporting, gating, past, reporting, saving
 from pytest_cloudbench.model import CloudbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     exporting.add_commands(commands)
     reporting.add(commands)
     gating.add_commands(commands)
+    saving.add_command(commands)
     return parser
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cloudbench.batching.batcher import Batch, Batcher, BatchRules, Change, pushes
+from pytest_cloudbench.batching.batcher import Batcher, BatchRules, Change, PushBatch, pushes
 
 S = 1_000_000_000
 KIB = 1024
@@ -128,7 +128,7 @@ def test_an_early_push_is_asked_for() -> None:
     batcher = Batcher(RULES)
     batcher.changed("a", 1, 0)
     assert batcher.take(1).why == "asked"
-    assert batcher.take(2) == Batch({}, "asked", 2)
+    assert batcher.take(2) == PushBatch({}, "asked", 2)
 
 
 def test_what_could_not_be_pushed_waits_since_its_first_change() -> None:

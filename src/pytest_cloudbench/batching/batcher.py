@@ -23,9 +23,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-__all__ = ["Batch", "BatchRules", "Batcher", "Change", "Waiting", "pushes"]
+__all__ = ["BatchRules", "Batcher", "Change", "PushBatch", "Reason", "Waiting", "pushes"]
 
 Reason = Literal["quiet", "bytes", "at most", "asked"]
+"""Which rule made a push due; ``asked``: none did, the caller wanted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Waiting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PushBatch:
     """What is to be pushed together.
 
     Attributes:
@@ -106,6 +107,10 @@ class Batcher:
     def __contains__(self, path: object) -> bool:
         return path in self._waiting
 
+    def waiting(self, path: str) -> Waiting | None:
+        """What a path has that is not pushed; None: nothing."""
+        return self._waiting.get(path)
+
     def quiet_ns(self, path: str, now_ns: int) -> int:
         """For how long nothing must change after this change of ``path`` before it is pushed."""
         return self.rules.quiet_ns
@@ -148,7 +153,7 @@ class Batcher:
             return None
         return max(min(self._rules_due_ns()), self._not_before_ns)
 
-    def take(self, now_ns: int) -> Batch:
+    def take(self, now_ns: int) -> PushBatch:
         """All that waits, which then waits no longer. To be pushed now, or put back."""
         quiet_ns, bytes_ns, at_most_ns = self._rules_due_ns() if self._waiting else (now_ns + 1,) * 3
         why: Reason = "asked"
@@ -156,7 +161,7 @@ class Batcher:
             why = "bytes"
         elif min(quiet_ns, at_most_ns) <= now_ns:
             why = "quiet" if quiet_ns <= at_most_ns else "at most"
-        batch = Batch(dict(self._waiting), why, now_ns)
+        batch = PushBatch(dict(self._waiting), why, now_ns)
         self._waiting.clear()
         self._bytes = 0
         return batch
@@ -190,7 +195,7 @@ class Change(NamedTuple):
     added_bytes: int
 
 
-def pushes(rules: BatchRules, changes: Iterable[Change]) -> Iterator[Batch]:
+def pushes(rules: BatchRules, changes: Iterable[Change]) -> Iterator[PushBatch]:
     """The batches that a load gives when pushing takes no time: what is expected of a real one.
 
     Args:

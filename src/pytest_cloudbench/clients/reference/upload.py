@@ -19,7 +19,7 @@ from pytest_cloudbench.clients.reference.content import Digester, Digests, is_wo
 from pytest_cloudbench.clients.reference.delta import DeltaSegment, Signature, join, match
 from pytest_cloudbench.clients.reference.protocol import PIECE_BYTES, Part, UploadEntry, WireError
 from pytest_cloudbench.clients.reference.settings import Settings
-from pytest_cloudbench.clients.reference.watch import GONE, FileMark, mark_of
+from pytest_cloudbench.watching import GONE, FileMark, mark_of
 
 __all__ = ["Known", "Uploader"]
 

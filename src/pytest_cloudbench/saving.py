@@ -1,0 +1,180 @@
+"""The command of the batching folder: ``cloudbench savingbox``.
+
+What may live here: its options, what it prints, and how it ends. What it does is ``systems.savingbox``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench.model import UsageError
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.batching.batcher import BatchRules
+    from pytest_cloudbench.systems.savingbox.box import Event, SavingBox
+
+__all__ = ["add_command"]
+
+_UNITS_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000, "": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
+
+
+def add_command(commands: Any) -> None:
+    """Add ``savingbox`` to the commands of ``cloudbench``."""
+    command = commands.add_parser(
+        "savingbox",
+        help="batch changes of a folder on their way to a sync client's folder",
+        description="Mirror SAVINGBOX, a folder that you work in, into SYNC_FOLDER, which a sync client watches, and "
+        "batch changes on the way; take in what the client brings. Runs until Ctrl-C or SIGTERM, and pushes what "
+        "waits before it ends.",
+    )
+    command.add_argument("savingbox", metavar="SAVINGBOX", type=Path, help="the folder that you work in")
+    command.add_argument("sync_folder", metavar="SYNC_FOLDER", type=Path, help="the folder that the client watches")
+    command.add_argument(
+        "--bytes", dest="limit", metavar="N", default="250k",
+        help="push at once when so many compressed bytes wait; k, m and g are powers of 1024 (default: %(default)s)",
+    )  # fmt: skip
+    command.add_argument(
+        "--quiet", metavar="TIME", default="5s", help="push when nothing has changed for so long (default: %(default)s)"
+    )
+    command.add_argument(
+        "--at-most", metavar="TIME", default="30s", help="push when something has waited so long (default: %(default)s)"
+    )
+    command.add_argument("--once", action="store_true", help="make both folders equal, and end")
+    command.add_argument("--status", action="store_true", help="say what a running one does, and end")
+    command.add_argument("--json", action="store_true", help="print JSON, a line for each event")
+    command.add_argument(
+        "--state", metavar="FOLDER", type=Path, help="where to keep the state file (default: the user's state folder)"
+    )
+    command.set_defaults(run=_savingbox)
+
+
+def _savingbox(options: argparse.Namespace) -> int:
+    if options.status:
+        return _status(options)
+    from pytest_cloudbench.systems.savingbox.box import SavingBox
+
+    say = _until_nobody_reads(_say_json if options.json else _say_text)
+    box = SavingBox(
+        options.savingbox,
+        options.sync_folder,
+        _rules(options),
+        state=options.state,
+        tell=lambda event: say(_plain(event)),
+    )
+    if options.once:
+        is_done = box.once()
+        say({"event": "stopped", **_totals(box)})
+        return 0 if is_done else 1
+    return _run(box, say)
+
+
+def _run(box: SavingBox, say: Callable[[dict[str, Any]], None]) -> int:
+    import signal
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # the next one ends it at once, which loses nothing
+        box.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    box.run(lambda: say({"event": "ready", "state_file": str(box.state_path), **asdict(box.status())}))
+    say({"event": "stopped", **_totals(box)})
+    return 0 if not len(box.engine.batcher) else 1
+
+
+def _rules(options: argparse.Namespace) -> BatchRules:
+    """Raises UsageError."""
+    from pytest_cloudbench.batching.batcher import BatchRules
+
+    limit_bytes = _amount("--bytes", options.limit, _UNITS_BYTES, "a number with k, m or g, such as 250k")
+    times_ns = [
+        _amount(name, text, _UNITS_NS, "a number with ms, s, m or h, such as 5s")
+        for name, text in (("--quiet", options.quiet), ("--at-most", options.at_most))
+    ]
+    return BatchRules(limit_bytes, *times_ns)
+
+
+def _amount(option: str, text: str, units: dict[str, int], expected: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([a-zA-Z]*)", text)
+    if (
+        found is None
+        or found[2].lower() not in units
+        or (amount := round(float(found[1]) * units[found[2].lower()])) < 1
+    ):
+        raise UsageError(f"{option} {text}: expected {expected}, above 0")
+    return amount
+
+
+def _status(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.systems.savingbox.box import read_status, state_path
+
+    status = read_status(state_path(options.savingbox, options.sync_folder, options.state))
+    if status is None:
+        raise UsageError(f"savingbox {options.savingbox} {options.sync_folder}: it has not run with these folders")
+    if options.json:
+        sys.stdout.write(json.dumps({**asdict(status), "is_running": status.is_running}) + "\n")
+        return 0
+    state = status.state if status.is_running else "not running"
+    due = "" if status.due_s is None or not status.is_running else f", pushed in {max(0.0, status.due_s):.1f} s"
+    sys.stdout.write(
+        f"{status.savingbox} -> {status.sync_folder}: {state}\n"
+        f"  watches by {status.watching}, finds changed bytes by {status.mechanism}\n"
+        f"  waiting: {status.unpushed_files} entries, {status.unpushed_bytes:,} bytes compressed{due}\n"
+        f"  since its start: {status.pushes} pushes of {status.pushed_files} entries, "
+        f"{status.written_bytes:,} bytes written; {status.pulls} taken in; {status.conflicts} conflicts\n"
+    )
+    for text in status.trouble:
+        sys.stdout.write(f"  {text}\n")
+    return 0 if status.is_running else 1
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    return {"event": type(event).__name__.lower(), **asdict(event)}
+
+
+def _totals(box: SavingBox) -> dict[str, Any]:
+    return asdict(box.status())
+
+
+def _until_nobody_reads(say: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    """The folders are kept equal even when the reader of the output has gone."""
+    is_read = True
+
+    def say_if_read(line: dict[str, Any]) -> None:
+        nonlocal is_read
+        try:
+            if is_read:
+                say(line)
+        except BrokenPipeError:
+            is_read = False
+
+    return say_if_read
+
+
+def _say_json(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"at_s": round(time.time(), 3), **line}) + "\n")
+    sys.stdout.flush()
+
+
+def _say_text(line: dict[str, Any]) -> None:
+    texts = {
+        "push": "push {number} ({why}): {files} entries, {counted_bytes:,} bytes compressed, "
+        "{written_bytes:,} written, waited {waited_s:.1f} s",
+        "pull": "taken in: {path!r}",
+        "trouble": "{kind}: {text}",
+        "ready": "{savingbox} -> {sync_folder}: watching by {watching}, changed bytes by {mechanism}; "
+        "{limit_bytes:,} bytes, {quiet_s:g} s, {at_most_s:g} s",
+        "stopped": "{pushes} pushes of {pushed_files} entries, {written_bytes:,} bytes written; {pulls} taken in; "
+        "{conflicts} conflicts; {unpushed_files} entries wait",
+    }
+    sys.stdout.write(texts[line["event"]].format(**line, waited_s=line.get("waited_ns", 0) / 1e9) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,425 @@
+"""The batching folder without a clock: told what may have changed, asked when something is due, and told to do it.
+
+What may live here: which changes count, what waits until when, and what is done about trouble. Time is given, in
+nanoseconds of any clock, so that tests run in virtual time on real folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_cloudbench.batching.batcher import Batcher, Waiting
+from pytest_cloudbench.model import CloudbenchError
+from pytest_cloudbench.systems.savingbox import content
+from pytest_cloudbench.systems.savingbox.mirror import Deed, Mirror
+from pytest_cloudbench.systems.savingbox.side import BusyError, FoundAll, FoundEntry, OvertakenError, VanishedError
+from pytest_cloudbench.systems.savingbox.store import NEVER
+from pytest_cloudbench.watching import FileMark
+
+__all__ = ["BoxEngine", "Pull", "Push", "Trouble"]
+
+_S = 1_000_000_000
+_SETTLE_NS = _S // 5
+"""A client's file is looked at when it has rested for so long; most appear at once, some are written in place."""
+_SETTLE_AT_MOST_NS = 2 * _S
+_SOON_NS = 60_000_000
+_BUSY_NS = _S
+_FIRST_RETRY_NS, _LAST_RETRY_NS = _S, 30 * _S
+_MANY = 64
+"""More files than these are flushed to the disk together."""
+_SHARE = 10
+"""Counting the bytes of a file takes at most one part in so many of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """One batch that went to the sync folder.
+
+    Attributes:
+        number: from 1 on.
+        why: the rule that made it due: ``quiet``, ``bytes``, ``at most``; ``asked`` at a start, a stop or ``--once``.
+        files: how many entries were changed in the sync folder.
+        counted_bytes: what the byte counter had: compressed, an estimate of what a client sends.
+        written_bytes: bytes written to files of the sync folder.
+        waited_ns: since the first change of the batch.
+    """
+
+    number: int
+    why: str
+    files: int
+    counted_bytes: int
+    written_bytes: int
+    waited_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """One entry that the client has brought, or taken away."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that the user should know: a conflict, or what cannot be done at the moment.
+
+    ``kind``: ``conflict``, ``failed`` (it is tried again), ``vanished`` (a folder is gone: nothing is done until it is
+    back) or ``note``.
+    """
+
+    kind: Literal["conflict", "failed", "vanished", "note"]
+    text: str
+
+
+@dataclass
+class BoxEngine:
+    """Both folders, the batcher between them, and what is known to have changed.
+
+    Attributes:
+        mirror: what makes them agree.
+        batcher: when to push.
+        tell: is given each push, pull and trouble.
+        cpu_ns: a clock for the cost of counting bytes; tests give one that stands still.
+        incoming: entries of the sync folder that may have changed, to when they did last and first.
+    """
+
+    mirror: Mirror
+    batcher: Batcher
+    tell: Callable[[Push | Pull | Trouble], None] = lambda event: None
+    cpu_ns: Callable[[], int] = lambda: 0
+    pushes: int = 0
+    pulls: int = 0
+    incoming: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _soon: dict[str, int] = field(default_factory=dict)
+    _uncounted: dict[str, int] = field(default_factory=dict)
+    _gone: dict[int, str] = field(default_factory=dict)
+    _noticed: dict[str, FileMark | None] = field(default_factory=dict)
+    _retry_ns: int = 0
+    _said: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Let conflicts be told."""
+        self.mirror.say = lambda text: self.tell(Trouble("conflict", text))
+
+    # --- being told ---
+
+    def scanned(self, box: FoundAll, sync: FoundAll, now_ns: int) -> None:
+        """Both folders as they are: what differs from the agreement has changed."""
+        entries = self.mirror.store.entries
+        for folder, error in (*box.unknown.items(), *sync.unknown.items()):
+            self._say("failed", f"{folder or '.'!r} cannot be read ({error.strerror}); it is left alone")
+        ours = {path for path in (*box.entries, *entries) if box.is_known(path) and sync.is_known(path)}
+        self.box_changed(sorted(path for path in ours if self._differs(path, box.entries.get(path), "ours")), now_ns)
+        self.sync_changed((path for path in {*sync.entries, *entries} if box.is_known(path) and sync.is_known(path)
+                           and self._differs(path, sync.entries.get(path), "theirs")), now_ns)  # fmt: skip
+
+    def box_changed(self, paths: Iterable[str], now_ns: int, *, is_event: bool = False) -> None:
+        """These entries of the box may have changed just now.
+
+        Args:
+            paths: of entries.
+            now_ns: the time.
+            is_event: an event said so. Then a file with the same mark is compared: a file has its new time when
+                a write begins, so that a long one can go on behind our back.
+        """
+        linked: set[int] = set()
+        paths = list(paths)
+        self._gone = self._gone_inodes(paths)
+        for path in paths:
+            self._box_changed(path, now_ns, linked)
+            if is_event and path not in self.batcher:
+                self._verify(path, now_ns)
+        self._gone = {}
+        if linked:  # other names of the same files, of which no event tells
+            names = [path for path, was in self.mirror.store.entries.items() if was.box.inode in linked]
+            for path in names:
+                self._box_changed(path, now_ns, set())
+
+    def sync_changed(self, paths: Iterable[str], now_ns: int) -> None:
+        """These entries of the sync folder may have changed just now: by the client, or by a push."""
+        for path in paths:
+            _, first_ns = self.incoming.get(path, (now_ns, now_ns))
+            self.incoming[path] = now_ns, first_ns
+
+    # --- being asked ---
+
+    def due_ns(self) -> int | None:
+        """When ``work`` has something to do; may be in the past. None: not until something changes."""
+        dues = [
+            min(last_ns + _SETTLE_NS, first_ns + _SETTLE_AT_MOST_NS) for last_ns, first_ns in self.incoming.values()
+        ]
+        dues += [*self._soon.values(), *self._uncounted.values()]
+        if (due_ns := self.batcher.due_ns()) is not None:
+            dues.append(due_ns)
+        return min(dues, default=None)
+
+    # --- doing it ---
+
+    def work(self, now_ns: int) -> None:
+        """Do what is due. Raises VanishedError when a folder is gone; then nothing was lost, and all waits."""
+        self._count_again(now_ns)
+        self._look_again(now_ns)
+        self._pull(now_ns)
+        due_ns = self.batcher.due_ns()
+        if due_ns is not None and due_ns <= now_ns:
+            self.push(now_ns)
+
+    def push(self, now_ns: int) -> None:
+        """Push all that waits, whether it is due or not. Raises VanishedError."""
+        batch = self.batcher.take(now_ns)
+        if not batch.paths:
+            return
+        self._uncounted.clear()
+        self._noticed.clear()
+        before_bytes = self.mirror.written_bytes
+        try:
+            failed, changed = self._push_paths(list(batch.paths), now_ns)
+        except BaseException:
+            self.batcher.put_back(batch.paths)
+            raise
+        if failed:
+            self.batcher.put_back(
+                {path: batch.paths.get(path, Waiting(now_ns, 0)) for path in failed}, self._later(now_ns)
+            )
+        else:
+            self._retry_ns = 0
+        self._forget_to_say(path for path in batch.paths if path not in failed)
+        if changed:
+            self.pushes += 1
+            self.tell(Push(
+                self.pushes, batch.why, changed, batch.unpushed_bytes,
+                self.mirror.written_bytes - before_bytes, batch.waited_ns,
+            ))  # fmt: skip
+
+    def pull_all(self, now_ns: int) -> None:
+        """Take in all that the client has brought, without waiting for it to rest. Raises VanishedError."""
+        self._pull(now_ns, at_once=True)
+        self._look_again(now_ns, at_once=True)
+
+    # --- how it is done ---
+
+    def _differs(self, path: str, now: FoundEntry | None, side: Literal["ours", "theirs"]) -> bool:
+        was = self.mirror.store.get(path)
+        if was is None or now is None:
+            return (was is None) != (now is None)
+        mark = was.box if side == "ours" else was.sync
+        return was.kind != now.kind or was.mode != now.mode or was.target != now.target or (
+            now.kind == "file" and mark != now.mark
+        )  # fmt: skip
+
+    def _box_changed(self, path: str, now_ns: int, linked: set[int]) -> None:
+        try:
+            change, now = self.mirror.box_change(path)
+            if now is not None and now.names > 1 and now.kind == "file":
+                linked.add(now.mark.inode)
+            if change == "no":
+                self._forget(path, now_ns)
+                return
+            mark = now and now.mark
+            if path in self.batcher and path in self._noticed and self._noticed[path] == mark:
+                return  # looked at again: it has not changed since
+            self._noticed[path] = mark
+            if now is None or now.kind != "file":
+                self.batcher.removed(path, now_ns)
+                return
+            if path in self._uncounted or self.batcher.unpushed_bytes >= self.batcher.rules.limit_bytes:
+                self.batcher.changed(path, self._bytes_of(path), now_ns)
+                return
+            counted_bytes = self._count(path, now, now_ns)
+            if counted_bytes == 0 and change != "yes" and self._is_only_looked_at(path, now):
+                self._forget(path, now_ns)
+                return
+            self.batcher.changed(path, counted_bytes, now_ns)
+        except (OSError, CloudbenchError):  # it is pushed all the same, and what is wrong is said then
+            self.batcher.changed(path, self._bytes_of(path), now_ns)
+
+    def _gone_inodes(self, paths: Sequence[str]) -> dict[int, str]:
+        """Files that were agreed on and are gone: under another name, maybe, which is no new content."""
+        gone = {}
+        for path in paths:
+            was = self.mirror.store.get(path)
+            if was is not None and was.kind == "file":
+                with contextlib.suppress(OSError):
+                    if self.mirror.box.look(path) is None:
+                        gone[was.box.inode] = path
+        return gone
+
+    def _verify(self, path: str, now_ns: int) -> None:
+        """Compare a file whose mark says that it is as agreed; at most a tenth of the time is spent on this."""
+        was = self.mirror.store.get(path)
+        if was is None or was.kind != "file" or path in self._uncounted:
+            return
+        began_ns = self.cpu_ns()
+        try:
+            if not self.mirror.is_as_agreed(path):
+                self.mirror.store.replace(path, was._replace(box=NEVER))
+                self._box_changed(path, now_ns, set())
+        except (OSError, CloudbenchError):
+            return  # it changes at this moment, which is an event, too
+        self._put_off(path, now_ns, self.cpu_ns() - began_ns)
+
+    def _put_off(self, path: str, now_ns: int, took_ns: int) -> None:
+        if took_ns > _SOON_NS // _SHARE:
+            self._uncounted[path] = now_ns + _SHARE * took_ns
+
+    def _forget(self, path: str, now_ns: int) -> None:
+        """The box has again what was agreed on. What the client did to it meanwhile was left to the push."""
+        if path in self.batcher:
+            self.batcher.forget(path)
+            self.incoming[path] = now_ns, now_ns
+
+    def _bytes_of(self, path: str) -> int:
+        was = self.batcher.waiting(path)
+        return was.unpushed_bytes if was else 0
+
+    def _is_only_looked_at(self, path: str, now: FoundEntry) -> bool:
+        """Whether nothing but the mark has changed; then the agreement has the new one."""
+        was = self.mirror.store.get(path)
+        if was is None or was.mode != now.mode:
+            return False
+        return self.mirror.reconcile(path) in ("same", "agreed")
+
+    def _count(self, path: str, now: FoundEntry, now_ns: int) -> int:
+        """The compressed bytes that a file has to push; the next time is put off by a multiple of what it took."""
+        began_ns = self.cpu_ns()
+        there = path if self.mirror.store.get(path) else self._gone.get(now.mark.inode, path)
+        theirs = self.mirror.sync.look(there)
+        enough_bytes = self.batcher.rules.limit_bytes
+        with self.mirror.box.reading(path) as new:
+            if theirs is None or theirs.kind != "file":
+                counted_bytes = content.compressed_bytes(new, None, enough_bytes=enough_bytes)
+            else:
+                ranges = self.mirror.ranges(path, new)
+                with self.mirror.sync.reading(there) as old:
+                    counted_bytes = content.compressed_bytes(new, old, ranges, enough_bytes=enough_bytes)
+        self._put_off(path, now_ns, self.cpu_ns() - began_ns)
+        return counted_bytes
+
+    def _count_again(self, now_ns: int) -> None:
+        for path in [path for path, due_ns in self._uncounted.items() if due_ns <= now_ns]:
+            del self._uncounted[path]
+            if path not in self.batcher:
+                self._verify(path, now_ns)
+                continue
+            try:
+                now = self.mirror.box.look(path)
+                if now is not None and now.kind == "file":
+                    self.batcher.measured(path, self._count(path, now, now_ns))
+            except (OSError, CloudbenchError):
+                continue  # the push says what is wrong
+
+    def _look_again(self, now_ns: int, *, at_once: bool = False) -> None:
+        for path in self.mirror.again:
+            self._soon.setdefault(path, now_ns + _SOON_NS)
+        self.mirror.again.clear()
+        due = [path for path, due_ns in self._soon.items() if at_once or due_ns <= now_ns]
+        for path in due:
+            del self._soon[path]
+        if due:
+            self.box_changed(due, now_ns)
+            for path in due:
+                if path not in self.incoming:
+                    self.incoming[path] = now_ns, now_ns
+            self._flush()
+
+    def _pull(self, now_ns: int, *, at_once: bool = False) -> None:
+        due = [
+            path
+            for path, (last_ns, first_ns) in self.incoming.items()
+            if at_once or min(last_ns + _SETTLE_NS, first_ns + _SETTLE_AT_MOST_NS) <= now_ns
+        ]
+        for path in self._deepest_deletions_first(due):
+            del self.incoming[path]
+            if path in self.batcher:
+                continue  # the push looks at both sides
+            try:
+                if self.mirror.sync_change(path)[0] == "no":
+                    continue
+                if self.mirror.box_change(path)[0] == "yes":
+                    self._box_changed(path, now_ns, set())
+                    continue
+                deed = self.mirror.reconcile(path)
+            except (BusyError, OvertakenError) as error:
+                self.incoming[path] = now_ns + _BUSY_NS, now_ns + _BUSY_NS
+                if isinstance(error, BusyError):
+                    self._say("note", f"waiting to take in {error}")
+            except VanishedError:
+                self.incoming[path] = now_ns, now_ns
+                raise
+            except OSError as error:
+                self.incoming[path] = (later_ns := self._later(now_ns)), later_ns
+                self._say("failed", f"{path!r} cannot be taken in: {error.strerror or error}; it is tried again")
+            else:
+                self._forget_to_say([path])
+                if deed == "pulled":
+                    self.pulls += 1
+                    self.tell(Pull(path))
+        if due:
+            self._flush()
+
+    def _push_paths(self, paths: list[str], now_ns: int) -> tuple[set[str], int]:
+        """Push these. Returns what must be tried again, and how many entries were changed in the sync folder."""
+        self.mirror.sync.must_be_there()
+        self.mirror.box.must_be_there()
+        self.mirror.sync.is_durable = len(paths) <= _MANY
+        failed: set[str] = set()
+        changed = 0
+        try:
+            changed += self.mirror.moved(paths)
+        except (OSError, CloudbenchError):
+            self.mirror.sync.must_be_there()  # else what was renamed is copied
+        for count, path in enumerate(self._deepest_deletions_first(paths)):
+            try:
+                deed: Deed = self.mirror.reconcile(path)
+                changed += deed in ("pushed", "conflict")
+            except VanishedError:
+                raise
+            except (BusyError, OvertakenError):
+                failed.add(path)
+            except OSError as error:
+                self.mirror.sync.must_be_there()
+                failed.add(path)
+                self._say("failed", f"{path!r} cannot be pushed: {error.strerror or error}; it is tried again")
+            if count % 256 == 255:
+                self._flush()
+        if not self.mirror.sync.is_durable:
+            os.sync()
+        self._flush()
+        return failed, changed
+
+    def _deepest_deletions_first(self, paths: Sequence[str]) -> list[str]:
+        """The order in which folders are emptied before they are removed, and made before they are filled."""
+        gone = [path for path in paths if not self._is_on_both(path)]
+        there = set(paths).difference(gone)
+        return sorted(gone, key=lambda path: -path.count("/")) + sorted(there)
+
+    def _is_on_both(self, path: str) -> bool:
+        """Whether the entry is anywhere to be created, rather than to be removed."""
+        was = self.mirror.store.get(path)
+        try:
+            return was is None or (self.mirror.box.look(path) is not None and self.mirror.sync.look(path) is not None)
+        except OSError:
+            return True
+
+    def _flush(self) -> None:
+        try:
+            self.mirror.store.flush()
+        except OSError as error:  # the agreement stays in memory; after a kill it would be found by comparing
+            self._say("failed", f"the state cannot be written: {error.strerror or error}")
+
+    def _later(self, now_ns: int) -> int:
+        self._retry_ns = min(max(2 * self._retry_ns, _FIRST_RETRY_NS), _LAST_RETRY_NS)
+        return now_ns + self._retry_ns
+
+    def _say(self, kind: Literal["failed", "note"], text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.tell(Trouble(kind, text))
+
+    def _forget_to_say(self, paths: Iterable[str]) -> None:
+        for path in paths if self._said else ():
+            self._said -= {text for text in self._said if text.startswith(repr(path))}

@@ -1,0 +1,409 @@
+"""Making two folders agree, one entry at a time: who changed it since the last agreement, and what follows from that.
+
+What may live here: the decisions, and carrying them out on both sides. When is not decided here.
+
+For each entry, each side has changed it since the agreement, or has not:
+
+================  ===================  ======================================================================
+box               sync folder          what is done
+================  ===================  ======================================================================
+as agreed         as agreed            nothing
+changed           as agreed            push: the sync folder follows
+as agreed         changed              pull: the box follows
+gone              gone                 forgotten
+changed           gone                 push: a change outlives a deletion
+gone              changed              pull: the same
+both changed      to the same          agreed
+both changed      to different things  **conflict**: both are kept. The sync folder's gets another name, first there,
+                                       then in the box; the box's keeps its name, since programs may have it open
+================  ===================  ======================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_cloudbench.systems.savingbox import content
+from pytest_cloudbench.systems.savingbox.side import (
+    BusyError,
+    FolderSide,
+    FoundEntry,
+    OvertakenError,
+    parents,
+)
+from pytest_cloudbench.systems.savingbox.store import NEVER, Agreed, AgreementStore, Patching
+from pytest_cloudbench.systems.savingbox.written import NoWrites, SeenWrites, Writes
+from pytest_cloudbench.watching import FileMark
+
+__all__ = ["Change", "Deed", "Mirror", "change_of"]
+
+Change = Literal["no", "time", "unsure", "yes"]
+"""Whether an entry has changed. ``time``: its content can only have changed if somebody has set its time back.
+``unsure``: its mark was too young to show a change."""
+
+_NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
+
+Deed = Literal["same", "agreed", "pushed", "pulled", "conflict"]
+
+
+def change_of(was: Agreed | None, mark: FileMark | None, now: FoundEntry | None) -> Change:
+    """Whether an entry has changed on one side since an agreement that had ``mark`` for that side."""
+    if was is None or now is None:
+        return "no" if was is None and now is None else "yes"
+    if was.kind != now.kind or (now.kind == "link" and was.target != now.target):
+        return "yes"
+    if now.kind == "link":
+        return "no"
+    if now.kind == "folder":
+        return "no" if was.mode == now.mode else "time"
+    if mark == now.mark:
+        return "no"
+    if mark is not None and mark[:3] == now.mark[:3]:
+        return "unsure" if mark[3] == 0 else "time"
+    return "yes"
+
+
+@dataclass
+class Mirror:
+    """Two folders, and what they agreed on.
+
+    Attributes:
+        box: the user's folder.
+        sync: the client's folder.
+        store: their agreements.
+        writes: what sees which bytes of the box's files are written.
+        say: is told of conflicts, in a sentence.
+        written_bytes: bytes written to the sync folder so far.
+        again: entries of the box that may have changed unseen since they were read; to be looked at again soon.
+    """
+
+    box: FolderSide
+    sync: FolderSide
+    store: AgreementStore
+    writes: Writes = field(default_factory=lambda: NoWrites(""))
+    say: Callable[[str], None] = lambda text: None
+    written_bytes: int = 0
+    conflicts: int = 0
+    again: set[str] = field(default_factory=set)
+
+    def box_change(self, path: str) -> tuple[Change, FoundEntry | None]:
+        """Whether the box's entry has changed since the agreement, and what it is now. Raises OSError."""
+        was, now = self.store.get(path), self.box.look(path)
+        return change_of(was, was and was.box, now), now
+
+    def sync_change(self, path: str) -> tuple[Change, FoundEntry | None]:
+        """Whether the sync folder's entry has changed since the agreement, and what it is now. Raises OSError."""
+        was, now = self.store.get(path), self.sync.look(path)
+        return change_of(was, was and was.sync, now), now
+
+    def reconcile(self, path: str) -> Deed:
+        """Make both folders agree on one entry.
+
+        Raises BusyError and OvertakenError (look again), VanishedError, and OSError. Nothing is lost then: the
+        entry differs from the agreement still.
+        """
+        was = self.store.get(path)
+        (in_box, ours), (in_sync, theirs) = self.box_change(path), self.sync_change(path)
+        # What is not there may be in a folder that is not there: no deletion is believed without a look at the root.
+        if ours is None:
+            self.box.must_be_there()
+        if theirs is None:
+            self.sync.must_be_there()
+        if ours is None and theirs is None:
+            self.store.replace(path, None)
+            return "same" if was is None else "agreed"
+        if in_box == "no" and in_sync == "no":
+            return "same"
+        # A younger time alone is no change that could conflict: clients set times and attributes of what they sync.
+        if in_sync == "time" and in_box in ("yes", "unsure") and theirs is not None:
+            if ours and was and ours.kind != "link" and ours.mode == was.mode != theirs.mode:
+                self.box.set_mode(path, theirs.mode)
+                ours = self.box.look(path)
+            in_sync = "no"
+        if in_sync == "no":
+            return self._follow(path, ours, theirs, push=True)
+        if in_box == "no" or (in_box == "time" and in_sync == "yes" and ours is not None):
+            return self._follow(path, ours, theirs, push=False)
+        if ours is None or theirs is None:
+            return self._follow(path, ours, theirs, push=theirs is None)
+        if self._is_same(path, ours, theirs):
+            return self._agree(path, ours, theirs, was)
+        return self._conflict(path)
+
+    def moved(self, paths: Iterable[str]) -> int:
+        """Rename in the sync folder what was renamed in the box, among these entries. Returns how many there were."""
+        gone, new = [], []
+        for path in sorted(paths):
+            change, now = self.box_change(path)
+            if now is None and (was := self.store.get(path)) is not None and was.kind != "link":
+                gone.append((path, was))
+            elif change == "yes" and now is not None and self.store.get(path) is None and now.kind != "link":
+                new.append((path, now))
+        by_inode = {(was.kind, was.box.inode): path for path, was in reversed(gone)}
+        count = 0
+        for path, now in new:
+            old = by_inode.pop((now.kind, now.mark.inode), None)
+            if old is not None and old in self.store.entries and path not in self.store.entries:
+                count += self._move(old, path, now)
+        return count
+
+    def settle_patches(self) -> None:
+        """See what became of patches that a killed process had begun. Raises OSError and OvertakenError."""
+        for path, patch in self.store.patches().items():
+            was, theirs = self.store.get(path), self.sync.look(path)
+            if was and theirs and theirs.mark.inode == patch.inode and self._is_ours(path, patch):
+                # Half old, half new, all of it ours: the sync folder's file is as agreed, the box's is to follow.
+                self.store.replace(path, was._replace(sync=theirs.mark, box=NEVER))
+            self.store.flush()
+            self.store.end_patch(path)
+
+    # --- one entry ---
+
+    def _follow(self, path: str, ours: FoundEntry | None, theirs: FoundEntry | None, *, push: bool) -> Deed:
+        source, target = (self.box, self.sync) if push else (self.sync, self.box)
+        wanted, there = (ours, theirs) if push else (theirs, ours)
+        deed: Deed = "pushed" if push else "pulled"
+        if wanted is None:
+            return self._delete(path, there, target, source, deed)
+        self._ensure_parents(path, target)
+        if there is not None and there.kind != wanted.kind:
+            if there.kind != "folder":
+                target.remove(path, there)
+            else:
+                try:
+                    target.remove_folder(path)
+                except OSError as error:
+                    if error.errno not in _NOT_EMPTY:
+                        raise
+                    return self._conflict(path)
+            there = None
+        if wanted.kind == "folder":
+            if there is None:
+                target.make_folder(path, wanted.mode)
+            else:
+                target.set_mode(path, wanted.mode)
+            self._record_plain(path)
+            return deed
+        if wanted.kind == "link":
+            if there is not None:
+                target.remove(path, there)
+            target.make_link(path, wanted.target)
+            self._record_plain(path)
+            return deed
+        return self._carry_file(path, wanted, there, push=push)
+
+    def _carry_file(self, path: str, wanted: FoundEntry, there: FoundEntry | None, *, push: bool) -> Deed:
+        if not push:
+            return self._pull_file(path, wanted, there)
+        with self.box.reading(path) as fd:
+            content.notice_stores(fd)
+            if there is None:
+                self.writes.follow(fd)
+                made, taken = self.sync.put_file(path, fd, wanted.mode, None)
+                written_bytes = made.mark.size_bytes
+            else:
+                try:
+                    made, taken, written_bytes = self.sync.patch_file(
+                        path, fd, wanted.mode, there, lambda: self._take_ranges(path, fd),
+                        lambda pages, was, to: self.store.begin_patch(path, there.mark.inode, was, to, pages),
+                    )  # fmt: skip
+                except BaseException:
+                    self.writes.distrust(fd, "a push failed")
+                    raise
+        self.written_bytes += written_bytes
+        self._record(path, self.box.look(path), taken, made, push=True)
+        return "agreed" if made == there else "pushed"
+
+    def is_as_agreed(self, path: str) -> bool:
+        """Whether a file whose mark is as agreed has the content, too. Raises as ``reconcile`` does."""
+        if self.sync_change(path)[0] != "no":
+            return True  # what the client changed is another matter
+        with self.box.reading(path) as ours:
+            ranges = self.ranges(path, ours)
+            if ranges is not None:
+                return not ranges
+            with self.sync.reading(path) as theirs:
+                return content.equal(ours, theirs)
+
+    def ranges(self, path: str, fd: int) -> list[tuple[int, int]] | None:
+        """Where a file of the box may differ from what was agreed on, if that was seen; None: anywhere."""
+        return self._ranges(path, fd, self.writes.look)
+
+    def _ranges(self, path: str, fd: int, ask: Callable[[int], SeenWrites]) -> list[tuple[int, int]] | None:
+        was, seen = self.store.get(path), ask(fd)
+        if was is None or was.box == NEVER or seen.ranges is None:
+            return None
+        cut = [] if seen.ranges.kept_bytes is None else [(seen.ranges.kept_bytes, os.fstat(fd).st_size)]
+        return [*seen.ranges, *cut]
+
+    def _take_ranges(self, path: str, fd: int) -> list[tuple[int, int]] | None:
+        ranges = self._ranges(path, fd, self.writes.take)
+        if ranges is None:
+            self.writes.follow(fd)  # it is about to be compared: from now on writes are known
+        return ranges
+
+    def _pull_file(self, path: str, wanted: FoundEntry, there: FoundEntry | None) -> Deed:
+        with self.sync.held(path, wanted):
+            pass  # the client has finished it; otherwise this raises
+        if there is not None:
+            with self.box.held(path, there):
+                pass  # no program writes it; the same is asked again when it is replaced
+            if self._is_same(path, there, wanted):
+                return self._agree(path, there, wanted, self.store.get(path))
+        with self.sync.reading(path) as fd:
+            made, taken = self.box.put_file(path, fd, wanted.mode, there)
+        self._record(path, self.sync.look(path), taken, made, push=False)
+        return "pulled"
+
+    def _record(self, path: str, source: FoundEntry | None, taken: FileMark, made: FoundEntry, *, push: bool) -> None:
+        """Note that the target is what was made of the source, which had this mark before it was read."""
+        mark = taken
+        if source is None or source.mark != taken:
+            mark = NEVER  # it was written while it was read: what is there now is to be compared
+        elif not taken.is_reliable():
+            mark = taken._replace(changed_ns=0)
+        if mark != taken:
+            self.again.add(path)
+        box, sync = (mark, made.mark) if push else (made.mark, mark)
+        self.store.replace(path, Agreed(made.kind, made.mode, box, sync, made.target))
+
+    def _record_plain(self, path: str) -> None:
+        """Note a folder or link that both sides have."""
+        ours, theirs = self.box.look(path), self.sync.look(path)
+        if ours is None or theirs is None or (ours.kind, ours.target) != (theirs.kind, theirs.target):
+            raise OvertakenError(f"{path!r} was changed by another program")
+        self.store.put(path, ours.kind, ours, theirs)
+
+    def _delete(self, path: str, there: FoundEntry | None, target: FolderSide, source: FolderSide, deed: Deed) -> Deed:
+        if there is not None and there.kind != "folder":
+            target.remove(path, there)
+        elif there is not None:
+            try:
+                target.remove_folder(path)
+            except OSError as error:
+                if error.errno not in _NOT_EMPTY:
+                    raise
+                # Something new is in it: the folder stays, and comes back on the other side.
+                self._ensure_parents(path, source)
+                source.make_folder(path, there.mode)
+                self._record_plain(path)
+                return "agreed"
+        self.store.replace(path, None)
+        return deed
+
+    def _ensure_parents(self, path: str, target: FolderSide) -> None:
+        for parent in parents(path):
+            now = target.look(parent)
+            if now is None or now.kind != "folder":
+                self.reconcile(parent)
+        if (around := parents(path)) and ((now := target.look(around[-1])) is None or now.kind != "folder"):
+            raise OvertakenError(f"{path!r}: the folder it is in is gone")
+
+    def _is_same(self, path: str, ours: FoundEntry, theirs: FoundEntry) -> bool:
+        if ours.kind != theirs.kind:
+            return False
+        if ours.kind == "file":
+            if ours.mark.size_bytes != theirs.mark.size_bytes:
+                return False
+            with self.box.reading(path) as one, self.sync.reading(path) as other:
+                return content.equal(one, other)
+        return ours.kind == "folder" or ours.target == theirs.target
+
+    def _agree(self, path: str, ours: FoundEntry, theirs: FoundEntry, was: Agreed | None) -> Deed:
+        """The same content on both sides: permissions follow who changed them, the box where both did."""
+        if ours.kind != "file":
+            if ours.mode != theirs.mode:
+                self._follow_mode(path, ours, theirs, was)
+            self._record_plain(path)
+            return "agreed"
+        taken, made = ours.mark, theirs
+        if ours.mode != theirs.mode:
+            ours, made = self._follow_mode(path, ours, theirs, was)
+            taken = ours.mark if ours.mark[:3] == taken[:3] else NEVER
+        self._record(path, self.box.look(path), taken, made, push=True)
+        return "agreed"
+
+    def _follow_mode(
+        self, path: str, ours: FoundEntry, theirs: FoundEntry, was: Agreed | None
+    ) -> tuple[FoundEntry, FoundEntry]:
+        if was is not None and ours.mode == was.mode:
+            self.box.set_mode(path, theirs.mode)
+        else:
+            self.sync.set_mode(path, ours.mode)
+        now = self.box.look(path), self.sync.look(path)
+        if now[0] is None or now[1] is None or now[1].mark[:3] != theirs.mark[:3]:
+            raise OvertakenError(f"{path!r} was changed by another program")
+        return now[0], now[1]
+
+    def _conflict(self, path: str) -> Deed:
+        folder, _, name = path.rpartition("/")
+        stem, dot, ending = name.rpartition(".")
+        if not stem:  # a name without an ending, or one that begins with a dot
+            stem, dot, ending = name, "", ""
+        stamp = time.strftime("%Y-%m-%d %H-%M-%S")
+        for count in range(1, 1000):
+            more = "" if count == 1 else f" {count}"
+            aside = f"{stem[:100]} (conflict {stamp}{more}){dot}{ending}"
+            aside = f"{folder}/{aside}" if folder else aside
+            if self.box.look(aside) is not None:
+                continue
+            with contextlib.suppress(FileExistsError):
+                self.sync.rename(path, aside)
+                break
+        else:
+            raise OSError(errno.EEXIST, "too many conflicts in one second", path)
+        self.conflicts += 1
+        self.say(f"both sides changed {path!r}: both are kept, the sync folder's as {aside!r}")
+        # The agreement is that the sync folder has nothing there: if we are killed here, that is what is found, too.
+        self.store.replace(path, None)
+        self.reconcile(path)
+        self.again.add(path)
+        with contextlib.suppress(BusyError, OvertakenError):
+            self.reconcile(aside)
+        return "conflict"
+
+    def _move(self, old: str, new: str, now: FoundEntry) -> bool:
+        """Rename in the sync folder; returns False where that is not the same as what happened in the box."""
+        was = self.store.entries[old]
+        change, there = self.sync_change(old)
+        if there is None or change == "yes" or self.sync.look(new) is not None:
+            return False
+        try:
+            self._ensure_parents(new, self.sync)
+            self.sync.rename(old, new)
+        except (OSError, OvertakenError):
+            return False
+        moved = self.sync.look(new)
+        self.store.rename(old, new)
+        if moved is not None and now.kind == "file":
+            is_as_it_was = was.box[:3] == now.mark[:3] and was.mode == now.mode and was.box.changed_ns
+            self.store.replace(new, was._replace(box=now.mark if is_as_it_was else NEVER, sync=moved.mark))
+        return True
+
+    def _is_ours(self, path: str, patch: Patching) -> bool:
+        """Whether a file in the sync folder has only what we left there: pages of before or after, else the box's."""
+        with self.sync.reading(path) as theirs:
+            size_bytes = os.fstat(theirs).st_size
+            if not min(patch.was_bytes, patch.to_bytes) <= size_bytes <= max(patch.was_bytes, patch.to_bytes):
+                return False
+            for page in patch.pages:
+                found = os.pread(theirs, max(page.new_bytes, page.old_bytes), page.offset)
+                sums = {zlib.crc32(found[: page.new_bytes]), zlib.crc32(found[: page.old_bytes])}
+                if not sums & {page.old_crc, page.new_crc}:
+                    return False
+            ours = self.box.look(path)
+            if ours is None or ours.kind != "file":
+                return True
+            written = {page.offset // content.PAGE_BYTES for page in patch.pages}
+            with self.box.reading(path) as mine:
+                return all(
+                    page.offset // content.PAGE_BYTES in written or page.offset >= patch.was_bytes
+                    for page in content.changed_pages(mine, theirs)
+                )

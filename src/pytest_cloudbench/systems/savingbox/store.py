@@ -1,0 +1,237 @@
+"""What the two folders agreed on last, kept so that a process killed at any point finds it again.
+
+What may live here: one SQLite file per pair of folders, held by one process at a time. An agreement that is older than
+the folders is never wrong, only less help: what it does not know is compared.
+
+A patch that is under way has a journal here: the pages it writes, by checksums of before and after. So the next process
+can tell a half-patched file of ours from one that somebody else changed.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.systems.savingbox.content import Page
+from pytest_cloudbench.systems.savingbox.side import FoundEntry, Kind
+from pytest_cloudbench.watching import FileMark
+
+__all__ = ["NEVER", "SCHEMA", "Agreed", "AgreementStore", "Patching", "WrittenPage"]
+
+SCHEMA = 1
+"""1: the first one."""
+
+NEVER = FileMark(0, -1, 0, 0)
+"""A mark that no file has: the file is to be compared."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS agreed (
+  path BLOB PRIMARY KEY, kind TEXT, mode INT, target BLOB,
+  box_inode INT, box_bytes INT, box_modified_ns INT, box_changed_ns INT,
+  sync_inode INT, sync_bytes INT, sync_modified_ns INT, sync_changed_ns INT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS patching (path BLOB PRIMARY KEY, inode INT, was_bytes INT, to_bytes INT, pages BLOB);
+"""
+_PAGE = struct.Struct("<QIIII")
+
+
+class Agreed(NamedTuple):
+    """An entry when both folders had it with the same content.
+
+    Attributes:
+        kind: what it is.
+        mode: its permissions.
+        box: its mark in the box; ``NEVER`` where a change might not show.
+        sync: its mark in the sync folder.
+        target: of a symbolic link.
+    """
+
+    kind: Kind
+    mode: int
+    box: FileMark
+    sync: FileMark
+    target: str = ""
+
+
+class WrittenPage(NamedTuple):
+    """One page of a patch: where, and the length and CRC-32 of its bytes before and after."""
+
+    offset: int
+    old_bytes: int
+    old_crc: int
+    new_bytes: int
+    new_crc: int
+
+
+class Patching(NamedTuple):
+    """A patch of a file in the sync folder that was begun: which file, its size before and after, its pages."""
+
+    inode: int
+    was_bytes: int
+    to_bytes: int
+    pages: tuple[WrittenPage, ...]
+
+
+class AgreementStore:
+    """The agreements of one pair of folders.
+
+    Args:
+        path: the file; created with its folder.
+        pair: both folders, so that a file of another pair is refused.
+
+    Raises UsageError if another process has the file, or it is another pair's, and ResultsError if it cannot be
+    written. A damaged file is moved aside, which is said in ``problem``.
+    """
+
+    def __init__(self, path: Path, pair: str) -> None:
+        self.path, self.problem = path, ""
+        self._pending: dict[str, Agreed | None] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                self._open()
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise
+                aside = path.with_name(f"{path.name}.damaged")
+                path.replace(aside)
+                self.problem = f"{path}: damaged ({error}); it is now {aside.name}, and both folders are merged anew"
+                self._open()
+            self.entries = dict(self._read())
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise UsageError(f"{path}: another savingbox is at work on these folders; end it first") from error
+            raise ResultsError(f"{path}: {error}") from error
+        except OSError as error:
+            raise ResultsError(f"{path}: {error.strerror}") from error
+        known = self.meta("pair")
+        if known not in ("", pair) or self.meta("schema") not in ("", str(SCHEMA)):
+            self.close()
+            raise UsageError(f"{path}: the state of other folders, or of another version: {known}")
+        self.set_meta(pair=pair, schema=str(SCHEMA))
+
+    def _open(self) -> None:
+        self._db = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")  # what a power cut takes is compared again
+            self._db.executescript(_TABLES)
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _read(self) -> Iterator[tuple[str, Agreed]]:
+        for path, kind, mode, target, *marks in self._db.execute("SELECT * FROM agreed"):
+            yield os.fsdecode(path), Agreed(kind, mode, FileMark(*marks[:4]), FileMark(*marks[4:]), os.fsdecode(target))
+
+    # --- agreements ---
+
+    def get(self, path: str) -> Agreed | None:
+        """What was agreed on; None: nothing."""
+        return self.entries.get(path)
+
+    def put(self, path: str, kind: Kind, box: FoundEntry, sync: FoundEntry) -> None:
+        """Both folders have this entry with the same content."""
+        self._set(path, Agreed(kind, box.mode, box.mark, sync.mark, box.target))
+
+    def replace(self, path: str, agreed: Agreed | None) -> None:
+        """Change an agreement; None: neither folder has the entry."""
+        self._set(path, agreed)
+
+    def rename(self, old: str, new: str) -> None:
+        """An entry, and all in it, has another name in both folders."""
+        for path in [path for path in self.entries if path == old or path.startswith(f"{old}/")]:
+            agreed = self.entries[path]
+            self._set(path, None)
+            self._set(new + path[len(old) :], agreed)
+
+    def flush(self) -> None:
+        """Write what has changed. Raises OSError, for instance where the disk is full; then it is kept for later."""
+        if not self._pending:
+            return
+        gone = [(os.fsencode(path),) for path, agreed in self._pending.items() if agreed is None]
+        here = [
+            (os.fsencode(path), each.kind, each.mode, os.fsencode(each.target), *each.box, *each.sync)
+            for path, each in self._pending.items()
+            if each is not None
+        ]
+        self._transaction([
+            ("DELETE FROM agreed WHERE path = ?", gone),
+            (f"INSERT OR REPLACE INTO agreed VALUES ({', '.join('?' * 12)})", here),
+            ("DELETE FROM patching WHERE path = ?", [(os.fsencode(path),) for path in self._pending]),
+        ])  # fmt: skip
+        self._pending.clear()
+
+    def _set(self, path: str, agreed: Agreed | None) -> None:
+        if agreed is None:
+            self.entries.pop(path, None)
+        else:
+            self.entries[path] = agreed
+        self._pending[path] = agreed
+
+    # --- patches under way ---
+
+    def begin_patch(self, path: str, inode: int, was_bytes: int, to_bytes: int, pages: Sequence[Page]) -> None:
+        """A patch is about to be written. Raises OSError if that cannot be noted."""
+        packed = b"".join(
+            _PAGE.pack(page.offset, len(page.old), zlib.crc32(page.old), len(page.new), zlib.crc32(page.new))
+            for page in pages
+        )
+        row = (os.fsencode(path), inode, was_bytes, to_bytes, packed)
+        self._transaction([("INSERT OR REPLACE INTO patching VALUES (?, ?, ?, ?, ?)", [row])])
+
+    def patches(self) -> dict[str, Patching]:
+        """Patches that were begun, and whose end nobody has noted."""
+        rows = self._db.execute("SELECT path, inode, was_bytes, to_bytes, pages FROM patching").fetchall()
+        return {
+            os.fsdecode(path): Patching(inode, was, to, tuple(WrittenPage(*each) for each in _PAGE.iter_unpack(pages)))
+            for path, inode, was, to, pages in rows
+        }
+
+    def end_patch(self, path: str) -> None:
+        """A patch that was begun is of no interest any longer. Raises OSError."""
+        self._transaction([("DELETE FROM patching WHERE path = ?", [(os.fsencode(path),)])])
+
+    # --- the pair ---
+
+    def meta(self, name: str) -> str:
+        """A value of the pair; empty: there is none."""
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def set_meta(self, **values: str) -> None:
+        """Keep values of the pair. Raises OSError."""
+        self._transaction([("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(values.items()))])
+
+    def forget_all(self) -> None:
+        """Nothing is agreed on: both folders are merged anew. Raises OSError."""
+        self.entries.clear()
+        self._pending.clear()
+        self._transaction([("DELETE FROM agreed", [()]), ("DELETE FROM patching", [()])])
+
+    def close(self) -> None:
+        """End it, without writing what has not been flushed."""
+        self._db.close()
+
+    def _transaction(self, statements: Sequence[tuple[str, Sequence[tuple[object, ...]]]]) -> None:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                for statement, rows in statements:
+                    self._db.executemany(statement, rows)
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise OSError(f"{self.path}: {error}") from error

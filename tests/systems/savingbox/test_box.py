@@ -1,0 +1,250 @@
+"""The batching folder on the real clock, in a thread and as a command; processes are killed for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.batching.batcher import BatchRules, Change, pushes
+from pytest_cloudbench.clock import now_ns, sleep_until_ns, wait_for
+from pytest_cloudbench.systems.savingbox.box import Event, SavingBox, read_status, state_path
+from pytest_cloudbench.systems.savingbox.engine import Trouble
+from tests.limits import HANG_S
+from tests.systems.savingbox.pairs import save, texts, tree, write
+
+S = 1_000_000_000
+QUICK = BatchRules(limit_bytes=20 * 1024, quiet_ns=S // 4, at_most_ns=S)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "box").mkdir()
+    (tmp_path / "sync").mkdir()
+    return tmp_path
+
+
+class Running:
+    def __init__(self, home: Path, rules: BatchRules = QUICK) -> None:
+        self.home, self.events = home, list[Event]()
+        self.box = SavingBox(home / "box", home / "sync", rules, state=home / "state", tell=self.events.append)
+
+    def wait(self, wanted: Callable[[], bool]) -> None:
+        assert wait_for(wanted, HANG_S, poll_s=0.02), (self.events, self.box.status())
+
+    def wait_equal(self) -> dict[str, str]:
+        self.wait(lambda: tree(self.home / "box") == tree(self.home / "sync"))
+        return texts(self.home / "box")
+
+
+@pytest.fixture
+def running(home: Path) -> Iterator[Running]:
+    made = Running(home)
+    made.box.start()
+    yield made
+    made.box.stop()
+
+
+def test_both_ways_while_it_runs(running: Running, home: Path) -> None:
+    write(home / "box/d/a", "1")
+    write(home / "sync/theirs", "2")
+    assert running.wait_equal() == {"d/a": "1", "theirs": "2"}
+    (home / "box/d").rename(home / "box/e")
+    running.wait_equal()
+    save(home / "box/e/a", "saved")
+    assert running.wait_equal() == {"e/a": "saved", "theirs": "2"}
+    (home / "sync/e/a").unlink()
+    running.wait(lambda: not (home / "box/e/a").exists())
+    status = running.box.status()
+    assert (status.state, status.watching, status.mechanism) == ("watching", "inotify", "compare")
+    assert (status.pushes, status.conflicts) == (len(running.box.pushes), 0)
+    assert status.trouble == ()
+
+
+def test_a_stop_pushes_what_waits(home: Path) -> None:
+    running = Running(home, BatchRules(quiet_ns=3600 * S, at_most_ns=3600 * S))
+    running.box.start()
+    write(home / "box/a", "1")
+    running.box.stop()
+    running.box.stop()
+    assert texts(home / "sync") == {"a": "1"}
+    assert [push.why for push in running.box.pushes] == ["asked"]
+    status = read_status(running.box.state_path)
+    assert status is not None
+    assert (status.state, status.is_running, status.pushes) == ("stopped", False, 1)
+
+
+def test_as_many_pushes_as_the_rules_give(running: Running, home: Path) -> None:
+    """Random bytes, so that the counter is their number; a burst of changes, then changes with gaps."""
+    noise = random.Random(7)
+    changes = []
+    path = home / "box/log"
+    path.write_bytes(b"")
+    running.wait((home / "sync/log").exists)
+    count = len(running.box.pushes)
+    start_ns = now_ns()
+    dues_ns = [start_ns + index * S // 20 for index in range(40)]
+    dues_ns += [dues_ns[-1] + (index + 1) * S * 6 // 10 for index in range(2)]
+    with path.open("ab", buffering=0) as file:
+        for due_ns in dues_ns:
+            sleep_until_ns(due_ns)
+            file.write(noise.randbytes(2048))
+            changes.append(Change(now_ns(), "log", 2048))
+    running.wait(lambda: path.read_bytes() == (home / "sync/log").read_bytes())
+    if max(change.at_ns - due_ns for change, due_ns in zip(changes, dues_ns, strict=True)) > S // 10:
+        pytest.skip("the machine was too late to write at the times that were meant")
+    expected = len(list(pushes(QUICK, changes)))
+    assert expected == 4 + 2
+    assert abs(len(running.box.pushes) - count - expected) <= 1, running.box.pushes
+
+
+def test_a_vanished_sync_folder_is_waited_for(running: Running, home: Path) -> None:
+    write(home / "box/a", "1")
+    running.wait_equal()
+    (home / "sync").rename(home / "elsewhere")
+    write(home / "box/b", "2")
+    running.wait(lambda: running.box.status().state == "waiting")
+    assert texts(home / "box") == {"a": "1", "b": "2"}
+    assert any(isinstance(event, Trouble) and event.kind == "vanished" for event in running.events)
+    (home / "elsewhere").rename(home / "sync")
+    assert running.wait_equal() == {"a": "1", "b": "2"}
+
+
+def test_a_sync_folder_made_anew_is_filled_again(running: Running, home: Path) -> None:
+    write(home / "box/a", "1")
+    running.wait_equal()
+    (home / "sync").rename(home / "gone")
+    running.wait(lambda: running.box.status().state == "waiting")
+    (home / "sync").mkdir()
+    assert running.wait_equal() == {"a": "1"}
+
+
+# --- the command ---
+
+
+def start(home: Path) -> list[str | Path]:
+    words: list[str | Path] = [sys.executable, "-m", "pytest_cloudbench.cli", "savingbox", home / "box", home / "sync"]
+    return [*words, "--state", home / "state", "--quiet", "200ms", "--at-most", "1s"]
+
+
+def command(home: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*start(home), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield json.loads(line)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=HANG_S)
+    return process.returncode, out, err
+
+
+def test_it_says_what_it_does_as_json_and_ends_at_sigterm(home: Path) -> None:
+    process = command(home, "--json")
+    told = lines(process)
+    ready = next(told)
+    assert (ready["event"], ready["watching"], ready["quiet_s"]) == ("ready", "inotify", 0.2)
+    assert ready["state_file"] == str(state_path(home / "box", home / "sync", home / "state"))
+    write(home / "box/a", "text")
+    push = next(told)
+    assert (push["event"], push["number"], push["why"], push["files"]) == ("push", 1, "quiet", 1)
+    assert push["written_bytes"] == 4
+    status = subprocess.run(
+        [*start(home), "--status"], capture_output=True, text=True, check=False,
+        timeout=HANG_S,
+    )  # fmt: skip
+    assert status.returncode == 0, status.stderr
+    assert "watching" in status.stdout
+    second = command(home, "--once")
+    assert finish(second)[0] == 4
+    write(home / "box/b", "late")
+    process.send_signal(signal.SIGTERM)
+    *_, stopped = told
+    assert (stopped["event"], stopped["unpushed_files"]) == ("stopped", 0)
+    assert finish(process)[0] == 0
+    assert texts(home / "sync") == {"a": "text", "b": "late"}
+
+
+def test_once_makes_both_folders_equal(home: Path) -> None:
+    write(home / "box/a", "1")
+    write(home / "sync/d/b", "2")
+    status, out, err = finish(command(home, "--once"))
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1].startswith("1 pushes of 1 entries, 1 bytes written; 2 taken in; 0 conflicts; 0 entries")
+    assert texts(home / "box") == texts(home / "sync") == {"a": "1", "d/b": "2"}
+
+
+def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
+    """A writer goes on while processes come and are killed; the last one makes both folders equal."""
+    chance = random.Random(11)
+    written: dict[str, bytes] = {}
+    for _ in range(5):
+        process = command(home, "--json", "--bytes", "50k")
+        next(lines(process))
+        until_ns = now_ns() + chance.randrange(S // 20, S // 2)
+        while now_ns() < until_ns:
+            name = f"file{chance.randrange(6)}"
+            content = written.get(name, b"")
+            at = chance.randrange(len(content) + 1)
+            content = content[:at] + chance.randbytes(30_000) + content[at + 30_000 :]
+            (home / "box" / name).write_bytes(content)
+            written[name] = content
+            sleep_until_ns(now_ns() + S // 100)
+        process.kill()
+        finish(process)
+    assert finish(command(home, "--once"))[0] == 0
+    assert {path: content for path, (_, _, content) in tree(home / "box").items()} == written
+    assert tree(home / "box") == tree(home / "sync")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "sync"], "savingbox nowhere: there is no such folder"),
+        (["box", "nowhere"], "sync folder nowhere: there is no such folder"),
+        (["box", "file"], "sync folder file: expected a folder"),
+        (["box", "box"], "is the sync folder too; expected two folders"),
+        (["box", "box/inner"], "box/inner: is inside of "),
+        (["box/inner", "box"], "expected two folders apart from each other"),
+        (["box", "sync", "--bytes", "many"], "--bytes many: expected a number with k, m or g, such as 250k, above 0"),
+        (["box", "sync", "--bytes", "0"], "above 0"),
+        (["box", "sync", "--quiet=-5s"], "--quiet -5s: expected a number with ms, s, m or h"),
+        (["box", "sync", "--at-most", "soon"], "--at-most soon: expected a number with ms, s, m or h"),
+        (["box", "sync", "--status"], "it has not run with these folders"),
+    ],
+)
+def test_bad_input_is_one_line(
+    home: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pytest_cloudbench.cli import main
+
+    (home / "box/inner").mkdir()
+    (home / "file").touch()
+    monkeypatch.chdir(home)
+    assert main(["savingbox", *arguments, "--state", "state"]) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_the_example_of_a_unit_starts_the_command_as_it_is() -> None:
+    root = Path(__file__).resolve().parents[3]
+    text = (root / "examples/savingbox/savingbox@.service").read_text("utf-8")
+    (start,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
+    (options,) = (line.partition("OPTIONS=")[2] for line in text.splitlines() if "OPTIONS=" in line)
+    assert start == "ExecStart=/usr/bin/env cloudbench savingbox ${SAVINGBOX} ${SYNC_FOLDER} $OPTIONS"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_cloudbench.cli", "savingbox", "/no/box", "/no/sync", *options.split()],
+        capture_output=True, text=True, check=False, timeout=HANG_S, env={**os.environ, "XDG_STATE_HOME": "/no/state"},
+    )  # fmt: skip
+    assert done.stderr == "cloudbench: savingbox /no/box: there is no such folder\n"

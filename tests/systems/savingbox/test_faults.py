@@ -1,0 +1,422 @@
+"""What goes wrong: nothing is lost, it is said, and it is mended once it can be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.systems.savingbox.side import FolderSide, FoundAll, VanishedError
+from pytest_cloudbench.systems.savingbox.store import AgreementStore
+from pytest_cloudbench.systems.savingbox.watcher import EventWatcher
+from tests.systems.savingbox.pairs import KilledError, Pair, certain_marks, save, stamp, tree, write
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    certain_marks(monkeypatch)
+    made = Pair(tmp_path)
+    yield made
+    assert not made.left_over()
+    made.end()
+
+
+def once(step: str, act: Callable[[], object]) -> Callable[[str, str], None]:
+    """Act when this step is reached for the first time."""
+    left = [act]
+
+    def fault(now: str, path: str) -> None:
+        if now == step and left:
+            left.pop()()
+
+    return fault
+
+
+def no_room() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+# --- full disk ---
+
+
+@pytest.mark.parametrize("step", ["copy", "publish", "mkdir"])
+def test_a_full_disk_at_a_new_file(pair: Pair, step: str) -> None:
+    write(pair.box / "d/a", "1")
+    pair.fault = once(step, no_room)
+    pair.advance(5.5)
+    assert pair.troubles("failed")
+    pair.settle()
+    assert pair.both() == {"d/a": "1"}
+
+
+@pytest.mark.parametrize("step", ["patch", "write", "stamp"])
+def test_a_full_disk_at_a_patch(pair: Pair, step: str) -> None:
+    write(pair.box / "a", "x" * 50_000)
+    pair.settle()
+    write(pair.box / "a", "y" * 50_000)
+    pair.fault = once(step, no_room)
+    pair.settle()
+    assert pair.both() == {"a": "y" * 50_000}
+    assert len(pair.troubles("failed")) == 1
+    assert not pair.troubles("conflict")
+
+
+def test_a_disk_that_stays_full_is_tried_ever_more_seldom(pair: Pair) -> None:
+    write(pair.box / "a", "1")
+    pair.fault = lambda step, path: no_room()
+    pair.advance(5)
+    tried: list[int] = []
+
+    def full(step: str, path: str) -> None:
+        tried.append(pair.now_ns)
+        no_room()
+
+    pair.fault = full
+    pair.advance(600)
+    assert 15 <= len(tried) <= 30
+    assert len(pair.troubles("failed")) == 1, "said once"
+    pair.fault = lambda step, path: None
+    pair.advance(31)
+    assert pair.both() == {"a": "1"}
+
+
+def test_a_real_full_disk(pair: Pair, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", small], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("mounting needs root")
+    try:
+        other = Pair.__new__(Pair)
+        (small / "box").symlink_to(tmp_path / "big")
+        (tmp_path / "big").mkdir()
+        other.__init__(small)  # type: ignore[misc]  # the state file lies on the full disk, too
+        write(other.box / "fits", b"x" * 1000)
+        write(other.box / "large", os.urandom(400_000))
+        other.advance(60)
+        assert any("large" in text for text in other.troubles("failed"))
+        assert tree(other.sync).keys() == {"fits"}
+        (other.box / "large").unlink()
+        write(other.box / "less", os.urandom(1_000))
+        other.advance(120)
+        assert tree(other.sync).keys() == {"fits", "less"}
+        other.end()
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+
+
+# --- a folder that vanishes ---
+
+
+@pytest.mark.parametrize("side", ["box", "sync"])
+def test_a_vanished_folder_deletes_nothing(pair: Pair, side: str) -> None:
+    write(pair.box / "a", "1")
+    write(pair.box / "d/b", "2")
+    pair.settle()
+    (pair.home / side).rename(pair.home / "elsewhere")
+    with pytest.raises(VanishedError, match="No such file"):
+        pair.scan()
+    pair.engine.box_changed(["a", "d", "d/b"], pair.now_ns)
+    pair.engine.sync_changed(["a", "d", "d/b"], pair.now_ns)
+    with pytest.raises(VanishedError):
+        pair.engine.work(pair.now_ns + 60_000_000_000)
+    (pair.home / side).mkdir()  # as where a mount is missing
+    with pytest.raises(VanishedError, match="another folder"):
+        pair.engine.work(pair.now_ns + 60_000_000_000)
+    (pair.home / side).rmdir()
+    (pair.home / "elsewhere").rename(pair.home / side)
+    pair.settle()
+    assert pair.both() == {"a": "1", "d/b": "2"}
+
+
+def test_a_folder_that_vanishes_between_two_steps(pair: Pair) -> None:
+    for name in "abcd":
+        write(pair.box / name, name)
+    pair.settle()
+    (pair.sync / "a").unlink()
+    (pair.box / "b").unlink()
+    pair.scan()
+    pair.fault = once("unlink", lambda: pair.sync.rename(pair.home / "elsewhere"))
+    with pytest.raises(VanishedError):
+        pair.engine.work(pair.now_ns + 60_000_000_000)
+    (pair.home / "elsewhere").rename(pair.sync)
+    pair.settle()
+    assert set(pair.both()) >= {"c", "d"}
+
+
+def test_a_folder_that_cannot_be_read_deletes_nothing(pair: Pair) -> None:
+    write(pair.box / "d/a", "1")
+    pair.settle()
+    entries = {path: found for path, found in pair.everything(pair.mirror.box).entries.items() if path == "d"}
+    unreadable = FoundAll(entries, {"d": PermissionError(errno.EACCES, "Permission denied")})
+    pair.engine.scanned(unreadable, pair.everything(pair.mirror.sync), pair.now_ns)
+    pair.engine.scanned(pair.everything(pair.mirror.box), unreadable, pair.now_ns)
+    assert (len(pair.engine.batcher), pair.engine.incoming) == (0, {})
+    assert "'d' cannot be read" in pair.troubles("failed")[0]
+
+
+# --- files in use ---
+
+
+def test_a_file_that_changes_while_it_is_copied_is_pushed_again(pair: Pair) -> None:
+    write(pair.box / "a", "1" * 5000)
+    pair.fault = once("publish", lambda: write(pair.box / "a", "2" * 6000))
+    pair.settle()
+    assert pair.both() == {"a": "2" * 6000}
+
+
+def test_a_file_that_changes_at_every_copy_is_pushed_all_the_same(pair: Pair) -> None:
+    path = write(pair.box / "log", "begin\n")
+
+    def grow(step: str, _: str) -> None:
+        if step == "publish":
+            with path.open("a") as file:
+                file.write("more\n")
+            stamp(path)
+
+    pair.fault = grow
+    pair.advance(31)
+    assert (pair.sync / "log").read_text().startswith("begin\n")
+    pair.fault = lambda step, path: None
+    pair.settle()
+    assert pair.both()["log"].startswith("begin\nmore\n")
+
+
+def test_a_file_that_the_client_is_writing_is_not_taken_in(pair: Pair) -> None:
+    with (pair.sync / "a").open("w") as file:
+        file.write("half of ")
+        file.flush()
+        pair.advance(30)
+        assert tree(pair.box) == {}
+        assert "open for writing" in pair.troubles("note")[0]
+        file.write("it")
+    pair.settle()
+    assert pair.both() == {"a": "half of it"}
+
+
+def test_a_file_that_a_program_writes_is_not_replaced_under_its_hands(pair: Pair) -> None:
+    write(pair.box / "a", "1")
+    pair.settle()
+    with (pair.box / "a").open("a") as file:
+        save(pair.sync / "a", "theirs")
+        pair.advance(30)
+        assert (pair.box / "a").read_text() == "1"
+        file.write("mine")
+        file.flush()
+        stamp(pair.box / "a")
+    pair.settle()
+    assert sorted(pair.both().values()) == ["1mine", "theirs"]
+
+
+@pytest.mark.parametrize("step", ["unlink", "publish"])
+def test_a_file_that_is_written_just_before_it_is_replaced_is_kept(pair: Pair, step: str) -> None:
+    write(pair.box / "a", "1")
+    pair.settle()
+    if step == "unlink":
+        (pair.sync / "a").unlink()
+    else:
+        save(pair.sync / "a", "theirs")
+    pair.fault = once(step, lambda: write(pair.box / "a", "just now"))
+    pair.settle()
+    assert "just now" in pair.both().values()
+    assert step == "unlink" or "theirs" in pair.both().values()
+
+
+def test_a_file_that_the_client_replaces_before_it_is_patched_is_kept(pair: Pair) -> None:
+    write(pair.box / "a", "1")
+    pair.settle()
+    write(pair.box / "a", "mine")
+    pair.fault = once("patch", lambda: save(pair.sync / "a", "theirs"))
+    pair.settle()
+    assert sorted(pair.both().values()) == ["mine", "theirs"]
+
+
+def test_a_name_that_the_client_takes_before_it_is_given_is_the_clients(pair: Pair) -> None:
+    write(pair.box / "a", "mine")
+    pair.fault = once("publish", lambda: write(pair.sync / "a", "theirs"))
+    pair.settle()
+    assert sorted(pair.both().values()) == ["mine", "theirs"]
+
+
+# --- killed ---
+
+
+def half_patched(pair: Pair) -> None:
+    write(pair.box / "a", b"".join(bytes([letter]) * 4096 for letter in b"abcdef"))
+    pair.settle()
+    write(pair.box / "a", b"".join(bytes([letter]) * 4096 for letter in b"AbCdEf"))
+    written: list[str] = []
+
+    def second_write(step: str, path: str) -> None:
+        if step == "write":
+            written.append(path)
+            if len(written) == 2:
+                raise KilledError
+
+    pair.fault = second_write
+    with pytest.raises(KilledError):
+        pair.advance(6)
+    pair.fault = lambda step, path: None
+    assert (pair.sync / "a").read_bytes()[::4096] == b"Abcdef"
+
+
+def test_a_half_patched_file_is_finished(pair: Pair) -> None:
+    half_patched(pair)
+    pair.restart()
+    pair.settle()
+    assert pair.both()["a"][::4096] == "AbCdEf"
+    assert not pair.troubles("conflict")
+
+
+def test_a_half_patched_file_that_the_client_changed_meanwhile_is_kept(pair: Pair) -> None:
+    half_patched(pair)
+    with (pair.sync / "a").open("r+b") as file:
+        file.seek(3 * 4096)
+        file.write(b"client")
+    stamp(pair.sync / "a")
+    pair.restart()
+    pair.settle()
+    assert pair.both()["a"][::4096] == "AbCdEf"
+    assert any("client" in text for text in pair.both().values())
+
+
+def test_a_half_patched_file_that_is_deleted_meanwhile_is_gone(pair: Pair) -> None:
+    half_patched(pair)
+    (pair.box / "a").unlink()
+    pair.restart()
+    pair.settle()
+    assert pair.both() == {}
+
+
+# --- the watcher ---
+
+
+def test_lost_events_are_noticed(tmp_path: Path) -> None:
+    side = FolderSide(str(tmp_path), "savingbox")
+    side.open()
+    watcher = EventWatcher(side)
+    watcher.begin_scan()
+    side.look_everywhere(watcher.watch_folder)
+    watcher.end_scan()
+    assert watcher.changed() == set()
+    write(tmp_path / "a", "1")
+    assert watcher.changed() == {"a"}
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    for _ in range(most // 2 + 10):  # equal events in a row would be one
+        (tmp_path / "a").touch()
+        (tmp_path / "b").touch()
+    assert watcher.changed() is None
+    assert watcher.changed() is None, "until it is scanned"
+    watcher.begin_scan()
+    assert "b" in side.look_everywhere(watcher.watch_folder).entries
+    watcher.end_scan()
+    (tmp_path / "b").unlink()
+    assert watcher.changed() == {"b"}
+    watcher.close()
+
+
+def test_new_folders_are_watched_with_what_is_in_them_already(tmp_path: Path) -> None:
+    side = FolderSide(str(tmp_path), "savingbox")
+    side.open()
+    watcher = EventWatcher(side)
+    watcher.begin_scan()
+    side.look_everywhere(watcher.watch_folder)
+    watcher.end_scan()
+    write(tmp_path / "d/e/f", "1")
+    assert watcher.changed() == {"d", "d/e", "d/e/f"}
+    write(tmp_path / "d/e/f", "2")
+    assert watcher.changed() == {"d/e/f"}
+    (tmp_path / "d").rename(tmp_path / "g")
+    assert watcher.changed() is None, "which names events have now is not known"
+    watcher.begin_scan()
+    side.look_everywhere(watcher.watch_folder)
+    watcher.end_scan()
+    write(tmp_path / "g/e/f", "3")
+    assert watcher.changed() == {"g/e/f"}
+    watcher.close()
+
+
+# --- the state file ---
+
+
+def test_a_damaged_state_is_moved_aside_and_both_folders_are_merged(pair: Pair) -> None:
+    write(pair.box / "a", "1")
+    pair.settle()
+    pair.end()
+    pair.store.path.write_bytes(b"this is no database " * 300)
+    for more in ("-wal", "-shm"):
+        pair.store.path.with_name(pair.store.path.name + more).unlink(missing_ok=True)
+    write(pair.box / "b", "2")
+    pair.open()
+    assert "damaged" in pair.store.problem
+    pair.settle()
+    assert pair.both() == {"a": "1", "b": "2"}
+
+
+def test_two_processes_do_not_share_a_pair(pair: Pair) -> None:
+    with pytest.raises(UsageError, match="another savingbox is at work"):
+        AgreementStore(pair.store.path, "pair")
+
+
+def test_the_state_of_another_pair_is_refused(pair: Pair) -> None:
+    pair.end()
+    with pytest.raises(UsageError, match="the state of other folders"):
+        AgreementStore(pair.store.path, "another")
+    pair.open()
+
+
+# --- large ---
+
+
+def test_a_sparse_file_stays_sparse(pair: Pair) -> None:
+    path = pair.box / "disk.img"
+    with path.open("wb") as file:
+        file.truncate(1 << 33)
+        file.seek(1 << 32)
+        file.write(b"data")
+    pair.settle_sparse()
+    with path.open("r+b") as file:
+        file.seek(1 << 20)
+        file.write(b"more")
+    stamp(path)
+    pair.settle_sparse()
+    copy = pair.sync / "disk.img"
+    assert copy.stat().st_size == 1 << 33
+    assert copy.stat().st_blocks * 512 < 1 << 20
+    with copy.open("rb") as file:
+        file.seek(1 << 20)
+        assert file.read(4) == b"more"
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_files(pair: Pair) -> None:
+    import resource
+    import time
+
+    began_s, rss_before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for folder in range(100):
+        (pair.box / str(folder)).mkdir()
+        for index in range(1000):
+            (pair.box / f"{folder}/{index}").write_bytes(b"%d" % index)
+    made_s = time.process_time()
+    pair.advance(31)
+    mirrored_s = time.process_time()
+    assert sum(1 for _ in pair.sync.rglob("*")) == 100_100
+    pair.restart()
+    again_s = time.process_time()
+    rss_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - rss_before) / 1024
+    assert len(pair.engine.batcher) == 0
+    write(pair.box / "50/500", "changed")
+    pair.engine.box_changed(["50/500"], pair.now_ns)
+    pair.engine.work(pair.now_ns + 6_000_000_000)
+    assert (pair.sync / "50/500").read_text() == "changed"
+    print(
+        f"100,000 files: made {made_s - began_s:.1f}, mirrored {mirrored_s - made_s:.1f}, "
+        f"restarted {again_s - mirrored_s:.1f} CPU-s; {rss_mib:.0f} MiB more"
+    )
+    assert rss_mib < 400

@@ -74,6 +74,7 @@ LAYERS = {
     "reporting": 5,
     "gating": 5,
     "saving": 5,
+    "raiding": 5,
     "suites": 6,  # in a wheel; top-level folder in a checkout
 }
 # Imports between two packages of one layer: (importer, imported) to the reason.
@@ -102,6 +103,7 @@ SIDEWAYS = {
     ("cli", "saving"): "its command about the batching folder",
     ("clients", "watching"): "the reference client notices changes as the batching folder does",
     ("systems", "watching"): "the same",
+    ("cli", "raiding"): "its commands about arrays of providers",
     ("doctor", "providers"): "it examines what was opened",
     ("plugin", "collect"): "the plugin wires the collectors in",
     ("plugin", "options"): "the plugin registers its options",

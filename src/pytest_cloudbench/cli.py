@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench import __version__, exporting, gating, past, reporting, saving
+from pytest_cloudbench import __version__, exporting, gating, past, raiding, reporting, saving
 from pytest_cloudbench.model import CloudbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     reporting.add(commands)
     gating.add_commands(commands)
     saving.add_command(commands)
+    raiding.add_commands(commands)
     return parser
 
 

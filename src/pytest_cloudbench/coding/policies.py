@@ -71,12 +71,20 @@ class Rates(Protocol):
 class Hedge(Protocol):
     """Decides whom a read asks first, and when it asks one more."""
 
-    def order(self, split: Split) -> Sequence[int]:
-        """Returns the children that hold shares, the one to be asked first at the front."""
+    def order(self, split: Split, share_bytes: int) -> Sequence[int]:
+        """A read begins. Returns the children that hold shares, the one to be asked first at the front."""
         ...
 
     def after_ns(self, child: int, size_bytes: int) -> int | None:
         """Returns how long a child may take to give a package before another is asked, too; None: until it fails."""
+        ...
+
+    def asked_beside(self) -> None:
+        """Another child was asked because one was late."""
+        ...
+
+    def given_up(self, child: int, size_bytes: int, waited_ns: int) -> None:
+        """A read waited so long for a child that was late, and needs it no more."""
         ...
 
 
@@ -118,11 +126,18 @@ class Fixed:
 
     patience_ns: int | None
 
-    def order(self, split: Split) -> Sequence[int]:
+    def order(self, split: Split, share_bytes: int) -> Sequence[int]:
         """Returns the children in their order."""
+        del share_bytes
         return [child for child, count in enumerate(split.counts) if count]
 
     def after_ns(self, child: int, size_bytes: int) -> int | None:
         """Returns the same for every child and size."""
         del child, size_bytes
         return self.patience_ns
+
+    def asked_beside(self) -> None:
+        """Does nothing."""
+
+    def given_up(self, child: int, size_bytes: int, waited_ns: int) -> None:
+        """Does nothing."""

@@ -58,7 +58,7 @@ def test_any_k_children_give_every_object_and_k_less_one_fail_loudly(lab: Make) 
 
 def test_children_that_answer_500_are_replaced_by_others_and_counted(lab: Make) -> None:
     made = lab(2, 1)
-    with made.opened() as driver:
+    with made.opened(hedge=Fixed(None)) as driver:
         driver.put("/a", Literal(CONTENT))
         made.children[0].fails = {"get": ErrorKind.SERVER}
         assert content_of(driver) == CONTENT
@@ -97,8 +97,8 @@ class First(Fixed):
 
     first = 0
 
-    def order(self, split: Split) -> Sequence[int]:
-        return sorted(super().order(split), key=lambda child: child != self.first)
+    def order(self, split: Split, share_bytes: int) -> Sequence[int]:
+        return sorted(super().order(split, share_bytes), key=lambda child: child != self.first)
 
 
 @pytest.mark.parametrize("child", [0, 1, 2])

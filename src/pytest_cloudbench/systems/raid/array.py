@@ -119,6 +119,14 @@ class Array:
         sealed = manifest.seal(self.master, os.urandom(SALT_BYTES), name)
         return len(sealed).to_bytes(LENGTH_BYTES, "big") + sealed
 
+    def has_head(self, manifest: Manifest, name: str, package: bytes) -> bool:
+        """Returns whether an object's last package on a child begins with its manifest, see ``head``."""
+        end = LENGTH_BYTES + int.from_bytes(package[:LENGTH_BYTES], "big")
+        try:
+            return Manifest.open(self.master, package[LENGTH_BYTES:end], name) == manifest
+        except NotGenuine:
+            return False
+
     def late(self, package: Lacking, segments: int, *, has_it: bool) -> None:
         """A package ended its way after its operation: the child has it, or has not and it is to be made again."""
         self.pending.ended(package)

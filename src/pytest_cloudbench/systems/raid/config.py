@@ -12,10 +12,13 @@ What may live here: reading the file, and the master key. Whatever the file cont
     key = "array.key"                   # made at first use, for its owner only; or "keyring:NAME"
     metadata = "array.sqlite"           # if omitted, beside this file and called as it is
     durability = "all"                  # or "k+1": a write is done when any one of those who have it may fail
-    placement = "equal"
+    placement = "equal"                 # or "throughput": more for the faster, while any m may fail
+    overhead_at_most = 1.8              # with "throughput": bytes stored per byte; if omitted, without bound
     folder = "/cloudraid"               # on each child
     segment_mib = 16                    # content that is coded at once; each child gets a package for it
-    patience_s = 2.0                    # how long a read waits for a child before it asks one more
+    patience_s = 2.0                    # how long a read waits for a child before it asks one more in any case
+    hedge_percentile = 0.95             # it asks one more when a child takes longer than usual; 1: never
+    hedge_budget = 0.1                  # such requests per request
     mends = true                        # shares that a read finds missing or damaged are made again
 """
 
@@ -26,6 +29,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,11 +40,11 @@ from pytest_cloudbench.model import MIB, ConfigError, CredentialsError, did_you_
 
 __all__ = ["PLACEMENTS", "ArrayFile", "Member", "load", "master_key", "no_key"]
 
-PLACEMENTS = ("equal",)
+PLACEMENTS = ("equal", "throughput")
 """Names of ways to spread content."""
 
 _KEYS = ("children", "k", "m", "key", "metadata", "durability", "placement", "folder", "segment_mib", "patience_s",
-         "mends")  # fmt: skip
+         "mends", "overhead_at_most", "hedge_percentile", "hedge_budget")  # fmt: skip
 _NUMBERS = ("store_usd_per_gib_month", "read_usd_per_gib", "write_usd_per_gib", "availability")
 _KEYRING = "keyring:"
 _KEYRING_SERVICE = "cloudbench"
@@ -82,8 +86,11 @@ class ArrayFile:
         placement: one of PLACEMENTS.
         folder: where packages are on each child; ``/`` for its root.
         segment_bytes: content that is coded at once, whole MiB.
-        patience_s: how long a read waits for a child before it asks one more.
+        patience_s: how long a read waits for a child before it asks one more in any case.
         mends: whether shares that a read finds missing or damaged are made again.
+        overhead_at_most: bytes stored per byte that an uneven placement may use; infinite: no bound.
+        hedge_percentile: of a child's answers; one that takes longer is late, and another child is asked; 1: never.
+        hedge_budget: such requests per request.
     """
 
     source: Path
@@ -98,6 +105,9 @@ class ArrayFile:
     segment_bytes: int
     patience_s: float
     mends: bool
+    overhead_at_most: float = inf
+    hedge_percentile: float = 0.95
+    hedge_budget: float = 0.1
 
 
 def load(path: str | Path) -> ArrayFile:
@@ -116,6 +126,9 @@ def load(path: str | Path) -> ArrayFile:
         placement=reader.one_of("placement", PLACEMENTS), folder=_folder(reader),
         segment_bytes=reader.number("segment_mib", 16, 1, 1024) * MIB,
         patience_s=reader.real("patience_s", 2.0, 0.001, 86400.0) or 0.0, mends=reader.flag("mends", True),
+        overhead_at_most=_overhead(reader, k, m),
+        hedge_percentile=reader.real("hedge_percentile", 0.95, 0.5, 1.0) or 1.0,
+        hedge_budget=reader.real("hedge_budget", 0.1, 0.0, 1.0) or 0.0,
     )  # fmt: skip
 
 
@@ -208,6 +221,15 @@ def _losses(reader: _Reader, m: int) -> int | None:
     if head != "k" or not plus or not (losses.isascii() and losses.isdigit()) or not int(losses) <= m:
         reader.fail("durability", f"expected all, or k+0 to k+{m}, found {text!r}")
     return int(losses)
+
+
+def _overhead(reader: _Reader, k: int, m: int) -> float:
+    found = reader.real("overhead_at_most", None, 1.0, 256.0)
+    if found is None:
+        return inf
+    if found < (least := (k + m) / k):
+        reader.fail("overhead_at_most", f"expected at least {least:.4g}, which is k + m over k, found {found:g}")
+    return found
 
 
 def _folder(reader: _Reader) -> str:

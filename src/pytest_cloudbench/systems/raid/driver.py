@@ -13,7 +13,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import ClassVar
 
-from pytest_cloudbench.coding.policies import Equal, Fixed, Hedge, Placement, Rates, Unobserved
+from pytest_cloudbench.coding.hedging import HedgingRule
+from pytest_cloudbench.coding.placement import Throughput
+from pytest_cloudbench.coding.policies import Equal, Hedge, Placement, Rates
 from pytest_cloudbench.coding.reed_solomon import codec
 from pytest_cloudbench.drivers.base import Driver, Preparing, check_params
 from pytest_cloudbench.drivers.keys import key_of, path_of, prefix_of
@@ -35,13 +37,14 @@ from pytest_cloudbench.systems.raid.array import Array
 from pytest_cloudbench.systems.raid.config import ArrayFile
 from pytest_cloudbench.systems.raid.costs import Ledger
 from pytest_cloudbench.systems.raid.metadata import Discarded, Metadata, ObjectRow
+from pytest_cloudbench.systems.raid.observing import Observer
 from pytest_cloudbench.systems.raid.reading import read
 from pytest_cloudbench.systems.raid.recovery import Recovery, recover
 from pytest_cloudbench.systems.raid.transfers import Children, Ended
 from pytest_cloudbench.systems.raid.upkeep import Upkeep, delete_leftovers
 from pytest_cloudbench.systems.raid.writing import write
 
-__all__ = ["RaidDriver", "open_array"]
+__all__ = ["RaidDriver", "open_array", "prepared"]
 
 # --- capabilities ---------------------------------------------------------------------------------
 
@@ -57,6 +60,8 @@ _CAPABILITIES = Capabilities(
 _ENDS = frozenset({"emulated", "served", "local"})
 """Schemes of children that end with the run: an array of such alone needs no key of its own."""
 _PAGE = 1000
+_RATES = "rates"
+"""The setting in the metadata with what was observed."""
 _CLOSE_S = 10.0
 
 
@@ -66,6 +71,8 @@ def open_array(
 ) -> Array:  # fmt: skip
     """Returns an array whose children are connected; makes its key and its metadata if there are none.
 
+    What is not given is as the file says, and follows what is observed of the children.
+
     Raises UsageError.
     """
     master = config.master_key(file.key)
@@ -74,10 +81,20 @@ def open_array(
     if metadata.setting("key", master.fingerprint) != master.fingerprint:
         metadata.close()
         raise CredentialsError(f"{file.key}: is not the key of the array whose metadata is in {file.metadata}")
+    rule = HedgingRule(file.patience_s, file.hedge_percentile, file.hedge_budget)
+    observer = Observer(len(children), rule)
+    observer.restore(metadata.setting(_RATES) or "")
     return Array(
-        file, Children(children, names, file.folder, master, rates or Unobserved()), metadata, master,
-        placement or Equal(file.k, len(children)), hedge or Fixed(round(file.patience_s * 1e9)),
+        file, Children(children, names, file.folder, master, rates or observer), metadata, master,
+        placement or _placement(file, observer), hedge or observer,
     )  # fmt: skip
+
+
+def _placement(file: ArrayFile, observer: Observer) -> Placement:
+    children = len(file.children)
+    if file.placement == "equal":
+        return Equal(file.k, children)
+    return Throughput(file.k, children, observer.write_rates, overhead_at_most=file.overhead_at_most)
 
 
 def _make_folders(array: Array) -> None:
@@ -104,6 +121,22 @@ def _not_found(verb: str, path: str) -> CloudError:
     error = CloudError(ErrorKind.NOT_FOUND, verb, path, detail="the metadata has no such object")
     error.__cause__ = LookupError(path)
     return error
+
+
+def prepared(array: Array, verb: str, path: str) -> Array:
+    """Returns an array that is ready for use: by the first process, and with what processes left that are no more.
+
+    Raises CloudError if too few children answer, for the operation that needs it.
+    """
+    if not array.metadata.is_prepared:
+        with array.metadata.preparing() as is_new:
+            if is_new:
+                recover(array, verb, path)
+                _make_folders(array)
+    for owner in array.metadata.owners():
+        if lives(owner) is False:
+            array.metadata.adopt(owner, len(array.children))
+    return array
 
 
 class RaidDriver:
@@ -185,6 +218,9 @@ class RaidDriver:
         """Finish what is under way in the background, if it does not take long, and close the children."""
         if self._upkeep is not None:
             self._upkeep.close(_CLOSE_S)
+        rates = self.array.children.rates
+        if isinstance(rates, Observer) and rates.has_observed:
+            self.array.metadata.keep(_RATES, rates.text())
         self.array.children.close()
         self.array.metadata.close()
 
@@ -195,15 +231,7 @@ class RaidDriver:
             return array
         with self._lock:
             if self._upkeep is None:
-                if not array.metadata.is_prepared:
-                    with array.metadata.preparing() as is_new:
-                        if is_new:
-                            recover(array, verb, path)
-                            _make_folders(array)
-                for owner in array.metadata.owners():
-                    if lives(owner) is False:
-                        array.metadata.adopt(owner, len(array.children))
-                self._upkeep = Upkeep(array)
+                self._upkeep = Upkeep(prepared(array, verb, path))
         return array
 
     def _row(self, verb: str, path: str) -> ObjectRow:

@@ -160,6 +160,11 @@ class Metadata:
                 return self.setting(name)
         return None if row is None else str(row[0])
 
+    def keep(self, name: str, text: str) -> None:
+        """Set a setting."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, text))
+
     # --- objects ------------------------------------------------------------------------------------
 
     def find(self, path: str) -> ObjectRow | None:
@@ -185,12 +190,30 @@ class Metadata:
             ).fetchall()
         return [ObjectRow(path.decode(), *rest) for path, *rest in rows]
 
-    def begin(self, version: bytes, path: str, segments: int) -> int:
-        """A version begins to be written. Returns its generation."""
+    def newest_generation(self) -> int:
+        """Returns the generation of the version that began last; 0 if there was none."""
+        return int(self.setting("generation") or 0)
+
+    def count(self) -> int:
+        """Returns how many objects there are."""
+        with self._lock:
+            (found,) = self._db.execute("SELECT count(*) FROM objects").fetchone()
+        return int(found)
+
+    def begun(self) -> Sequence[tuple[bytes, int]]:
+        """Returns version and segments of what is being written, by any process, or was when it ended."""
+        with self._lock:
+            return self._db.execute("SELECT version, segments FROM writes").fetchall()
+
+    def begin(self, version: bytes, path: str, segments: int, generation: int = 0) -> int:
+        """A version begins to be written. Returns its generation.
+
+        ``generation`` is that of the version of which it is a copy, so that every version which is none is newer.
+        """
         with self._transaction() as db:
-            row = db.execute("SELECT value FROM settings WHERE name = 'generation'").fetchone()
-            generation = (int(row[0]) if row else 0) + 1
-            self._raise_generation(generation)
+            if not generation:
+                generation = self.newest_generation() + 1
+                self._raise_generation(generation)
             values = (version, _key(path), generation, segments, self._owner)
             db.execute("INSERT INTO writes VALUES (?, ?, ?, ?, ?)", values)
         return generation
@@ -201,13 +224,17 @@ class Metadata:
             (generation, generation),
         )
 
-    def commit(self, row: ObjectRow, missing: Iterable[Lacking], children: int) -> bool:
+    def commit(self, row: ObjectRow, missing: Iterable[Lacking], children: int, instead_of: bytes = b"") -> bool:
         """A version that was begun is current now, and what its path had is garbage.
 
-        Returns whether it was: a version that began later may have been faster, and then this one is garbage.
+        Returns whether it was: a version that began later may have been faster, and then this one is garbage. So is a
+        copy whose original, ``instead_of``, is no longer current.
         """
         with self._transaction() as db:
             db.execute("DELETE FROM writes WHERE version = ?", (row.version,))
+            if instead_of and self.find_version(instead_of) is None:
+                self._discard(row.version, row.segments, children)
+                return False
             return self._make_current(row, missing, children)
 
     def _make_current(self, row: ObjectRow, missing: Iterable[Lacking], children: int) -> bool:

@@ -19,9 +19,10 @@ from pytest_cloudbench.systems.raid.costs import Costs
 from pytest_cloudbench.systems.raid.metadata import Lacking
 from pytest_cloudbench.systems.raid.transfers import Ended, PendingRead, shortage
 
-__all__ = ["Fetch", "read"]
+__all__ = ["MOST_HEAD_BYTES", "Fetch", "good_shares", "read"]
 
-_MOST_HEAD_BYTES = 1 << 24
+MOST_HEAD_BYTES = 1 << 24
+"""In front of the shares in a package: what is larger is no manifest."""
 _FOREVER_NS = 1 << 60
 
 
@@ -77,6 +78,17 @@ def _sealed(segment: CodedSegment, shares: Mapping[int, Buffer]) -> bytes:
     return b"".join(data[number] for number in range(split.data))
 
 
+def good_shares(segment: CodedSegment, child: int, package: Buffer) -> dict[int, Buffer]:
+    """Returns those shares of a child's package that are what was written, by number."""
+    numbers, size_bytes = segment.split.shares_of(child), segment.share_bytes
+    view = memoryview(package)[max(0, len(package) - len(numbers) * size_bytes) :]
+    return {
+        number: part
+        for place, number in enumerate(numbers)
+        if sha256(part := view[place * size_bytes :][:size_bytes]).digest() == segment.digests[number]
+    }
+
+
 class Fetch:
     """The shares of one segment on their way, from as many children as are needed, and one more for each that fails.
 
@@ -94,9 +106,11 @@ class Fetch:
     ) -> None:
         self._array, self._verb, self._manifest, self._number, self._costs = array, verb, manifest, number, costs
         self._segment = manifest.segments[number]
-        self._left = [child for child in array.hedge.order(self._segment.split) if child not in without]
+        order = array.hedge.order(self._segment.split, self._segment.share_bytes)
+        self._left = [child for child in order if child not in without]
         self._answers: SimpleQueue[Ended] = SimpleQueue()
         self._asked: dict[int, PendingRead] = {}
+        self._since_ns: dict[int, int] = {}
         self._due_ns: dict[int, int] = {}
         self._shares: dict[int, Buffer] = {}
         self._lacking: list[Lacking] = []
@@ -122,8 +136,12 @@ class Fetch:
 
     def give_up(self) -> None:
         """Whatever comes now is too late."""
-        for transfer in self._asked.values():
+        for child, transfer in self._asked.items():
             transfer.is_given_up = True
+            if child not in self._due_ns:
+                size_bytes = self._segment.split.counts[child] * self._segment.share_bytes
+                self._array.hedge.given_up(child, size_bytes, clock.now_ns() - self._since_ns[child])
+        self._asked.clear()
 
     def _ask_enough(self) -> None:
         """Ask children until those that are not overdue would be enough."""
@@ -132,9 +150,10 @@ class Fetch:
             child = self._left.pop(0)
             size_bytes = counts[child] * self._segment.share_bytes
             patience_ns = self._array.hedge.after_ns(child, size_bytes)
-            self._due_ns[child] = clock.now_ns() + (_FOREVER_NS if patience_ns is None else patience_ns)
+            self._since_ns[child] = clock.now_ns()
+            self._due_ns[child] = self._since_ns[child] + (_FOREVER_NS if patience_ns is None else patience_ns)
             name = self._array.name_of(self._manifest, child, self._number)
-            most_bytes = size_bytes + _MOST_HEAD_BYTES
+            most_bytes = size_bytes + MOST_HEAD_BYTES
             self._asked[child] = self._array.children.get(child, name, most_bytes, self._answers.put)
 
     def _next(self) -> Ended | None:
@@ -149,6 +168,7 @@ class Fetch:
                 if first is not None and self._due_ns[first] <= clock.now_ns():
                     del self._due_ns[first]
                     self._costs.hedged += 1
+                    self._array.hedge.asked_beside()
                     return None
 
     def _take(self, answer: Ended) -> None:
@@ -174,16 +194,10 @@ class Fetch:
 
     def _check(self, child: int, package: bytes) -> int:
         """Take the shares of a package. Returns how many are not what was written."""
-        numbers, size_bytes = self._segment.split.shares_of(child), self._segment.share_bytes
-        view = memoryview(package)[max(0, len(package) - len(numbers) * size_bytes) :]
         with self._costs.timed("hash_ns"):
-            good = {
-                number: part
-                for place, number in enumerate(numbers)
-                if sha256(part := view[place * size_bytes :][:size_bytes]).digest() == self._segment.digests[number]
-            }
+            good = good_shares(self._segment, child, package)
         self._shares |= good
-        return len(numbers) - len(good)
+        return self._segment.split.counts[child] - len(good)
 
     def _too_few(self) -> CloudError:
         array, split = self._array, self._segment.split

@@ -6,18 +6,21 @@ the newest that can be read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from queue import SimpleQueue
 
 from pytest_cloudbench.coding.manifest import Manifest
 from pytest_cloudbench.coding.sealing import NotGenuine
 from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.systems.raid.array import LENGTH_BYTES, Array
-from pytest_cloudbench.systems.raid.metadata import Lacking, ObjectRow
+from pytest_cloudbench.systems.raid.metadata import Lacking, Metadata, ObjectRow
 from pytest_cloudbench.systems.raid.transfers import Ended, shortage
 
-__all__ = ["FoundVersion", "Recovery", "listed", "recover"]
+__all__ = ["FoundVersion", "Recovery", "listed", "recover", "recovered_apart"]
 
 _MOST_MANIFEST_BYTES = 1 << 24
 
@@ -77,6 +80,19 @@ def recover(array: Array, verb: str, path: str) -> Recovery:
     highest = max((found.manifest.generation for found in versions), default=0)
     array.metadata.recovered(rows, len(array.children), highest)
     return Recovery(len(rows) - older, older, unreadable, strange, silent)
+
+
+@contextmanager
+def recovered_apart(array: Array, owner: str) -> Iterator[Array]:
+    """Yields the array with metadata made of what the children hold, as if there were no other. Raises CloudError."""
+    with tempfile.TemporaryDirectory(prefix="cloudbench-recovered-") as folder:
+        metadata = Metadata(Path(folder) / "array.sqlite", owner)
+        try:
+            apart = replace(array, metadata=metadata)
+            recover(apart, "recover", "/")
+            yield apart
+        finally:
+            metadata.close()
 
 
 def listed(array: Array) -> tuple[dict[int, Mapping[str, int]], dict[int, CloudError]]:
@@ -152,7 +168,7 @@ def _newest(
 ) -> tuple[list[tuple[ObjectRow, Sequence[Lacking]]], int, int]:
     """Returns whole versions, older ones first; how many of them are not the newest; how many newest are not whole."""
     rows, newest, unreadable = list[tuple[ObjectRow, Sequence[Lacking]]](), dict[str, FoundVersion](), set[str]()
-    for found in sorted(versions, key=lambda each: each.manifest.generation):
+    for found in sorted(versions, key=lambda each: (each.manifest.generation, each.is_whole)):  # copies: the whole one
         newest[found.manifest.path] = found
         if found.is_whole:
             rows.append((array.row_of(found.manifest), found.lacking))

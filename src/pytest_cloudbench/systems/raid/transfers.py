@@ -216,7 +216,7 @@ class Children:
             if is_read is not None and not (transfer and transfer.is_given_up):
                 if error is None:
                     self.rates.observe(child, size_bytes or len(data), duration_ns, is_read=is_read)
-                else:
+                elif not (isinstance(error, CloudError) and error.kind is ErrorKind.NOT_FOUND):  # which is an answer
                     self.rates.failed(child, is_read=is_read)
             done(Ended(child, data, error, duration_ns, count() - before if count else None))
 

@@ -20,7 +20,7 @@ from pytest_cloudbench.coding.sealing import CHUNK_BYTES, KEY_BYTES, PREFIX_BYTE
 from pytest_cloudbench.model import Content
 from pytest_cloudbench.systems.raid.array import Array
 from pytest_cloudbench.systems.raid.costs import Costs
-from pytest_cloudbench.systems.raid.metadata import Lacking
+from pytest_cloudbench.systems.raid.metadata import Lacking, ObjectRow
 from pytest_cloudbench.systems.raid.transfers import Ended, Package, shortage
 
 __all__ = ["packages_of", "write"]
@@ -44,18 +44,20 @@ class _Flight:
         return {child for child, count in enumerate(self.split.counts) if count}
 
 
-def write(array: Array, path: str, content: Content, costs: Costs) -> None:
+def write(array: Array, path: str, content: Content, costs: Costs, copy_of: ObjectRow | None = None) -> bool:
     """Write an object. If it fails, what was there before is still there, and nothing of this.
+
+    Returns whether it is current: another version may have been faster. A copy of a version replaces that one only.
 
     Raises CloudError.
     """
     count = max(1, -(-content.size_bytes // array.file.segment_bytes))
     version = os.urandom(VERSION_BYTES)
     with costs.timed("metadata_ns"):
-        generation = array.metadata.begin(version, path, count)
+        generation = array.metadata.begin(version, path, count, copy_of.generation if copy_of else 0)
     writer = _Writer(array, path, version, count, costs)
     try:
-        writer.commit(writer.send(content, generation))
+        return writer.commit(writer.send(content, generation), copy_of.version if copy_of else b"")
     except BaseException:
         writer.abandon()
         raise
@@ -165,8 +167,8 @@ class _Writer:
         cause = next(iter(failures.values()))
         raise shortage("put", self._path, told, failures, array.children.names) from cause
 
-    def commit(self, manifest: Manifest) -> None:
-        """Make the version current. What is still on its way is noted as missing until it arrives."""
+    def commit(self, manifest: Manifest, instead_of: bytes) -> bool:
+        """Make the version current, see ``Metadata``. What is on its way is noted as missing until it arrives."""
         array = self._array
         with self._costs.timed("metadata_ns"), self._changed:
             row = array.row_of(manifest)
@@ -177,9 +179,10 @@ class _Writer:
             ]
             travelling = {each for each in missing if each.child not in self._flights[each.segment].failures}
             array.pending.travel(travelling)
-            array.metadata.commit(row, missing, len(array.children))
+            is_current = array.metadata.commit(row, missing, len(array.children), instead_of)
             self._is_over = True
         array.pending.wake()
+        return is_current
 
     def abandon(self) -> None:
         """Nobody will read this version: what has arrived, or will, is garbage."""

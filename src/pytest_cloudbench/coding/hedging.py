@@ -1,0 +1,157 @@
+"""Whom a read asks first, and when it asks one more (J. Dean and L. A. Barroso, "The tail at scale", 2013).
+
+What may live here: decisions that are pure functions of what they were told, in the caller's time. The caller has the
+clock, the children and the lock.
+
+A read needs some answers of n children, and asks as many: the usually quickest ones. One that takes longer than most
+of its own answers did (a percentile of them) is *late*: another child is asked beside it, and the first answers count.
+These extra requests come from a budget, a share of all requests, so that children which are all slow are not asked
+twice as much. Without budget a child is late only when the caller's patience ends, but then in any case: a child that
+hangs must not hang reads. Children that failed or were given up lately are asked last, until they have been left alone
+for a while.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, log
+
+__all__ = ["Hedging", "HedgingRule"]
+
+_WINDOW = 128
+_FEW = 8
+"""With fewer answers known, a percentile of them says nothing."""
+
+_MARGIN = 1.1
+"""A child is late when it takes a tenth longer than its percentile, or answers that are all alike would be late."""
+
+_LONGEST_PAUSE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class HedgingRule:
+    """When to ask another child.
+
+    Attributes:
+        patience_s: how long a child may take if nothing is known of it, or there is no budget.
+        percentile: a child is late when it takes longer than this share of its latest answers; 1 or more: never.
+        budget: extra requests per request, over time.
+        burst: extra requests that may come at once.
+        least_s: no child is late earlier: what is as quick as this has no tail worth a request.
+    """
+
+    patience_s: float = 2.0
+    percentile: float = 0.95
+    budget: float = 0.1
+    burst: float = 4.0
+    least_s: float = 0.005
+
+    def __post_init__(self) -> None:
+        if not (self.percentile > 0 and self.budget >= 0 and self.burst >= 0 and self.patience_s > 0):
+            raise ValueError(f"percentile and patience_s are above 0, budget and burst not below it: {self}")
+
+
+class _Known:
+    """What is known of one child: its latest answers by size, and until when it is to be left alone."""
+
+    __slots__ = ("answers", "failed_in_a_row", "paused_until_s")
+
+    def __init__(self) -> None:
+        self.answers: dict[int, deque[float]] = {}
+        self.failed_in_a_row = 0
+        self.paused_until_s = -inf
+
+    def took(self, size_bytes: int, taken_s: float) -> None:
+        self.answers.setdefault(_class_of(size_bytes), deque(maxlen=_WINDOW)).append(taken_s)
+
+
+class Hedging:
+    """What all reads from some children have in common: their latest answers, and the budget.
+
+    Attributes:
+        requests: how many requests reads were to begin with.
+        extra: how many more they made because a child was late.
+    """
+
+    def __init__(self, children: int, rule: HedgingRule | None = None) -> None:
+        self.rule = rule or HedgingRule()
+        self.requests = self.extra = 0
+        self._known = [_Known() for _ in range(children)]
+        self._tokens = self.rule.burst
+
+    def order(self, candidates: Sequence[int], needed: int, size_bytes: int, at_s: float) -> list[int]:
+        """A read begins. Returns the children in the order in which it should ask them.
+
+        Args:
+            candidates: those that could answer; of equally good ones, those named first are asked first.
+            needed: how many of them it asks to begin with.
+            size_bytes: about what each is asked for.
+            at_s: now.
+        """
+        self.requests += needed
+        self._tokens = min(self.rule.burst, self._tokens + self.rule.budget * needed)
+
+        def key(child: int) -> tuple[float, float]:
+            known = self._known[child]
+            answers = known.answers.get(_class_of(size_bytes), ())
+            usual_s = _percentile(answers, 0.5) if len(answers) >= _FEW else 0.0  # a new one has to show itself
+            return (known.paused_until_s, usual_s) if known.paused_until_s > at_s else (-inf, _rough(usual_s))
+
+        return sorted(candidates, key=key)
+
+    def late_after_s(self, child: int, size_bytes: int) -> float:
+        """Returns how long a child may take with an answer of this size until another one is asked beside it."""
+        rule = self.rule
+        if self._tokens < 1 or rule.percentile >= 1:
+            return rule.patience_s
+        size_class = _class_of(size_bytes)
+        seen = [*self._known[child].answers.get(size_class, ())]
+        if len(seen) < _FEW:
+            seen = [taken_s for each in self._known for taken_s in each.answers.get(size_class, ())]
+        if len(seen) < _FEW:
+            return rule.patience_s
+        return min(rule.patience_s, max(rule.least_s, _MARGIN * _percentile(seen, rule.percentile)))
+
+    def asked_beside(self) -> None:
+        """A read asked one more child because another was late."""
+        self.extra += 1
+        self._tokens -= 1
+
+    def answered(self, child: int, size_bytes: int, taken_s: float) -> None:
+        """A child has answered."""
+        known = self._known[child]
+        known.took(size_bytes, taken_s)
+        known.failed_in_a_row, known.paused_until_s = 0, -inf
+
+    def given_up(self, child: int, size_bytes: int, waited_s: float, at_s: float) -> None:
+        """A read waited so long for a child that was late, and needs its answer no more.
+
+        That it took so long is known. One that was given the whole patience counts as failed.
+        """
+        self._known[child].took(size_bytes, waited_s)
+        if waited_s >= self.rule.patience_s:
+            self.failed(child, at_s)
+
+    def failed(self, child: int, at_s: float) -> None:
+        """A child did not answer: it is asked last for a second, and twice as long each time that it fails again."""
+        known = self._known[child]
+        known.failed_in_a_row += 1
+        known.paused_until_s = at_s + min(_LONGEST_PAUSE_S, 0.5 * 2.0 ** min(known.failed_in_a_row, 16))
+
+
+def _class_of(size_bytes: int) -> int:
+    """Sizes within a factor of four are alike."""
+    return size_bytes.bit_length() // 2
+
+
+def _rough(seconds: float) -> float:
+    """A time in steps of a quarter, so that children which are about equal keep the order in which they are named."""
+    return round(log(seconds) / log(1.25)) if seconds > 0 else -inf
+
+
+def _percentile(values: Iterable[float], share: float) -> float:
+    """The smallest value that this share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,0 +1,95 @@
+"""How fast each child has been lately: exponentially weighted, pure, in the caller's time.
+
+What may live here: what was observed into bytes per second. The caller has the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from statistics import median
+from typing import Any
+
+__all__ = ["ChildRates", "ObservedRate"]
+
+_MOST = 1e18
+"""Bytes and seconds beyond this are a mistake, and would end as infinities."""
+
+
+class ObservedRate:
+    """The rate of one direction of one child: bytes moved over seconds taken, both forgotten by half each half-life.
+
+    A quotient of sums, and no mean of quotients: a transfer counts by its bytes, so that many small objects, which
+    mostly wait, do not hide what a large one gets. For a constant rate it is exact from the first observation on.
+
+    Attributes:
+        half_life_s: after this time, an observation weighs half.
+    """
+
+    __slots__ = ("_at_s", "_moved_bytes", "_taken_s", "half_life_s")
+
+    def __init__(self, half_life_s: float = 300.0) -> None:
+        if not half_life_s > 0:
+            raise ValueError(f"a half-life is above 0 s, not {half_life_s}")
+        self.half_life_s = half_life_s
+        self._at_s = self._moved_bytes = self._taken_s = 0.0
+
+    def observe(self, moved_bytes: int, taken_s: float, at_s: float) -> None:
+        """Count one transfer that ended at ``at_s``. One without bytes or time says nothing about a rate.
+
+        An ``at_s`` before the last one (a clock that was set back) forgets nothing.
+        """
+        if not (0 < moved_bytes < _MOST and 0 < taken_s < _MOST):
+            return
+        kept = 0.5 ** (max(0.0, at_s - self._at_s) / self.half_life_s) if self._taken_s else 0.0
+        self._moved_bytes = kept * self._moved_bytes + moved_bytes
+        self._taken_s = kept * self._taken_s + taken_s
+        self._at_s = max(self._at_s, at_s) if kept else at_s
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """The estimate; None if nothing was observed."""
+        return self._moved_bytes / self._taken_s if self._taken_s else None
+
+    def plain(self) -> dict[str, float]:
+        """Returns the state as plain data, so that a later process goes on."""
+        return {"at_s": self._at_s, "moved_bytes": self._moved_bytes, "taken_s": self._taken_s}
+
+    def restore(self, plain: Mapping[str, Any]) -> None:
+        """Take up a state that ``plain`` gave. Numbers that cannot be one are ignored: rates are learned again."""
+        try:
+            at_s, moved_bytes, taken_s = (float(plain[name]) for name in ("at_s", "moved_bytes", "taken_s"))
+        except (KeyError, TypeError, ValueError):
+            return
+        if isfinite(at_s) and 0 < moved_bytes < _MOST and 0 < taken_s < _MOST:
+            self._at_s, self._moved_bytes, self._taken_s = at_s, moved_bytes, taken_s
+
+
+class ChildRates:
+    """The observed rates of some children in one direction, by their numbers."""
+
+    def __init__(self, children: int, half_life_s: float = 300.0) -> None:
+        self._rates = [ObservedRate(half_life_s) for _ in range(children)]
+
+    def __getitem__(self, child: int) -> ObservedRate:
+        return self._rates[child]
+
+    def __len__(self) -> int:
+        return len(self._rates)
+
+    def observe(self, child: int, moved_bytes: int, taken_s: float, at_s: float) -> None:
+        """Count one transfer of a child, see ``ObservedRate.observe``."""
+        self._rates[child].observe(moved_bytes, taken_s, at_s)
+
+    def known(self) -> Sequence[float | None]:
+        """Returns bytes per second of each child; None where nothing was observed."""
+        return [rate.bytes_per_s for rate in self._rates]
+
+    def assumed(self) -> Sequence[float]:
+        """Returns bytes per second of each child; one without an observation is taken to be like the median child.
+
+        With no observation at all, all are equal: 1.
+        """
+        known = self.known()
+        middle = median([rate for rate in known if rate is not None] or [1.0])
+        return [middle if rate is None else rate for rate in known]

@@ -1,0 +1,274 @@
+"""The commands about an array of providers: ``cloudbench raid status|scrub|repair|replace|rebalance|export FILE.toml``.
+
+What may live here: what they read and print, and the array's file where ``replace`` changes it. The work is in
+``systems.raid``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench import clock
+from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
+from pytest_cloudbench.report.scales import bytes_text
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.systems.raid.array import Array
+    from pytest_cloudbench.systems.raid.maintenance import Repaired
+    from pytest_cloudbench.systems.raid.survey import Survey
+
+__all__ = ["add_commands"]
+
+_FAILED, _DEGRADED = 1, 3
+_STATUSES = (
+    "Exit status: 0 if all is well or done; 1 if objects cannot be read, or the command could not do its work; "
+    "3 if everything can be read, but something is missing, damaged or unreachable; 4 for bad input."
+)
+_EVERY_S = 0.2
+
+
+def add_commands(commands: Any) -> None:
+    """Add ``raid`` to the commands of ``cloudbench``."""
+    raid = commands.add_parser("raid", help="look after an array of providers", epilog=_STATUSES)
+    which = raid.add_subparsers(metavar="WHAT", required=True)
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        command: argparse.ArgumentParser = which.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=_STATUSES
+        )
+        command.add_argument("file", metavar="FILE.toml", help="the array's file")
+        command.add_argument("--json", action="store_true", help="print one JSON object")
+        command.set_defaults(run=run)
+        return command
+
+    add("status", _status, "compare what children list with what they should have: shares and objects at risk")
+    add("scrub", _scrub, "read every share, and note those that are missing or damaged for the next repair")
+    add("repair", _repair, "make again what children lack; a repair that was interrupted goes on")
+    replace = add("replace", _replace, "put another provider in a child's place, and give it what that child had")
+    replace.add_argument("child", metavar="CHILD", help="its name or its number, from 1")
+    replace.add_argument(
+        "spec", metavar="SPEC", nargs="?",
+        help="the new provider; without it, the file names it already, and it is taken to be empty",
+    )  # fmt: skip
+    replace.add_argument("--force", action="store_true", help="even if objects cannot be read without the old child")
+    rebalance = add("rebalance", _rebalance, "write objects anew whose shares would be placed otherwise now")
+    rebalance.add_argument("--dry-run", action="store_true", help="only say how many there are")
+    export = add("export", _export, "write all objects as plain files into a folder, or into one .tar")
+    export.add_argument("target", metavar="TARGET", type=Path, help="a folder, or a file that ends in .tar")
+    export.add_argument(
+        "--recover", action="store_true", help="use no metadata, but only what the children hold and the key"
+    )
+
+
+# --- the commands -------------------------------------------------------------------------------------
+
+
+def _status(options: argparse.Namespace) -> int:
+    return _survey(options, deep=False)
+
+
+def _scrub(options: argparse.Namespace) -> int:
+    return _survey(options, deep=True)
+
+
+def _survey(options: argparse.Namespace, *, deep: bool) -> int:
+    from pytest_cloudbench.systems.raid.survey import survey
+
+    with _array(options.file) as array, _progress(options) as progress:
+        found = survey(array, deep=deep, progress=progress)
+        _say(options, {"file": options.file, "k": array.file.k, "m": array.file.m, **found.plain()},
+             _survey_text(options.file, array, found))  # fmt: skip
+    return _FAILED if found.unreadable else 0 if found.is_healthy else _DEGRADED
+
+
+def _survey_text(file: str, array: Array, found: Survey) -> list[str]:
+    from pytest_cloudbench.report.columns import fitted
+
+    held_bytes = sum(child.held_bytes for child in found.children)
+    overhead = f", {held_bytes / found.content_bytes:.2f} bytes stored per byte" if found.content_bytes else ""
+    rows = [["child", "packages", "held", "missing", "damaged", "unread", "strange", "stored"]]
+    for child in found.children:
+        listed = [str(child.held), str(child.missing)]
+        read = [str(child.damaged), str(child.unread)] if found.is_deep else ["-", "-"]
+        known = [*listed, *read, str(child.strange), bytes_text(child.held_bytes)]
+        rows.append([child.name, str(child.expected), *(["-"] * len(known) if child.unreachable else known)])
+    lines = [
+        f"{file}: {array.file.k}+{array.file.m}, {found.objects} objects, {bytes_text(found.content_bytes)}{overhead}",
+        *fitted(rows, shutil.get_terminal_size((120, 24)).columns),
+        f"objects: {found.whole} whole, {found.degraded} degraded, {found.at_risk} at risk (no further child may "
+        f"fail), {found.unreadable} unreadable",
+    ]
+    lines += [f"{child.name}: no answer: {child.unreachable}" for child in found.children if child.unreachable]
+    lines += [f"unreadable: {path}" for path in found.unreadable_paths]
+    if found.garbage:
+        lines.append(f"{found.garbage} packages that nobody reads are still to be deleted, which a repair does")
+    return lines
+
+
+def _repair(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.systems.raid.maintenance import repair
+    from pytest_cloudbench.systems.raid.survey import survey
+
+    with _array(options.file) as array, _progress(options) as progress:
+        survey(array, progress=progress)  # what children do not list is noted as missing
+        done = repair(array, progress)
+    return _repaired(options, done)
+
+
+def _repaired(options: argparse.Namespace, done: Repaired) -> int:
+    lines = [f"{done.mended} packages made again, {bytes_text(done.mended_bytes)}"]
+    lines += [f"{count} packages still missing on {name}: {done.reasons[name]}" for name, count in done.left.items()]
+    lines += [f"too few shares are left: {path}" for path in done.lost_paths]
+    if done.garbage:
+        lines.append(f"{done.garbage} children have packages that could not be deleted")
+    _say(options, {"file": options.file, **asdict(done), "is_complete": done.is_complete}, lines)
+    return _FAILED if done.lost_paths else 0 if done.is_complete else _DEGRADED
+
+
+def _replace(options: argparse.Namespace) -> int:
+    from pytest_cloudbench import providers
+    from pytest_cloudbench.systems.raid.maintenance import note_all_of, repair
+    from pytest_cloudbench.systems.raid.survey import survey
+
+    child = _child(options.file, options.child)
+    if options.spec is not None:
+        providers.check_name(options.spec)
+        changed = _changed_file(options.file, child, options.spec)
+    with _array(options.file) as array, _progress(options) as progress:
+        found = survey(array, progress=progress, without=child)
+        if found.unreadable and not options.force:
+            raise UsageError(
+                f"{options.file}: without {array.children.names[child]}, {found.unreadable} objects cannot be read, "
+                f"such as {found.unreadable_paths[0]}: repair the others first, or say --force to lose them"
+            )
+        # Noted before the file changes: whenever this ends, what the new child lacks is known.
+        note_all_of(array, child)
+        if options.spec is None:
+            return _repaired(options, repair(array, progress))
+    _write(Path(options.file), changed)
+    with _array(options.file) as array, _progress(options) as progress:
+        return _repaired(options, repair(array, progress))
+
+
+def _child(file: str, wanted: str) -> int:
+    from pytest_cloudbench.systems.raid import config
+
+    names = [child.name for child in config.load(file).children]
+    if wanted in names:
+        return names.index(wanted)
+    if wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= len(names):
+        return int(wanted) - 1
+    known = ", ".join(f"{number} ({name})" for number, name in enumerate(names, 1))
+    raise UsageError(f"{file}: no child {wanted!r}; expected one of {known}{did_you_mean(wanted, names)}")
+
+
+def _changed_file(file: str, child: int, spec: str) -> str:
+    """Returns the text of the array's file with another spec for a child, everything else as the user wrote it."""
+    from pytest_cloudbench.systems.raid import config
+
+    text, old = Path(file).read_text("utf-8"), config.load(file).children[child].spec
+    written = [quoted for quoted in (json.dumps(old, ensure_ascii=False), f"'{old}'") if text.count(quoted) == 1]
+    if len(written) != 1:
+        raise ConfigError(
+            file, "children",
+            f"cannot tell where child {child + 1} is written; change its spec to {spec!r} by hand, then run: "
+            f"cloudbench raid replace {file} {child + 1}",
+        )  # fmt: skip
+    return text.replace(written[0], json.dumps(spec, ensure_ascii=False))
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file as a whole, after it was found to be an array's."""
+    from pytest_cloudbench.systems.raid import config
+
+    new = path.with_name(f"{path.stem}.{os.getpid()}.new.toml")
+    try:
+        with new.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        config.load(new)
+        new.chmod(path.stat().st_mode & 0o777)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _rebalance(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.systems.raid.maintenance import rebalance
+
+    with _array(options.file) as array, _progress(options) as progress:
+        done = rebalance(array, dry_run=options.dry_run, progress=progress)
+    would = "would be " if options.dry_run else ""
+    lines = [f"{done.moved} of {done.objects} objects {would}written anew, {bytes_text(done.moved_bytes)}"]
+    lines += [f"{done.overtaken} objects were replaced or deleted meanwhile"] if done.overtaken else []
+    lines += [f"left as it was: {path}: {why}" for path, why in done.failed.items()]
+    _say(options, {"file": options.file, **asdict(done), "is_dry_run": options.dry_run}, lines)
+    return _FAILED if done.failed else 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.systems.raid.maintenance import export
+
+    with _array(options.file, recovers=options.recover) as array, _progress(options) as progress:
+        done = export(array, options.target, progress)
+    lines = [f"{done.objects} objects, {bytes_text(done.content_bytes)}: {options.target}"]
+    lines += [f"not exported: {path}: {why}" for path, why in done.failed.items()]
+    _say(options, {"file": options.file, "target": str(options.target), **asdict(done)}, lines)
+    return _FAILED if done.failed else 0
+
+
+# --- what they share ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _array(file: str, *, recovers: bool = False) -> Iterator[Array]:
+    """Yields the array of a file, connected and prepared. Raises UsageError and CloudError."""
+    from pytest_cloudbench import providers
+    from pytest_cloudbench.results.owner import owner_text
+    from pytest_cloudbench.systems.raid.driver import RaidDriver, prepared
+    from pytest_cloudbench.systems.raid.recovery import recovered_apart
+
+    with providers.opened(f"raid:{file}") as driver:
+        assert isinstance(driver, RaidDriver)
+        if recovers:
+            with recovered_apart(driver.array, owner_text()) as array:
+                yield array
+        else:
+            yield prepared(driver.array, "raid", "/")
+
+
+@contextmanager
+def _progress(options: argparse.Namespace) -> Iterator[Callable[[str, int, int], None]]:
+    """Yields what shows how far a command is, in one line of a terminal."""
+    shows, shown_ns = sys.stderr.isatty() and not options.json, 0
+
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal shown_ns
+        if shows and (clock.now_ns() - shown_ns > _EVERY_S * 1e9):
+            shown_ns = clock.now_ns()
+            sys.stderr.write(f"\r{done} of {total} {what}\x1b[K")
+            sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        if shown_ns:
+            sys.stderr.write("\r\x1b[K")
+
+
+def _say(options: argparse.Namespace, told: Mapping[str, Any], lines: Sequence[str]) -> None:
+    from pytest_cloudbench.report.history import printable
+
+    text = [json.dumps(told)] if options.json else lines
+    for line in text:
+        sys.stdout.write(printable(line) + "\n")

@@ -1,0 +1,342 @@
+"""Maintenance of an array: making again what children lack, replacing a child, moving shares, and leaving the array.
+
+What may live here: work over all objects that a user asks for, while the array stays in use. Every step can be the last
+one before the process is killed:
+
+- What is to be made again is noted in the metadata first, and the note goes when the child has it. A repair that was
+  killed is another process's repair: it goes on with the notes that are left, and a package that was made but not
+  crossed out is made once more, with the same bytes in its shares.
+- An object moves as a new version, which becomes current in one transaction, and only in place of the version that it
+  was made of. A write that came in between wins.
+- A file that is exported has its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from pytest_cloudbench.model import CloudError, ErrorKind, UsageError
+from pytest_cloudbench.systems.raid.array import Array
+from pytest_cloudbench.systems.raid.costs import Costs
+from pytest_cloudbench.systems.raid.metadata import Lacking, ObjectRow
+from pytest_cloudbench.systems.raid.reading import read
+from pytest_cloudbench.systems.raid.survey import Progress
+from pytest_cloudbench.systems.raid.upkeep import delete_leftovers, mend
+from pytest_cloudbench.systems.raid.writing import write
+
+__all__ = ["Exported", "Moved", "Repaired", "export", "note_all_of", "rebalance", "repair"]
+
+_PAGE = 256
+_MOST_TOLD = 20
+
+
+def _ignored(what: str, done: int, total: int) -> None:
+    """A progress that nobody watches."""
+
+
+# --- repair -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Repaired:
+    """What a repair did.
+
+    Attributes:
+        mended: packages that were made again.
+        mended_bytes: their size.
+        left: packages that are still missing, by child.
+        reasons: why, by child: the first reason of each.
+        lost_paths: the first objects of which too few shares are left.
+        garbage: packages that nobody reads, and that could not be deleted.
+    """
+
+    mended: int = 0
+    mended_bytes: int = 0
+    left: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    lost_paths: list[str] = field(default_factory=list)
+    garbage: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to be made again."""
+        return not self.left
+
+
+def repair(array: Array, progress: Progress = _ignored) -> Repaired:
+    """Make again what the metadata notes as missing, and delete what nobody reads.
+
+    A child that does not take a package is left alone for the rest of the repair.
+
+    Raises what is no CloudError: a driver has a mistake.
+    """
+    done, names = Repaired(), array.children.names
+    costs = Costs(operations=1)
+    by_segment: dict[tuple[bytes, int], list[int]] = defaultdict(list)
+    missing = sorted(array.metadata.missing(), key=lambda each: (each.version, each.segment, each.child))
+    for package in missing:
+        by_segment[package.version, package.segment].append(package.child)
+    refusing: set[int] = set()
+    handled = 0
+    for (version, segment), children in by_segment.items():
+        for child in children:
+            handled += 1
+            package = Lacking(version, segment, child)
+            reason = "" if child in refusing else _mended(array, package, costs, done, refusing)
+            if reason or child in refusing:
+                done.left[names[child]] = done.left.get(names[child], 0) + 1
+                done.reasons.setdefault(names[child], reason)
+            progress("packages", handled, len(missing))
+    errors = delete_leftovers(array, array.metadata.garbage(), costs)
+    done.garbage = len(array.metadata.garbage()) if errors else 0
+    done.mended, done.mended_bytes = costs.mended, costs.sent_bytes
+    array.ledger.add("repair", costs)
+    return done
+
+
+def _mended(array: Array, package: Lacking, costs: Costs, done: Repaired, refusing: set[int]) -> str:
+    """Make one package again. Returns why not, or nothing."""
+    try:
+        mend(array, package, costs)
+    except CloudError as error:
+        reason = f"{error.kind.value}{f' ({error.detail})' if error.detail else ''}"
+        row = array.metadata.find_version(package.version)
+        if error.operation == "mend":  # the others do not give enough
+            if row is not None and row.path not in done.lost_paths:
+                done.lost_paths = [*done.lost_paths, row.path][:_MOST_TOLD]
+        else:
+            refusing.add(package.child)
+        return reason
+    return ""
+
+
+def note_all_of(array: Array, child: int) -> int:
+    """Note that a child has nothing of what it should have, since it is another one now. Returns how many packages."""
+    noted = 0
+    for row in _all(array):
+        manifest = array.manifest_of("replace", row)
+        lacking = [
+            Lacking(row.version, number, child)
+            for number, segment in enumerate(manifest.segments)
+            if segment.split.counts[child]
+        ]
+        array.metadata.lacks(lacking)
+        noted += len(lacking)
+    return noted
+
+
+# --- rebalance ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Moved:
+    """What a rebalance did.
+
+    Attributes:
+        objects: how many there are.
+        moved: those that were written anew.
+        moved_bytes: the content of these.
+        overtaken: those that somebody replaced or deleted meanwhile, and that are left as they are.
+        failed: path to why, of the first that could not be moved; they stay as they were.
+    """
+
+    objects: int = 0
+    moved: int = 0
+    moved_bytes: int = 0
+    overtaken: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def rebalance(array: Array, *, dry_run: bool = False, progress: Progress = _ignored) -> Moved:
+    """Write each object anew whose shares the placement would spread otherwise now.
+
+    Args:
+        array: prepared.
+        dry_run: only count.
+        progress: is told how far it is.
+    """
+    done, total = Moved(), array.metadata.count()
+    newest = array.metadata.newest_generation()  # what is written from here on is placed as it should be
+    for row in _all(array):
+        if row.generation > newest:
+            continue
+        done.objects += 1
+        if _is_misplaced(array, row):
+            if dry_run:
+                done.moved, done.moved_bytes = done.moved + 1, done.moved_bytes + row.size_bytes
+            else:
+                _move(array, row, done)
+        progress("objects", done.objects, max(total, done.objects))
+    return done
+
+
+def _is_misplaced(array: Array, row: ObjectRow) -> bool:
+    manifest = array.manifest_of("rebalance", row)
+    return any(segment.split != array.placement.split(segment.sealed_bytes) for segment in manifest.segments)
+
+
+def _move(array: Array, row: ObjectRow, done: Moved) -> None:
+    costs = Costs(operations=1)
+    content = _Streamed(read(array, array.manifest_of("rebalance", row), 0, costs), row.size_bytes)
+    try:
+        is_current = write(array, row.path, content, costs, copy_of=row)
+    except CloudError as error:
+        if array.metadata.find_version(row.version) is None:
+            done.overtaken += 1
+        elif len(done.failed) < _MOST_TOLD:
+            done.failed[row.path] = str(error)
+        return
+    finally:
+        content.close()
+        array.ledger.add("rebalance", costs)
+    if is_current:
+        done.moved, done.moved_bytes = done.moved + 1, done.moved_bytes + row.size_bytes
+    else:
+        done.overtaken += 1
+
+
+class _Streamed:
+    """Content that is read in order, once, as it arrives."""
+
+    def __init__(self, pieces: Iterator[bytes], size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._pieces, self._rest, self._at = pieces, b"", 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        if offset != self._at:
+            raise ValueError(f"read at {offset} after {self._at}: this content is read in order")
+        found = [self._rest]
+        have = len(self._rest)
+        while have < length and (piece := next(self._pieces, b"")):
+            found.append(piece)
+            have += len(piece)
+        whole = b"".join(found)
+        self._rest = whole[length:]
+        self._at += min(length, len(whole))
+        return whole[:length]
+
+    def close(self) -> None:
+        """Ask for no more."""
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            close()
+
+
+# --- export -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Exported:
+    """What an export wrote.
+
+    Attributes:
+        objects: files that were written, each as a whole and proven by its key.
+        content_bytes: in them.
+        failed: path to why, of those that could not be read.
+    """
+
+    objects: int = 0
+    content_bytes: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def export(array: Array, target: Path, progress: Progress = _ignored) -> Exported:
+    """Write every object as a plain file below a folder, or into one archive if the name ends in ``.tar``.
+
+    Raises UsageError if the target cannot be written.
+    """
+    is_archive = target.suffix == ".tar"
+    try:
+        return _exported(array, target, progress) if not is_archive else _archived(array, target, progress)
+    except OSError as error:
+        raise UsageError(f"{error.filename or target}: cannot be written: {error.strerror or error}") from error
+
+
+def _exported(array: Array, target: Path, progress: Progress) -> Exported:
+    done, total = Exported(), array.metadata.count()
+    target.mkdir(parents=True, exist_ok=True)
+    for number, row in enumerate(_all(array), 1):
+        parts = row.path.strip("/").split("/")
+        place = target.joinpath(*parts)
+        if os.name == "nt" and any(set(part) & set('\\:<>"|?*') for part in parts):
+            done.failed[row.path] = "no file can be called so here; export to a .tar"
+        else:
+            try:
+                _one_file(array, row, place)
+            except (CloudError, NotADirectoryError, FileExistsError, IsADirectoryError) as error:
+                told = (
+                    str(error) if isinstance(error, CloudError) else "a file and a folder of one name; export to a .tar"
+                )
+                done.failed[row.path] = told
+            else:
+                done.objects, done.content_bytes = done.objects + 1, done.content_bytes + row.size_bytes
+        progress("objects", number, max(total, number))
+    return done
+
+
+def _one_file(array: Array, row: ObjectRow, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    new = place.with_name(f".{place.name[:200]}.{os.getpid()}.part")
+    try:
+        with new.open("wb") as file:
+            _copy(array, row, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(place)
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+
+
+def _copy(array: Array, row: ObjectRow, file: BinaryIO) -> None:
+    written, costs = 0, Costs(operations=1)
+    for piece in read(array, array.manifest_of("export", row), 0, costs):
+        file.write(piece)
+        written += len(piece)
+    array.ledger.add("export", costs)
+    if written != row.size_bytes:
+        raise CloudError(ErrorKind.CORRUPT, "export", row.path, detail=f"{written} of {row.size_bytes} bytes")
+
+
+def _archived(array: Array, target: Path, progress: Progress) -> Exported:
+    import tarfile
+
+    done, total = Exported(), array.metadata.count()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    new = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with new.open("wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for number, row in enumerate(_all(array), 1):
+                begin = file.tell()
+                header = tarfile.TarInfo(row.path.strip("/"))
+                header.size, header.mode = row.size_bytes, 0o600
+                try:
+                    file.write(header.tobuf(tarfile.PAX_FORMAT))
+                    _copy(array, row, file)
+                except CloudError as error:
+                    file.seek(begin)
+                    file.truncate()
+                    done.failed[row.path] = str(error)
+                else:
+                    file.write(bytes(-row.size_bytes % tarfile.BLOCKSIZE))
+                    archive.offset = file.tell()
+                    done.objects, done.content_bytes = done.objects + 1, done.content_bytes + row.size_bytes
+                progress("objects", number, max(total, number))
+        new.replace(target)
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+    return done
+
+
+def _all(array: Array) -> Iterator[ObjectRow]:
+    after = "/"
+    while rows := array.metadata.below("/", after, _PAGE):
+        yield from rows
+        after = rows[-1].path

@@ -1,0 +1,108 @@
+"""What an array has observed of its children, which places new shares and decides whom reads ask.
+
+What may live here: the clock, the lock and the metadata around the pure decisions of ``coding.rates``,
+``coding.placement`` and ``coding.hedging``.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pytest_cloudbench import clock
+from pytest_cloudbench.coding.hedging import Hedging, HedgingRule
+from pytest_cloudbench.coding.policies import Split
+from pytest_cloudbench.coding.rates import ChildRates
+
+__all__ = ["Observer"]
+
+
+class Observer:
+    """Told of every transfer, asked before every read. Safe for many threads.
+
+    Args:
+        children: how many there are.
+        rule: when a read asks another child.
+        half_life_s: of observed rates.
+    """
+
+    def __init__(self, children: int, rule: HedgingRule, half_life_s: float = 300.0) -> None:
+        self._lock = threading.Lock()
+        self.writes, self.reads = ChildRates(children, half_life_s), ChildRates(children, half_life_s)
+        self.hedging = Hedging(children, rule)
+
+    @property
+    def has_observed(self) -> bool:
+        """Whether it was told of any transfer that succeeded."""
+        return any(rate is not None for table in (self.writes, self.reads) for rate in table.known())
+
+    # --- rates ----------------------------------------------------------------------------------------
+
+    def observe(self, child: int, size_bytes: int, duration_ns: int, *, is_read: bool) -> None:
+        """A child has taken or given a package in this time."""
+        taken_s = duration_ns / 1e9
+        with self._lock:
+            (self.reads if is_read else self.writes).observe(child, size_bytes, taken_s, _now_s())
+            if is_read:
+                self.hedging.answered(child, size_bytes, taken_s)
+
+    def failed(self, child: int, *, is_read: bool) -> None:
+        """A child did not."""
+        if is_read:
+            with self._lock:
+                self.hedging.failed(child, _now_s())
+
+    def write_rates(self) -> Sequence[float | None]:
+        """Returns bytes per second that each child takes; None where nothing was observed."""
+        with self._lock:
+            return self.writes.known()
+
+    # --- reads ----------------------------------------------------------------------------------------
+
+    def order(self, split: Split, share_bytes: int) -> Sequence[int]:
+        """Returns the children that hold shares, the one to be asked first at the front."""
+        holders = [child for child, count in enumerate(split.counts) if count]
+        with self._lock:
+            return self.hedging.order(holders, min(split.data, len(holders)), share_bytes, _now_s())
+
+    def after_ns(self, child: int, size_bytes: int) -> int | None:
+        """Returns how long a child may take to give a package before another is asked, too."""
+        with self._lock:
+            return round(self.hedging.late_after_s(child, size_bytes) * 1e9)
+
+    def asked_beside(self) -> None:
+        """A read asked one more child because another was late."""
+        with self._lock:
+            self.hedging.asked_beside()
+
+    def given_up(self, child: int, size_bytes: int, waited_ns: int) -> None:
+        """A read waited so long for a child that was late, and needs it no more."""
+        with self._lock:
+            self.hedging.given_up(child, size_bytes, waited_ns / 1e9, _now_s())
+
+    # --- what later processes go on with --------------------------------------------------------------
+
+    def text(self) -> str:
+        """Returns the observed rates as text. Ages are relative, since clocks of processes differ."""
+        with self._lock:
+            now_s = _now_s()
+            rates = [[_aged(table[child].plain(), -now_s) for child in range(len(table))]
+                     for table in (self.writes, self.reads)]  # fmt: skip
+        return json.dumps(rates)
+
+    def restore(self, text: str) -> None:
+        """Go on with what ``text`` gave. What cannot be read is learned again."""
+        with suppress(ValueError, TypeError, IndexError, KeyError, AttributeError, RecursionError), self._lock:
+            for table, known in zip((self.writes, self.reads), json.loads(text), strict=True):
+                for child in range(len(table)):
+                    table[child].restore(_aged(known[child], _now_s()))
+
+
+def _aged(plain: dict[str, float], by_s: float) -> dict[str, float]:
+    return {**plain, "at_s": plain["at_s"] + by_s}
+
+
+def _now_s() -> float:
+    return clock.now_ns() / 1e9

@@ -1,0 +1,248 @@
+"""What each child of an array holds and lacks, and which objects are at risk for it.
+
+What may live here: looking, by listings or by reading every share. What is found missing or damaged is noted in the
+metadata, where repairs find it; nothing else is changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from pytest_cloudbench.coding.manifest import Manifest
+from pytest_cloudbench.model import CloudError
+from pytest_cloudbench.systems.raid.array import Array
+from pytest_cloudbench.systems.raid.metadata import Lacking, ObjectRow
+from pytest_cloudbench.systems.raid.reading import MOST_HEAD_BYTES, good_shares
+from pytest_cloudbench.systems.raid.recovery import listed
+from pytest_cloudbench.systems.raid.transfers import Ended
+
+__all__ = ["ChildState", "Progress", "Survey", "survey"]
+
+Progress = Callable[[str, int, int], object]
+"""Is told what is being done, how much of it is done, and of how much."""
+
+_PAGE = 256
+
+
+@dataclass(slots=True)
+class ChildState:
+    """One child, as a survey found it. Counts are of packages: a child has one for each segment that it has a part of.
+
+    Attributes:
+        name: what the array's file calls it.
+        unreachable: why it does not answer; empty if it does.
+        expected: packages that it should have.
+        held: those that are there, as large as they should be; in a scrub, with all their shares as they were written.
+        missing: those that are not there, or too small. Not known of a child that does not answer.
+        damaged: in a scrub, those with shares that are not what was written.
+        unread: in a scrub, those that could not be read, though they are listed.
+        strange: packages there that belong to no object: unfinished, or another array's.
+        held_bytes: what is there of the array, as listed.
+    """
+
+    name: str
+    unreachable: str = ""
+    expected: int = 0
+    held: int = 0
+    missing: int = 0
+    damaged: int = 0
+    unread: int = 0
+    strange: int = 0
+    held_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Survey:
+    """An array, as it was found.
+
+    Attributes:
+        is_deep: whether every share was read, and not only listed.
+        children: in the order of the array's file.
+        objects: how many there are.
+        content_bytes: in them.
+        whole: objects of which nothing is missing: as many children may fail as the split allows.
+        degraded: objects of which something is missing, and which can lose a child more.
+        at_risk: objects that can be read, and cannot if any child more fails.
+        unreadable: objects that cannot be read now.
+        unreadable_paths: the first of them.
+        garbage: packages that nobody reads and that are still to be deleted.
+        written_meanwhile: objects that were not looked at, because they were written after the look began.
+    """
+
+    is_deep: bool
+    children: list[ChildState]
+    objects: int = 0
+    content_bytes: int = 0
+    whole: int = 0
+    degraded: int = 0
+    at_risk: int = 0
+    unreadable: int = 0
+    unreadable_paths: list[str] = field(default_factory=list)
+    garbage: int = 0
+    written_meanwhile: int = 0
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether every child answers and nothing is missing or damaged."""
+        return self.whole == self.objects and not any(
+            child.unreachable or child.missing or child.damaged or child.unread for child in self.children
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Returns it as plain data."""
+        return {**asdict(self), "is_healthy": self.is_healthy}
+
+
+def survey(
+    array: Array, *, deep: bool = False, without: int | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Survey:  # fmt: skip
+    """Look at all children, and note what they lack.
+
+    Args:
+        array: prepared.
+        deep: read every share and compare it with its digest; without, sizes are compared with listings.
+        without: a child that is taken to be silent.
+        progress: is told how far it is.
+
+    Raises what is no CloudError: a driver has a mistake.
+    """
+    newest = array.metadata.newest_generation()
+    names, silent = listed(array)
+    if without is not None:
+        names.pop(without, None)
+    found = Survey(deep, [
+        ChildState(name, _reason(silent.get(child))) for child, name in enumerate(array.children.names)
+    ])  # fmt: skip
+    unexplained = {child: dict(listing) for child, listing in names.items()}
+    for child, listing in names.items():
+        found.children[child].held_bytes = sum(listing.values())
+    total = array.metadata.count()
+    for row in _all(array):
+        if row.generation > newest:
+            found.written_meanwhile += 1
+            continue
+        _look_at(array, row, names, unexplained, found)
+        progress("objects", found.objects, max(total, found.objects))
+    _explain_rest(array, unexplained, found)
+    return found
+
+
+def _reason(error: CloudError | None) -> str:
+    return "" if error is None else f"{error.kind.value}{f' ({error.detail})' if error.detail else ''}"
+
+
+def _all(array: Array) -> Iterator[ObjectRow]:
+    after = "/"
+    while rows := array.metadata.below("/", after, _PAGE):
+        yield from rows
+        after = rows[-1].path
+
+
+def _look_at(
+    array: Array, row: ObjectRow, names: Mapping[int, Mapping[str, int]], unexplained: Mapping[int, dict[str, int]],
+    found: Survey,
+) -> None:  # fmt: skip
+    manifest = array.manifest_of("survey", row)
+    states, margins = list[tuple[int, int, str]](), list[int]()
+    for number, segment in enumerate(manifest.segments):
+        holders = [child for child, count in enumerate(segment.split.counts) if count]
+        told = {child: _listed_state(array, manifest, number, child, names, unexplained) for child in holders}
+        if found.is_deep:
+            told |= _read_states(array, manifest, number, [child for child in holders if told[child] == "held"])
+        states += [(number, child, state) for child, state in told.items()]
+        margins.append(_margin(segment.split.counts, segment.split.data, [
+            child for child, state in told.items() if state == "held"
+        ]))  # fmt: skip
+    array.metadata.lacks(
+        Lacking(row.version, number, child) for number, child, state in states if state in {"missing", "damaged"}
+    )
+    if array.metadata.find_version(row.version) is None:
+        return  # it was replaced or deleted meanwhile, and its packages with it
+    _count(found, row, states, min(margins))
+
+
+def _count(found: Survey, row: ObjectRow, states: Sequence[tuple[int, int, str]], margin: int) -> None:
+    for _, child, state in states:
+        known = found.children[child]
+        known.expected += 1
+        if state != "unreachable":
+            setattr(known, state, getattr(known, state) + 1)
+    found.objects += 1
+    found.content_bytes += row.size_bytes
+    if margin < 0:
+        found.unreadable += 1
+        found.unreadable_paths = [*found.unreadable_paths, row.path][:20]
+    elif all(state == "held" for _, _, state in states):
+        found.whole += 1
+    elif margin == 0:
+        found.at_risk += 1
+    else:
+        found.degraded += 1
+
+
+def _margin(counts: Sequence[int], data: int, holding: Sequence[int]) -> int:
+    """Returns how many of the children that hold their part may still fail; -1 if they are too few already."""
+    held = sorted(counts[child] for child in holding)
+    return max((lost for lost in range(len(held) + 1) if sum(held[: len(held) - lost]) >= data), default=-1)
+
+
+def _listed_state(
+    array: Array, manifest: Manifest, number: int, child: int, names: Mapping[int, Mapping[str, int]],
+    unexplained: Mapping[int, dict[str, int]],
+) -> str:  # fmt: skip
+    if child not in names:
+        return "unreachable"
+    name, segment = array.name_of(manifest, child, number), manifest.segments[number]
+    unexplained[child].pop(name, None)
+    wanted_bytes = segment.split.counts[child] * segment.share_bytes
+    return "held" if names[child].get(name, -1) >= wanted_bytes else "missing"
+
+
+def _read_states(array: Array, manifest: Manifest, number: int, children: Sequence[int]) -> dict[int, str]:
+    """Read the packages of one segment, all at once, and compare every share with its digest."""
+    answers: SimpleQueue[Ended] = SimpleQueue()
+    segment = manifest.segments[number]
+    for child in children:
+        most_bytes = segment.split.counts[child] * segment.share_bytes + MOST_HEAD_BYTES
+        array.children.get(child, array.name_of(manifest, child, number), most_bytes, answers.put)
+    states = {}
+    for _ in children:
+        answer = answers.get()
+        if answer.error is not None:
+            if not isinstance(answer.error, CloudError):
+                raise answer.error
+            states[answer.child] = "missing" if answer.error.kind.value == "not_found" else "unread"
+        else:
+            is_good = _is_good(array, manifest, number, answer)
+            states[answer.child] = "held" if is_good else "damaged"
+    return states
+
+
+def _is_good(array: Array, manifest: Manifest, number: int, answer: Ended) -> bool:
+    """Returns whether all shares of a package are what was written, and its copy of the manifest, if it has one."""
+    segment = manifest.segments[number]
+    if len(good_shares(segment, answer.child, answer.data)) < segment.split.counts[answer.child]:
+        return False
+    name = array.name_of(manifest, answer.child, number)
+    return number < len(manifest.segments) - 1 or array.has_head(manifest, name, answer.data)
+
+
+def _explain_rest(array: Array, unexplained: Mapping[int, dict[str, int]], found: Survey) -> None:
+    """Count what is listed and belongs to no object: known garbage, or strange."""
+    garbage = Counter[int]()
+    for leftover in array.metadata.garbage():
+        rest = unexplained.get(leftover.child, {})
+        for name in array.names_of(leftover.version, leftover.child, leftover.segments):
+            garbage[leftover.child] += rest.pop(name, None) is not None
+    for version, segments in array.metadata.begun():
+        for child, rest in unexplained.items():
+            for name in array.names_of(version, child, segments):
+                rest.pop(name, None)
+    found.garbage = garbage.total()
+    for child, rest in unexplained.items():
+        found.children[child].strange = len(rest)

@@ -1,0 +1,211 @@
+"""``cloudbench raid``: what it says, how it ends, and what is left if it is killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import cli, clock, providers
+from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.payload.contents import Literal
+from tests.limits import HANG_S
+
+FILES = {"/a": b"", "/folder/b": b"b" * 1000, "/folder/c": bytes(range(256)) * 4096}
+
+
+class Arrays:
+    """An array of folders ``0`` to ``2``, any two of which are enough."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file = folder, folder / "array.toml"
+        self.write([f'"folder:{folder}/{number}"' for number in range(3)])
+
+    def write(self, children: list[str], *more: str) -> None:
+        lines = ["# mine", "k = 2", "m = 1", 'key = "array.key"', f"children = [{', '.join(children)}]", *more]
+        self.file.write_text("\n".join(lines) + "\n", "utf-8")
+
+    @contextmanager
+    def opened(self) -> Iterator[Driver]:
+        with providers.opened(f"raid:{self.file}") as driver:
+            yield driver
+
+    def fill(self, files: dict[str, bytes]) -> None:
+        with self.opened() as driver:
+            for path, content in files.items():
+                driver.put(path, Literal(content))
+
+    def read(self) -> dict[str, bytes]:
+        with self.opened() as driver:
+            return {entry.path: b"".join(driver.get(entry.path)) for entry in driver.list("/")}
+
+    def lose(self, child: int) -> None:
+        for path in self.packages(child):
+            path.unlink()
+
+    def packages(self, child: int) -> list[Path]:
+        return [path for path in (self.folder / str(child)).rglob("*") if path.is_file()]
+
+    def run(self, *words: str) -> int:
+        return cli.main(["raid", words[0], str(self.file), *words[1:]])
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> Arrays:
+    made = Arrays(tmp_path)
+    made.fill(FILES)
+    return made
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_lost_found_mended(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    assert arrays.run("status") == 0
+    assert "objects: 3 whole, 0 degraded, 0 at risk" in capsys.readouterr().out
+    arrays.lose(1)
+    assert arrays.run("status") == 3
+    text = capsys.readouterr().out
+    assert "0 whole, 0 degraded, 3 at risk (no further child may fail), 0 unreadable" in text
+    assert arrays.run("status", "--json") == 3
+    found = told(capsys)
+    assert [child["missing"] for child in found["children"]] == [0, 3, 0]
+    assert (found["objects"], found["at_risk"], found["is_healthy"], found["k"], found["m"]) == (3, 3, False, 2, 1)
+    assert arrays.read() == FILES, "while something is lost"
+
+
+def test_status_changes_nothing_that_children_hold(arrays: Arrays) -> None:
+    arrays.lose(1)
+    arrays.run("status")
+    assert not arrays.packages(1)
+
+
+def test_repair_and_scrub(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays.lose(2)
+    assert arrays.run("repair", "--json") == 0
+    done = told(capsys)
+    assert (done["mended"], done["is_complete"], done["left"]) == (3, True, {})
+    damaged = max(arrays.packages(0), key=lambda path: path.stat().st_size)
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+    assert arrays.run("status") == 0, "its size is right"
+    assert arrays.run("scrub", "--json") == 3
+    assert [child["damaged"] for child in (told_of_last(capsys))["children"]] == [1, 0, 0]
+    assert arrays.run("repair") == 0
+    assert arrays.run("scrub") == 0
+
+
+def told_of_last(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_what_is_lost_for_good_fails(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays.lose(1)
+    arrays.lose(2)
+    assert arrays.run("status") == 1
+    assert "3 unreadable" in capsys.readouterr().out
+    assert arrays.run("repair") == 1
+    assert "too few shares are left: /folder/b" in capsys.readouterr().out
+
+
+def test_replace_writes_the_file_and_fills_the_new_child(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    before = arrays.file.read_text("utf-8")
+    new = f"folder:{arrays.folder}/new"
+    assert arrays.run("replace", "2", new) == 0
+    assert arrays.file.read_text("utf-8") == before.replace(f"folder:{arrays.folder}/1", new)
+    shutil.rmtree(arrays.folder / "1")
+    assert arrays.run("scrub") == 0
+    arrays.lose(0)
+    assert arrays.read() == FILES
+    assert list(arrays.folder.glob("*.new.toml")) == []
+    capsys.readouterr()
+
+
+def test_replace_refuses_what_would_lose_objects(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays.lose(0)
+    before = arrays.file.read_text("utf-8")
+    assert arrays.run("replace", "2", f"folder:{arrays.folder}/new") == 4
+    assert "without" in (error := capsys.readouterr().err)
+    assert error.count("\n") == 1
+    assert arrays.file.read_text("utf-8") == before
+    assert arrays.run("repair") == 0
+
+
+def test_replace_after_the_user_has_changed_the_file(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays.write([f'"folder:{arrays.folder}/{name}"' for name in ("0", "other", "2")])
+    assert arrays.run("replace", f"folder:{arrays.folder}/other") == 0
+    assert "3 packages made again" in capsys.readouterr().out
+    assert arrays.run("scrub") == 0
+
+
+def test_rebalance(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    assert arrays.run("rebalance") == 0
+    assert capsys.readouterr().out.startswith("0 of 3 objects")
+
+
+def test_export_without_metadata(arrays: Arrays, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays.lose(0)
+    assert arrays.run("export", str(tmp_path / "plain")) == 0
+    assert (tmp_path / "plain" / "folder" / "b").read_bytes() == FILES["/folder/b"]
+    assert arrays.run("export", str(tmp_path / "all.tar"), "--recover") == 0
+    with tarfile.open(tmp_path / "all.tar") as archive:
+        assert sorted(archive.getnames()) == ["a", "folder/b", "folder/c"]
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status", "none.toml"], "none.toml: cannot be read"),
+        (["status", "folder"], "expected raid:FILE.toml"),
+        (["replace", "{file}", "4"], "no child '4'; expected one of 1 ("),
+        (["replace", "{file}", "1", "nonsense"], "nonsense"),
+        (["export", "{file}", "/dev/null/x"], "/dev/null"),
+    ],
+)
+def test_bad_input_in_one_line(arrays: Arrays, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert cli.main(["raid", *(word.format(file=arrays.file) for word in words)]) == 4
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_repair_that_is_killed_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays = Arrays(tmp_path)
+    files = {f"/{number}": bytes([number]) * 5000 for number in range(80)}
+    arrays.fill(files)
+    left = []
+    for made, other in ((5, 0), (40, 2)):
+        arrays.lose(1)
+        kill_repair(arrays, made)
+        left.append(len(files) - len(arrays.packages(1)))
+        assert arrays.run("scrub") in {0, 3}, "everything can be read, and nothing is damaged but missing"
+        assert arrays.run("repair") == 0
+        assert arrays.run("scrub") == 0
+        arrays.lose(other)
+        assert arrays.read() == files
+        assert arrays.run("repair") == 0
+    assert max(left) > 0, "it was killed before its end"
+    capsys.readouterr()
+
+
+def kill_repair(arrays: Arrays, made: int) -> None:
+    """Start a repair, and kill it once it has made so many packages."""
+    command = [sys.executable, "-m", "pytest_cloudbench.cli", "raid", "repair", str(arrays.file)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        assert clock.wait_for(lambda: len(arrays.packages(1)) >= made, HANG_S, poll_s=0.001)
+    finally:
+        process.kill()
+        process.wait(HANG_S)

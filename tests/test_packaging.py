@@ -385,3 +385,18 @@ def test_one_experiment_runs_after_an_ordinary_install_from_the_index(wheel: Pat
     empty = tmp_path / "empty"
     empty.mkdir()
     run_one_experiment(python, empty)
+
+
+def test_modules_are_imported_as_they_were_compiled(tmp_path: Path) -> None:
+    """Where bytecode is not written, pytest would compile each module whose asserts it rewrites, in each worker."""
+    (tmp_path / "test_it.py").write_text(
+        "import importlib\n"
+        "def rewritten(name):\n"
+        "    return type(importlib.import_module(name).__spec__.loader).__name__ == 'AssertionRewritingHook'\n"
+        "def test_it(experiment):\n"
+        "    ours = ['arrival', 'fleet.wire', 'load.experiment', 'judge.metrics', 'providers']\n"
+        "    assert [name for name in ours if rewritten(f'pytest_cloudbench.{name}')] == []\n"
+        "    assert rewritten(__name__), 'what explains a failure'\n"
+        "    assert rewritten('pytest_benchmark.session'), 'other plugins are as pytest has them'\n"
+    )
+    run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "test_it.py", cwd=tmp_path)

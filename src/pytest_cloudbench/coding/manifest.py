@@ -21,6 +21,8 @@ from pytest_cloudbench.coding.sealing import (
     CHUNK_BYTES,
     KEY_BYTES,
     PREFIX_BYTES,
+    SALT_BYTES,
+    TAG_BYTES,
     MasterKey,
     NotGenuine,
     chunk_count,
@@ -98,6 +100,14 @@ class Manifest:
             salt: 16 random bytes, new for each copy.
             place: where this copy is kept, such as the name of a package.
         """
+        return master.seal(self._plain(), salt, place.encode())
+
+    @property
+    def sealed_size(self) -> int:
+        """The size of each sealed copy."""
+        return len(self._plain()) + SALT_BYTES + TAG_BYTES
+
+    def _plain(self) -> bytes:
         text = json.dumps(
             {
                 "layout": _LAYOUT,
@@ -113,7 +123,7 @@ class Manifest:
         ).encode("ascii")
         digests = b"".join(digest for segment in self.segments for digest in segment.digests)
         plain = len(text).to_bytes(4, "big") + text + digests
-        return master.seal(plain + bytes(-len(plain) % _PADDING_BYTES), salt, place.encode())
+        return plain + bytes(-len(plain) % _PADDING_BYTES)
 
     @classmethod
     def open(cls, master: MasterKey, sealed: Buffer, place: str) -> Manifest:

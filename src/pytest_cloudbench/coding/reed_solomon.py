@@ -12,7 +12,7 @@ Bloemer et al., "An XOR-based erasure-resilient coding scheme", 1995; the same m
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Protocol, TypeAlias
 
 __all__ = ["CODECS", "MOST_SHARES", "Buffer", "Codec", "Isal", "Portable", "codec", "parts", "share_bytes"]
@@ -47,21 +47,21 @@ def parts(whole: Buffer, data: int) -> list[memoryview]:
 
 
 class Codec(Protocol):
-    """A way to compute one code. All codecs give the same bytes."""
+    """A way to compute one code. All give the same bytes, and write what they make where the caller wants it."""
 
-    def encode(self, whole: Buffer) -> list[Buffer]:
-        """Returns the parity shares of data whose size is a multiple of k: the data shares are its k equal parts."""
+    def encode(self, whole: Buffer, into: Sequence[memoryview]) -> None:
+        """Make all parity shares of data whose size is a multiple of k: the data shares are its k equal parts."""
+        ...
+
+    def rebuild(self, shares: Mapping[int, Buffer], into: Mapping[int, memoryview]) -> None:
+        """Make shares, data or parity, from any k others; by number, from 0.
+
+        Raises ValueError if there are fewer than k, or of several sizes.
+        """
         ...
 
     def version(self) -> str:
         """Returns the library that does the work, and its version."""
-        ...
-
-    def rebuild(self, shares: Mapping[int, Buffer], wanted: Collection[int]) -> dict[int, Buffer]:
-        """Returns wanted shares, data or parity, from any k others; by number, from 0.
-
-        Raises ValueError if there are fewer than k, or of several sizes.
-        """
         ...
 
 
@@ -158,18 +158,32 @@ class Portable:
 
         return f"numpy {np.__version__}"
 
-    def encode(self, whole: Buffer) -> list[Buffer]:
-        """Returns the parity shares, see ``Codec``."""
+    def encode(self, whole: Buffer, into: Sequence[memoryview]) -> None:
+        """Make all parity shares, see ``Codec``."""
         rows = [_row(number, self._data) for number in range(self._data, self._data + self._parity)]
-        return _combined(parts(whole, self._data), rows)
+        self._combine(parts(whole, self._data), rows, into)
 
-    def rebuild(self, shares: Mapping[int, Buffer], wanted: Collection[int]) -> dict[int, Buffer]:
-        """Returns wanted shares, see ``Codec``."""
+    def rebuild(self, shares: Mapping[int, Buffer], into: Mapping[int, memoryview]) -> None:
+        """Make shares, see ``Codec``."""
         given = _chosen(shares, self._data)
-        found: dict[int, Buffer] = {number: shares[number] for number in wanted if number in given}
-        left = [number for number in wanted if number not in found]
-        rows = [_recipe(self._data, given, number) for number in left]
-        return found | dict(zip(left, _combined([shares[number] for number in given], rows), strict=True))
+        rows = [_recipe(self._data, given, number) for number in into]
+        self._combine([shares[number] for number in given], rows, [*into.values()])
+
+    @staticmethod
+    def _combine(shares: Sequence[Buffer], rows: Sequence[Sequence[int]], into: Sequence[memoryview]) -> None:
+        """Make, for each row, the sum of all shares times the row's factors."""
+        import numpy as np
+
+        for begin, end in _blocks(_one_size([*shares, *into])):
+            sums = [np.frombuffer(whole[begin:end], np.uint8) for whole in into]
+            for place, share in enumerate(shares):
+                block = bytes(share[begin:end])
+                for row, made in zip(rows, sums, strict=True):
+                    product = np.frombuffer(block.translate(_table(row[place])), np.uint8)
+                    if place:
+                        np.bitwise_xor(made, product, out=made)
+                    else:
+                        made[:] = product
 
 
 class Isal:
@@ -192,25 +206,23 @@ class Isal:
 
         return f"pyeclib {PYECLIB_VERSION >> 16}.{PYECLIB_VERSION >> 8 & 255}.{PYECLIB_VERSION & 255}"
 
-    def encode(self, whole: Buffer) -> list[Buffer]:
-        """Returns the parity shares, see ``Codec``."""
-        if not parts(whole, self._data)[0]:
-            return [b""] * self._parity
-        made = self._driver.encode(bytes(whole))
-        return [memoryview(each)[_HEADER_BYTES:] for each in made[self._data :]]
+    def encode(self, whole: Buffer, into: Sequence[memoryview]) -> None:
+        """Make all parity shares, see ``Codec``."""
+        shares = parts(whole, self._data)
+        for begin, end in _blocks(_one_size([*shares, *into])):
+            made = self._driver.encode(b"".join([share[begin:end] for share in shares]))
+            for share, block in zip(into, made[self._data :], strict=True):
+                share[begin:end] = memoryview(block)[_HEADER_BYTES:]
 
-    def rebuild(self, shares: Mapping[int, Buffer], wanted: Collection[int]) -> dict[int, Buffer]:
-        """Returns wanted shares, see ``Codec``."""
+    def rebuild(self, shares: Mapping[int, Buffer], into: Mapping[int, memoryview]) -> None:
+        """Make shares, see ``Codec``."""
         given = _chosen(shares, self._data)
-        found: dict[int, Buffer] = {number: shares[number] for number in wanted if number in given}
-        left = [number for number in wanted if number not in found]
-        size_bytes = len(shares[given[0]])
-        if not left or not size_bytes:
-            return found | dict.fromkeys(left, b"")
-        headers = _headers(self._data, self._parity, size_bytes)
-        whole = [headers[number] + bytes(shares[number]) for number in given]
-        made = self._driver.reconstruct(whole, left)
-        return found | {number: memoryview(each)[_HEADER_BYTES:] for number, each in zip(left, made, strict=True)}
+        size_bytes = _one_size([*(shares[number] for number in given), *into.values()])
+        for begin, end in _blocks(size_bytes if into else 0):
+            headers = _headers(self._data, self._parity, end - begin)
+            whole = [headers[number] + bytes(shares[number][begin:end]) for number in given]
+            for share, block in zip(into.values(), self._driver.reconstruct(whole, [*into]), strict=True):
+                share[begin:end] = memoryview(block)[_HEADER_BYTES:]
 
 
 CODECS: tuple[type[Isal] | type[Portable], ...] = (Isal, Portable)
@@ -230,42 +242,31 @@ def _isal(data: int, parity: int) -> Any:
         return None
 
 
-@cache
+@lru_cache(maxsize=64)
 def _headers(data: int, parity: int, size_bytes: int) -> tuple[bytes, ...]:
     """Returns what pyeclib puts in front of each share of a size: it depends on nothing else."""
     return tuple(bytes(each[:_HEADER_BYTES]) for each in _isal(data, parity).encode(bytes(data * size_bytes)))
 
 
-def _one_size(shares: Collection[Buffer], data: int) -> int:
+# --- shares -------------------------------------------------------------------------------------------
+
+
+def _one_size(shares: Collection[Buffer]) -> int:
     sizes = {len(share) for share in shares}
-    if len(shares) != data or len(sizes) != 1:
-        raise ValueError(f"{len(shares)} shares of {len(sizes)} sizes: expected {data} of one size")
+    if len(sizes) != 1:
+        raise ValueError(f"shares of {len(sizes)} sizes: expected one")
     return sizes.pop()
 
 
 def _chosen(shares: Mapping[int, Buffer], data: int) -> tuple[int, ...]:
-    """Returns the numbers of the shares to work with: data shares first, since they need no arithmetic."""
+    """Returns the numbers of the shares to work with: data shares first, since they need less arithmetic."""
     given = tuple(sorted(shares))[:data]
-    _one_size([shares[number] for number in given], data)
+    if len(given) < data:
+        raise ValueError(f"{len(given)} shares: expected {data}")
     return given
 
 
-def _combined(shares: Sequence[Buffer], rows: Sequence[Sequence[int]]) -> list[Buffer]:
-    """Returns, for each row, the sum of all shares times the row's factors."""
-    import numpy as np
-
-    size_bytes = len(shares[0])
-    made = [np.zeros(size_bytes, np.uint8) for _ in rows]
-    for begin in range(0, size_bytes, _BLOCK_BYTES) if rows else ():
-        for place, block in enumerate(_blocks(shares, begin)):
-            for row, whole in zip(rows, made, strict=True):
-                if factor := row[place]:
-                    part = whole[begin : begin + _BLOCK_BYTES]
-                    product = block if factor == 1 else block.translate(_table(factor))
-                    np.bitwise_xor(part, np.frombuffer(product, np.uint8), out=part)
-    return [whole.data for whole in made]
-
-
-def _blocks(shares: Sequence[Buffer], begin: int) -> Iterator[bytes]:
-    for share in shares:
-        yield bytes(memoryview(share)[begin : begin + _BLOCK_BYTES])
+def _blocks(size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yields begins and ends. Shares as a whole would leave the caches, and each time be new memory of the system's."""
+    for begin in range(0, size_bytes, _BLOCK_BYTES):
+        yield begin, min(begin + _BLOCK_BYTES, size_bytes)

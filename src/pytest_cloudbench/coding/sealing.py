@@ -57,10 +57,13 @@ class Stream:
     def __init__(self, key: bytes, prefix: bytes) -> None:
         self._cipher, self._prefix = _aes_gcm(key), prefix
 
-    def seal(self, number: int, is_last: bool, plain: Buffer) -> bytes:
-        """Returns a chunk, sealed."""
-        sealed: bytes = self._cipher.encrypt(self._nonce(number, is_last), plain, None)
-        return sealed
+    def seal(self, number: int, is_last: bool, plain: Buffer, into: memoryview) -> None:
+        """Seal a chunk into as many bytes as it has and ``TAG_BYTES``."""
+        nonce = self._nonce(number, is_last)
+        if hasattr(self._cipher, "encrypt_into"):  # newer versions; memory for each chunk costs more than AES
+            self._cipher.encrypt_into(nonce, plain, None, into)
+        else:
+            into[:] = self._cipher.encrypt(nonce, plain, None)
 
     def open(self, number: int, is_last: bool, sealed: Buffer) -> bytes:
         """Returns a chunk's content. Raises NotGenuine."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from pytest_cloudbench.coding.manifest import Manifest
 from pytest_cloudbench.coding.policies import Hedge, Placement, Split
+from pytest_cloudbench.coding.reed_solomon import Buffer
 from pytest_cloudbench.coding.sealing import SALT_BYTES, MasterKey, NotGenuine
 from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.systems.raid.config import ArrayFile
@@ -114,12 +115,17 @@ class Array:
             for segment in reversed(range(segments))
         ]
 
+    def head_bytes(self, manifest: Manifest, segment: int) -> int:
+        """Returns the size of what a package begins with before its shares."""
+        is_last = segment == len(manifest.segments) - 1
+        return LENGTH_BYTES + manifest.sealed_size if is_last else 0
+
     def head(self, manifest: Manifest, name: str) -> bytes:
         """Returns what an object's last package on a child begins with: its manifest, sealed for this package."""
         sealed = manifest.seal(self.master, os.urandom(SALT_BYTES), name)
         return len(sealed).to_bytes(LENGTH_BYTES, "big") + sealed
 
-    def has_head(self, manifest: Manifest, name: str, package: bytes) -> bool:
+    def has_head(self, manifest: Manifest, name: str, package: Buffer) -> bool:
         """Returns whether an object's last package on a child begins with its manifest, see ``head``."""
         end = LENGTH_BYTES + int.from_bytes(package[:LENGTH_BYTES], "big")
         try:

@@ -15,7 +15,7 @@ What may live here: reading the file, and the master key. Whatever the file cont
     placement = "equal"                 # or "throughput": more for the faster, while any m may fail
     overhead_at_most = 1.8              # with "throughput": bytes stored per byte; if omitted, without bound
     folder = "/cloudraid"               # on each child
-    segment_mib = 16                    # content that is coded at once; each child gets a package for it
+    segment_mib = 8                     # content that is coded at once; each child gets a package for it
     patience_s = 2.0                    # how long a read waits for a child before it asks one more in any case
     hedge_percentile = 0.95             # it asks one more when a child takes longer than usual; 1: never
     hedge_budget = 0.1                  # such requests per request
@@ -124,7 +124,7 @@ def load(path: str | Path) -> ArrayFile:
         key=key if key.startswith(_KEYRING) or not key else str(source.absolute().parent / key),
         metadata=source.absolute().parent / metadata, losses=_losses(reader, m),
         placement=reader.one_of("placement", PLACEMENTS), folder=_folder(reader),
-        segment_bytes=reader.number("segment_mib", 16, 1, 1024) * MIB,
+        segment_bytes=reader.number("segment_mib", 8, 1, 1024) * MIB,
         patience_s=reader.real("patience_s", 2.0, 0.001, 86400.0) or 0.0, mends=reader.flag("mends", True),
         overhead_at_most=_overhead(reader, k, m),
         hedge_percentile=reader.real("hedge_percentile", 0.95, 0.5, 1.0) or 1.0,

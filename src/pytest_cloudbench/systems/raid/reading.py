@@ -12,17 +12,15 @@ from queue import Empty, SimpleQueue
 from pytest_cloudbench import clock
 from pytest_cloudbench.coding.manifest import CodedSegment, Manifest
 from pytest_cloudbench.coding.reed_solomon import Buffer, codec
-from pytest_cloudbench.coding.sealing import CHUNK_BYTES, TAG_BYTES, NotGenuine, Stream
+from pytest_cloudbench.coding.sealing import CHUNK_BYTES, TAG_BYTES, NotGenuine, Stream, chunk_count
 from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.systems.raid.array import Array
 from pytest_cloudbench.systems.raid.costs import Costs
 from pytest_cloudbench.systems.raid.metadata import Lacking
-from pytest_cloudbench.systems.raid.transfers import Ended, PendingRead, shortage
+from pytest_cloudbench.systems.raid.transfers import Ended, Package, PendingRead, shortage
 
-__all__ = ["MOST_HEAD_BYTES", "Fetch", "good_shares", "read"]
+__all__ = ["Fetch", "good_shares", "read"]
 
-MOST_HEAD_BYTES = 1 << 24
-"""In front of the shares in a package: what is larger is no manifest."""
 _FOREVER_NS = 1 << 60
 
 
@@ -46,6 +44,7 @@ def read(array: Array, manifest: Manifest, offset: int, costs: Costs) -> Iterato
             is_end = number == len(manifest.segments) - 1
             ahead = None if is_end else Fetch(array, "get", manifest, number + 1, costs)
             yield from _chunks(manifest, number, shares, stream, max(0, offset - starts[number]), costs)
+            fetch.release()
     finally:
         if ahead is not None:
             ahead.give_up()
@@ -57,12 +56,12 @@ def _chunks(
     """Yields a segment's content from its shares, but for the first ``skip`` bytes."""
     segment = manifest.segments[number]
     with costs.timed("code_ns"):
-        sealed = memoryview(_sealed(segment, shares))
+        data = _data_shares(segment, shares)
     first, size_bytes = manifest.first_chunk(number), segment.size_bytes
     is_last_segment = number == len(manifest.segments) - 1
-    for chunk in range(skip // CHUNK_BYTES, max(1, -(-size_bytes // CHUNK_BYTES))):
+    for chunk in range(skip // CHUNK_BYTES, chunk_count(size_bytes)):
         begin, end = chunk * CHUNK_BYTES, min((chunk + 1) * CHUNK_BYTES, size_bytes)
-        piece = sealed[begin + chunk * TAG_BYTES : end + (chunk + 1) * TAG_BYTES]
+        piece = data.read(begin + chunk * TAG_BYTES, end - begin + TAG_BYTES)
         try:
             with costs.timed("seal_ns"):
                 plain = stream.open(first + chunk, is_last_segment and end == size_bytes, piece)
@@ -72,10 +71,14 @@ def _chunks(
             yield plain
 
 
-def _sealed(segment: CodedSegment, shares: Mapping[int, Buffer]) -> bytes:
+def _data_shares(segment: CodedSegment, shares: Mapping[int, Buffer]) -> Package:
+    """Returns the data shares one after the other, those that are not among the given ones made of them."""
     split = segment.split
-    data = codec(split.data, split.parity).rebuild(shares, range(split.data))
-    return b"".join(data[number] for number in range(split.data))
+    made = {number: bytearray(segment.share_bytes) for number in range(split.data) if number not in shares}
+    if made:
+        codec(split.data, split.parity).rebuild(shares, {number: memoryview(each) for number, each in made.items()})
+    whole = {**shares, **made}
+    return Package(whole[number] for number in range(split.data))
 
 
 def good_shares(segment: CodedSegment, child: int, package: Buffer) -> dict[int, Buffer]:
@@ -114,6 +117,7 @@ class Fetch:
         self._due_ns: dict[int, int] = {}
         self._shares: dict[int, Buffer] = {}
         self._lacking: list[Lacking] = []
+        self._used: list[PendingRead] = []
         self.failures: dict[int, Exception] = {}
         self._ask_enough()
 
@@ -143,6 +147,12 @@ class Fetch:
                 self._array.hedge.given_up(child, size_bytes, clock.now_ns() - self._since_ns[child])
         self._asked.clear()
 
+    def release(self) -> None:
+        """The shares are not read any more: their memory can be used again."""
+        for pending in self._used:
+            if pending.buffer is not None:
+                self._array.children.buffers.give(pending.buffer)
+
     def _ask_enough(self) -> None:
         """Ask children until those that are not overdue would be enough."""
         counts, data = self._segment.split.counts, self._segment.split.data
@@ -153,7 +163,7 @@ class Fetch:
             self._since_ns[child] = clock.now_ns()
             self._due_ns[child] = self._since_ns[child] + (_FOREVER_NS if patience_ns is None else patience_ns)
             name = self._array.name_of(self._manifest, child, self._number)
-            most_bytes = size_bytes + MOST_HEAD_BYTES
+            most_bytes = self._array.head_bytes(self._manifest, self._number) + size_bytes
             self._asked[child] = self._array.children.get(child, name, most_bytes, self._answers.put)
 
     def _next(self) -> Ended | None:
@@ -173,7 +183,7 @@ class Fetch:
 
     def _take(self, answer: Ended) -> None:
         child = answer.child
-        del self._asked[child]
+        pending = self._asked.pop(child)
         self._due_ns.pop(child, None)
         self._costs.requests += answer.requests or 0
         self._costs.received_bytes += len(answer.data)
@@ -185,6 +195,7 @@ class Fetch:
             if not is_gone:
                 return
         elif not (damaged := self._check(child, answer.data)):
+            self._used.append(pending)
             return
         else:
             self._costs.damaged += damaged
@@ -192,7 +203,7 @@ class Fetch:
             self.failures[child] = CloudError(ErrorKind.CORRUPT, self._verb, self._manifest.path, detail=detail)
         self._lacking.append(Lacking(self._manifest.version, self._number, child))
 
-    def _check(self, child: int, package: bytes) -> int:
+    def _check(self, child: int, package: Buffer) -> int:
         """Take the shares of a package. Returns how many are not what was written."""
         with self._costs.timed("hash_ns"):
             good = good_shares(self._segment, child, package)

@@ -23,6 +23,8 @@ from pytest_cloudbench.systems.raid.transfers import Ended, shortage
 __all__ = ["FoundVersion", "Recovery", "listed", "recover", "recovered_apart"]
 
 _MOST_MANIFEST_BYTES = 1 << 24
+_FIRST_BYTES = 4096
+"""What is read of a package to find its manifest: enough for those of most objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def _versions(array: Array, names: Mapping[int, Mapping[str, int]]) -> tuple[lis
 def _manifest_at(array: Array, child: int, name: str) -> Manifest | None:
     """Returns the manifest in a package; None if it cannot be read, or is not this package's."""
     answers: SimpleQueue[Ended] = SimpleQueue()
-    array.children.get(child, name, LENGTH_BYTES, answers.put)
+    array.children.get(child, name, _FIRST_BYTES, answers.put)
     data = answers.get().data
     size_bytes = int.from_bytes(data[:LENGTH_BYTES], "big")
     if not 0 < size_bytes <= _MOST_MANIFEST_BYTES:

@@ -16,7 +16,7 @@ from pytest_cloudbench.coding.manifest import Manifest
 from pytest_cloudbench.model import CloudError
 from pytest_cloudbench.systems.raid.array import Array
 from pytest_cloudbench.systems.raid.metadata import Lacking, ObjectRow
-from pytest_cloudbench.systems.raid.reading import MOST_HEAD_BYTES, good_shares
+from pytest_cloudbench.systems.raid.reading import good_shares
 from pytest_cloudbench.systems.raid.recovery import listed
 from pytest_cloudbench.systems.raid.transfers import Ended
 
@@ -208,7 +208,7 @@ def _read_states(array: Array, manifest: Manifest, number: int, children: Sequen
     answers: SimpleQueue[Ended] = SimpleQueue()
     segment = manifest.segments[number]
     for child in children:
-        most_bytes = segment.split.counts[child] * segment.share_bytes + MOST_HEAD_BYTES
+        most_bytes = array.head_bytes(manifest, number) + segment.split.counts[child] * segment.share_bytes
         array.children.get(child, array.name_of(manifest, child, number), most_bytes, answers.put)
     states = {}
     for _ in children:

@@ -18,10 +18,12 @@ from pytest_cloudbench.coding.sealing import MasterKey
 from pytest_cloudbench.drivers.base import Counting, Driver
 from pytest_cloudbench.model import CloudError, ErrorKind
 
-__all__ = ["Children", "Ended", "Package", "PendingRead", "shortage"]
+__all__ = ["Buffers", "Children", "Ended", "Package", "PendingRead", "shortage"]
 
 _MOST_THREADS = 32
 _IDLE_S = 30.0
+_LEAST_KEPT_BYTES = 1 << 19
+_MOST_KEPT_BYTES = 32 << 20
 _MOST_BEHIND_BYTES = 64 << 20
 """What may wait for one child that others do not have to wait for."""
 
@@ -39,7 +41,7 @@ class Ended:
     """
 
     child: int
-    data: bytes = b""
+    data: Buffer = b""
     error: Exception | None = None
     duration_ns: int = 0
     requests: int | None = None
@@ -62,11 +64,36 @@ class Package:
         return b"".join(found)
 
 
+class Buffers:
+    """Memory for segments, used again: to get it anew from the system costs more than to encrypt what is in it."""
+
+    def __init__(self) -> None:
+        self._lock, self._free = threading.Lock(), list[bytearray]()
+
+    def take(self, size_bytes: int) -> bytearray:
+        """Returns a buffer with any content."""
+        with self._lock:
+            for place, buffer in enumerate(self._free):
+                if len(buffer) == size_bytes:
+                    return self._free.pop(place)
+        return bytearray(size_bytes)
+
+    def give(self, buffer: bytearray) -> None:
+        """Take a buffer back that nobody reads any more. The caller has no right to it afterwards."""
+        if len(buffer) < _LEAST_KEPT_BYTES:
+            return
+        with self._lock:
+            self._free.append(buffer)
+            while sum(map(len, self._free)) > _MOST_KEPT_BYTES:
+                del self._free[0]
+
+
 class PendingRead:
     """One transfer, which can be given up: what has not begun does not begin, and a read ends at its next piece."""
 
     def __init__(self) -> None:
         self.is_given_up = False
+        self.buffer: bytearray | None = None
 
 
 class Children:
@@ -84,7 +111,7 @@ class Children:
         self, drivers: Sequence[Driver], names: Sequence[str], folder: str, master: MasterKey, rates: Rates
     ) -> None:
         self.drivers, self.names, self.folder, self.rates = drivers, names, folder, rates
-        self._master = master
+        self._master, self.buffers = master, Buffers()
         self._lanes = [_Lane(f"raid-{number}") for number in range(len(drivers))]
 
     def __len__(self) -> int:
@@ -133,30 +160,32 @@ class Children:
         self._start(child, call, done, is_read=False, size_bytes=package.size_bytes)
 
     def get(self, child: int, name: str, most_bytes: int, done: Callable[[Ended], object]) -> PendingRead:
-        """Read a package; what is beyond ``most_bytes`` is not read."""
-        transfer = PendingRead()
+        """Read the first ``most_bytes`` of a package, and one more if there is one."""
+        pending = PendingRead()
 
-        def call(driver: Driver) -> bytes:
-            pieces, left = [], most_bytes
-            if transfer.is_given_up:
+        def call(driver: Driver) -> Buffer:
+            if pending.is_given_up:
                 return b""
-            iterator = driver.get(self.path_of(name))
-            for piece in iterator:
-                pieces.append(piece)
-                left -= len(piece)
-                if left < 0 or transfer.is_given_up:
+            buffer, filled = self.buffers.take(most_bytes + 1), 0
+            pieces = driver.get(self.path_of(name))
+            for piece in pieces:
+                end = min(filled + len(piece), len(buffer))
+                buffer[filled:end] = piece[: end - filled]
+                filled = end
+                if filled == len(buffer) or pending.is_given_up:
                     break
-            close = getattr(iterator, "close", None)
+            close = getattr(pieces, "close", None)
             if close is not None:
                 close()
-            return b"".join(pieces)
+            pending.buffer = buffer
+            return memoryview(buffer)[:filled]
 
         def ended(result: Ended) -> None:
-            if not transfer.is_given_up:
+            if not pending.is_given_up:
                 done(result)
 
-        self._start(child, call, ended, is_read=True, transfer=transfer)
-        return transfer
+        self._start(child, call, ended, is_read=True, pending=pending)
+        return pending
 
     def delete(self, child: int, names: Iterable[str], done: Callable[[Ended], object]) -> None:
         """Delete packages; those that are not there are deleted already."""
@@ -200,20 +229,21 @@ class Children:
         self._start(child, call, done)
 
     def _start(
-        self, child: int, call: Callable[[Driver], bytes], done: Callable[[Ended], object], *,
-        is_read: bool | None = None, size_bytes: int = 0, transfer: PendingRead | None = None,
+        self, child: int, call: Callable[[Driver], Buffer], done: Callable[[Ended], object], *,
+        is_read: bool | None = None, size_bytes: int = 0, pending: PendingRead | None = None,
     ) -> None:  # fmt: skip
         driver, begin_ns = self.drivers[child], clock.now_ns()
         count = driver.requests if isinstance(driver, Counting) else None
 
         def task() -> None:
-            before, data, error = count() if count else 0, b"", None
+            before, error = count() if count else 0, None
+            data: Buffer = b""
             try:
                 data = call(driver)
             except Exception as raised:  # a driver raises CloudError alone; what else it raises is for who waits
                 error = raised
             duration_ns = clock.now_ns() - begin_ns
-            if is_read is not None and not (transfer and transfer.is_given_up):
+            if is_read is not None and not (pending and pending.is_given_up):
                 if error is None:
                     self.rates.observe(child, size_bytes or len(data), duration_ns, is_read=is_read)
                 elif not (isinstance(error, CloudError) and error.kind is ErrorKind.NOT_FOUND):  # which is an answer

@@ -16,7 +16,15 @@ from hashlib import sha256
 from pytest_cloudbench.coding.manifest import VERSION_BYTES, CodedSegment, Manifest
 from pytest_cloudbench.coding.policies import Split
 from pytest_cloudbench.coding.reed_solomon import Buffer, codec, parts, share_bytes
-from pytest_cloudbench.coding.sealing import CHUNK_BYTES, KEY_BYTES, PREFIX_BYTES, Stream, chunk_count
+from pytest_cloudbench.coding.sealing import (
+    CHUNK_BYTES,
+    KEY_BYTES,
+    PREFIX_BYTES,
+    TAG_BYTES,
+    Stream,
+    chunk_count,
+    sealed_bytes,
+)
 from pytest_cloudbench.model import Content
 from pytest_cloudbench.systems.raid.array import Array
 from pytest_cloudbench.systems.raid.costs import Costs
@@ -35,6 +43,7 @@ class _Flight:
 
     number: int
     split: Split
+    buffer: bytearray
     held_by: set[int] = field(default_factory=set)
     failures: dict[int, Exception] = field(default_factory=dict)
 
@@ -90,44 +99,50 @@ class _Writer:
         for number in range(self._count):
             for flight in self._flights[: max(0, number - _AT_ONCE + 1)]:
                 self._wait(flight)
-            segment, shares = self._coded(stream, content, number)
+            segment, buffer = self._coded(stream, content, number)
             segments.append(segment)
             manifest = Manifest(
                 self._version, generation, self._path, content.size_bytes, self._key, self._prefix, tuple(segments)
             )
-            self._launch(manifest, number, shares)
+            self._launch(manifest, number, buffer)
         for flight in self._flights:
             self._wait(flight)
         return manifest
 
-    def _coded(self, stream: Stream, content: Content, number: int) -> tuple[CodedSegment, dict[int, Buffer]]:
-        """Returns a segment and its shares."""
+    def _coded(self, stream: Stream, content: Content, number: int) -> tuple[CodedSegment, bytearray]:
+        """Returns a segment, and all its shares in one buffer."""
         begin = number * self._array.file.segment_bytes
         size_bytes = min(self._array.file.segment_bytes, content.size_bytes - begin)
-        sealed = self._sealed(stream, content, begin, size_bytes)
+        split = self._array.placement.split(sealed_bytes(size_bytes))
+        share = share_bytes(sealed_bytes(size_bytes), split.data)
+        buffer = self._array.children.buffers.take(share * (split.data + split.parity))
+        whole, view = memoryview(buffer)[: share * split.data], memoryview(buffer)
+        self._seal(stream, content, begin, size_bytes, whole)
+        shares = parts(view, split.data + split.parity)
         with self._costs.timed("code_ns"):
-            total = sum(map(len, sealed))
-            split = self._array.placement.split(total)
-            whole = b"".join([*sealed, bytes(share_bytes(total, split.data) * split.data - total)])
-            sealed.clear()
-            shares = [*parts(whole, split.data), *codec(split.data, split.parity).encode(whole)]
+            codec(split.data, split.parity).encode(whole, shares[split.data :])
         with self._costs.timed("hash_ns"):
-            digests = tuple(sha256(share).digest() for share in shares)
-        return CodedSegment(size_bytes, split, digests), dict(enumerate(shares))
+            digests = tuple(sha256(each).digest() for each in shares)
+        return CodedSegment(size_bytes, split, digests), buffer
 
-    def _sealed(self, stream: Stream, content: Content, begin: int, size_bytes: int) -> list[bytes]:
-        sealed, count = [], chunk_count(size_bytes)
+    def _seal(self, stream: Stream, content: Content, begin: int, size_bytes: int, into: memoryview) -> None:
+        """Fill the data shares with sealed content, and with zeros up to their end."""
+        count, filled = chunk_count(size_bytes), 0
         is_end = begin + size_bytes == content.size_bytes
         for chunk in range(count):
             at = begin + chunk * CHUNK_BYTES
             plain = content.read(at, min(CHUNK_BYTES, begin + size_bytes - at))
+            end = filled + len(plain) + TAG_BYTES
             with self._costs.timed("seal_ns"):
-                sealed.append(stream.seal(at // CHUNK_BYTES, is_end and chunk == count - 1, plain))
-        return sealed
+                stream.seal(at // CHUNK_BYTES, is_end and chunk == count - 1, plain, into[filled:end])
+            filled = end
+        into[filled:] = bytes(len(into) - filled)
 
-    def _launch(self, manifest: Manifest, number: int, shares: Mapping[int, Buffer]) -> None:
+    def _launch(self, manifest: Manifest, number: int, buffer: bytearray) -> None:
         """Send a segment's packages. ``manifest`` has the segments so far; the last package takes all of them along."""
-        flight = _Flight(number, manifest.segments[number].split)
+        split = manifest.segments[number].split
+        shares = dict(enumerate(parts(buffer, split.data + split.parity)))
+        flight = _Flight(number, split, buffer)
         self._flights.append(flight)
         waits = self._array.file.losses is None
         packages = packages_of(self._array, manifest, number, shares, sorted(flight.holders), self._count)
@@ -143,6 +158,8 @@ class _Writer:
                 flight.held_by.add(result.child)
             else:
                 flight.failures[result.child] = result.error
+            if flight.held_by == flight.holders:
+                self._array.children.buffers.give(flight.buffer)  # what failed may still be read
             if not is_late:
                 self._costs.requests += result.requests or 0
                 self._costs.failed += result.error is not None

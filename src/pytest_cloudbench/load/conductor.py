@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,9 +20,7 @@ from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.fleet.coordinator import Coordinator, Handler, Item
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.fleet.wire import ItemEnded, Message, StockEntry, WhatToLog
-from pytest_cloudbench.judge.watched import capabilities
 from pytest_cloudbench.live import Meter
-from pytest_cloudbench.load.contest import Contests, Rules
 from pytest_cloudbench.load.costs import Spending, announcement
 from pytest_cloudbench.load.entries import Entries
 from pytest_cloudbench.load.merging import OpenRun, answer, merge, warm_up_info
@@ -47,6 +46,9 @@ from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.providers import Providers
 from pytest_cloudbench.results import benchmarks, recovery
 from pytest_cloudbench.results.machine import cpu_ticks, reference_cpu_s
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.load.contest import Contests
 
 __all__ = ["Conductor"]
 
@@ -91,9 +93,8 @@ class Conductor:
         self.on_end: Callable[[], None] = lambda: None
         self.coordinator: Coordinator | None = None
         self._series = SeriesKeeper(facts, config.invocation_params.dir)
-        margins = entries.gate.settings.margins if entries.gate is not None else None
-        self.contests = Contests(_rules(option), entries, margins)
-        entries.add_block = self.contests.add
+        self._contests: Contests | None = None
+        entries.add_block = lambda *block: self._versus().add(*block)
 
     def build_coordinator(
         self, patience_s: float, collected: Callable[[list[str]], None], **options: Any
@@ -104,7 +105,7 @@ class Conductor:
                 "start": _gathered(Start, self._start),
                 "result": _gathered(HandedIn, self._result),
                 "conclude": _gathered(Conclusion, self._conclusion),
-                "turn": _gathered(BlockEnded, self.contests.next),
+                "turn": _gathered(BlockEnded, lambda *ended: self._versus().next(*ended)),
                 "measured": self._all_measured,
             },
             services={
@@ -293,6 +294,8 @@ class Conductor:
 
     def _conclusion(self, item: Item, payloads: Mapping[str, Conclusion]) -> Merged:
         """Judge and store what a test concludes from several runs, as one entry."""
+        from pytest_cloudbench.judge.watched import capabilities  # with what judges a history
+
         asked = next(iter(payloads.values()))
         doubts = list(dict.fromkeys([*self.doubts, *_missing(item), *asked.doubts]))
         digest = self._providers.digest(asked.subject.provider)
@@ -308,11 +311,24 @@ class Conductor:
         )  # fmt: skip
         return answer(info, judgements, doubts, asked.notes)
 
+    def _versus(self) -> Contests:
+        """What compares two sides, made at its first use: most sessions compare none."""
+        if self._contests is None:
+            from pytest_cloudbench.load.contest import Contests, Rules
+
+            option, gate = self.config.option, self.entries.gate
+            rules = Rules(option.cloudbench_versus_minutes, setup=option.cloudbench_versus_setup or "")
+            if deciding := option.cloudbench_versus_metric:
+                rules = replace(rules, deciding=tuple(dict.fromkeys(deciding)))
+            self._contests = Contests(rules, self.entries, gate.settings.margins if gate is not None else None)
+        return self._contests
+
     # -- the end ----------------------------------------------------------------------------------
 
     def ended(self, nodeid: str, outcome: str) -> None:
         """A test has been reported."""
-        self.contests.ended(nodeid, outcome)
+        if self._contests is not None:
+            self._contests.ended(nodeid, outcome)
         self.entries.ended(nodeid, outcome)
         self.meter.ended(nodeid, outcome)
 
@@ -326,7 +342,8 @@ class Conductor:
                 self._conclude(run, [why], {})
             except CloudbenchError as error:
                 self._say(str(error))
-        self.contests.close(why)
+        if self._contests is not None:
+            self._contests.close(why)
 
     def close(self) -> None:
         """End the services and the watch. Raises ServiceError if a service had already died."""
@@ -339,13 +356,6 @@ class Conductor:
 def _margin_ns(agents: int) -> int:
     """How long a message takes at most to reach all agents, on a busy machine."""
     return round((_START_MARGIN_S + _START_MARGIN_PER_AGENT_S * agents) * 1e9)
-
-
-def _rules(option: Any) -> Rules:
-    deciding = option.cloudbench_versus_metric
-    setup = option.cloudbench_versus_setup or ""
-    minutes = option.cloudbench_versus_minutes
-    return Rules(minutes, tuple(dict.fromkeys(deciding)), setup) if deciding else Rules(minutes, setup=setup)
 
 
 def _missing(item: Item) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,11 +19,13 @@ from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.judge import expect
 from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA, Compared, choose
 from pytest_cloudbench.judge.metrics import METRICS
-from pytest_cloudbench.load.gate import GatedPairs, SessionGate
 from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.load.verdicts import failing_gates
 from pytest_cloudbench.results import benchmarks
 from pytest_cloudbench.results.machine import machine_text
+
+if TYPE_CHECKING:  # most sessions have no gate
+    from pytest_cloudbench.load.gate import GatedPairs, SessionGate
 
 __all__ = ["Entries", "Finding"]
 

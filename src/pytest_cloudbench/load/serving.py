@@ -25,14 +25,13 @@ from pytest_cloudbench.live import Live, Spoken, terminal
 from pytest_cloudbench.load import policy
 from pytest_cloudbench.load.conductor import Conductor
 from pytest_cloudbench.load.entries import Entries
-from pytest_cloudbench.load.gate import SessionGate
-from pytest_cloudbench.load.gate_settings import read_settings
 from pytest_cloudbench.load.outputs import Outputs
 from pytest_cloudbench.model import CloudbenchError, ConfigError, ResultsError, UsageError
 from pytest_cloudbench.results import benchmarks, recovery, stored
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.cassette import Cassette
+    from pytest_cloudbench.load.gate import SessionGate
     from pytest_cloudbench.report.live_page import LivePage
 
 __all__ = ["Serving", "Workers"]
@@ -81,9 +80,7 @@ class Serving:
         self.config, self.facts, self._workers, self._cassette = config, facts, workers, cassette
         self._outputs = Outputs(option, facts.run_id)
         claims = self._outputs.judging(_expectations(option.cloudbench_expectations))
-        gate = (
-            SessionGate(config, read_settings(config.rootpath, option.cloudbench_gate_strict)) if facts.gated else None
-        )
+        gate = _session_gate(config) if facts.gated else None
         self.entries = Entries(config, facts, claims, gates, gate)
         self.conductor = Conductor(config, facts, self.entries, self._say, self._asker)
         if cassette is not None:
@@ -413,6 +410,13 @@ def _relative(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def _session_gate(config: pytest.Config) -> SessionGate:
+    from pytest_cloudbench.load.gate import SessionGate  # with all that it knows of statistics, which few runs need
+    from pytest_cloudbench.load.gate_settings import read_settings
+
+    return SessionGate(config, read_settings(config.rootpath, config.option.cloudbench_gate_strict))
 
 
 def _expectations(path: str | None) -> list[expect.Expectation]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.link import Link, Way
 from pytest_cloudbench.model import UsageError
 from tests.limits import HANG_S
@@ -98,14 +99,16 @@ def test_a_black_hole_is_survived_and_takes_its_time() -> None:
 
 
 def test_reset_at_a_time() -> None:
-    with Link(Way(delay_ms=1, rate_bit_per_s=20e6), interruptible=True) as link:  # 1.2 s for all
+    with Link(Way(delay_ms=1, rate_bit_per_s=4e6), interruptible=True) as link:  # 6 s for all
+        transfer = Transfer(link)
+        assert wait_for(lambda: link.stats()["directions"]["up"]["delivered"] > 10, HANG_S, poll_s=0.01)
         link.interrupt("reset", at_s=0.5)
-        sent, got = Transfer(link).end()
+        sent, got = transfer.end()
         (record,) = link.interruptions()
     assert sent["error"] in ("ECONNRESET", "EPIPE")
     assert got["error"] == "ECONNRESET"
     assert got["bytes"] < SIZE_BYTES
-    assert record["happened_ns"] - record["armed_ns"] == pytest.approx(0.5e9, abs=0.2e9)
+    assert record["happened_ns"] - record["armed_ns"] >= 0.5e9, "never early; on a busy machine it may be late"
 
 
 @pytest.mark.parametrize(

@@ -363,7 +363,8 @@ def _absolute(part: _Part) -> str:
         return drivers.absolute(spec)
     if issubclass(drivers.driver_class(spec.scheme), Described):
         state = {name: str(Path(folder).resolve()) for name, folder in spec.params.items()}  # it has no other parameter
-        return _spelled(spec.scheme, str(Path(spec.target).resolve()), state)
+        is_file = spec.target.endswith(".toml")  # and no name of one that ships
+        return _spelled(spec.scheme, str(Path(spec.target).resolve()) if is_file else spec.target, state)
     _, mark, params = spec.text.removeprefix(f"{spec.text.partition(':')[0]}:{spec.target}").partition("?")
     children = ",".join(f"({_absolute(child)})" for child in part.children)
     return f"{spec.scheme}:{children}{mark}{params}"

@@ -44,7 +44,7 @@ def read(shared: Hedging, needed: int, answer: Answer, at_s: float, children: in
             late_s.pop(child, None)
             if is_answer:
                 answered += 1
-                shared.answered(child, SIZE_BYTES, at_s - since_s.pop(child))
+                shared.answered(child, SIZE_BYTES, at_s - since_s.pop(child), at_s)
             else:
                 del since_s[child]
                 shared.failed(child, at_s)
@@ -65,7 +65,7 @@ def reads(
     rule: HedgingRule | None, answer: Answer, *, needed: int = 4, count: int = 2000
 ) -> tuple[list[float], Hedging]:
     shared = Hedging(6, rule)
-    return sorted(read(shared, needed, answer, number * 10.0) for number in range(count)), shared
+    return sorted(read(shared, needed, answer, number * 1.5) for number in range(count)), shared
 
 
 def with_tail(seed: int, share: float) -> Answer:
@@ -118,7 +118,24 @@ def test_the_budget_holds_when_everything_becomes_slow() -> None:
 def test_a_slow_child_is_soon_asked_last() -> None:
     took, shared = reads(None, lambda child: 1.0 if child == 0 else 0.01, count=100)
     assert took[int(0.8 * len(took))] == pytest.approx(0.01)
-    assert shared.order(range(6), 4, SIZE_BYTES, 1e6)[-1] == 0
+    assert shared.order(range(6), 4, SIZE_BYTES, 150.0)[-1] == 0
+
+
+def test_children_that_become_slow_are_soon_asked_last_and_again_when_it_is_long_ago() -> None:
+    shared, slow = Hedging(6), set[int]()
+    at_s = 0.0
+
+    def answer(child: int) -> float:
+        return 0.25 if child in slow else 0.01
+
+    for _ in range(20):
+        read(shared, 4, answer, at_s := at_s + 0.1)
+    slow = {0, 1}
+    took = [read(shared, 4, answer, at_s := at_s + 0.3) for _ in range(16)]
+    assert sorted(took)[8] < 0.02, "most reads do not wait for the slow ones"
+    assert shared.order(range(6), 4, SIZE_BYTES, at_s)[-2:] == [0, 1]
+    slow.clear()
+    assert shared.order(range(6), 4, SIZE_BYTES, at_s + 61)[:2] == [0, 1]
 
 
 def test_a_child_that_hangs_costs_a_patience_once_and_is_left_alone() -> None:

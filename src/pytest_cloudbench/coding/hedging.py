@@ -27,7 +27,14 @@ _FEW = 8
 _MARGIN = 1.1
 """A child is late when it takes a tenth longer than its percentile, or answers that are all alike would be late."""
 
+_OFTEN = 3
+"""A child that was late so often in a row without any answer counts as failed."""
+
+_LATEST = 8
+"""Answers that say how quick a child usually is now."""
+
 _LONGEST_PAUSE_S = 60.0
+"""After this time, what is known of how quick a child is counts no more: it has to show itself again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +63,25 @@ class HedgingRule:
 class _Known:
     """What is known of one child: its latest answers by size, and until when it is to be left alone."""
 
-    __slots__ = ("answers", "failed_in_a_row", "paused_until_s")
+    __slots__ = ("answers", "failed_in_a_row", "paused_until_s", "seen_s", "unanswered_in_a_row")
 
     def __init__(self) -> None:
         self.answers: dict[int, deque[float]] = {}
-        self.failed_in_a_row = 0
+        self.seen_s: dict[int, float] = {}
+        self.failed_in_a_row = self.unanswered_in_a_row = 0
         self.paused_until_s = -inf
 
-    def took(self, size_bytes: int, taken_s: float) -> None:
-        self.answers.setdefault(_class_of(size_bytes), deque(maxlen=_WINDOW)).append(taken_s)
+    def took(self, size_bytes: int, taken_s: float, at_s: float) -> None:
+        size_class = _class_of(size_bytes)
+        self.answers.setdefault(size_class, deque(maxlen=_WINDOW)).append(taken_s)
+        self.seen_s[size_class] = at_s
+
+    def usual_s(self, size_class: int, at_s: float) -> float:
+        """How long it takes lately; 0 if that is not known: it has to show itself."""
+        answers = self.answers.get(size_class, ())
+        if len(answers) < _LATEST or at_s > self.seen_s[size_class] + _LONGEST_PAUSE_S:
+            return 0.0
+        return _percentile([*answers][-_LATEST:], 0.5)
 
 
 class Hedging:
@@ -95,8 +112,7 @@ class Hedging:
 
         def key(child: int) -> tuple[float, float]:
             known = self._known[child]
-            answers = known.answers.get(_class_of(size_bytes), ())
-            usual_s = _percentile(answers, 0.5) if len(answers) >= _FEW else 0.0  # a new one has to show itself
+            usual_s = known.usual_s(_class_of(size_bytes), at_s)
             return (known.paused_until_s, usual_s) if known.paused_until_s > at_s else (-inf, _rough(usual_s))
 
         return sorted(candidates, key=key)
@@ -119,19 +135,23 @@ class Hedging:
         self.extra += 1
         self._tokens -= 1
 
-    def answered(self, child: int, size_bytes: int, taken_s: float) -> None:
+    def answered(self, child: int, size_bytes: int, taken_s: float, at_s: float) -> None:
         """A child has answered."""
         known = self._known[child]
-        known.took(size_bytes, taken_s)
-        known.failed_in_a_row, known.paused_until_s = 0, -inf
+        known.took(size_bytes, taken_s, at_s)
+        known.failed_in_a_row = known.unanswered_in_a_row = 0
+        known.paused_until_s = -inf
 
     def given_up(self, child: int, size_bytes: int, waited_s: float, at_s: float) -> None:
         """A read waited so long for a child that was late, and needs its answer no more.
 
-        That it took so long is known. One that was given the whole patience counts as failed.
+        It would have taken longer, how much is not known: it is counted as twice as long. One that was given the whole
+        patience counts as failed, or that was late several times in a row.
         """
-        self._known[child].took(size_bytes, waited_s)
-        if waited_s >= self.rule.patience_s:
+        known = self._known[child]
+        known.took(size_bytes, 2 * waited_s, at_s)
+        known.unanswered_in_a_row += 1
+        if waited_s >= self.rule.patience_s or known.unanswered_in_a_row >= _OFTEN:
             self.failed(child, at_s)
 
     def failed(self, child: int, at_s: float) -> None:

@@ -33,8 +33,8 @@ from pytest_cloudbench.coding.policies import Equal, Split
 
 __all__ = ["Cost", "Throughput", "bounded_fill", "cost_of", "least_overhead", "least_time_s", "throughput_split"]
 
-_NEAR = 0.04
-"""A code that comes within 4 % of the bound is near enough."""
+_NEAR = 0.03
+"""A code that comes within 3 % of the bound is near enough."""
 
 _MOST_SHARES = 64
 """In one code: with more, encoding costs more than following the rates gains."""
@@ -173,7 +173,7 @@ def throughput_split(
 ) -> Split:
     """Returns the split with which all transfers end together, as far as any ``failures`` children may be lost.
 
-    Of all codes with at most ``most_shares`` shares, it is the one with the fewest shares that comes within 4 % of the
+    Of all codes with at most ``most_shares`` shares, it is the one with the fewest shares that comes within 3 % of the
     least time; if none does, the quickest one.
 
     Args:

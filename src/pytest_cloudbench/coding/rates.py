@@ -6,7 +6,7 @@ What may live here: what was observed into bytes per second. The caller has the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import inf, isfinite
 from statistics import median
 from typing import Any
 
@@ -17,22 +17,25 @@ _MOST = 1e18
 
 
 class ObservedRate:
-    """The rate of one direction of one child: bytes moved over seconds taken, both forgotten by half each half-life.
+    """The rate of one direction of one child: bytes moved over seconds at work, both forgotten by half each half-life.
 
     A quotient of sums, and no mean of quotients: a transfer counts by its bytes, so that many small objects, which
-    mostly wait, do not hide what a large one gets. For a constant rate it is exact from the first observation on.
+    mostly wait, do not hide what a large one gets. Time in which several transfers run counts once, so that those which
+    share a line, or wait for each other, do not make it look slower. For a constant rate it is exact from the first
+    observation on.
 
     Attributes:
         half_life_s: after this time, an observation weighs half.
     """
 
-    __slots__ = ("_at_s", "_moved_bytes", "_taken_s", "half_life_s")
+    __slots__ = ("_at_s", "_counted_s", "_moved_bytes", "_taken_s", "half_life_s")
 
     def __init__(self, half_life_s: float = 300.0) -> None:
         if not half_life_s > 0:
             raise ValueError(f"a half-life is above 0 s, not {half_life_s}")
         self.half_life_s = half_life_s
         self._at_s = self._moved_bytes = self._taken_s = 0.0
+        self._counted_s = -inf
 
     def observe(self, moved_bytes: int, taken_s: float, at_s: float) -> None:
         """Count one transfer that ended at ``at_s``. One without bytes or time says nothing about a rate.
@@ -42,8 +45,10 @@ class ObservedRate:
         if not (0 < moved_bytes < _MOST and 0 < taken_s < _MOST):
             return
         kept = 0.5 ** (max(0.0, at_s - self._at_s) / self.half_life_s) if self._taken_s else 0.0
+        new_s = min(taken_s, max(0.0, at_s - self._counted_s)) if kept else taken_s
+        self._counted_s = at_s if at_s < self._counted_s - taken_s else max(self._counted_s, at_s)
         self._moved_bytes = kept * self._moved_bytes + moved_bytes
-        self._taken_s = kept * self._taken_s + taken_s
+        self._taken_s = kept * self._taken_s + new_s
         self._at_s = max(self._at_s, at_s) if kept else at_s
 
     @property

@@ -347,6 +347,17 @@ class Experiment:
         told = {key: result[key] for key in _KEPT if key in result.info}  # failures there are part of the method
         self._parts.append(replace(result, info=told))
 
+    @contextmanager
+    def elsewhere(self, provider: Provider) -> Iterator[None]:
+        """Within, runs go to another provider. What they keep there is removed at the end."""
+        before = self.provider, self._around, self._kept
+        self.provider, self._around, self._kept = provider, Unmeasured(self.agent, provider, self.facts), []
+        try:
+            yield
+        finally:
+            self.close()
+            self.provider, self._around, self._kept = before
+
     def remove(self, files: Files) -> bool:
         """Remove a run's kept files now instead of at the end of the test. What cannot be removed now is removed then.
 

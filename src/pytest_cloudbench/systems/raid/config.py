@@ -38,8 +38,9 @@ from pytest_cloudbench.coding.reed_solomon import MOST_SHARES
 from pytest_cloudbench.coding.sealing import KEY_BYTES, MasterKey
 from pytest_cloudbench.model import MIB, ConfigError, CredentialsError, did_you_mean
 
-__all__ = ["PLACEMENTS", "ArrayFile", "Member", "load", "master_key", "no_key"]
+__all__ = ["PLACEMENTS", "ArrayFile", "Member", "load", "master_key", "no_key", "shipped"]
 
+_SHIPPED = Path(__file__).parent / "arrays"
 PLACEMENTS = ("equal", "throughput")
 """Names of ways to spread content."""
 
@@ -110,9 +111,20 @@ class ArrayFile:
     hedge_budget: float = 0.1
 
 
+def shipped() -> tuple[str, ...]:
+    """Returns the names of the arrays that ship with the package; all their children are emulated."""
+    return tuple(sorted(path.stem for path in _SHIPPED.glob("*.toml")))
+
+
 def load(path: str | Path) -> ArrayFile:
-    """Read the file of an array. Raises ConfigError, in one line."""
+    """Read the file of an array, or a shipped one by its name. Raises ConfigError, in one line."""
     source = Path(path)
+    if str(path) in shipped():
+        source = _SHIPPED / f"{path}.toml"
+    elif source.suffix != ".toml":
+        names = shipped()
+        known = f"expected raid:FILE.toml, or one of {', '.join(names)}{did_you_mean(str(path), names)}"
+        raise ConfigError(f"array {str(path)!r}", "", known)
     reader = _Reader(str(path), opening.read_toml(source, "the file of an array"), _KEYS)
     children = _children(reader)
     k, m = reader.number("k", None, 1, MOST_SHARES), reader.number("m", None, 0, MOST_SHARES)

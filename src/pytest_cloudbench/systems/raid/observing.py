@@ -46,7 +46,7 @@ class Observer:
         with self._lock:
             (self.reads if is_read else self.writes).observe(child, size_bytes, taken_s, _now_s())
             if is_read:
-                self.hedging.answered(child, size_bytes, taken_s)
+                self.hedging.answered(child, size_bytes, taken_s, _now_s())
 
     def failed(self, child: int, *, is_read: bool) -> None:
         """A child did not."""

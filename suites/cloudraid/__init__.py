@@ -1,0 +1,1 @@
+"""What an array of providers gains and costs, and what it survives (Cloud-RAID)."""

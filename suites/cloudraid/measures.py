@@ -1,0 +1,133 @@
+"""Numbers of an array: what its operations cost, what it stores, and how far a placement is from its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.coding.placement import Throughput, cost_of, least_time_s
+from pytest_cloudbench.coding.policies import Equal, Split
+from pytest_cloudbench.model import KIB
+from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.systems.raid.costs import Costs
+from pytest_cloudbench.systems.raid.observing import Observer
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.coding.policies import Placement
+    from pytest_cloudbench.load.experiment import Experiment, Result
+    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench.systems.raid.driver import RaidDriver
+
+PHASES = ("seal", "code", "hash", "metadata", "transfer")
+PLACED_BYTES = 10_000_000
+"""What is written with Table II's rates: the size of its rows that are used."""
+
+LEARNING_BYTES = 512 * KIB
+LEARNING, MEASURED = 2, {"quick": 2, "paper": 10}
+
+
+def times_of(up: Result, down: Result) -> tuple[float, float]:
+    """Median times of operations that succeeded; 0 where none did."""
+    return median(up.ok_s or [0.0]), median(down.ok_s or [0.0])
+
+
+def child_of(provider: Provider, array: RaidDriver, number: int) -> Provider:
+    """One child of an array as a provider by itself."""
+    member = array.array.file.children[number]
+    # Without a profile it would be one that is kept; the array's own services are removed with the run.
+    return Provider(member.spec, array.array.children.drivers[number], None if provider.is_kept else "its array's")
+
+
+def delta(before: Mapping[str, Costs], after: Mapping[str, Costs]) -> dict[str, Costs]:
+    """What was spent in between, by verb."""
+    found = {}
+    for verb, costs in after.items():
+        known = before.get(verb, Costs())
+        found[verb] = Costs(
+            **{each.name: getattr(costs, each.name) - getattr(known, each.name) for each in fields(Costs)}
+        )
+    return found
+
+
+def phases(spent: Mapping[str, Costs]) -> dict[str, Any]:
+    """Where the time goes: seconds of each phase per operation, by direction."""
+    return {
+        f"{verb}_phases_s": {name: getattr(costs, f"{name}_ns") / 1e9 / costs.operations for name in PHASES}
+        for verb, costs in spent.items()
+        if verb in ("put", "get") and costs.operations
+    }
+
+
+def stored_bytes(array: RaidDriver) -> dict[str, Any]:
+    """What the children hold for each byte of content, as they list it."""
+    from pytest_cloudbench.systems.raid.survey import survey
+
+    array.settle(30.0)
+    found = survey(array.array)
+    held = sum(child.held_bytes for child in found.children)
+    return {
+        "stored_bytes": held, "content_bytes": found.content_bytes,
+        "overhead": held / found.content_bytes if found.content_bytes else None,
+    }  # fmt: skip
+
+
+# --- placement ----------------------------------------------------------------------------------------
+
+
+def placement_of(experiment: Experiment, payloads: Payloads, array: RaidDriver, grid: str) -> dict[str, Any]:
+    """Upload equally, then by throughput until the rates are learned, and then what is measured."""
+    before = array.array
+    k, children = before.file.k, len(before.children)
+    try:
+        small = _uploaded(experiment, payloads, array, Equal(k, children), LEARNING_BYTES, 1)
+        known = [rate or 0.0 for rate in _observer(array).write_rates()]
+        equal_bound_s = cost_of(Split(k, (1,) * children), LEARNING_BYTES, _nominal(array, known)).time_s
+        placement = Throughput(k, children, _observer(array).write_rates, overhead_at_most=before.file.overhead_at_most)
+        _uploaded(experiment, payloads, array, placement, PLACED_BYTES, LEARNING)
+        rounds_s = _uploaded(experiment, payloads, array, placement, PLACED_BYTES, MEASURED[grid])
+        split = placement.split(PLACED_BYTES)
+    finally:
+        array.array = before
+    rates = [rate or 0.0 for rate in _observer(array).write_rates()]
+    nominal = _nominal(array, rates)
+    least_s = least_time_s(PLACED_BYTES, nominal, children - k)
+    throughput_s = median(rounds_s)
+    return {
+        "throughput_s": throughput_s, "least_s": least_s, "over_the_bound": throughput_s / least_s - 1,
+        "equal_s": median(small), "equal_least_s": equal_bound_s, "equal_bytes": LEARNING_BYTES,
+        "overhead": sum(split.counts) / split.data, "counts": f"{split.data} of {'+'.join(map(str, split.counts))}",
+        "rates_bytes_per_s": rates, "nominal_bytes_per_s": nominal, "failures": children - k, "rounds_s": rounds_s,
+        "object_bytes": PLACED_BYTES,
+    }  # fmt: skip
+
+
+def _observer(array: RaidDriver) -> Observer:
+    observer = array.array.children.rates
+    assert isinstance(observer, Observer)
+    return observer
+
+
+def _nominal(array: RaidDriver, observed: Sequence[float]) -> list[float]:
+    """The rates that are true: those of the profiles of emulated children; of others, what was observed."""
+    from pytest_cloudbench.emulators.profile import find_profile
+    from pytest_cloudbench.model import ProviderSpec
+
+    found = []
+    for member, rate in zip(array.array.file.children, observed, strict=True):
+        spec = ProviderSpec.parse(member.spec)
+        profile = find_profile(spec.target) if spec.is_emulated and "profile" not in spec.params else None
+        found.append(profile.bandwidth.up_bytes_per_s if profile and profile.bandwidth.up_bytes_per_s else rate)
+    return found
+
+
+def _uploaded(
+    experiment: Experiment, payloads: Payloads, array: RaidDriver, placement: Placement, size_bytes: int, count: int
+) -> list[float]:
+    array.array = replace(array.array, placement=placement)
+    result = experiment.run(
+        payloads.random(size_bytes), arrival=Threads(1), files=count, store=False, detail=True, verify=False
+    )  # fmt: skip
+    return list(result.ok_s) or [0.0]

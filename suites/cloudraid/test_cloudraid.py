@@ -1,0 +1,298 @@
+"""What does an array of providers gain over each of them, what does it cost, and what does it survive?
+
+The subject is any array, ``--provider raid:FILE.toml``; without one, six emulated clouds of which any four are enough.
+Losses and trouble are made in this process, in front of the children, so they are the same for real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cloudbench import clock
+from pytest_cloudbench.arrival import Threads
+from pytest_cloudbench.coding.availability import at_least
+from pytest_cloudbench.judge.shapes import availability
+from pytest_cloudbench.model import KIB, MIB, CloudError, Verb
+from pytest_cloudbench.payload import RandomContent
+
+from .measures import PHASES, child_of, delta, phases, placement_of, stored_bytes, times_of
+from .rivals import RIVALS, measured_rival
+from .trouble import SLOW_S, TROUBLES, Chance, asked_first, trouble, troubled
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.load.experiment import Experiment, Result
+    from pytest_cloudbench.load.operations import Files
+    from pytest_cloudbench.payload import Payloads
+    from pytest_cloudbench.systems.raid.driver import RaidDriver
+
+OBJECTS = {"quick": 8, "paper": 100}
+SIZE_BYTES = {"quick": MIB, "paper": 16 * MIB}
+READS = {"quick": 300, "paper": 20_000}
+SIX = pytest.mark.cloudbench_provider("raid:six")
+MOST_SLOWER = 1.3
+"""Wanted: with as many children lost as the array survives, a read takes so much longer at most."""
+
+
+@pytest.fixture
+def objects(pytestconfig: pytest.Config, grid: str) -> int:
+    """How many objects each measurement is of."""
+    given: int | None = pytestconfig.option.cloudbench_cloudraid_objects
+    return OBJECTS[grid] if given is None else given
+
+
+@pytest.fixture
+def size_bytes(pytestconfig: pytest.Config, grid: str) -> int:
+    """The size of each."""
+    given: int | None = pytestconfig.option.cloudbench_cloudraid_bytes
+    return SIZE_BYTES[grid] if given is None else given
+
+
+@pytest.fixture
+def array(experiment: Experiment) -> RaidDriver:
+    """The array under test."""
+    from pytest_cloudbench.systems.raid.driver import RaidDriver
+
+    driver = experiment.provider.driver
+    if not isinstance(driver, RaidDriver):
+        pytest.skip(f"{experiment.provider.spec}: this is no array of providers; name one: --provider raid:FILE.toml")
+    return driver
+
+
+# --- together and alone -------------------------------------------------------------------------------
+
+
+@SIX
+def test_together_and_alone(
+    experiment: Experiment, payloads: Payloads, array: RaidDriver, objects: int, size_bytes: int
+) -> None:
+    """Uploads and downloads, one after another: of the array, and of each of its children by itself."""
+    payload = payloads.random(size_bytes)
+
+    def both() -> tuple[Result, Result]:
+        up = experiment.run(payload, arrival=Threads(1), files=objects, keep=True, store=False, detail=True)
+        down = experiment.run(
+            arrival=Threads(1), on=up.files, operation=Verb.GET, store=False, detail=True
+        )  # fmt: skip
+        return up, down
+
+    before = array.ledger.totals()
+    together = both()
+    spent = delta(before, array.ledger.totals())
+    apart = experiment.agent.once(f"apart:{experiment.nodeid}", lambda: phases(spent) | stored_bytes(array))
+    alone: dict[str, tuple[Result, Result]] = {}
+    for number, member in enumerate(array.array.file.children):
+        with experiment.elsewhere(child_of(experiment.provider, array, number)):
+            alone[member.name] = both()
+    for place, verb in enumerate(("put", "get")):
+        _compare(experiment, verb, together[place], {name: runs[place] for name, runs in alone.items()}, apart)
+
+
+def _compare(
+    experiment: Experiment, verb: str, together: Result, alone: Mapping[str, Result], apart: Mapping[str, Any]
+) -> None:
+    """One entry: the array's time beside those of its children, and where it goes."""
+    size_bytes = together.info["size_bytes"]
+    medians_s = {name: median(result.ok_s or [0.0]) for name, result in alone.items()}
+    best_s, best = min((taken_s, name) for name, taken_s in medians_s.items())
+    array_s = median(together.ok_s or [0.0])
+    told = {name: apart[f"{verb}_phases_s"][name] for name in PHASES if f"{verb}_phases_s" in apart}
+    experiment.conclude(
+        {"p50": array_s}, together.ok_s or [0.0], of=[together, *alone.values()], label=verb,
+        stats_of=f"time of a {verb} of the array",
+        columns=(
+            "direction", "array_s", "best_s", "best_child", "times_the_best", "mb_per_s",
+            *(f"{name}_s" for name in told), "overhead",
+        ),
+        facts={
+            "direction": verb, "array_s": array_s, "best_s": best_s, "best_child": best,
+            "times_the_best": array_s / best_s if best_s else None,
+            "children_s": medians_s, "mb_per_s": size_bytes / 1e6 / array_s if array_s else None, "loop": "closed",
+            "object_bytes": size_bytes, **{f"{name}_s": value for name, value in told.items()},
+            **{name: apart[name] for name in ("overhead", "stored_bytes", "content_bytes")},
+        },
+    ).check()  # fmt: skip
+
+
+# --- losses -------------------------------------------------------------------------------------------
+
+
+@SIX
+def test_losses(experiment: Experiment, payloads: Payloads, array: RaidDriver, objects: int, size_bytes: int) -> None:
+    """Reads with none to m children lost, those that are asked first; and one more, when nothing may be half done."""
+    most = array.array.file.m
+    payload = payloads.random(size_bytes)
+    with troubled(array) as children:
+        up = experiment.run(payload, arrival=Threads(1), files=objects, keep=True, store=False, verify=False)
+        found: list[Result] = []
+        for lost in range(most + 2):
+            with trouble(asked_first(array, children, size_bytes, lost), "lost"):
+                found.append(_read(experiment, up.files))
+                if lost == most + 1:
+                    told = experiment.agent.once(f"refused:{experiment.nodeid}", lambda: _refused(array, up.files))
+        after = _read(experiment, up.files)
+    medians_s = [median(each.ok_s) if each.ok_s else None for each in found]
+    first_s = medians_s[0]
+    slower = [each / first_s if each and first_s else None for each in medians_s[: most + 1]]
+    failed = [each["ops"] - each["ok"] for each in found]
+    is_whole = after["ok"] == after["ops"]
+    doubts = [] if is_whole else ["objects were not what they had been when the children were back"]
+    if any(failed[: most + 1]):
+        doubts.append(f"reads failed although the array survives the loss: {failed[: most + 1]}")
+    experiment.conclude(
+        {"p50": first_s}, found[0].ok_s or [0.0], of=[*found, after], stats_of="time of a read with nothing lost",
+        columns=("lost_at_most", "reads_failed", "slower_at_most", "with_one_more", "whole_afterwards"),
+        facts={
+            "lost_at_most": most, "reads_failed": sum(failed[: most + 1]), "median_s": medians_s, "slower": slower,
+            "slower_at_most": max((each for each in slower if each is not None), default=None),
+            "wanted": f"at most {MOST_SLOWER} x", "failed": failed, "with_one_more": told["answer"], **told,
+            "whole_afterwards": is_whole, "loop": "closed",
+        },
+        notes=[f"with {most + 1} lost: {told['error']}"], doubts=doubts,
+    ).check()  # fmt: skip
+
+
+def _read(experiment: Experiment, files: Files | None) -> Result:
+    return experiment.run(arrival=Threads(1), on=files, operation=Verb.GET, store=False, detail=True)
+
+
+def _refused(array: RaidDriver, files: Files | None) -> dict[str, Any]:
+    """What a write says for which too few children are left; it must leave everything as it was."""
+    assert files is not None
+    path, _ = files.file(*files.members[0])
+    row = array.array.metadata.find(path)
+    try:
+        array.put(path, RandomContent("never written", 64 * KIB))
+    except CloudError as error:
+        is_same = array.array.metadata.find(path) == row
+        return {"answer": "refused" if is_same else "half done", "kind": error.kind.value, "error": str(error)[:300]}
+    return {"answer": "accepted", "kind": "", "error": "a write was accepted that too few children have"}
+
+
+# --- trouble ------------------------------------------------------------------------------------------
+
+
+@SIX
+@pytest.mark.parametrize("kind", TROUBLES)
+def test_trouble(
+    experiment: Experiment, payloads: Payloads, array: RaidDriver, kind: str, objects: int, size_bytes: int
+) -> None:
+    """Reads while m children are slow, hang, change what they were given, or answer with errors."""
+    payload = payloads.random(size_bytes)
+    with troubled(array) as children:
+        up = experiment.run(payload, arrival=Threads(1), files=objects, keep=True, store=False, verify=False)
+        well = [_read(experiment, up.files) for _ in range(2)]  # afterwards it knows what is usual
+        before = array.ledger.totals()
+        with trouble(asked_first(array, children, size_bytes, array.array.file.m), kind):
+            ill = [_read(experiment, up.files) for _ in range(2)]
+        spent = delta(before, array.ledger.totals()).get("get")
+    met = experiment.agent.once(f"met:{experiment.nodeid}", lambda: {
+        name: getattr(spent, name) if spent else 0 for name in ("hedged", "failed", "damaged", "missing")
+    })  # fmt: skip
+    usual, took = (sorted(taken_s for each in runs for taken_s in each.ok_s) for runs in (well, ill))
+    failed = sum(each["ops"] - each["ok"] for each in ill)
+    experiment.conclude(
+        {"p50": median(took) if took else None}, took or [0.0], of=[*well, *ill],
+        stats_of="time of a read with trouble",
+        columns=("usual_s", "troubled_s", "slower", "worst_s", "reads_failed", "hedged", "failed", "damaged"),
+        facts={
+            "usual_s": median(usual), "troubled_s": median(took) if took else None,
+            "slower": median(took) / median(usual) if took and usual else None, "worst_s": max(took, default=None),
+            "reads_failed": failed, "slow_s": SLOW_S if kind == "slow" else None, "loop": "closed", **met,
+        },
+        doubts=[f"{failed} reads failed, though only {array.array.file.m} children had trouble"] if failed else [],
+    ).check()  # fmt: skip
+
+
+# --- availability -------------------------------------------------------------------------------------
+
+
+@SIX
+def test_availability(
+    experiment: Experiment, payloads: Payloads, array: RaidDriver, pytestconfig: pytest.Config, grid: str
+) -> None:
+    """Reads of an array whose children fail by chance, against the Poisson-binomial prediction."""
+    option = pytestconfig.option
+    file = array.array.file
+    failures = [option.cloudbench_cloudraid_failure] * len(file.children)
+    predicted = at_least(file.k, failures)
+    payload = payloads.random(KIB)
+    with troubled(array) as children:
+        up = experiment.run(payload, arrival=Threads(1), files=4, keep=True, store=False, verify=False)
+        chance = Chance(f"{experiment.facts.seed}/availability", failures, option.cloudbench_cloudraid_shared)
+        chance.set_on(children)
+        told = experiment.agent.once(f"reads:{experiment.nodeid}", lambda: _reads(array, up.files, chance, READS[grid]))
+    share = availability(told["ok"], READS[grid])
+    within = share.low <= predicted <= share.high
+    experiment.conclude(
+        {"availability": share.share}, told["times_s"] or [0.0], of=[up], stats_of="time of a read",
+        columns=("reads", "child_failure", "measured", "interval", "predicted", "as_predicted"),
+        facts={
+            "reads": READS[grid], "child_failure": failures[0], "measured": f"{share.share:.2%}",
+            "shared_failure": option.cloudbench_cloudraid_shared, "interval": f"{share.low:.2%} to {share.high:.2%}",
+            "predicted": f"{predicted:.2%}", "predicted_share": predicted, "as_predicted": "yes" if within else "no",
+            "loop": "closed",
+        },
+        notes=[] if within else ["children do not fail independently, or not as often as was assumed"],
+    ).check()  # fmt: skip
+
+
+def _reads(array: RaidDriver, files: Files | None, chance: Chance, count: int) -> dict[str, Any]:
+    assert files is not None
+    paths = [files.file(*member)[0] for member in files.members]
+    times_s: list[float] = []
+    for number in range(count):
+        chance.begin()
+        began_ns = clock.now_ns()
+        try:
+            for _ in array.get(paths[number % len(paths)]):
+                pass
+        except CloudError:
+            continue
+        times_s.append((clock.now_ns() - began_ns) / 1e9)
+    return {"ok": len(times_s), "times_s": times_s[:1000]}
+
+
+# --- placement ----------------------------------------------------------------------------------------
+
+TABLE_2 = pytest.mark.cloudbench_provider("raid:cloud-raid-2012")
+PUBLISHED_S = {"equal": 46.2, "throughput": 7.35, "in proportion": 2.51, "best single": 3.81}
+"""Computed from Table II's times of 10 MB; the paper prints none of them."""
+
+
+@TABLE_2
+def test_placement(experiment: Experiment, payloads: Payloads, array: RaidDriver, grid: str) -> None:
+    """Shares by observed throughput, against the least time in which any m children may still fail."""
+    measured = placement_of(experiment, payloads, array, grid)
+    experiment.conclude(
+        {"p50": measured["throughput_s"]}, measured.pop("rounds_s"), stats_of="time of an upload by throughput",
+        columns=("throughput_s", "least_s", "over_the_bound", "equal_s", "equal_least_s", "overhead", "counts"),
+        facts={**measured, "computed_from_table_2_s": PUBLISHED_S, "loop": "closed"},
+        published={"source": "Cloud-RAID, Table II, 10 MB; times of the splits are computed from it"},
+        notes=["children are emulated, with the paper's rates"] if experiment.provider.emulated != "none" else [],
+    ).check()  # fmt: skip
+
+
+# --- what a user would pick instead -------------------------------------------------------------------
+
+
+def test_side_by_side(experiment: Experiment, payloads: Payloads, objects: int, size_bytes: int) -> None:
+    """An array, rclone's union with crypt, and Tahoe-LAFS, each over folders of this machine."""
+    absent = []
+    for name in RIVALS:
+        found = measured_rival(experiment, payloads, name, objects, size_bytes)
+        if isinstance(found, str):
+            absent.append(f"{name}: not measured: {found}")
+            continue
+        runs, facts, note = found
+        up_s, down_s = times_of(*runs)
+        experiment.conclude(
+            {"p50": up_s}, runs[0].ok_s or [0.0], of=runs, label=name, stats_of=f"time of an upload to {name}",
+            columns=("put_p50_s", "get_p50_s", "put_mb_per_cpu_s", "get_mb_per_cpu_s", "overhead", "survives"),
+            facts={"put_p50_s": up_s, "get_p50_s": down_s, "loop": "closed", **facts}, notes=[note, *absent],
+        )  # fmt: skip
+    if absent:
+        experiment.report("\n".join(absent))

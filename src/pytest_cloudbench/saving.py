@@ -88,7 +88,7 @@ def _run(box: SavingBox, say: Callable[[dict[str, Any]], None]) -> int:
         signal.signal(number, end)
     box.run(lambda: say({"event": "ready", "state_file": str(box.state_path), **asdict(box.status())}))
     say({"event": "stopped", **_totals(box)})
-    return 0 if not len(box.engine.batcher) else 1
+    return 0 if not box.engine.unpushed_files else 1
 
 
 def _rules(options: argparse.Namespace) -> BatchRules:
@@ -138,7 +138,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _plain(event: Event) -> dict[str, Any]:
-    return {"event": type(event).__name__.lower(), **asdict(event)}
+    return {"event": type(event).__name__.removeprefix("Mirror").lower(), **asdict(event)}
 
 
 def _totals(box: SavingBox) -> dict[str, Any]:
@@ -170,6 +170,7 @@ def _say_text(line: dict[str, Any]) -> None:
         "push": "push {number} ({why}): {files} entries, {counted_bytes:,} bytes compressed, "
         "{written_bytes:,} written, waited {waited_s:.1f} s",
         "pull": "taken in: {path!r}",
+        "progress": "{done:,} of {all:,} entries",
         "trouble": "{kind}: {text}",
         "ready": "{savingbox} -> {sync_folder}: watching by {watching}, changed bytes by {mechanism}; "
         "{limit_bytes:,} bytes, {quiet_s:g} s, {at_most_s:g} s",

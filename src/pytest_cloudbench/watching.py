@@ -12,6 +12,7 @@ import select
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 __all__ = ["GONE", "FileMark", "FolderEvent", "Inotify", "mark_of"]
@@ -25,7 +26,7 @@ _EVENTS = _IN_MODIFY | _IN_ATTRIB | _IN_CLOSE_WRITE | _IN_MOVED | _IN_CREATE | _
 _IN_ONLYDIR = 0x0100_0000
 _IN_OVERFLOW, _IN_IGNORED, _IN_ISDIR = 0x4000, 0x8000, 0x4000_0000
 _HEAD = struct.Struct("iIII")
-_READ_BYTES = 1 << 16
+_READ_BYTES, _MOST_READS = 1 << 16, 1 << 10
 # Time stamps move in steps of some milliseconds: a file that was changed just now may change again unseen.
 _STEP_NS = 50_000_000
 
@@ -106,7 +107,7 @@ class Inotify:
         return bool(self._poll.poll(None if timeout_s is None else max(timeout_s, 0) * 1000))
 
     def read(self) -> Iterator[FolderEvent]:
-        """Yields the events that there are; waits for none."""
+        """Yields the events that there are, though not without end where they come as fast; waits for none."""
         for data in self._pieces():
             at = 0
             while at < len(data):
@@ -128,8 +129,6 @@ class Inotify:
         os.close(self._fd)
 
     def _pieces(self) -> Iterator[bytes]:
-        try:
-            while data := os.read(self._fd, _READ_BYTES):
-                yield data
-        except BlockingIOError:
-            pass
+        with suppress(BlockingIOError):
+            for _ in range(_MOST_READS):
+                yield os.read(self._fd, _READ_BYTES)

@@ -138,20 +138,13 @@ def test_what_could_not_be_pushed_waits_since_its_first_change() -> None:
     batch = batcher.take(6 * S)
     batcher.changed("b", 5, 7 * S)  # while it was pushed
     batcher.changed("c", 1, 8 * S)
-    batcher.put_back(batch.paths, not_before_ns=9 * S)
+    batcher.put_back(batch.paths)
     assert batcher.unpushed_bytes == 10 + 5 + 1
     assert batcher.due_ns() == 13 * S
     for second in range(9, 30):
         batcher.changed("c", 1, second * S)
     assert batcher.due_ns() == 30 * S
     assert list(batcher.take(30 * S).paths) == ["a", "b", "c"]
-
-
-def test_a_push_that_failed_is_not_tried_again_at_once() -> None:
-    batcher = Batcher(RULES)
-    batcher.changed("a", 10, 0)
-    batcher.put_back(batcher.take(40 * S).paths, not_before_ns=42 * S)
-    assert batcher.due_ns() == 42 * S
 
 
 def test_better_known_bytes_reset_no_timer() -> None:

@@ -94,7 +94,6 @@ class Batcher:
         self._waiting: OrderedDict[str, Waiting] = OrderedDict()  # in the order of their first changes
         self._bytes = 0
         self._quiet_due_ns = 0
-        self._not_before_ns = 0
 
     @property
     def unpushed_bytes(self) -> int:
@@ -151,7 +150,7 @@ class Batcher:
         """When all that waits is to be pushed; may be in the past. None: nothing waits."""
         if not self._waiting:
             return None
-        return max(min(self._rules_due_ns()), self._not_before_ns)
+        return min(self._rules_due_ns())
 
     def take(self, now_ns: int) -> PushBatch:
         """All that waits, which then waits no longer. To be pushed now, or put back."""
@@ -166,8 +165,8 @@ class Batcher:
         self._bytes = 0
         return batch
 
-    def put_back(self, paths: dict[str, Waiting], not_before_ns: int = 0) -> None:
-        """These could not be pushed: they wait again since their first change, until ``not_before_ns`` at least.
+    def put_back(self, paths: dict[str, Waiting]) -> None:
+        """These could not be pushed: they wait again since their first change.
 
         What has changed meanwhile keeps its newer bytes.
         """
@@ -175,7 +174,6 @@ class Batcher:
             newer = self._waiting.get(path)
             self._bytes += was.unpushed_bytes if newer is None else 0
             self._waiting[path] = was if newer is None else newer._replace(first_ns=min(was.first_ns, newer.first_ns))
-        self._not_before_ns = not_before_ns
         self._sort()
 
     def _rules_due_ns(self) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.batching.batcher import Batcher, BatchRules
-from pytest_cloudbench.systems.savingbox.engine import BoxEngine, Pull, Push, Trouble
+from pytest_cloudbench.systems.savingbox.engine import BoxEngine, MirrorProgress, Pull, Push, Trouble
 from pytest_cloudbench.systems.savingbox.mirror import Mirror
 from pytest_cloudbench.systems.savingbox.side import STAGED, FolderSide, FoundAll
 from pytest_cloudbench.systems.savingbox.store import AgreementStore
@@ -86,7 +86,7 @@ class Pair:
         for folder in (self.box, self.sync):
             folder.mkdir(parents=True, exist_ok=True)
         self.now_ns = 0
-        self.events: list[Push | Pull | Trouble] = []
+        self.events: list[Push | Pull | MirrorProgress | Trouble] = []
         self.fault: Callable[[str, str], None] = lambda step, path: None
         self.open()
 
@@ -136,14 +136,14 @@ class Pair:
         for _ in range(20):
             before = len(self.events)
             self.advance(61)
-            if tree(self.box) == tree(self.sync) and len(self.events) == before and not len(self.engine.batcher):
+            if tree(self.box) == tree(self.sync) and len(self.events) == before and not self.engine.unpushed_files:
                 return
         raise AssertionError(f"{tree(self.box)}\n{tree(self.sync)}\n{self.events[-5:]}")
 
     def settle_sparse(self) -> None:
         """As ``settle``, for files that nobody wants to read whole."""
         self.advance(61)
-        assert not len(self.engine.batcher)
+        assert not self.engine.unpushed_files
         assert not self.troubles("failed")
 
     def pushes(self) -> list[Push]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -83,6 +84,26 @@ def test_a_disk_that_stays_full_is_tried_ever_more_seldom(pair: Pair) -> None:
     pair.fault = lambda step, path: None
     pair.advance(31)
     assert pair.both() == {"a": "1"}
+
+
+def test_what_fails_holds_up_nothing_else(pair: Pair) -> None:
+    def fault(step: str, path: str) -> None:
+        if path == "bad":
+            no_room()
+
+    pair.fault = fault
+    write(pair.box / "bad", "1")
+    pair.advance(300)
+    assert pair.engine.unpushed_files == 1
+    for text in ("1", "2", "3"):
+        write(pair.box / "good", text)
+        pair.advance(5)
+        assert (pair.sync / "good").read_text() == text
+    assert {push.why for push in pair.pushes()} == {"quiet"}
+    pair.fault = lambda step, path: None
+    pair.advance(31)
+    assert pair.both() == {"bad": "1", "good": "3"}
+    assert pair.pushes()[-1].why == "again"
 
 
 def test_a_real_full_disk(pair: Pair, tmp_path: Path) -> None:
@@ -243,6 +264,37 @@ def test_a_name_that_the_client_takes_before_it_is_given_is_the_clients(pair: Pa
     assert sorted(pair.both().values()) == ["mine", "theirs"]
 
 
+def test_a_long_write_that_goes_on_after_the_push_is_noticed(pair: Pair) -> None:
+    """A file has its new time when a write begins: the rest of the bytes come without another one."""
+    path = write(pair.box / "a", "x" * 10_000)
+    pair.settle()
+    mark = path.stat()
+    with path.open("r+b") as file:
+        file.seek(9_000)
+        file.write(b"late")
+    os.utime(path, ns=(mark.st_atime_ns, mark.st_mtime_ns))
+    was = pair.store.entries["a"]
+    now = pair.mirror.box.look("a")
+    assert now is not None
+    pair.store.replace("a", was._replace(box=now.mark))  # as if the mark had been read in the middle of the write
+    pair.engine.box_changed(["a"], pair.now_ns)
+    assert pair.engine.unpushed_files == 0
+    pair.engine.box_changed(["a"], pair.now_ns, is_event=True)
+    assert pair.engine.unpushed_files == 1
+    pair.settle()
+    assert "late" in pair.both()["a"]
+
+
+def test_stores_into_a_mapping_are_pushed_though_no_event_tells(pair: Pair) -> None:
+    path = write(pair.box / "a", b"x" * 8192)
+    pair.settle()
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 8192) as mapping:
+        for text in (b"first", b"second", b"third"):  # the same page, dirty since the first
+            mapping[: len(text)] = text
+            pair.settle()
+            assert (pair.sync / "a").read_bytes().startswith(text)
+
+
 # --- killed ---
 
 
@@ -273,10 +325,11 @@ def test_a_half_patched_file_is_finished(pair: Pair) -> None:
     assert not pair.troubles("conflict")
 
 
-def test_a_half_patched_file_that_the_client_changed_meanwhile_is_kept(pair: Pair) -> None:
+@pytest.mark.parametrize("page", [0, 1, 2, 3], ids=["one of ours", "another", "one to come", "a last one"])
+def test_a_half_patched_file_that_the_client_changed_meanwhile_is_kept(pair: Pair, page: int) -> None:
     half_patched(pair)
     with (pair.sync / "a").open("r+b") as file:
-        file.seek(3 * 4096)
+        file.seek(page * 4096 + 100)
         file.write(b"client")
     stamp(pair.sync / "a")
     pair.restart()
@@ -331,6 +384,15 @@ def test_new_folders_are_watched_with_what_is_in_them_already(tmp_path: Path) ->
     assert watcher.changed() == {"d", "d/e", "d/e/f"}
     write(tmp_path / "d/e/f", "2")
     assert watcher.changed() == {"d/e/f"}
+    deep = [f"{tmp_path}{'/x' * depth}" for depth in range(1, 1201)]
+    for folder in deep:
+        os.mkdir(folder)
+    found = watcher.changed()
+    for folder in reversed(deep):
+        os.rmdir(folder)
+    assert found is not None
+    assert len(found) == 1200
+    watcher.changed()
     (tmp_path / "d").rename(tmp_path / "g")
     assert watcher.changed() is None, "which names events have now is not known"
     watcher.begin_scan()

@@ -13,15 +13,16 @@ import os
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pytest_cloudbench.batching.batcher import Batcher, BatchRules
 from pytest_cloudbench.clock import now_ns
-from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results.owner import lives, owner_text
-from pytest_cloudbench.systems.savingbox.engine import BoxEngine, Pull, Push, Trouble
+from pytest_cloudbench.systems.savingbox.engine import BoxEngine, MirrorProgress, Pull, Push, Trouble
 from pytest_cloudbench.systems.savingbox.mirror import Mirror
 from pytest_cloudbench.systems.savingbox.side import FolderSide, VanishedError
 from pytest_cloudbench.systems.savingbox.store import AgreementStore
@@ -40,9 +41,10 @@ _SCAN_SHARE = 50
 _BACK_NS = _S
 """Between two looks for a folder that has vanished."""
 _STATUS_NS = _S // 2
+_PUSHES_KEPT = 10_000
 _TOO_MANY = "{}: there are more folders than fs.inotify.max_user_watches allows: it is scanned from time to time"
 
-Event = Push | Pull | Trouble
+Event = Push | Pull | MirrorProgress | Trouble
 AnyPath = str | os.PathLike[str]
 
 
@@ -158,7 +160,7 @@ class SavingBox:
         self._state = "starting"
         self._trouble: list[str] = []
         self._pushed_files = self._counted_bytes = 0
-        self.pushes: list[Push] = []
+        self.pushes: deque[Push] = deque(maxlen=_PUSHES_KEPT)
         for side in (self._box, self._sync):
             side.open()
         self._store = AgreementStore(self.state_path, _pair(savingbox, sync_folder))
@@ -172,10 +174,17 @@ class SavingBox:
         self._thread: threading.Thread | None = None
         if self._store.problem:
             self._told(Trouble("note", self._store.problem))
-        self._adopt()
-        for side in (self._box, self._sync):
-            side.clean()
-        self.engine.mirror.settle_patches()
+        try:
+            self._adopt()
+            for side in (self._box, self._sync):
+                side.clean()
+            self.engine.mirror.settle_patches()
+        except OSError as error:
+            self.close()
+            raise ResultsError(f"{self.state_path}: {error.strerror or error}") from error
+        except BaseException:
+            self.close()
+            raise
 
     # --- for programs ---
 
@@ -206,7 +215,8 @@ class SavingBox:
             limit_bytes=batcher.rules.limit_bytes, quiet_s=batcher.rules.quiet_ns / _S,
             at_most_s=batcher.rules.at_most_ns / _S, pushes=engine.pushes, pushed_files=self._pushed_files,
             counted_bytes=self._counted_bytes, written_bytes=engine.mirror.written_bytes, pulls=engine.pulls,
-            conflicts=engine.mirror.conflicts, unpushed_files=len(batcher), unpushed_bytes=batcher.unpushed_bytes,
+            conflicts=engine.mirror.conflicts, unpushed_files=engine.unpushed_files,
+            unpushed_bytes=batcher.unpushed_bytes,
             due_s=None if due_ns is None else round((due_ns - now_ns()) / _S, 3), trouble=tuple(self._trouble[-5:]),
             written_at_s=round(time.time(), 3),
         )  # fmt: skip
@@ -231,12 +241,12 @@ class SavingBox:
             for _ in range(5):
                 self._scan()
                 self.engine.pull_all(now_ns())
-                self.engine.push(now_ns())
+                self.engine.push_all(now_ns())
                 self.engine.pull_all(now_ns())
                 self._scan()
-                if not self.engine.incoming and not len(self.engine.batcher):
+                if not self.engine.incoming and not self.engine.unpushed_files:
                     break
-            return not self.engine.incoming and not len(self.engine.batcher)
+            return not self.engine.incoming and not self.engine.unpushed_files
         except VanishedError as error:
             self._told(Trouble("vanished", f"{error}"))
             return False
@@ -274,11 +284,11 @@ class SavingBox:
     def _last(self) -> None:
         """At the end: all that is known to have changed goes where it belongs."""
         self._scan()
-        self.engine.push(now_ns())
+        self.engine.push_all(now_ns())
         self.engine.pull_all(now_ns())
-        if len(self.engine.batcher):
+        if self.engine.unpushed_files:
             self._told(
-                Trouble("failed", f"{len(self.engine.batcher)} entries could not be pushed; the next start does")
+                Trouble("failed", f"{self.engine.unpushed_files} entries could not be pushed; the next start does")
             )
 
     def _come_back(self) -> None:
@@ -367,6 +377,8 @@ class SavingBox:
             self.pushes.append(event)
             self._pushed_files += event.files
             self._counted_bytes += event.counted_bytes
+        elif isinstance(event, MirrorProgress):
+            self._write_status()
         elif isinstance(event, Trouble):
             self._trouble.append(event.text)
             del self._trouble[:-20]
@@ -396,6 +408,8 @@ def _pair(savingbox: AnyPath, sync_folder: AnyPath) -> str:
 
 def _check(savingbox: AnyPath, sync_folder: AnyPath) -> None:
     """Raises UsageError for a pair of folders that cannot be used."""
+    if os.name != "posix":
+        raise UsageError("savingbox: works on Linux, and by scanning on other POSIX systems; not on this one")
     real = []
     for name, folder in (("savingbox", savingbox), ("sync folder", sync_folder)):
         path = os.fspath(folder)

@@ -10,17 +10,24 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pytest_cloudbench.batching.batcher import Batcher, Waiting
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.systems.savingbox import content
 from pytest_cloudbench.systems.savingbox.mirror import Deed, Mirror
-from pytest_cloudbench.systems.savingbox.side import BusyError, FoundAll, FoundEntry, OvertakenError, VanishedError
+from pytest_cloudbench.systems.savingbox.side import (
+    BusyError,
+    FolderSide,
+    FoundAll,
+    FoundEntry,
+    OvertakenError,
+    VanishedError,
+)
 from pytest_cloudbench.systems.savingbox.store import NEVER
 from pytest_cloudbench.watching import FileMark
 
-__all__ = ["BoxEngine", "Pull", "Push", "Trouble"]
+__all__ = ["BoxEngine", "MirrorProgress", "Pull", "Push", "Trouble"]
 
 _S = 1_000_000_000
 _SETTLE_NS = _S // 5
@@ -31,6 +38,8 @@ _BUSY_NS = _S
 _FIRST_RETRY_NS, _LAST_RETRY_NS = _S, 30 * _S
 _MANY = 64
 """More files than these are flushed to the disk together."""
+_PROGRESS, _SYNCED = 512, 8192
+"""After so many entries of a long push it is said, and their agreements are written."""
 _SHARE = 10
 """Counting the bytes of a file takes at most one part in so many of the time."""
 
@@ -41,7 +50,8 @@ class Push:
 
     Attributes:
         number: from 1 on.
-        why: the rule that made it due: ``quiet``, ``bytes``, ``at most``; ``asked`` at a start, a stop or ``--once``.
+        why: the rule that made it due: ``quiet``, ``bytes``, ``at most``; ``asked`` at a stop or ``--once``,
+            ``again`` for what had failed.
         files: how many entries were changed in the sync folder.
         counted_bytes: what the byte counter had: compressed, an estimate of what a client sends.
         written_bytes: bytes written to files of the sync folder.
@@ -64,6 +74,14 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
+class MirrorProgress:
+    """How far a long push, or a long way back, is: entries done, and all."""
+
+    done: int
+    all: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """Something that the user should know: a conflict, or what cannot be done at the moment.
 
@@ -73,6 +91,13 @@ class Trouble:
 
     kind: Literal["conflict", "failed", "vanished", "note"]
     text: str
+
+
+class _Failed(NamedTuple):
+    """A push of an entry that is to be tried again."""
+
+    due_ns: int
+    waiting: Waiting
 
 
 @dataclass
@@ -89,7 +114,7 @@ class BoxEngine:
 
     mirror: Mirror
     batcher: Batcher
-    tell: Callable[[Push | Pull | Trouble], None] = lambda event: None
+    tell: Callable[[Push | Pull | MirrorProgress | Trouble], None] = lambda event: None
     cpu_ns: Callable[[], int] = lambda: 0
     pushes: int = 0
     pulls: int = 0
@@ -98,7 +123,8 @@ class BoxEngine:
     _uncounted: dict[str, int] = field(default_factory=dict)
     _gone: dict[int, str] = field(default_factory=dict)
     _noticed: dict[str, FileMark | None] = field(default_factory=dict)
-    _retry_ns: int = 0
+    _failed: dict[str, _Failed] = field(default_factory=dict)
+    _delays_ns: dict[str, int] = field(default_factory=dict)
     _said: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -131,7 +157,7 @@ class BoxEngine:
         self._gone = self._gone_inodes(paths)
         for path in paths:
             self._box_changed(path, now_ns, linked)
-            if is_event and path not in self.batcher:
+            if is_event and not self._is_waiting(path):
                 self._verify(path, now_ns)
         self._gone = {}
         if linked:  # other names of the same files, of which no event tells
@@ -152,10 +178,15 @@ class BoxEngine:
         dues = [
             min(last_ns + _SETTLE_NS, first_ns + _SETTLE_AT_MOST_NS) for last_ns, first_ns in self.incoming.values()
         ]
-        dues += [*self._soon.values(), *self._uncounted.values()]
+        dues += [*self._soon.values(), *self._uncounted.values(), *(each.due_ns for each in self._failed.values())]
         if (due_ns := self.batcher.due_ns()) is not None:
             dues.append(due_ns)
         return min(dues, default=None)
+
+    @property
+    def unpushed_files(self) -> int:
+        """Entries that wait, and those that could not be pushed."""
+        return len(self.batcher) + len(self._failed)
 
     # --- doing it ---
 
@@ -167,6 +198,7 @@ class BoxEngine:
         due_ns = self.batcher.due_ns()
         if due_ns is not None and due_ns <= now_ns:
             self.push(now_ns)
+        self._push_again([path for path, each in self._failed.items() if each.due_ns <= now_ns], now_ns)
 
     def push(self, now_ns: int) -> None:
         """Push all that waits, whether it is due or not. Raises VanishedError."""
@@ -174,26 +206,17 @@ class BoxEngine:
         if not batch.paths:
             return
         self._uncounted.clear()
-        self._noticed.clear()
-        before_bytes = self.mirror.written_bytes
         try:
-            failed, changed = self._push_paths(list(batch.paths), now_ns)
+            self._push(batch.paths, batch.why, now_ns)
+            self._noticed = {path: mark for path, mark in self._noticed.items() if path in self._failed}
         except BaseException:
             self.batcher.put_back(batch.paths)
             raise
-        if failed:
-            self.batcher.put_back(
-                {path: batch.paths.get(path, Waiting(now_ns, 0)) for path in failed}, self._later(now_ns)
-            )
-        else:
-            self._retry_ns = 0
-        self._forget_to_say(path for path in batch.paths if path not in failed)
-        if changed:
-            self.pushes += 1
-            self.tell(Push(
-                self.pushes, batch.why, changed, batch.unpushed_bytes,
-                self.mirror.written_bytes - before_bytes, batch.waited_ns,
-            ))  # fmt: skip
+
+    def push_all(self, now_ns: int) -> None:
+        """Push all that waits, and try again what failed. Raises VanishedError."""
+        self.push(now_ns)
+        self._push_again(list(self._failed), now_ns)
 
     def pull_all(self, now_ns: int) -> None:
         """Take in all that the client has brought, without waiting for it to rest. Raises VanishedError."""
@@ -220,9 +243,10 @@ class BoxEngine:
                 self._forget(path, now_ns)
                 return
             mark = now and now.mark
-            if path in self.batcher and path in self._noticed and self._noticed[path] == mark:
+            if self._is_waiting(path) and path in self._noticed and self._noticed[path] == mark:
                 return  # looked at again: it has not changed since
             self._noticed[path] = mark
+            self._failed.pop(path, None)
             if now is None or now.kind != "file":
                 self.batcher.removed(path, now_ns)
                 return
@@ -268,8 +292,9 @@ class BoxEngine:
 
     def _forget(self, path: str, now_ns: int) -> None:
         """The box has again what was agreed on. What the client did to it meanwhile was left to the push."""
-        if path in self.batcher:
+        if self._is_waiting(path):
             self.batcher.forget(path)
+            self._failed.pop(path, None)
             self.incoming[path] = now_ns, now_ns
 
     def _bytes_of(self, path: str) -> int:
@@ -332,64 +357,99 @@ class BoxEngine:
             for path, (last_ns, first_ns) in self.incoming.items()
             if at_once or min(last_ns + _SETTLE_NS, first_ns + _SETTLE_AT_MOST_NS) <= now_ns
         ]
-        for path in self._deepest_deletions_first(due):
-            del self.incoming[path]
-            if path in self.batcher:
-                continue  # the push looks at both sides
-            try:
-                if self.mirror.sync_change(path)[0] == "no":
-                    continue
-                if self.mirror.box_change(path)[0] == "yes":
-                    self._box_changed(path, now_ns, set())
-                    continue
-                deed = self.mirror.reconcile(path)
-            except (BusyError, OvertakenError) as error:
-                self.incoming[path] = now_ns + _BUSY_NS, now_ns + _BUSY_NS
-                if isinstance(error, BusyError):
-                    self._say("note", f"waiting to take in {error}")
-            except VanishedError:
-                self.incoming[path] = now_ns, now_ns
-                raise
-            except OSError as error:
-                self.incoming[path] = (later_ns := self._later(now_ns)), later_ns
-                self._say("failed", f"{path!r} cannot be taken in: {error.strerror or error}; it is tried again")
-            else:
-                self._forget_to_say([path])
-                if deed == "pulled":
-                    self.pulls += 1
-                    self.tell(Pull(path))
         if due:
-            self._flush()
+            self._all_of(
+                self._deepest_deletions_first(due), self.mirror.box, lambda path: self._pull_path(path, now_ns)
+            )
 
-    def _push_paths(self, paths: list[str], now_ns: int) -> tuple[set[str], int]:
-        """Push these. Returns what must be tried again, and how many entries were changed in the sync folder."""
+    def _pull_path(self, path: str, now_ns: int) -> None:
+        del self.incoming[path]
+        if self._is_waiting(path):
+            return  # the push looks at both sides
+        try:
+            if self.mirror.sync_change(path)[0] == "no":
+                return
+            if self.mirror.box_change(path)[0] == "yes":
+                self._box_changed(path, now_ns, set())
+                return
+            deed = self.mirror.reconcile(path)
+        except (BusyError, OvertakenError) as error:
+            self.incoming[path] = now_ns + _BUSY_NS, now_ns + _BUSY_NS
+            if isinstance(error, BusyError):
+                self._say("note", f"waiting to take in {error}")
+        except VanishedError:
+            self.incoming[path] = now_ns, now_ns
+            raise
+        except OSError as error:
+            later_ns = self._later(path, now_ns)
+            self.incoming[path] = later_ns, later_ns
+            self._say("failed", f"{path!r} cannot be taken in: {error.strerror or error}; it is tried again")
+        else:
+            self._succeeded(path)
+            if deed == "pulled":
+                self.pulls += 1
+                self.tell(Pull(path))
+
+    def _push(self, paths: dict[str, Waiting], why: str, now_ns: int) -> None:
+        """Push these, and tell. What fails is to be tried again, by itself: it holds up nothing else."""
         self.mirror.sync.must_be_there()
         self.mirror.box.must_be_there()
-        self.mirror.sync.is_durable = len(paths) <= _MANY
-        failed: set[str] = set()
-        changed = 0
+        before_bytes, changed = self.mirror.written_bytes, 0
         try:
             changed += self.mirror.moved(paths)
         except (OSError, CloudbenchError):
             self.mirror.sync.must_be_there()  # else what was renamed is copied
-        for count, path in enumerate(self._deepest_deletions_first(paths)):
+
+        def push_path(path: str) -> None:
+            nonlocal changed
             try:
                 deed: Deed = self.mirror.reconcile(path)
-                changed += deed in ("pushed", "conflict")
             except VanishedError:
                 raise
             except (BusyError, OvertakenError):
-                failed.add(path)
+                self._failed[path] = _Failed(now_ns + _BUSY_NS, paths[path])
             except OSError as error:
                 self.mirror.sync.must_be_there()
-                failed.add(path)
+                self._failed[path] = _Failed(self._later(path, now_ns), paths[path])
                 self._say("failed", f"{path!r} cannot be pushed: {error.strerror or error}; it is tried again")
-            if count % 256 == 255:
-                self._flush()
-        if not self.mirror.sync.is_durable:
+            else:
+                changed += deed in ("pushed", "conflict")
+                self._succeeded(path)
+
+        self._all_of(self._deepest_deletions_first(list(paths)), self.mirror.sync, push_path)
+        if changed:
+            self.pushes += 1
+            self.tell(Push(
+                self.pushes, why, changed, sum(each.unpushed_bytes for each in paths.values()),
+                self.mirror.written_bytes - before_bytes, now_ns - min(each.first_ns for each in paths.values()),
+            ))  # fmt: skip
+
+    def _push_again(self, paths: Sequence[str], now_ns: int) -> None:
+        again = {path: self._failed.pop(path).waiting for path in paths}
+        if not again:
+            return
+        try:
+            self._push(again, "again", now_ns)
+        except BaseException:
+            self._failed.update({path: _Failed(now_ns, waiting) for path, waiting in again.items()})
+            raise
+
+    def _all_of(self, paths: Sequence[str], target: FolderSide, act: Callable[[str], None]) -> None:
+        """Do something to many entries. No agreement is written before the files that it speaks of are on the disk."""
+        target.is_durable = len(paths) <= _MANY
+        for count, path in enumerate(paths):
+            act(path)
+            if count % _PROGRESS == _PROGRESS - 1:
+                self.tell(MirrorProgress(count + 1, len(paths)))
+                if count % _SYNCED == _SYNCED - 1:
+                    os.sync()
+                    self._flush()
+        if not target.is_durable:
             os.sync()
         self._flush()
-        return failed, changed
+
+    def _is_waiting(self, path: str) -> bool:
+        return path in self.batcher or path in self._failed
 
     def _deepest_deletions_first(self, paths: Sequence[str]) -> list[str]:
         """The order in which folders are emptied before they are removed, and made before they are filled."""
@@ -411,15 +471,17 @@ class BoxEngine:
         except OSError as error:  # the agreement stays in memory; after a kill it would be found by comparing
             self._say("failed", f"the state cannot be written: {error.strerror or error}")
 
-    def _later(self, now_ns: int) -> int:
-        self._retry_ns = min(max(2 * self._retry_ns, _FIRST_RETRY_NS), _LAST_RETRY_NS)
-        return now_ns + self._retry_ns
+    def _later(self, path: str, now_ns: int) -> int:
+        delay_ns = min(max(2 * self._delays_ns.get(path, 0), _FIRST_RETRY_NS), _LAST_RETRY_NS)
+        self._delays_ns[path] = delay_ns
+        return now_ns + delay_ns
+
+    def _succeeded(self, path: str) -> None:
+        self._delays_ns.pop(path, None)
+        if self._said:
+            self._said -= {text for text in self._said if text.startswith(repr(path))}
 
     def _say(self, kind: Literal["failed", "note"], text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             self.tell(Trouble(kind, text))
-
-    def _forget_to_say(self, paths: Iterable[str]) -> None:
-        for path in paths if self._said else ():
-            self._said -= {text for text in self._said if text.startswith(repr(path))}

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.systems.savingbox import content
 from pytest_cloudbench.systems.savingbox.side import (
     BusyError,
@@ -155,7 +156,7 @@ class Mirror:
         return count
 
     def settle_patches(self) -> None:
-        """See what became of patches that a killed process had begun. Raises OSError and OvertakenError."""
+        """See what became of patches that a killed process had begun. Raises OSError."""
         for path, patch in self.store.patches().items():
             was, theirs = self.store.get(path), self.sync.look(path)
             if was and theirs and theirs.mark.inode == patch.inode and self._is_ours(path, patch):
@@ -389,6 +390,12 @@ class Mirror:
 
     def _is_ours(self, path: str, patch: Patching) -> bool:
         """Whether a file in the sync folder has only what we left there: pages of before or after, else the box's."""
+        try:
+            return self._has_only(path, patch)
+        except (OSError, CloudbenchError):  # it cannot be read, or changes at this moment
+            return False
+
+    def _has_only(self, path: str, patch: Patching) -> bool:
         with self.sync.reading(path) as theirs:
             size_bytes = os.fstat(theirs).st_size
             if not min(patch.was_bytes, patch.to_bytes) <= size_bytes <= max(patch.was_bytes, patch.to_bytes):

@@ -133,18 +133,20 @@ class EventWatcher:
 
     def _begin(self, folder: str, found: set[str]) -> None:
         """Watch a folder that is new, and name what has come into it before it was watched."""
-        try:
-            self.watch_folder(folder)
-            with os.scandir(self._side.path(folder)) as entries:
-                for entry in entries:
-                    if entry.name.startswith(STAGED):
-                        continue
-                    path = f"{folder}/{entry.name}"
-                    found.add(path)
-                    with contextlib.suppress(*GONE):
-                        if entry.is_dir(follow_symlinks=False):
-                            self._begin(path, found)
-        except GONE:
-            return
-        except OSError:  # too many watches, or a folder that cannot be read: the scan finds out, and says so
-            self._is_lost = True
+        new = [folder]
+        while new:
+            folder = new.pop()
+            try:
+                self.watch_folder(folder)
+                with os.scandir(self._side.path(folder)) as entries:
+                    inside = {f"{folder}/{entry.name}": entry for entry in entries if not entry.name.startswith(STAGED)}
+            except GONE:
+                continue
+            except OSError:  # too many watches, or a folder that cannot be read: the scan finds out, and says so
+                self._is_lost = True
+                return
+            found.update(inside)
+            for path, entry in inside.items():
+                with contextlib.suppress(*GONE):
+                    if entry.is_dir(follow_symlinks=False):
+                        new.append(path)

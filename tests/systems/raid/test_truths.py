@@ -13,6 +13,7 @@ from pytest_cloudbench.coding.policies import Fixed, Split
 from pytest_cloudbench.model import MIB, CloudError, ErrorKind
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.systems.raid.driver import RaidDriver
+from tests.limits import HANG_S
 
 from .harness import Lab
 
@@ -201,6 +202,43 @@ def test_a_child_that_fails_after_the_write_was_done_gets_its_package_when_it_is
         made.children[0].fails.clear()
         assert driver.settle(20)
         assert len(made.children[0].packages) == 3
+
+
+def test_a_child_that_is_far_behind_is_left_out_until_it_has_caught_up(
+    lab: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for a frozen child does not fill the memory: it is noted, and made again later."""
+    monkeypatch.setattr("pytest_cloudbench.systems.raid.transfers._MOST_BEHIND_BYTES", 10_000)
+    made = lab(2, 1, durability="k+0")
+    with made.opened() as driver:
+        made.children[2].frozen = {"put"}
+        for number in range(6):
+            driver.put(f"/{number}", Literal(bytes(10_000)))
+        assert made.children[2].asked.count("put") <= 3  # two from writes, and one from what makes them again
+        assert {each.child for each in driver.array.metadata.missing()} == {2}
+        made.children[2].thawed.set()
+        assert driver.settle(HANG_S)
+        assert len(made.children[2].packages) == 6
+
+
+def test_a_disk_that_is_full_is_an_error_of_the_seam_and_changes_nothing(lab: Make) -> None:
+    made = lab(2, 1)
+    with made.opened() as driver:
+        driver.put("/a", Literal(b"old"))
+        database = driver.array.metadata._db
+        (pages,) = database.execute("PRAGMA page_count").fetchone()
+        database.execute(f"PRAGMA max_page_count = {pages}")  # no page can be added
+
+        def fill() -> None:
+            for number in range(50):
+                driver.put(f"/{number}/{'x' * 3000}", Literal(b"new"))
+
+        assert "database or disk is full" in refusal(ErrorKind.SERVER, fill).detail
+        assert content_of(driver) == b"old"
+        assert {content_of(driver, entry.path) for entry in driver.list("/")} <= {b"old", b"new"}
+        database.execute("PRAGMA max_page_count = 1000000")
+        driver.put("/a", Literal(b"new"))
+        assert content_of(driver) == b"new"
 
 
 def test_fewer_than_the_stated_durability_is_an_error(lab: Make) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cloudbench.model import UsageError
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.batching.batcher import BatchRules
+    from pytest_cloudbench.batching.batcher import Batcher
     from pytest_cloudbench.systems.savingbox.box import Event, SavingBox
 
 __all__ = ["add_command"]
@@ -48,6 +48,16 @@ def add_command(commands: Any) -> None:
     command.add_argument(
         "--at-most", metavar="TIME", default="30s", help="push when something has waited so long (default: %(default)s)"
     )
+    command.add_argument(
+        "--delay-at-most", metavar="TIME", default=None,
+        help="adaptive: a file that changes in a rhythm waits for its next change, at most so long; without a rhythm "
+        "--at-most is the limit",
+    )  # fmt: skip
+    command.add_argument(
+        "--ranges", choices=("auto", "trace", "compare"), default="auto",
+        help="how changed bytes are found: by the kernel's tracepoints (root, ext4), or by comparing; auto: by the "
+        "first that can be used (default: %(default)s)",
+    )  # fmt: skip
     command.add_argument("--once", action="store_true", help="make both folders equal, and end")
     command.add_argument("--status", action="store_true", help="say what a running one does, and end")
     command.add_argument("--json", action="store_true", help="print JSON, a line for each event")
@@ -63,13 +73,18 @@ def _savingbox(options: argparse.Namespace) -> int:
     from pytest_cloudbench.systems.savingbox.box import SavingBox
 
     say = _until_nobody_reads(_say_json if options.json else _say_text)
-    box = SavingBox(
-        options.savingbox,
-        options.sync_folder,
-        _rules(options),
-        state=options.state,
-        tell=lambda event: say(_plain(event)),
-    )
+    from pytest_cloudbench.systems.savingbox.written import find_writes
+
+    batcher = _batcher(options)
+    writes = find_writes(options.savingbox, options.ranges)
+    try:
+        box = SavingBox(
+            options.savingbox, options.sync_folder, batcher=batcher, writes=writes, state=options.state,
+            tell=lambda event: say(_plain(event)),
+        )  # fmt: skip
+    except BaseException:
+        writes.close()
+        raise
     if options.once:
         is_done = box.once()
         say({"event": "stopped", **_totals(box)})
@@ -91,16 +106,23 @@ def _run(box: SavingBox, say: Callable[[dict[str, Any]], None]) -> int:
     return 0 if not box.engine.unpushed_files else 1
 
 
-def _rules(options: argparse.Namespace) -> BatchRules:
+def _batcher(options: argparse.Namespace) -> Batcher:
     """Raises UsageError."""
-    from pytest_cloudbench.batching.batcher import BatchRules
+    from pytest_cloudbench.batching.batcher import Batcher, BatchRules
+    from pytest_cloudbench.batching.deferral import AdaptiveBatcher
 
     limit_bytes = _amount("--bytes", options.limit, _UNITS_BYTES, "a number with k, m or g, such as 250k")
     times_ns = [
         _amount(name, text, _UNITS_NS, "a number with ms, s, m or h, such as 5s")
         for name, text in (("--quiet", options.quiet), ("--at-most", options.at_most))
     ]
-    return BatchRules(limit_bytes, *times_ns)
+    rules = BatchRules(limit_bytes, *times_ns)
+    if options.delay_at_most is None:
+        return Batcher(rules)
+    bound_ns = _amount("--delay-at-most", options.delay_at_most, _UNITS_NS, "a number with ms, s, m or h, such as 60s")
+    if bound_ns < rules.quiet_ns:
+        raise UsageError(f"--delay-at-most {options.delay_at_most}: expected at least --quiet, {options.quiet}")
+    return AdaptiveBatcher(rules, bound_ns)
 
 
 def _amount(option: str, text: str, units: dict[str, int], expected: str) -> int:
@@ -127,7 +149,7 @@ def _status(options: argparse.Namespace) -> int:
     due = "" if status.due_s is None or not status.is_running else f", pushed in {max(0.0, status.due_s):.1f} s"
     sys.stdout.write(
         f"{status.savingbox} -> {status.sync_folder}: {state}\n"
-        f"  watches by {status.watching}, finds changed bytes by {status.mechanism}\n"
+        f"  watches by {status.watching}, finds changed bytes by {status.mechanism}{_why(status.mechanism_why)}\n"
         f"  waiting: {status.unpushed_files} entries, {status.unpushed_bytes:,} bytes compressed{due}\n"
         f"  since its start: {status.pushes} pushes of {status.pushed_files} entries, "
         f"{status.written_bytes:,} bytes written; {status.pulls} taken in; {status.conflicts} conflicts\n"
@@ -135,6 +157,10 @@ def _status(options: argparse.Namespace) -> int:
     for text in status.trouble:
         sys.stdout.write(f"  {text}\n")
     return 0 if status.is_running else 1
+
+
+def _why(text: str) -> str:
+    return f" ({text})" if text else ""
 
 
 def _plain(event: Event) -> dict[str, Any]:
@@ -172,10 +198,11 @@ def _say_text(line: dict[str, Any]) -> None:
         "pull": "taken in: {path!r}",
         "progress": "{done:,} of {all:,} entries",
         "trouble": "{kind}: {text}",
-        "ready": "{savingbox} -> {sync_folder}: watching by {watching}, changed bytes by {mechanism}; "
+        "ready": "{savingbox} -> {sync_folder}: watching by {watching}, changed bytes by {mechanism}{why_so}; "
         "{limit_bytes:,} bytes, {quiet_s:g} s, {at_most_s:g} s",
         "stopped": "{pushes} pushes of {pushed_files} entries, {written_bytes:,} bytes written; {pulls} taken in; "
         "{conflicts} conflicts; {unpushed_files} entries wait",
     }
-    sys.stdout.write(texts[line["event"]].format(**line, waited_s=line.get("waited_ns", 0) / 1e9) + "\n")
+    more = {"waited_s": line.get("waited_ns", 0) / 1e9, "why_so": _why(line.get("mechanism_why", ""))}
+    sys.stdout.write(texts[line["event"]].format(**line, **more) + "\n")
     sys.stdout.flush()

@@ -44,7 +44,7 @@ COLUMNS = (
 
 def test_propagation(lab: LabItem, grid: str) -> None:
     """The time from the appearance of files until the other device has all of them, equal byte for byte."""
-    name = lab.spec.partition("?")[0]
+    name = lab.facts.over or lab.spec.partition("?")[0]
     device = DEVICES.get(name, {"reason": "suites/propagation/devices.toml does not say what its other half is"})
     if "reason" in device:
         pytest.skip(f"{name} has no second device: {device['reason']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,24 +15,26 @@ from random import Random
 import pytest
 
 from pytest_cloudbench.batching.ranges import replay
-
-if sys.platform != "linux":
-    pytest.skip("tracepoints are the Linux kernel's", allow_module_level=True)
-
 from pytest_cloudbench.systems.savingbox.tracing import TraceInstance, TracingUnavailable, Wanted
 from pytest_cloudbench.systems.savingbox.written import NoWrites, TracedWrites, find_writes
+from tests.systems.loop import traced_folder
 
 BLOCK = 4096
 
 
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with traced_folder(tmp_path_factory.mktemp("loop")) as folder:
+        yield folder
+
+
 @pytest.fixture
-def box(tmp_path: Path) -> Path:
+def box(mounted: Path) -> Iterator[Path]:
     """A folder on ext4 whose writes can be traced."""
-    try:
-        TracedWrites(tmp_path).close()
-    except TracingUnavailable as error:
-        pytest.skip(f"not possible here: {error}")
-    return tmp_path
+    path = mounted / "box"
+    path.mkdir()
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -100,6 +100,11 @@ class Batcher:
         """Compressed bytes that wait."""
         return self._bytes
 
+    @property
+    def fail_safe_ns(self) -> int:
+        """How long a file waits at most."""
+        return self.rules.at_most_ns
+
     def __len__(self) -> int:
         return len(self._waiting)
 
@@ -193,14 +198,15 @@ class Change(NamedTuple):
     added_bytes: int
 
 
-def pushes(rules: BatchRules, changes: Iterable[Change]) -> Iterator[PushBatch]:
+def pushes(rules: BatchRules, changes: Iterable[Change], batcher: Batcher | None = None) -> Iterator[PushBatch]:
     """The batches that a load gives when pushing takes no time: what is expected of a real one.
 
     Args:
         rules: when to push.
         changes: in the order of their times.
+        batcher: another one than ``Batcher(rules)``, for other rules.
     """
-    batcher = Batcher(rules)
+    batcher = Batcher(rules) if batcher is None else batcher
     added: dict[str, int] = {}
     for change in changes:
         while (due_ns := batcher.due_ns()) is not None and due_ns <= change.at_ns:
@@ -208,7 +214,7 @@ def pushes(rules: BatchRules, changes: Iterable[Change]) -> Iterator[PushBatch]:
             added.clear()
         added[change.path] = added.get(change.path, 0) + change.added_bytes
         batcher.changed(change.path, added[change.path], change.at_ns)
-        if batcher.unpushed_bytes >= rules.limit_bytes:
+        if batcher.unpushed_bytes >= batcher.rules.limit_bytes:
             yield batcher.take(change.at_ns)
             added.clear()
     if (due_ns := batcher.due_ns()) is not None:

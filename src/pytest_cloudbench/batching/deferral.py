@@ -1,93 +1,165 @@
-"""How long a change may wait for the next one: until it is expected, and within the bound that the user sets.
+"""How long a change may wait for the next one: until that is expected, and within the bound that the user sets.
 
-What may live here: rhythms of changes, and a due time derived from them; ask and tell, in virtual time. UDS's own rules
-are in ``batcher``.
+What may live here: rhythms of changes, and due times that follow from them; ask and tell, in virtual time.
 
-UDS pushes once nothing has changed for t. Changes whose gaps are longer gain nothing: 1,024 appends, one every 10 s,
-are 1,024 pushes. A rhythm that was seen before says whether it pays to wait longer.
+The rules of UDS (``batcher``) push once nothing has changed for t. Changes whose gaps are longer gain nothing: 1,024
+appends, one every 10 s, are 1,024 pushes. A rhythm that was seen before says whether it pays to wait longer.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-__all__ = ["Deferral"]
+from pytest_cloudbench.batching.batcher import Batcher, BatchRules, PushBatch
+
+__all__ = ["AdaptiveBatcher", "Deferral"]
 
 _KEPT_GAPS = 8
 _NEEDED_GAPS = 2
-_PATIENCE = 1.25
 _MOST_PATHS = 10_000
 
 
 @dataclass(slots=True)
 class _Rhythm:
-    """When something changed last, and the latest gaps that were longer than the quiet time."""
+    """When something changed last, the latest gaps longer than the quiet time, and how many shorter ones came since."""
 
-    last_s: float
-    gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_GAPS))
+    last_ns: int
+    gaps_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT_GAPS))
+    quick: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        return self.quick >= _NEEDED_GAPS or len(self.gaps_ns) >= _NEEDED_GAPS
 
 
 class Deferral:
-    """Says until when a file's change waits.
+    """Says until when a file's change waits, if the file has a rhythm.
 
-    A file's rhythm is its last eight gaps without a change that were longer than ``quiet_s``. The next change is
-    expected if at least half of them, and two, are short enough for it to come before the bound. Then the file waits
-    for it: the longest of those gaps and a quarter more. If none is expected, waiting gains nothing, and the file is
-    due after ``quiet_s`` as with UDS. So it is after a rhythm has stopped. A file that has no rhythm yet takes that of
-    its folder: new files may come as regularly as changes to one.
+    A file's rhythm is its last eight gaps that were longer than ``quiet_ns``. The next change is expected if at least
+    half of them, and two, are short enough for it to come before the bound. Then the file waits for it: the longest of
+    those gaps and a quarter more. If none is expected, as after a rhythm has stopped, the file is due when it has
+    rested for ``quiet_ns``. A file that changes faster than that has a rhythm, too, and waits until it rests. A file
+    without a rhythm takes that of its folder: new files may come as regularly as changes to one.
 
     Args:
-        quiet_s: UDS's t, in seconds.
-        at_most_s: no change waits longer than this, at least ``quiet_s``.
+        quiet_ns: UDS's t.
+        bound_ns: no change waits longer than this, at least ``quiet_ns``.
         most_paths: rhythms that are remembered; the one that changed longest ago is forgotten first.
     """
 
-    def __init__(self, quiet_s: float, at_most_s: float, *, most_paths: int = _MOST_PATHS) -> None:
+    def __init__(self, quiet_ns: int, bound_ns: int, *, most_paths: int = _MOST_PATHS) -> None:
         """Raises ValueError for times that leave no room."""
-        if not 0 < quiet_s <= at_most_s:
-            raise ValueError(f"quiet_s is {quiet_s:g} and at_most_s {at_most_s:g}; expected 0 < quiet_s <= at_most_s")
-        self.quiet_s, self.at_most_s = quiet_s, at_most_s
+        if not 0 < quiet_ns <= bound_ns:
+            raise ValueError(f"quiet_ns is {quiet_ns} and bound_ns {bound_ns}; expected 0 < quiet_ns <= bound_ns")
+        self.quiet_ns, self.bound_ns = quiet_ns, bound_ns
         self._most_paths = most_paths
         self._rhythms: OrderedDict[str, _Rhythm] = OrderedDict()
 
-    def tell(self, path: str, now_s: float) -> None:
-        """The file changed; ``now_s`` never goes back."""
-        self._tell(path, now_s)
-        self._tell(_folder(path), now_s)
+    def tell(self, path: str, now_ns: int) -> None:
+        """The file changed; ``now_ns`` never goes back."""
+        self._tell(path, now_ns)
+        self._tell(_folder(path), now_ns)
 
-    def due_s(self, path: str, first_s: float) -> float:
-        """Until when the file may wait.
+    def due_ns(self, path: str, first_ns: int) -> int | None:
+        """Until when the file may wait. None: it has no rhythm.
 
         Args:
             path: one that has changed.
-            first_s: when the oldest of its changes that wait now was made.
+            first_ns: when the oldest of its changes that wait now was made.
         """
-        bound_s = first_s + self.at_most_s
         rhythm = self._rhythms.get(path)
-        if rhythm is None or len(rhythm.gaps_s) < _NEEDED_GAPS:
-            rhythm = self._rhythms.get(_folder(path), rhythm)
-        if rhythm is None:  # forgotten: there were too many others
-            return min(bound_s, first_s + self.quiet_s)
-        short = [gap_s for gap_s in rhythm.gaps_s if rhythm.last_s + gap_s < bound_s]
-        is_expected = len(short) >= _NEEDED_GAPS and 2 * len(short) >= len(rhythm.gaps_s)
-        return min(bound_s, rhythm.last_s + (_PATIENCE * max(short) if is_expected else self.quiet_s))
+        if rhythm is None or not rhythm.is_known:
+            rhythm = self._rhythms.get(_folder(path))
+        if rhythm is None or not rhythm.is_known:
+            return None
+        bound_ns = first_ns + self.bound_ns
+        short = [gap_ns for gap_ns in rhythm.gaps_ns if rhythm.last_ns + gap_ns < bound_ns]
+        is_expected = len(short) >= _NEEDED_GAPS and 2 * len(short) >= len(rhythm.gaps_ns)
+        return min(bound_ns, rhythm.last_ns + (max(short) * 5 // 4 if is_expected else self.quiet_ns))
 
-    def forget(self, path: str) -> None:
-        """The file is gone."""
-        self._rhythms.pop(path, None)
-
-    def _tell(self, name: str, now_s: float) -> None:
+    def _tell(self, name: str, now_ns: int) -> None:
         rhythm = self._rhythms.get(name)
         if rhythm is None:
-            self._rhythms[name] = _Rhythm(now_s)
+            self._rhythms[name] = _Rhythm(now_ns)
             if len(self._rhythms) > self._most_paths:
                 self._rhythms.popitem(last=False)
             return
-        if now_s - rhythm.last_s > self.quiet_s:
-            rhythm.gaps_s.append(now_s - rhythm.last_s)
-        rhythm.last_s = now_s
+        gap_ns = now_ns - rhythm.last_ns
+        if gap_ns >= self.quiet_ns:
+            rhythm.gaps_ns.append(gap_ns)
+            rhythm.quick = 0
+        else:
+            rhythm.quick += 1
+        rhythm.last_ns = now_ns
         self._rhythms.move_to_end(name)
+
+
+class AdaptiveBatcher(Batcher):
+    """UDS's rules for what has no rhythm; what has one waits for its next change, at most for ``bound_ns``.
+
+    A push takes everything that waits, so the first file that is due decides. One that has no rhythm is never later
+    than with UDS, whatever the others do.
+
+    Args:
+        rules: UDS's own.
+        bound_ns: the longest time that anything waits, at least the rules' ``quiet_ns``. If it is shorter than their
+            fail-safe, it takes its place.
+    """
+
+    def __init__(self, rules: BatchRules, bound_ns: int) -> None:
+        """Raises ValueError for a bound that leaves no room."""
+        super().__init__(BatchRules(rules.limit_bytes, rules.quiet_ns, bound_ns))
+        self._fail_safe_ns = min(rules.at_most_ns, bound_ns)
+        self._deferral = Deferral(rules.quiet_ns, bound_ns)
+        self._dues: list[tuple[int, str]] = []
+        self._plain: dict[str, int] = {}
+
+    @property
+    def fail_safe_ns(self) -> int:
+        """How long something waits at most that has no rhythm."""
+        return self._fail_safe_ns
+
+    def quiet_ns(self, path: str, now_ns: int) -> int:
+        """From now until the first of all files that wait is due."""
+        self._deferral.tell(path, now_ns)
+        was = self.waiting(path)
+        first_ns = was.first_ns if was else now_ns
+        due_ns = self._deferral.due_ns(path, first_ns)
+        if due_ns is None:
+            self._plain.setdefault(path, first_ns)
+        else:
+            self._plain.pop(path, None)
+            heapq.heappush(self._dues, (due_ns, path))
+        dues = [self._first_rhythmic_ns()]
+        if self._plain:  # in the order of their first changes
+            dues.append(min(now_ns + self.rules.quiet_ns, next(iter(self._plain.values())) + self._fail_safe_ns))
+        return max(0, min(each for each in dues if each is not None) - now_ns)
+
+    def take(self, now_ns: int) -> PushBatch:
+        """All that waits, which then waits no longer."""
+        self._dues.clear()
+        self._plain.clear()
+        return super().take(now_ns)
+
+    def forget(self, path: str) -> None:
+        """Nothing of this path waits after all."""
+        self._plain.pop(path, None)
+        super().forget(path)
+
+    def _first_rhythmic_ns(self) -> int | None:
+        """When the first file with a rhythm is due. Due times only grow, so a later one takes the place of an old."""
+        while self._dues:
+            due_ns, path = self._dues[0]
+            waiting = self.waiting(path)
+            now_due_ns = None if waiting is None else self._deferral.due_ns(path, waiting.first_ns)
+            if now_due_ns is not None and now_due_ns <= due_ns:
+                return due_ns
+            heapq.heappop(self._dues)
+            if now_due_ns is not None:
+                heapq.heappush(self._dues, (now_due_ns, path))
+        return None
 
 
 def _folder(path: str) -> str:

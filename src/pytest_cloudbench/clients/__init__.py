@@ -30,10 +30,19 @@ _CLIENTS: Mapping[str, tuple[str, frozenset[str]]] = {
 }
 """Name to its class and the options that it knows."""
 
+_WRAPPERS: Mapping[str, tuple[str, frozenset[str], str]] = {
+    "savingbox": (
+        "pytest_cloudbench.clients.savingbox:SavingboxClient",
+        frozenset("bytes quiet at_most delay_at_most ranges".split()),
+        "reference",
+    ),
+}
+"""Name to its class, its own options, and which client it is ``over`` by default; that one gets all other options."""
+
 
 def names() -> tuple[str, ...]:
     """The registered client names, in alphabetical order."""
-    return tuple(sorted(_CLIENTS))
+    return tuple(sorted({*_CLIENTS, *_WRAPPERS}))
 
 
 def client(spec: str, **options: str) -> SyncClient:
@@ -41,7 +50,8 @@ def client(spec: str, **options: str) -> SyncClient:
 
     Args:
         spec: ``NAME[?KEY=VALUE&...]``, such as ``syncthing?compression=always``; or the path of a TOML file
-            that describes a command (it has a ``/`` or ends in ``.toml``).
+            that describes a command (it has a ``/`` or ends in ``.toml``). ``savingbox?over=NAME&...`` puts a savingbox
+            in front of another client, which gets the options that are not the savingbox's.
         options: the same as after the ``?``; these take precedence.
 
     Raises UsageError (ConfigError for the TOML file) for a spec that cannot work.
@@ -57,16 +67,24 @@ def client(spec: str, **options: str) -> SyncClient:
         parsed = ProviderSpec.parse(spec)
     except SpecError as error:
         raise UsageError(str(error).replace("provider", "client", 1)) from error
-    if parsed.scheme not in _CLIENTS or parsed.target:
+    if parsed.scheme not in names() or parsed.target:
         known = ", ".join(names())
         raise UsageError(f"client {spec!r}: unknown; expected one of {known}, or a .toml file")
-    where, known_options = _CLIENTS[parsed.scheme]
     given = {**parsed.params, **options}
+    if parsed.scheme in _WRAPPERS:
+        where, own_options, over = _WRAPPERS[parsed.scheme]
+        own = {name: given.pop(name) for name in own_options & given.keys()}
+        wrapped: SyncClient = _class(where)(own, client(given.pop("over", over), **given))
+        return wrapped
+    where, known_options = _CLIENTS[parsed.scheme]
     for name in given:
         if name not in known_options:
             expected = ", ".join(sorted(known_options)) or "none"
             raise UsageError(f"client {spec!r}: unknown option {name!r}; {parsed.scheme} knows: {expected}")
-    module, _, class_name = where.partition(":")
-    made: Any = getattr(importlib.import_module(module), class_name)(given)
-    result: SyncClient = made
-    return result
+    made: SyncClient = _class(where)(given)
+    return made
+
+
+def _class(where: str) -> Any:
+    module, _, name = where.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -99,6 +99,7 @@ class ClientFacts:
         documented: answers to CAPABILITIES by its documentation, with the options it was given. Detectors are checked
             against them, and never read them.
         outside: set for a client that this package does not start: it runs on the user's own network.
+        over: the name of the client behind one that only stands in front of it; otherwise empty.
     """
 
     name: str
@@ -107,6 +108,7 @@ class ClientFacts:
     testbed: str = ""
     documented: Mapping[str, Documented] = field(default_factory=dict)
     outside: Outside | None = None
+    over: str = ""
 
 
 class ClientUnavailable(UsageError):

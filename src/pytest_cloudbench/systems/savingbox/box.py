@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pytest_cloudbench.batching.batcher import Batcher, BatchRules
+from pytest_cloudbench.batching.deferral import AdaptiveBatcher
 from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results.owner import lives, owner_text
@@ -59,9 +60,12 @@ class SavingBoxStatus:
         state: ``starting``, ``watching``, ``waiting`` (a folder has vanished) or ``stopped``.
         watching: ``inotify`` or ``polling``.
         mechanism: how changed bytes are found: ``compare``, or the name of what sees them written.
+        mechanism_why: why it is not a better one; empty if there is none.
         limit_bytes: of the byte counter, compressed.
         quiet_s: of the timer.
-        at_most_s: of the fail-safe.
+        at_most_s: nothing waits longer.
+        fail_safe_s: the same for what has no rhythm.
+        is_adaptive: whether files with a rhythm wait for their next change.
         pushes: batches that went to the sync folder since the start.
         pushed_files: entries in them.
         counted_bytes: compressed bytes that the counter had for them.
@@ -81,9 +85,12 @@ class SavingBoxStatus:
     state: str
     watching: str
     mechanism: str
+    mechanism_why: str
     limit_bytes: int
     quiet_s: float
     at_most_s: float
+    fail_safe_s: float
+    is_adaptive: bool
     pushes: int
     pushed_files: int
     counted_bytes: int
@@ -151,7 +158,9 @@ class SavingBox:
         state: Path | None = None, writes: Writes | None = None, batcher: Batcher | None = None,
         tell: Callable[[Event], None] = lambda event: None,
     ) -> None:  # fmt: skip
-        self.rules = rules or (batcher.rules if batcher else BatchRules())
+        if batcher is None:
+            batcher = Batcher(rules or BatchRules())
+        self.rules = batcher.rules
         _check(savingbox, sync_folder)
         self._box = FolderSide(os.path.realpath(savingbox), "savingbox")
         self._sync = FolderSide(os.path.realpath(sync_folder), "sync folder")
@@ -165,7 +174,7 @@ class SavingBox:
             side.open()
         self._store = AgreementStore(self.state_path, _pair(savingbox, sync_folder))
         mirror = Mirror(self._box, self._sync, self._store, writes or NoWrites("nothing else was asked for"))
-        self.engine = BoxEngine(mirror, batcher or Batcher(self.rules), self._told, time.thread_time_ns)
+        self.engine = BoxEngine(mirror, batcher, self._told, time.thread_time_ns)
         self._watchers: list[FolderWatcher] = []
         self._scan_due_ns, self._status_due_ns = 0, 0
         self._wake_read, self._wake_write = os.pipe()
@@ -211,9 +220,11 @@ class SavingBox:
         return SavingBoxStatus(
             savingbox=self._box.root, sync_folder=self._sync.root, owner=owner_text(), state=self._state,
             watching="/".join(sorted({each.kind for each in self._watchers})) or "nothing yet",
-            mechanism=engine.mirror.writes.name,
+            mechanism=engine.mirror.writes.name, mechanism_why=engine.mirror.writes.why,
             limit_bytes=batcher.rules.limit_bytes, quiet_s=batcher.rules.quiet_ns / _S,
-            at_most_s=batcher.rules.at_most_ns / _S, pushes=engine.pushes, pushed_files=self._pushed_files,
+            at_most_s=batcher.rules.at_most_ns / _S,
+            fail_safe_s=batcher.fail_safe_ns / _S, is_adaptive=isinstance(batcher, AdaptiveBatcher),
+            pushes=engine.pushes, pushed_files=self._pushed_files,
             counted_bytes=self._counted_bytes, written_bytes=engine.mirror.written_bytes, pulls=engine.pulls,
             conflicts=engine.mirror.conflicts, unpushed_files=engine.unpushed_files,
             unpushed_bytes=batcher.unpushed_bytes,

@@ -241,8 +241,12 @@ class Mirror:
         was, seen = self.store.get(path), ask(fd)
         if was is None or was.box == NEVER or seen.ranges is None:
             return None
-        cut = [] if seen.ranges.kept_bytes is None else [(seen.ranges.kept_bytes, os.fstat(fd).st_size)]
-        return [*seen.ranges, *cut]
+        size_bytes = os.fstat(fd).st_size
+        cut = [] if seen.ranges.kept_bytes is None else [(seen.ranges.kept_bytes, size_bytes)]
+        ranges = [*seen.ranges, *cut]
+        # A file has its new size a moment after a write was seen: one that grew unseen is compared.
+        reach = max((end for begin, end in ranges if begin <= was.box.size_bytes), default=0)
+        return ranges if size_bytes <= max(reach, was.box.size_bytes) else None
 
     def _take_ranges(self, path: str, fd: int) -> list[tuple[int, int]] | None:
         ranges = self._ranges(path, fd, self.writes.take)

@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pytest_cloudbench.batching.ranges import ByteRanges
 from pytest_cloudbench.systems.savingbox.tracing import TraceInstance, TracingUnavailable, Wanted
@@ -75,7 +76,7 @@ class Writes(Protocol):
         ...
 
     def follow(self, fd: int) -> None:
-        """From now on, see what is written to the file that is open here."""
+        """From now on, see what is written to the file that is open here. No effect if it is followed already."""
         ...
 
     def look(self, fd: int) -> SeenWrites:
@@ -159,8 +160,13 @@ class TracedWrites:
     why = ""
 
     def __init__(self, folder: Path, *, buffer_kib: int = 4096) -> None:
-        device = folder.stat().st_dev
-        kind, options = _file_system(device)
+        if sys.platform != "linux":
+            raise TracingUnavailable("tracepoints are the Linux kernel's")
+        try:
+            device = folder.stat().st_dev
+            kind, options = _file_system(device)
+        except OSError as error:
+            raise TracingUnavailable(f"{error.filename}: {error.strerror}") from error
         if kind != "ext4":
             kind = kind or "an unknown file system"
             raise TracingUnavailable(f"{folder} is on {kind}; its writes are known on ext4 only")
@@ -178,12 +184,14 @@ class TracedWrites:
         self._thread.start()
 
     def follow(self, fd: int) -> None:
-        """From now on, see what is written to the file that is open for reading here."""
+        """From now on, see what is written to the file that is open for reading here. What is known of it stays."""
         status = os.fstat(fd)
         if status.st_dev != self._device:
             return
         with self._lock:
             self._read()
+            if status.st_ino in self._files:
+                return
             # A mapping that comes later shows itself; whether there was one before has to be found out.
             self._files[status.st_ino] = _Followed(doubt=self._mapped(fd, status))
 
@@ -315,11 +323,22 @@ class TracedWrites:
         ]
 
 
-def find_writes(folder: Path) -> TracedWrites | NoWrites:
-    """The best mechanism that can be used for this folder. Its ``why`` says why it is not a better one."""
+def find_writes(folder: Path, how: Literal["auto", "trace", "compare"] = "auto") -> TracedWrites | NoWrites:
+    """The best mechanism that can be used for this folder. Its ``why`` says why it is not a better one.
+
+    Args:
+        folder: the savingbox.
+        how: ``trace`` and ``compare`` insist on one.
+
+    Raises TracingUnavailable for ``trace`` where that cannot be used.
+    """
+    if how == "compare":
+        return NoWrites("asked for by --ranges compare")
     try:
         return TracedWrites(folder)
     except TracingUnavailable as error:
+        if how == "trace":
+            raise TracingUnavailable(f"--ranges trace: {error}") from error
         return NoWrites(str(error))
 
 

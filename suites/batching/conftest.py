@@ -1,0 +1,20 @@
+"""Options of the batching suite."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cloudbench.options import Option, add_suite_options
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_suite_options(parser, "batching", (
+        Option("--batching-bytes", {
+            "type": int, "default": None, "metavar": "N",
+            "help": "size of the file that grows, instead of the grid's",
+        }),
+        Option("--batching-seconds", {
+            "type": float, "default": None, "metavar": "S",
+            "help": "how much of the log is replayed, or how long appends go on, instead of the grid's",
+        }),
+    ))  # fmt: skip

@@ -1,0 +1,120 @@
+"""With traced writes, what is pushed equals the files as without: the same histories, and programs that never rest."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pytest_cloudbench.batching.batcher import BatchRules
+from pytest_cloudbench.clock import wait_for
+from pytest_cloudbench.systems.savingbox.box import SavingBox
+from pytest_cloudbench.systems.savingbox.written import NoWrites, TracedWrites
+from tests.limits import HANG_S
+from tests.systems.loop import traced_folder
+from tests.systems.savingbox import test_machine as machine
+from tests.systems.savingbox.pairs import tree
+
+S = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with traced_folder(tmp_path_factory.mktemp("loop")) as folder:
+        yield folder
+
+
+class Counting(TracedWrites):
+    """Counts how often it knew."""
+
+    known = 0
+
+    def take(self, fd: int):  # type: ignore[no-untyped-def]  # as the original
+        found = super().take(fd)
+        Counting.known += found.ranges is not None
+        return found
+
+
+class TracedFolders(machine.Folders):
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = Counting(self.home, buffer_kib=256)
+        self.use(self.writes)
+
+    def use(self, writes: TracedWrites | NoWrites) -> None:
+        self.pair.writes = self.pair.mirror.writes = writes
+
+    def killed(self, step: int, seconds: float) -> None:
+        """A process that is killed knows nothing of what the next one sees."""
+        self.pair.writes = NoWrites("")
+        super().killed(step, seconds)
+        self.use(self.writes)
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self.writes.close()
+
+
+def examine(mounted: Path, monkeypatch: pytest.MonkeyPatch, examples: int, steps: int) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(mounted))
+    monkeypatch.setattr(machine, "Folders", TracedFolders)
+    machine.examine(monkeypatch, examples, steps)
+
+
+def test_a_few_histories_lose_nothing(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examine(mounted, monkeypatch, 12, 15)
+
+
+@pytest.mark.slow
+def test_many_histories_lose_nothing(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examine(mounted, monkeypatch, 300, 40)
+
+
+def test_programs_that_never_rest(mounted: Path) -> None:
+    """Written, appended to, cut and mapped while it is pushed: what the sync folder has in the end is the same."""
+    home = Path(tempfile.mkdtemp(dir=mounted))
+    for name in ("box", "sync"):
+        (home / name).mkdir()
+    rules = BatchRules(limit_bytes=20_000, quiet_ns=S // 20, at_most_ns=S // 5)
+    writes = Counting(home / "box")
+    Counting.known = 0
+    box = SavingBox(home / "box", home / "sync", rules, state=home / "state", writes=writes)
+    box.start()
+
+    def program(number: int) -> None:
+        random, path = Random(number), home / "box" / f"file{number}"
+        with path.open("w+b", buffering=0) as file:
+            for _ in range(400):
+                deed, place = random.random(), random.randrange(200_000)
+                if number and deed < 0.02:
+                    file.truncate(place)
+                elif number and deed < 0.04 and (size := os.fstat(file.fileno()).st_size):
+                    with mmap.mmap(file.fileno(), 0) as mapping:
+                        mapping[random.randrange(size)] = random.randrange(256)
+                elif deed < 0.5:
+                    os.pwrite(file.fileno(), random.randbytes(random.randrange(1, 5_000)), place)
+                else:
+                    file.seek(0, os.SEEK_END)
+                    file.write(random.randbytes(random.randrange(1, 200)))
+
+    programs = [threading.Thread(target=program, args=(number,)) for number in range(3)]
+    for each in programs:
+        each.start()
+    for each in programs:
+        each.join()
+    for _ in range(3):  # the second time at the latest, no doubt is left
+        assert wait_for(lambda: tree(home / "box") == tree(home / "sync"), HANG_S, poll_s=0.05), box.status()
+        with (home / "box/file0").open("ab") as file:
+            file.write(b"more")
+    assert wait_for(lambda: tree(home / "box") == tree(home / "sync"), HANG_S, poll_s=0.05), box.status()
+    box.stop()
+    assert Counting.known
+    assert box.status().mechanism == "tracefs"

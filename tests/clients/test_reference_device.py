@@ -78,8 +78,9 @@ def test_content_comes_in_pieces_and_is_counted_apart(start: Callable[[str], Ref
     receiver = client.receiver()
     assert receiver.bytes_moved is not None
     received_bytes, sent_bytes = receiver.bytes_moved()
-    assert size_bytes < received_bytes < size_bytes * 1.02 + 20_000
-    assert 1000 < sent_bytes < 50_000
+    asked_bytes = 500 * sum(after["device"]["requests"].values())  # a busy machine asks for longer
+    assert size_bytes < received_bytes < size_bytes * 1.02 + 20_000 + asked_bytes
+    assert 1000 < sent_bytes < 20_000 + asked_bytes
     assert after["connections"] == before["connections"] == after["device"]["connections"] == 1
     assert after["requests"].keys() <= {"/list", "/files"}, "the client's own are without the device's"
     assert size_bytes < after["received_bytes"] - before["received_bytes"] < size_bytes * 1.01 + 5000

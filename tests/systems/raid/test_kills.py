@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,10 +12,12 @@ import pytest
 
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.systems.raid.driver import RaidDriver
+from pytest_cloudbench.systems.raid.survey import survey
 from tests.limits import HANG_S
 
 from .harness import Lab
 from .killed import NEW, OLD, PACKAGES
+from .writes import content_of as written
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = {1, PACKAGES, PACKAGES + 1}
@@ -58,3 +61,46 @@ def test_a_kill_leaves_the_old_object_or_the_new_one(lab: Callable[..., Lab], st
         else:
             assert left == expected_packages(driver, made)
             assert (left == before) == (found == OLD)
+
+
+def killed_after(folder: Path, round_: int, lines: int) -> list[list[str]]:
+    """What a process that writes without end has said when it was killed, soon after so many lines."""
+    command = [sys.executable, "-m", "tests.systems.raid.writes", str(folder), str(round_)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(lines)]
+        process.kill()
+        said += process.stdout.readlines()
+    return [line.split() for line in said if line.endswith("\n")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loses_metadata", [False, True], ids=["", "metadata-lost"])
+def test_kills_at_any_time_lose_nothing_that_was_acknowledged(lab: Callable[..., Lab], loses_metadata: bool) -> None:
+    made, chosen, wanted = lab(), random.Random(5), dict[str, bytes]()
+    for round_ in range(15):
+        begun: list[str] = []
+        for words in killed_after(made.folder, round_, chosen.randrange(1, 30)):
+            if words[0] in ("put", "delete"):
+                begun = words
+                continue
+            if words[0] == "done":
+                wanted = after(begun, round_, wanted)
+            begun = []
+        if loses_metadata:
+            made.lose_metadata()
+        with made.opened() as driver:
+            found = {entry.path: b"".join(driver.get(entry.path)) for entry in driver.list("/")}
+            assert found in (wanted, after(begun, round_, wanted)), (round_, begun)
+            wanted = found
+            assert driver.settle(HANG_S)
+            assert survey(driver.array, deep=True).is_healthy
+
+
+def after(begun: list[str], round_: int, objects: dict[str, bytes]) -> dict[str, bytes]:
+    """The objects once an operation is done that had begun; the same if none had."""
+    if not begun:
+        return objects
+    path = begun[1]
+    rest = {each: content for each, content in objects.items() if each != path}
+    return rest if begun[0] == "delete" else {**rest, path: written(round_, int(begun[2]), int(begun[3]))}

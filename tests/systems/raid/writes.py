@@ -1,0 +1,47 @@
+"""A process that writes and deletes objects until it is killed: ``python -m tests.systems.raid.writes FOLDER ROUND``.
+
+Each operation is a line before it begins (``put PATH NUMBER SIZE`` or ``delete PATH``), and one when it is done.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+from pytest_cloudbench.model import MIB, CloudError
+from pytest_cloudbench.payload.contents import Literal
+
+from .harness import Lab
+
+__all__ = ["content_of"]
+
+SIZES = (10, 5000, MIB, 3 * MIB + 5)
+
+
+def content_of(round_: int, number: int, size: int) -> bytes:
+    """What a round writes as its so-manieth object."""
+    return random.Random(f"{round_} {number}").randbytes(size)
+
+
+def main(folder: Path, round_: int) -> None:
+    chosen, number = random.Random(round_), 0
+    with Lab(folder).opened() as driver:
+        while True:
+            path = f"/{chosen.randrange(4)}"
+            if chosen.random() < 0.2:
+                print("delete", path, flush=True)
+                try:
+                    driver.delete(path)
+                except CloudError:
+                    print("absent", flush=True)
+                    continue
+            else:
+                number, size = number + 1, chosen.choice(SIZES)
+                print("put", path, number, size, flush=True)
+                driver.put(path, Literal(content_of(round_, number, size)))
+            print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -175,6 +176,65 @@ def test_export_without_metadata(arrays: Arrays, tmp_path: Path, capsys: pytest.
 )
 def test_bad_input_in_one_line(arrays: Arrays, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     assert cli.main(["raid", *(word.format(file=arrays.file) for word in words)]) == 4
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+OFFERS = {"cheap": (0.001, 1, 0.99), "slow": (0.001, 0.1, 0.99), "fast": (0.01, 10, 0.99), "quick": (0.01, 10, 0.98)}
+
+
+@pytest.fixture
+def offers(tmp_path: Path) -> str:
+    path = tmp_path / "offers.toml"
+    rows = [
+        f'[[offer]]\nspec = "folder:/{name}"\nstore_usd_per_gib_month = {usd}\nmb_per_s = {rate}\navailability = {up}\n'
+        for name, (usd, rate, up) in OFFERS.items()
+    ]
+    path.write_text("".join(rows), "utf-8")
+    return str(path)
+
+
+def test_the_best_set_of_a_table(offers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["raid", "choose", offers]) == 0
+    array = tomllib.loads(capsys.readouterr().out)
+    assert array == {"k": 1, "m": 1, "placement": "equal", "children": ["folder:/cheap", "folder:/slow"]}
+    assert cli.main(["raid", "choose", offers, "--aim", "time", "--json"]) == 0
+    found = told(capsys)
+    assert found["children"] == ["folder:/fast", "folder:/quick"]
+    assert (found["time_s"], found["overhead"]) == (10.0, 2.0)
+    assert found["usd_per_gib_month"] == pytest.approx(0.02)
+    assert found["unavailability"] == pytest.approx(0.01 * 0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seconds-at-most", "1"], "the least time is 10 s, above 1 s"),
+        (["--losses", "4"], "can lose any 4"),
+    ],
+)
+def test_no_set_of_a_table(offers: str, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert cli.main(["raid", "choose", offers, *words]) == 4
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "expected one [[offer]] or more"),
+        ("offers = 1", "offers: unknown; expected [[offer]]; did you mean offer?"),
+        ("offer = [1]", "offer[1]: expected a table"),
+        ('[[offer]]\nspec = ""', "offer[1].spec: expected a spec"),
+        ('[[offer]]\nspec = "a"\nstore_usd_per_gib_month = -1', "expected a number from 0 to 1e+06, found -1"),
+        ('[[offer]]\nspec = "a"\nmbps = 1', "offer[1].mbps: unknown"),
+    ],
+)
+def test_a_table_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+    (tmp_path / "offers.toml").write_text(text, "utf-8")
+    assert cli.main(["raid", "choose", str(tmp_path / "offers.toml")]) == 4
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1

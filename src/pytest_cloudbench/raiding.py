@@ -1,4 +1,5 @@
-"""The commands about an array of providers: ``cloudbench raid status|scrub|repair|replace|rebalance|export FILE.toml``.
+"""The commands about an array of providers: ``cloudbench raid status|scrub|repair|replace|rebalance|export FILE.toml``,
+and ``cloudbench raid choose OFFERS.toml`` before there is one.
 
 What may live here: what they read and print, and the array's file where ``replace`` changes it. The work is in
 ``systems.raid``.
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +69,46 @@ def add_commands(commands: Any) -> None:
     export.add_argument(
         "--recover", action="store_true", help="use no metadata, but only what the children hold and the key"
     )
+
+    _add_choose(which)
+
+
+def _add_choose(which: Any) -> None:
+    text = "which providers of a table to make an array of, by price, throughput or availability"
+    choose = which.add_parser("choose", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    choose.add_argument("file", metavar="OFFERS.toml", help="[[offer]] tables, see docs/raid.md")
+    choose.add_argument(
+        "--aim",
+        choices=("price", "time", "availability"),
+        default="price",
+        help="what is to be best (default: %(default)s)",
+    )
+    choose.add_argument("--losses", metavar="M", type=_count, default=1, help="any M may fail (default: %(default)s)")
+    choose.add_argument("--bytes", metavar="N", type=_count, default=10**8, help="the object (default: %(default)s)")
+    choose.add_argument("--usd-at-most", metavar="USD", type=_bound, default=inf, help="a month, for a GiB of content")
+    choose.add_argument("--seconds-at-most", metavar="S", type=_bound, default=inf, help="for moving the object")
+    choose.add_argument(
+        "--unavailable-at-most", metavar="SHARE", type=_bound, default=1.0, help="how often it cannot be read"
+    )
+    choose.add_argument("--placement", choices=("equal", "throughput"), default="equal", help="(default: %(default)s)")
+    choose.add_argument("--json", action="store_true", help="print one JSON object")
+    choose.set_defaults(run=_choose)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 10**18):
+        raise argparse.ArgumentTypeError(f"expected a whole number of 1 or more, not {text!r}")
+    return int(text)
+
+
+def _bound(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < inf:
+        raise argparse.ArgumentTypeError(f"expected a number, 0 or more, not {text!r}")
+    return value
 
 
 # --- the commands -------------------------------------------------------------------------------------
@@ -225,6 +267,36 @@ def _export(options: argparse.Namespace) -> int:
     lines += [f"not exported: {path}: {why}" for path, why in done.failed.items()]
     _say(options, {"file": options.file, "target": str(options.target), **asdict(done)}, lines)
     return _FAILED if done.failed else 0
+
+
+def _choose(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.coding.choice import Wish, choose
+    from pytest_cloudbench.systems.raid.offers import GIB_BYTES, load_offers
+
+    offers = load_offers(options.file)
+    wish = Wish(
+        options.aim, options.bytes, options.losses, options.usd_at_most / GIB_BYTES, options.seconds_at_most,
+        options.unavailable_at_most, options.placement,
+    )  # fmt: skip
+    try:
+        found = choose(offers, wish)
+    except ValueError as error:
+        raise UsageError(f"{options.file}: {error}") from None
+    names = [offers[child].name for child in found.children]
+    usd = found.price * GIB_BYTES
+    told = {
+        "children": names, "k": len(names) - found.failures, "m": found.failures, "placement": options.placement,
+        "usd_per_gib_month": usd, "time_s": found.time_s, "unavailability": found.unavailability,
+        "overhead": found.overhead,
+    }  # fmt: skip
+    _say(options, told, [
+        f"# {usd:.4g} USD a month for a GiB, {found.overhead:.3g} bytes stored per byte",
+        f"# {bytes_text(options.bytes)} in {found.time_s:.3g} s; unreadable with a probability of "
+        f"{found.unavailability:.2g}",
+        f"k = {told['k']}", f"m = {told['m']}", f'placement = "{options.placement}"',
+        f"children = [{', '.join(json.dumps(name, ensure_ascii=False) for name in names)}]",
+    ])  # fmt: skip
+    return 0
 
 
 # --- what they share ----------------------------------------------------------------------------------

@@ -212,6 +212,17 @@ def test_it_stays_while_little_changes() -> None:
     assert other.counts == tuple(reversed(first.counts))
 
 
+def test_what_is_nearly_as_good_stays_and_what_survives_less_does_not() -> None:
+    placement = Throughput(5, 6, lambda: list(RATES))
+    best = placement.split(SEGMENT_BYTES)
+    assert placement.suits(best, SEGMENT_BYTES)
+    assert placement.suits(throughput_split(RATES, 1, most_shares=32), SEGMENT_BYTES)
+    assert not placement.suits(Equal(5, 6).split(SEGMENT_BYTES), SEGMENT_BYTES), "it takes six times as long"
+    assert not placement.suits(throughput_split(RATES, 0), SEGMENT_BYTES), "none may fail"
+    assert not placement.suits(Split(5, (1,) * 7), SEGMENT_BYTES), "there are six children"
+    assert placement.suits(Equal(5, 6).split(1000), 1000)
+
+
 def test_an_overhead_that_cannot_be() -> None:
     with pytest.raises(ValueError, match=r"store at least 1.5"):
         Throughput(4, 6, lambda: [None] * 6, overhead_at_most=1.2)

@@ -24,6 +24,8 @@ _WINDOW = 128
 _FEW = 8
 """With fewer answers known, a percentile of them says nothing."""
 
+_SMALL_BYTES = 1 << 16
+
 _MARGIN = 1.1
 """A child is late when it takes a tenth longer than its percentile, or answers that are all alike would be late."""
 
@@ -162,8 +164,8 @@ class Hedging:
 
 
 def _class_of(size_bytes: int) -> int:
-    """Sizes within a factor of four are alike."""
-    return size_bytes.bit_length() // 2
+    """Sizes within a factor of four are alike, and all that are so small that waiting takes most of the time."""
+    return max(size_bytes, _SMALL_BYTES).bit_length() // 2
 
 
 def _rough(seconds: float) -> float:

@@ -42,6 +42,9 @@ _MOST_SHARES = 64
 _WORTH = 0.03
 """A placement stays while it takes so much longer at most than one that comes as near the bound as a code does."""
 
+_MOVE = 0.2
+"""An object that would take a fifth less time is worth moving."""
+
 _LEAST_BYTES = 1 << 18
 """Less is spread equally: it takes as long as the children need to answer, whatever their throughput."""
 
@@ -255,6 +258,18 @@ class Throughput:
         if latest is None or self._is_worth(latest, shares):
             latest = self._latest = (shares, throughput_split(shares, self._failures, self._overhead))
         return latest[1]
+
+    def suits(self, split: Split, size_bytes: int) -> bool:
+        """Returns whether a split survives as many failures, and takes at most a fifth longer than need be."""
+        rates = [rate for rate in self._rates() if rate]
+        if size_bytes < self._least_bytes or len(rates) < self._equal.children:
+            return self._equal.suits(split, size_bytes)
+        if len(split.counts) != len(rates) or sum(split.counts) > self._overhead * split.data * (1 + 1e-9):
+            return False
+        cost = cost_of(split, size_bytes, rates)
+        best = bounded_fill(size_bytes, rates, self._failures, self._overhead)
+        best_s = max(_over(held, rate) for held, rate in zip(best, rates, strict=True))
+        return cost.failures >= self._failures and cost.time_s <= best_s * (1 + _MOVE)
 
     def _is_worth(self, latest: tuple[tuple[float, ...], Split], shares: Sequence[float]) -> bool:
         """Whether another split could be quicker, by as much as would be noticed."""

@@ -55,6 +55,10 @@ class Placement(Protocol):
         """Returns who is to hold how many shares of a segment of sealed content. It is asked for each segment."""
         ...
 
+    def suits(self, split: Split, size_bytes: int) -> bool:
+        """Returns whether another split of a segment would be no gain that is worth moving it."""
+        ...
+
 
 class Rates(Protocol):
     """Is told of every transfer, by any thread."""
@@ -104,6 +108,10 @@ class Equal:
         """Returns the same split for every size."""
         del size_bytes
         return Split(self.data, (1,) * self.children)
+
+    def suits(self, split: Split, size_bytes: int) -> bool:
+        """Returns whether it is the same split."""
+        return split == self.split(size_bytes)
 
 
 class Unobserved:

@@ -277,6 +277,9 @@ class _Only:
     def split(self, size_bytes: int) -> Split:
         return Split(1, self.counts)
 
+    def suits(self, split: Split, size_bytes: int) -> bool:
+        return split == self.split(size_bytes)
+
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # threads end with their process
 def test_a_rebalance_that_ends_at_any_step_loses_nothing(lab: Make) -> None:

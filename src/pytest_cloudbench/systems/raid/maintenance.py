@@ -178,7 +178,7 @@ def rebalance(array: Array, *, dry_run: bool = False, progress: Progress = _igno
 
 def _is_misplaced(array: Array, row: ObjectRow) -> bool:
     manifest = array.manifest_of("rebalance", row)
-    return any(segment.split != array.placement.split(segment.sealed_bytes) for segment in manifest.segments)
+    return not all(array.placement.suits(segment.split, segment.sealed_bytes) for segment in manifest.segments)
 
 
 def _move(array: Array, row: ObjectRow, done: Moved) -> None:

@@ -90,6 +90,7 @@ SIDEWAYS = {
     ("systems", "drivers.base"): "they use the seam that experiments use",
     ("systems", "drivers.keys"): "paths as flat keys",
     ("systems", "clock"): "how long transfers take, and when one more is asked",
+    ("systems", "credentials"): "the one way to ask the keyring, which may wait for its user",
     ("systems", "extras"): "tells which extra a feature needs",
     ("systems", "results.owner"): "whether the process that began something still lives",
     ("clients", "clock"): "pauses of the reference client, and questions that nothing signals",

@@ -22,7 +22,10 @@ from pytest_cloudbench import drivers, extras, opening
 from pytest_cloudbench.drivers.base import CredentialSet
 from pytest_cloudbench.model import CredentialsError
 
-__all__ = ["KEYRING_SERVICE", "Secrets", "credentials_path", "environment_name", "forget", "load", "places", "store"]
+__all__ = [
+    "KEYRING_SERVICE", "Secrets", "ask_keyring", "credentials_path", "environment_name", "forget", "load", "places",
+    "store",
+]  # fmt: skip
 
 KEYRING_SERVICE = "pytest-cloudbench"
 
@@ -180,15 +183,21 @@ def _keyring(scheme: str) -> _Lookup:
         nonlocal dead
         if dead:
             return None
-        answers: list[str | None] = []
-        # A daemon thread, because nothing else bounds a backend that waits for its user.
-        asking = threading.Thread(target=_ask_keyring, args=(f"{scheme}.{field}", answers), daemon=True)
-        asking.start()
-        asking.join(_KEYRING_S)
-        dead = not answers
-        return answers[0] if answers else None
+        is_there, found = ask_keyring(f"{scheme}.{field}")
+        dead = not is_there
+        return found
 
     return lookup
+
+
+def ask_keyring(user: str) -> tuple[bool, str | None]:
+    """Returns whether there is a keyring that answers, and what it has for a user."""
+    answers: list[str | None] = []
+    # A daemon thread, because nothing else bounds a backend that waits for its user.
+    asking = threading.Thread(target=_ask_keyring, args=(user, answers), daemon=True)
+    asking.start()
+    asking.join(_KEYRING_S)
+    return bool(answers), answers[0] if answers else None
 
 
 def _ask_keyring(user: str, answers: list[str | None]) -> None:

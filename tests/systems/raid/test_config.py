@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench import providers
+from pytest_cloudbench.coding.sealing import MasterKey
 from pytest_cloudbench.model import MIB, CredentialsError, UsageError
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.systems.raid import config
@@ -171,3 +172,16 @@ def test_an_array_with_a_child_that_is_kept_is_kept(tmp_path: Path) -> None:
         f"raid:{tmp_path}/array.toml"
     ) as provider:  # one child is new, and empty: the other is enough
         assert b"".join(provider.driver.get("/a")) == b"content"
+
+
+def test_a_key_can_be_in_the_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries: dict[str, str] = {}
+    monkeypatch.setattr("pytest_cloudbench.credentials.ask_keyring", lambda user: (True, entries.get(user)))
+    with pytest.raises(CredentialsError, match=r"no such key: run python -c .* \| keyring set \S+ raid\.home"):
+        config.master_key("keyring:home")
+    entries["raid.home"] = "ab" * 32
+    assert config.master_key("keyring:home").fingerprint == MasterKey(b"\xab" * 32).fingerprint
+    assert config.load(written(tmp_path, key='"keyring:home"')).key == "keyring:home"
+    monkeypatch.setattr("pytest_cloudbench.credentials.ask_keyring", lambda user: (False, None))
+    with pytest.raises(CredentialsError, match="the keyring does not answer"):
+        config.master_key("keyring:home")

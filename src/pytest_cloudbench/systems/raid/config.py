@@ -33,7 +33,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_cloudbench import opening
+from pytest_cloudbench import opening, redact
 from pytest_cloudbench.coding.reed_solomon import MOST_SHARES
 from pytest_cloudbench.coding.sealing import KEY_BYTES, MasterKey
 from pytest_cloudbench.model import MIB, ConfigError, CredentialsError, did_you_mean
@@ -48,7 +48,6 @@ _KEYS = ("children", "k", "m", "key", "metadata", "durability", "placement", "fo
          "mends", "overhead_at_most", "hedge_percentile", "hedge_budget")  # fmt: skip
 _NUMBERS = ("store_usd_per_gib_month", "read_usd_per_gib", "write_usd_per_gib", "availability")
 _KEYRING = "keyring:"
-_KEYRING_SERVICE = "cloudbench"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,24 +297,23 @@ def _make(path: Path) -> None:
 
 
 def _from_keyring(name: str) -> str:
-    from pytest_cloudbench import extras
+    from pytest_cloudbench import credentials, extras
 
-    user = f"raid.{name}"
-    way = f'run python -c "import secrets; print(secrets.token_hex(32))" | keyring set {_KEYRING_SERVICE} {user}'
     if told := extras.missing("keyring"):
         raise CredentialsError(f"{_KEYRING}{name}: {told}")
-    import keyring
-
-    try:
-        found = keyring.get_password(_KEYRING_SERVICE, user)
-    except Exception as error:  # backends raise whatever their libraries do
-        raise CredentialsError(f"{_KEYRING}{name}: the keyring does not answer: {type(error).__name__}") from None
+    user = f"raid.{name}"
+    answers, found = credentials.ask_keyring(user)
+    if not answers:
+        raise CredentialsError(f"{_KEYRING}{name}: the keyring does not answer")
     if not found:
-        raise CredentialsError(f"{_KEYRING}{name}: the keyring has no such key: {way}")
-    return str(found)
+        store = f"keyring set {credentials.KEYRING_SERVICE} {user}"
+        way = f'python -c "import secrets; print(secrets.token_hex(32))" | {store}'
+        raise CredentialsError(f"{_KEYRING}{name}: the keyring has no such key: run {way}")
+    return found
 
 
 def _parsed(key: str, text: str) -> MasterKey:
+    redact.learn([text.strip()])
     try:
         return MasterKey(bytes.fromhex(text.strip()))
     except ValueError:

@@ -185,6 +185,16 @@ def test_once_makes_both_folders_equal(home: Path) -> None:
     assert texts(home / "box") == texts(home / "sync") == {"a": "1", "d/b": "2"}
 
 
+def test_once_is_done_at_once_with_files_of_this_moment(home: Path) -> None:
+    for count in range(8):
+        write(home / "box/a", f"{count}")
+        (home / "sync/b").write_text(f"{count}")
+        (home / "sync/new").write_text(f"{count}")
+        (home / "sync/new").rename(home / f"sync/{count}")
+        assert SavingBox(home / "box", home / "sync", state=home / "state").once()
+        assert tree(home / "box") == tree(home / "sync")
+
+
 def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
     """A writer goes on while processes come and are killed; the last one makes both folders equal."""
     chance = random.Random(11)

@@ -181,16 +181,16 @@ class Folders(RuleBasedStateMachine):
         self.pair.advance(31)
         self.pair.fault = lambda step, path: None
 
-    @rule(step=st.integers(1, 20), side=SIDES, name=NAMES, seconds=st.sampled_from([5.0, 31.0]))
-    def somebody_else_is_at_work(self, step: int, side: str, name: str, seconds: float) -> None:
-        """A user writes, or a client brings a file, in the middle of a step."""
+    @rule(step=st.integers(1, 12), side=SIDES, seconds=st.sampled_from([5.0, 31.0]))
+    def somebody_else_is_at_work(self, step: int, side: str, seconds: float) -> None:
+        """A user writes, or a client brings, the very file that a step is about to change."""
         left = step
 
-        def fault(_: str, __: str) -> None:
+        def fault(_: str, path: str) -> None:
             nonlocal left
             left -= 1
-            if not left:
-                self.write(side, name, 2, side == "sync")
+            if not left and not (self.home / side / path).is_dir():
+                self.write(side, path, 2, side == "sync")
 
         self.pair.fault = fault
         self.pair.advance(seconds)

@@ -255,11 +255,14 @@ class SavingBox:
                 self.engine.push_all(now_ns())
                 self.engine.pull_all(now_ns())
                 self._scan()
-                if not self.engine.incoming and not self.engine.unpushed_files:
-                    break
-            return not self.engine.incoming and not self.engine.unpushed_files
+                if self.engine.is_at_rest():
+                    return True
+            return False
         except VanishedError as error:
             self._told(Trouble("vanished", f"{error}"))
+            return False
+        except OSError as error:
+            self._told(Trouble("failed", f"{error.strerror or error}"))
             return False
         finally:
             self._end()

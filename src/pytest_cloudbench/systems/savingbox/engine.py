@@ -188,6 +188,13 @@ class BoxEngine:
         """Entries that wait, and those that could not be pushed."""
         return len(self.batcher) + len(self._failed)
 
+    def is_at_rest(self) -> bool:
+        """Whether both folders are as agreed, as far as is known. Raises OSError where that cannot be told."""
+        # What is too young to show a change was compared, and is found to be so again until it is older.
+        return not self.unpushed_files and all(
+            self.mirror.sync_change(path)[0] in ("no", "unsure") for path in self.incoming
+        )
+
     # --- doing it ---
 
     def work(self, now_ns: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -18,6 +19,7 @@ from pytest_cloudbench.batching.batcher import BatchRules, Change, pushes
 from pytest_cloudbench.clock import now_ns, sleep_until_ns, wait_for
 from pytest_cloudbench.systems.savingbox.box import Event, SavingBox, read_status, state_path
 from pytest_cloudbench.systems.savingbox.engine import Trouble
+from pytest_cloudbench.watching import Inotify
 from tests.limits import HANG_S
 from tests.systems.savingbox.pairs import save, texts, tree, write
 
@@ -125,6 +127,23 @@ def test_a_sync_folder_made_anew_is_filled_again(running: Running, home: Path) -
     running.wait(lambda: running.box.status().state == "waiting")
     (home / "sync").mkdir()
     assert running.wait_equal() == {"a": "1"}
+
+
+@pytest.mark.parametrize("method", ["__init__", "add"])
+def test_without_events_it_scans(home: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def no_more(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Inotify, method, no_more)
+    running = Running(home)
+    running.box.start()
+    write(home / "box/a", "1")
+    assert running.wait_equal() == {"a": "1"}
+    write(home / "sync/b", "2")
+    running.wait((home / "box/b").exists)
+    assert running.box.status().watching == "polling"
+    assert any("scanned from time to time" in text for text in running.box.status().trouble)
+    running.box.stop()
 
 
 # --- the command ---

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import zlib
 from bisect import bisect_left
@@ -144,10 +145,15 @@ def _chunks(one: int, other: int | None, ranges: Iterable[tuple[int, int]] | Non
         at += _CHUNK_BYTES
 
 
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
 def notice_stores(fd: int) -> None:
     """Let the next store into a memory map of the file change its time, which only the first one to a page does."""
     with contextlib.suppress(AttributeError, TypeError):  # a system without it
-        ctypes.CDLL(None).sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
+        _libc().sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
 
 
 def _read(fd: int, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:

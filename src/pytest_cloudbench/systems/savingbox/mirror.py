@@ -37,6 +37,7 @@ from pytest_cloudbench.systems.savingbox.side import (
     FolderSide,
     FoundEntry,
     OvertakenError,
+    may_be_written,
     parents,
 )
 from pytest_cloudbench.systems.savingbox.store import NEVER, Agreed, AgreementStore, Patching
@@ -204,7 +205,8 @@ class Mirror:
         if not push:
             return self._pull_file(path, wanted, there)
         with self.box.reading(path) as fd:
-            content.notice_stores(fd)
+            if may_be_written(fd):
+                content.notice_stores(fd)
             if there is None:
                 self.writes.follow(fd)
                 made, taken = self.sync.put_file(path, fd, wanted.mode, None)

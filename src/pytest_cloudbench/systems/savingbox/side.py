@@ -34,6 +34,7 @@ __all__ = [
     "Kind",
     "OvertakenError",
     "VanishedError",
+    "may_be_written",
     "parents",
 ]  # fmt: skip
 
@@ -415,8 +416,24 @@ def _first(pages: Iterable[content.Page], most: int) -> list[content.Page] | Non
     return found
 
 
-def _lease(fd: int, relative: str) -> None:
-    """While the descriptor is open, nobody opens the file for writing. Raises BusyError if somebody has already."""
+def may_be_written(fd: int) -> bool:
+    """Whether some program may have an open file open for writing, or mapped for it."""
+    try:
+        if not _lease(fd, ""):
+            return True
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BusyError:
+        return True
+    return False
+
+
+def _lease(fd: int, relative: str) -> bool:
+    """While the descriptor is open, nobody opens the file for writing.
+
+    Returns False where the system has no leases. Raises BusyError if somebody has the file open for writing already.
+    """
     try:
         import fcntl
 
@@ -425,8 +442,10 @@ def _lease(fd: int, relative: str) -> None:
     except OSError as error:
         if error.errno == errno.EAGAIN:
             raise BusyError(f"{relative!r} is open for writing") from error
+        return False  # a file system without leases, or another user's file
     except (ImportError, AttributeError):
-        pass  # a system without leases
+        return False  # a system without leases
+    return True
 
 
 def _name(fd: int, name: str, path: str) -> None:

@@ -13,6 +13,7 @@ from pytest_cloudbench.coding.policies import Fixed, Split
 from pytest_cloudbench.model import MIB, CloudError, ErrorKind
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.systems.raid.driver import RaidDriver
+from pytest_cloudbench.systems.raid.survey import survey
 from tests.limits import HANG_S
 
 from .harness import Lab
@@ -191,6 +192,20 @@ def test_a_write_is_done_at_its_stated_durability_and_finished_later(lab: Make) 
         assert driver.settle(10)
         assert len(made.children[3].packages) == 1
         assert driver.array.metadata.missing() == []
+
+
+def test_what_arrives_late_is_what_was_written_although_its_memory_is_used_again(lab: Make) -> None:
+    made = lab(2, 2, durability="k+1")
+    with made.opened() as driver:
+        made.children[3].frozen = {"put"}
+        content = random.Random(4).randbytes(5 * MIB)
+        driver.put("/a", Literal(content))
+        driver.put("/b", Literal(bytes(5 * MIB)))
+        made.children[3].thawed.set()
+        assert driver.settle(HANG_S)
+        assert survey(driver.array, deep=True).is_healthy
+        assert "mend" not in driver.ledger.totals()
+        assert content_of(driver) == content
 
 
 def test_a_child_that_fails_after_the_write_was_done_gets_its_package_when_it_is_back(lab: Make) -> None:

@@ -24,7 +24,7 @@ _MOST_THREADS = 32
 _IDLE_S = 30.0
 _LEAST_KEPT_BYTES = 1 << 19
 _MOST_KEPT_BYTES = 32 << 20
-_MOST_BEHIND_BYTES = 64 << 20
+_MOST_BEHIND_BYTES = 32 << 20
 """What may wait for one child that others do not have to wait for."""
 
 
@@ -51,17 +51,23 @@ class Package:
     """Bytes in several parts, none of which is copied before it is read: a content for the children's drivers."""
 
     def __init__(self, parts: Iterable[Buffer]) -> None:
-        self._parts = [memoryview(part) for part in parts]
+        self._lock, self._parts = threading.Lock(), [memoryview(part) for part in parts]
         self.size_bytes = sum(len(part) for part in self._parts)
 
     def read(self, offset: int, length: int) -> bytes:
         """Returns ``length`` bytes from ``offset``; fewer only at the end."""
         found, end = [], offset + length
-        for part in self._parts:
-            if offset < len(part) and end > 0:
-                found.append(part[max(0, offset) : end])
-            offset, end = offset - len(part), end - len(part)
-        return b"".join(found)
+        with self._lock:
+            for part in self._parts:
+                if offset < len(part) and end > 0:
+                    found.append(part[max(0, offset) : end])
+                offset, end = offset - len(part), end - len(part)
+            return b"".join(found)
+
+    def detach(self) -> None:
+        """Keep a copy: from now on nobody reads the memory that it was made of."""
+        with self._lock:
+            self._parts = [memoryview(b"".join(self._parts))]
 
 
 class Buffers:

@@ -35,12 +35,14 @@ def mend(array: Array, package: Lacking, costs: Costs) -> bool:
         return False
     manifest = array.manifest_of("mend", row)
     segment = manifest.segments[package.segment]
-    shares = Fetch(array, "mend", manifest, package.segment, costs, without={package.child}).wait()
+    fetch = Fetch(array, "mend", manifest, package.segment, costs, without={package.child})
+    shares = fetch.wait()
     wanted = segment.split.shares_of(package.child)
     made = {number: bytearray(segment.share_bytes) for number in wanted}
     with costs.timed("code_ns"):
         into = {number: memoryview(each) for number, each in made.items()}
         codec(segment.split.data, segment.split.parity).rebuild(shares, into)
+    fetch.release()
     answers: SimpleQueue[Ended] = SimpleQueue()
     for child, name, content in packages_of(array, manifest, package.segment, made, [package.child], row.segments):
         costs.sent_bytes += content.size_bytes

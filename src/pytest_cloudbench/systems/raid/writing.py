@@ -44,6 +44,7 @@ class _Flight:
     number: int
     split: Split
     buffer: bytearray
+    packages: dict[int, Package] = field(default_factory=dict)
     held_by: set[int] = field(default_factory=set)
     failures: dict[int, Exception] = field(default_factory=dict)
 
@@ -148,6 +149,7 @@ class _Writer:
         packages = packages_of(self._array, manifest, number, shares, sorted(flight.holders), self._count)
         for child, name, package in packages:
             self._costs.sent_bytes += package.size_bytes
+            flight.packages[child] = package
             self._array.children.put(child, name, package, partial(self._arrived, flight), waits=waits)
 
     def _arrived(self, flight: _Flight, result: Ended) -> None:
@@ -158,8 +160,6 @@ class _Writer:
                 flight.held_by.add(result.child)
             else:
                 flight.failures[result.child] = result.error
-            if flight.held_by == flight.holders:
-                self._array.children.buffers.give(flight.buffer)  # what failed may still be read
             if not is_late:
                 self._costs.requests += result.requests or 0
                 self._costs.failed += result.error is not None
@@ -177,12 +177,21 @@ class _Writer:
                     break
                 self._changed.wait()
             else:
+                self._free(flight)
                 return
             failures = dict(flight.failures)
         needed = "all" if array.file.losses is None else f"k+{array.file.losses}"
         told = f"{len(failures)} of {len(flight.holders)} children failed, and a write is done when {needed} have it"
         cause = next(iter(failures.values()))
         raise shortage("put", self._path, told, failures, array.children.names) from cause
+
+    def _free(self, flight: _Flight) -> None:
+        """Use the memory of a durable segment again: the packages that are still on their way take their own along."""
+        if flight.packages:
+            for child in flight.holders - flight.held_by:
+                flight.packages[child].detach()
+            self._array.children.buffers.give(flight.buffer)
+            flight.packages, flight.buffer = {}, bytearray()
 
     def commit(self, manifest: Manifest, instead_of: bytes) -> bool:
         """Make the version current, see ``Metadata``. What is on its way is noted as missing until it arrives."""

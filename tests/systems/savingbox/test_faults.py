@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.systems.savingbox.side import FolderSide, FoundAll, VanishedError
+from pytest_cloudbench.systems.savingbox.side import STAGED, FolderSide, FoundAll, VanishedError
 from pytest_cloudbench.systems.savingbox.store import AgreementStore
 from pytest_cloudbench.systems.savingbox.watcher import EventWatcher
 from tests.systems.savingbox.pairs import KilledError, Pair, certain_marks, save, stamp, tree, write
@@ -129,6 +129,52 @@ def test_a_real_full_disk(pair: Pair, tmp_path: Path) -> None:
         other.end()
     finally:
         subprocess.run(["umount", "-l", small], check=True)
+
+
+def test_a_mount_in_the_way(pair: Pair, tmp_path: Path) -> None:
+    """As where a part of the sync folder is another disk, or the same one mounted once more."""
+    inner, disk = pair.sync / "d", tmp_path / "disk"
+    for folder in (inner, disk, pair.box / "d"):
+        folder.mkdir()
+    if subprocess.run(["mount", "--bind", disk, inner], capture_output=True, check=False).returncode:
+        pytest.skip("mounting needs root")
+    try:
+        write(pair.box / "d/a", "1")
+        write(pair.box / "b", "2")
+        pair.settle()
+        save(pair.sync / "d/a", "theirs")
+        write(pair.box / "d/big", b"x" * 20_000_000)
+        pair.settle()
+        write(pair.box / "d/big", b"y" * 20_000_000)
+        pair.settle()
+        assert pair.both()["d/a"] == "theirs"
+        assert not pair.troubles("failed")
+    finally:
+        subprocess.run(["umount", "-l", inner], check=True)
+
+
+def test_a_system_without_nameless_files(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+    write(pair.box / "d/a", "1")
+    write(pair.sync / "b", "2")
+    pair.settle()
+    save(pair.sync / "d/a", "theirs")
+    write(pair.box / "new", "mine")
+    pair.fault = once("publish", lambda: write(pair.sync / "new", "taken"))
+    pair.settle()
+    assert pair.both()["d/a"] == "theirs"
+    assert sorted(pair.both().values()) == ["2", "mine", "taken", "theirs"]
+    assert not pair.left_over()
+
+
+def test_unfinished_files_of_a_killed_process_are_removed(pair: Pair) -> None:
+    (pair.sync / "d").mkdir()
+    left = [pair.sync / f"d/{STAGED}sync-1", pair.home / f"{STAGED}box-2", pair.box / f"{STAGED}box-3"]
+    for path in left:
+        path.write_text("half")
+    pair.restart()
+    assert not any(path.exists() for path in left)
+    assert pair.engine.unpushed_files == 0
 
 
 # --- a folder that vanishes ---

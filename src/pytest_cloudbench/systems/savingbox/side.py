@@ -133,11 +133,10 @@ class FolderSide:
 
     def clean(self) -> None:
         """Remove unfinished files of a process that was killed; those in inner folders go when they are scanned."""
-        for folder in {self._staging, self.root}:
+        for folder in {self._staging or self.root, self.root}:
             with contextlib.suppress(OSError):
                 for entry in os.scandir(folder):
-                    if entry.name.startswith(self._prefix()):
-                        os.unlink(entry.path)
+                    self._remove_staged(entry)
 
     def must_be_there(self) -> None:
         """Raises VanishedError unless the root is the folder that was opened."""
@@ -181,7 +180,7 @@ class FolderSide:
             try:
                 on_folder(folder)
                 with os.scandir(self.path(folder)) as listed:
-                    found = [(entry.name, entry) for entry in listed if not entry.name.startswith(STAGED)]
+                    found = [(entry.name, entry) for entry in listed]
             except GONE:
                 entries.pop(folder, None)
                 continue
@@ -189,6 +188,9 @@ class FolderSide:
                 unknown[folder] = error
                 continue
             for name, entry in found:
+                if name.startswith(STAGED):
+                    self._remove_staged(entry)
+                    continue
                 path = f"{folder}/{name}" if folder else name
                 with contextlib.suppress(*GONE):
                     if (seen := _found(entry.path, entry.stat(follow_symlinks=False))) is not None:
@@ -258,7 +260,19 @@ class FolderSide:
         Raises FileExistsError, OvertakenError, BusyError and OSError; then the folder is as before.
         """
         self.before("copy", relative)
-        with self._unnamed(relative) as (fd, name):
+        try:
+            return self._put_file(relative, source, mode, replaced)
+        except OSError as error:
+            if error.errno != errno.EXDEV or not self._staging:
+                raise
+            self._staging = ""  # a mount begins at the folder, or in it: files are made beside where they go
+            return self._put_file(relative, source, mode, replaced)
+
+    def _put_file(
+        self, relative: str, source: int, mode: int, replaced: FoundEntry | None
+    ) -> tuple[FoundEntry, FileMark]:
+        staging = self._staging or os.path.dirname(self.path(relative))
+        with self._unnamed(staging) as (fd, name):
             taken = mark_of(os.fstat(source))
             content.copy_data(source, fd)
             for _ in range(_PASSES - 1):
@@ -277,7 +291,7 @@ class FolderSide:
                 _name(fd, name, self.path(relative))
                 _announce(self.path(relative))
             else:
-                staged = name or f"{self._staging}/{self._prefix()}{os.fstat(fd).st_ino}"
+                staged = name or f"{staging}/{self._prefix()}{os.fstat(fd).st_ino}"
                 if not name:
                     _name(fd, name, staged)
                 try:
@@ -351,20 +365,24 @@ class FolderSide:
             raise VanishedError(f"{self.name} {self.root}: no folder any longer")
         return f"{system:x}:{status.st_ino}"
 
+    def _remove_staged(self, entry: os.DirEntry[str]) -> None:
+        """Remove an unfinished file of this folder's; at the moment, none is being made."""
+        if entry.name.startswith(self._prefix()):
+            with contextlib.suppress(OSError):
+                os.unlink(entry.path)
+
     def _prefix(self) -> str:
         return f"{STAGED}{os.path.basename(os.path.abspath(self.root))}-"
 
     @contextlib.contextmanager
-    def _unnamed(self, relative: str) -> Iterator[tuple[int, str]]:
+    def _unnamed(self, staging: str) -> Iterator[tuple[int, str]]:
         """A new file that nobody sees, and its name, which is empty where the system needs none."""
         fd, name = -1, ""
         if hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd"):
-            for folder in (self._staging, os.path.dirname(self.path(relative))):
-                with contextlib.suppress(OSError):  # a file system that cannot, such as many in user space
-                    fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-                    break
+            with contextlib.suppress(OSError):  # a file system that cannot, such as many in user space
+                fd = os.open(staging, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         if fd < 0:
-            name = f"{self._staging}/{self._prefix()}{os.getpid()}"
+            name = f"{staging}/{self._prefix()}{os.getpid()}"
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             yield fd, name

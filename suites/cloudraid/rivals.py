@@ -71,7 +71,7 @@ def _measured(
         return None if from_s is None or to_s is None or to_s <= from_s else moved_mb / (to_s - from_s)
 
     facts = {
-        "put_mb_per_cpu_s": rate(began_s, wrote_s), "get_mb_per_cpu_s": rate(wrote_s, read_s),
+        "put_mb_per_cpu": rate(began_s, wrote_s), "get_mb_per_cpu": rate(wrote_s, read_s),
         "overhead": stored / (objects * size_bytes) if stored else None, "survives": survives, "system": provider.spec,
     }  # fmt: skip
     return (up, down), facts, "payloads are made and compared in this process too, which counts"
@@ -97,7 +97,7 @@ def _rclone(folder: Path) -> Iterator[tuple[Driver, str, Callable[[str], bool]]]
         raise UsageError("rclone is not installed")
     upstreams = [folder / str(number) for number in range(4)]
     for upstream in upstreams:
-        upstream.mkdir()
+        upstream.mkdir(exist_ok=True)
     hidden = subprocess.run([program, "obscure", _PASSWORD], capture_output=True, text=True, check=True).stdout.strip()
     settings = {
         "RCLONE_CONFIG_CLOUDRAIDUNION_TYPE": "union",

@@ -266,6 +266,7 @@ PUBLISHED_S = {"equal": 46.2, "throughput": 7.35, "in proportion": 2.51, "best s
 @TABLE_2
 def test_placement(experiment: Experiment, payloads: Payloads, array: RaidDriver, grid: str) -> None:
     """Shares by observed throughput, against the least time in which any m children may still fail."""
+    _one_agent(experiment, "each agent observes rates of its own")
     measured = placement_of(experiment, payloads, array, grid)
     experiment.conclude(
         {"p50": measured["throughput_s"]}, measured.pop("rounds_s"), stats_of="time of an upload by throughput",
@@ -276,11 +277,17 @@ def test_placement(experiment: Experiment, payloads: Payloads, array: RaidDriver
     ).check()  # fmt: skip
 
 
+def _one_agent(experiment: Experiment, why: str) -> None:
+    if experiment.agent.count > 1:
+        pytest.skip(f"{why}: run it without -n")
+
+
 # --- what a user would pick instead -------------------------------------------------------------------
 
 
 def test_side_by_side(experiment: Experiment, payloads: Payloads, objects: int, size_bytes: int) -> None:
     """An array, rclone's union with crypt, and Tahoe-LAFS, each over folders of this machine."""
+    _one_agent(experiment, "CPU time is that of one client")
     absent = []
     for name in RIVALS:
         found = measured_rival(experiment, payloads, name, objects, size_bytes)
@@ -291,7 +298,7 @@ def test_side_by_side(experiment: Experiment, payloads: Payloads, objects: int, 
         up_s, down_s = times_of(*runs)
         experiment.conclude(
             {"p50": up_s}, runs[0].ok_s or [0.0], of=runs, label=name, stats_of=f"time of an upload to {name}",
-            columns=("put_p50_s", "get_p50_s", "put_mb_per_cpu_s", "get_mb_per_cpu_s", "overhead", "survives"),
+            columns=("system", "put_p50_s", "get_p50_s", "put_mb_per_cpu", "get_mb_per_cpu", "overhead", "survives"),
             facts={"put_p50_s": up_s, "get_p50_s": down_s, "loop": "closed", **facts}, notes=[note, *absent],
         )  # fmt: skip
     if absent:

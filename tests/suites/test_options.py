@@ -19,6 +19,8 @@ WRONG = {
     ("capacity", "--capacity-p99", "0"): "seconds above 0",
     ("capacity", "--capacity-seconds", "nan"): "seconds above 0",
     ("capacity", "--capacity-ops", "0"): "a whole number, 1 or more",
+    ("cloudraid", "--cloudraid-objects", "0"): "one object or more",
+    ("cloudraid", "--cloudraid-failure", "nan"): "a share from 0 to 1",
     ("idle", "--idle-seconds", "-inf"): "a second or more",
 }
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean
 
 import pytest
 
+from tests.fleet.harness import Ended, Lab
+from tests.suites.harness import run_suite
 from tests.tool import load_tool
 
-ROOT = Path(__file__).resolve().parents[2]
+ALONE, BEHIND = "reference", "savingbox?over=reference&quiet=2s"
 
 
 def test_the_made_log_has_the_statistics_that_the_paper_prints() -> None:
@@ -25,3 +26,39 @@ def test_the_made_log_has_the_statistics_that_the_paper_prints() -> None:
     size_bytes = sum(size for _, size in rows)
     assert 1.13 + len(rows) * 36_300 / size_bytes == pytest.approx(21, rel=0.05), "a session for each update"
     assert min(gaps) >= 0
+
+
+def ran(lab: Lab, suite: str, *args: str) -> Ended:
+    run = run_suite(lab, suite, "--client", ALONE, "--client", BEHIND, *args)
+    if reasons := [line for line in run.lines_with("SKIPPED") if f"client {ALONE}: " in line]:
+        pytest.skip(reasons[0])
+    assert run.status == 0, run.text
+    assert run.leftovers == []
+    return run
+
+
+@pytest.mark.slow
+def test_single_bytes_go_in_one_push_and_cost_a_tenth(lab: Lab) -> None:
+    run = ran(lab, "batching::test_single_bytes", "--batching-seconds", "8")
+    alone, behind = (run.info(f"test_single_bytes[{spec}]") for spec in (ALONE, BEHIND))
+    assert (alone["updates"], behind["updates"]) == (40, 40)
+    assert behind["expected_pushes"] == 1
+    assert behind["pushes"] in (1, 2), "a busy machine may pause for two seconds between two updates"
+    assert behind["tue"] < alone["tue"] / 10
+    assert alone["sync_events"] > 10
+    assert 2 <= behind["sync_delay_s"] < 30
+    assert behind["longest_wait_s"] >= 2
+    assert 0 < behind["box_cpu_share"] <= behind["cpu_share"] + 1e-9
+    assert "pushes" not in alone
+    assert any("changed bytes are found by" in note for note in behind["notes"])
+
+
+@pytest.mark.slow
+def test_the_counter_decides_how_often(lab: Lab) -> None:
+    run = ran(lab, "batching::test_threshold", "--batching-bytes", "204800", "-k", "20KB or 100KB")
+    small, large = (run.info(f"test_threshold[{size}-{BEHIND}]") for size in ("20KB", "100KB"))
+    for each, wanted in ((small, 10), (large, 2)):
+        assert each["expected_pushes"] == wanted
+        assert abs(each["pushes"] - wanted) <= 1
+    assert run.lines_with("has no byte counter; try --client 'savingbox?over=reference'")
+    assert large["tue"] < small["tue"], "the reference client sends the whole file each time"

@@ -142,6 +142,27 @@ def test_replace_refuses_what_would_lose_objects(arrays: Arrays, capsys: pytest.
     assert arrays.run("repair") == 0
 
 
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("raid:{file}", "nested"),
+        ("folder:relative", "depends on the current folder"),
+        ("folder:{folder}/0", "two children are the same place"),
+    ],
+)
+def test_replace_by_what_cannot_be_leaves_the_file(
+    arrays: Arrays, capsys: pytest.CaptureFixture[str], spec: str, said: str
+) -> None:
+    before = arrays.file.read_text("utf-8")
+    assert arrays.run("replace", "2", spec.format(file=arrays.file, folder=arrays.folder)) == 4
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert arrays.file.read_text("utf-8") == before
+    assert arrays.run("repair") == 0
+    assert arrays.run("scrub") == 0
+
+
 def test_replace_after_the_user_has_changed_the_file(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     arrays.write([f'"folder:{arrays.folder}/{name}"' for name in ("0", "other", "2")])
     assert arrays.run("replace", f"folder:{arrays.folder}/other") == 0
@@ -170,6 +191,7 @@ def test_export_without_metadata(arrays: Arrays, tmp_path: Path, capsys: pytest.
         (["status", "none.toml"], "none.toml: cannot be read"),
         (["status", "folder"], "expected raid:FILE.toml"),
         (["replace", "{file}", "4"], "no child '4'; expected one of 1 ("),
+        (["replace", "six", "1", "folder:/x"], "ships with the package"),
         (["replace", "{file}", "1", "nonsense"], "nonsense"),
         (["export", "{file}", "/dev/null/x"], "/dev/null"),
     ],

@@ -182,6 +182,8 @@ def _replace(options: argparse.Namespace) -> int:
     from pytest_cloudbench.systems.raid.survey import survey
 
     child = _child(options.file, options.child)
+    if not options.file.endswith(".toml"):
+        raise UsageError(f"{options.file}: ships with the package; write an array's file of your own")
     if options.spec is not None:
         providers.check_name(options.spec)
         changed = _changed_file(options.file, child, options.spec)
@@ -229,16 +231,25 @@ def _changed_file(file: str, child: int, spec: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file as a whole, after it was found to be an array's."""
-    from pytest_cloudbench.systems.raid import config
+    """Replace a file as a whole. If it is no array's then, the old text is back. Raises UsageError."""
+    from pytest_cloudbench import providers
 
+    old = path.read_text("utf-8")
+    _put(path, text)
+    try:
+        providers.check_name(f"raid:{path}")  # by its own name: it may be among its children
+    except UsageError:
+        _put(path, old)
+        raise
+
+
+def _put(path: Path, text: str) -> None:
     new = path.with_name(f"{path.stem}.{os.getpid()}.new.toml")
     try:
         with new.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        config.load(new)
         new.chmod(path.stat().st_mode & 0o777)
         new.replace(path)
     finally:

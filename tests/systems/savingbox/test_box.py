@@ -243,6 +243,7 @@ def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
         (["nowhere", "sync"], "savingbox nowhere: there is no such folder"),
         (["box", "nowhere"], "sync folder nowhere: there is no such folder"),
         (["box", "file"], "sync folder file: expected a folder"),
+        (["box", "sync", "--delay-at-most", "1s"], "--delay-at-most 1s: expected at least --quiet, 5s"),
         (["box", "box"], "is the sync folder too; expected two folders"),
         (["box", "box/inner"], "box/inner: is inside of "),
         (["box/inner", "box"], "expected two folders apart from each other"),

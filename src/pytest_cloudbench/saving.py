@@ -150,9 +150,9 @@ def _status(options: argparse.Namespace) -> int:
     sys.stdout.write(
         f"{status.savingbox} -> {status.sync_folder}: {state}\n"
         f"  watches by {status.watching}, finds changed bytes by {status.mechanism}{_why(status.mechanism_why)}\n"
-        f"  waiting: {status.unpushed_files} entries, {status.unpushed_bytes:,} bytes compressed{due}\n"
-        f"  since its start: {status.pushes} pushes of {status.pushed_files} entries, "
-        f"{status.written_bytes:,} bytes written; {status.pulls} taken in; {status.conflicts} conflicts\n"
+        f"  waiting: {status.unpushed_files}, {status.unpushed_bytes:,} bytes compressed{due}\n"
+        f"  since its start: pushes: {status.pushes}; pushed: {status.pushed_files}, {status.written_bytes:,} bytes "
+        f"written; taken in: {status.pulls}; conflicts: {status.conflicts}\n"
     )
     for text in status.trouble:
         sys.stdout.write(f"  {text}\n")
@@ -193,15 +193,15 @@ def _say_json(line: dict[str, Any]) -> None:
 
 def _say_text(line: dict[str, Any]) -> None:
     texts = {
-        "push": "push {number} ({why}): {files} entries, {counted_bytes:,} bytes compressed, "
+        "push": "push {number} ({why}): {files} changed, {counted_bytes:,} bytes compressed, "
         "{written_bytes:,} written, waited {waited_s:.1f} s",
         "pull": "taken in: {path!r}",
-        "progress": "{done:,} of {all:,} entries",
+        "progress": "{done:,} of {all:,}",
         "trouble": "{kind}: {text}",
         "ready": "{savingbox} -> {sync_folder}: watching by {watching}, changed bytes by {mechanism}{why_so}; "
         "{limit_bytes:,} bytes, {quiet_s:g} s, {at_most_s:g} s",
-        "stopped": "{pushes} pushes of {pushed_files} entries, {written_bytes:,} bytes written; {pulls} taken in; "
-        "{conflicts} conflicts; {unpushed_files} entries wait",
+        "stopped": "pushes: {pushes}; pushed: {pushed_files}, {written_bytes:,} bytes written; taken in: {pulls}; "
+        "conflicts: {conflicts}; waiting: {unpushed_files}",
     }
     more = {"waited_s": line.get("waited_ns", 0) / 1e9, "why_so": _why(line.get("mechanism_why", ""))}
     sys.stdout.write(texts[line["event"]].format(**line, **more) + "\n")

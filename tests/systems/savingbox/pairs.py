@@ -6,6 +6,7 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,13 @@ def tree(root: Path) -> dict[str, tuple[str, int, bytes]]:
                 content = path.read_bytes()
             found[str(path.relative_to(root))] = (kind, stat.S_IMODE(status.st_mode), content)
     return found
+
+
+def are_equal(home: Path) -> bool:
+    """Whether both folders are equal, also while a process changes them: what goes while it is looked at is not."""
+    with suppress(FileNotFoundError):
+        return tree(home / "box") == tree(home / "sync")
+    return False
 
 
 def texts(root: Path) -> dict[str, str]:

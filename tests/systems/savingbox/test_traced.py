@@ -19,7 +19,7 @@ from pytest_cloudbench.systems.savingbox.written import NoWrites, TracedWrites
 from tests.limits import HANG_S
 from tests.systems.loop import traced_folder
 from tests.systems.savingbox import test_machine as machine
-from tests.systems.savingbox.pairs import tree
+from tests.systems.savingbox.pairs import are_equal
 
 S = 1_000_000_000
 
@@ -111,10 +111,10 @@ def test_programs_that_never_rest(mounted: Path) -> None:
     for each in programs:
         each.join()
     for _ in range(3):  # the second time at the latest, no doubt is left
-        assert wait_for(lambda: tree(home / "box") == tree(home / "sync"), HANG_S, poll_s=0.05), box.status()
+        assert wait_for(lambda: are_equal(home), HANG_S, poll_s=0.05), box.status()
         with (home / "box/file0").open("ab") as file:
             file.write(b"more")
-    assert wait_for(lambda: tree(home / "box") == tree(home / "sync"), HANG_S, poll_s=0.05), box.status()
+    assert wait_for(lambda: are_equal(home), HANG_S, poll_s=0.05), box.status()
     box.stop()
     assert Counting.known
     assert box.status().mechanism == "tracefs"

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.coding.policies import Fixed, Split
 from pytest_cloudbench.model import MIB, CloudError, ErrorKind
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.systems.raid.driver import RaidDriver
+from pytest_cloudbench.systems.raid.metadata import Lacking
 from pytest_cloudbench.systems.raid.survey import survey
 from tests.limits import HANG_S
 
@@ -206,6 +208,41 @@ def test_what_arrives_late_is_what_was_written_although_its_memory_is_used_again
         assert survey(driver.array, deep=True).is_healthy
         assert "mend" not in driver.ledger.totals()
         assert content_of(driver) == content
+
+
+def test_what_arrives_is_not_made_again_before_that_is_noted(lab: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lab(2, 2, durability="k+1")
+    with made.opened() as driver:
+        arrived = driver.array.metadata.arrived
+
+        def slowly(package: Lacking, segments: int) -> None:
+            driver.settle(0.5)  # the package is listed as missing, and upkeep looks
+            arrived(package, segments)
+
+        monkeypatch.setattr(driver.array.metadata, "arrived", slowly)
+        made.children[3].frozen = {"put"}
+        driver.put("/a", Literal(CONTENT))
+        made.children[3].thawed.set()
+        assert driver.settle(HANG_S)
+        assert "mend" not in driver.ledger.totals()
+
+
+def test_what_arrives_after_upkeep_has_looked_is_not_made_again(lab: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lab(2, 2, durability="k+1")
+    with made.opened() as driver:
+        missing = driver.array.metadata.missing
+
+        def outdated(*, own: bool = False) -> Sequence[Lacking]:
+            found = missing(own=own)
+            made.children[3].thawed.set()
+            assert wait_for(lambda: not missing(own=True), HANG_S, poll_s=0.01)
+            return found
+
+        made.children[3].frozen = {"put"}
+        driver.put("/a", Literal(CONTENT))
+        monkeypatch.setattr(driver.array.metadata, "missing", outdated)
+        assert driver.settle(HANG_S)
+        assert "mend" not in driver.ledger.totals()
 
 
 def test_a_child_that_fails_after_the_write_was_done_gets_its_package_when_it_is_back(lab: Make) -> None:

@@ -135,7 +135,9 @@ class Array:
 
     def late(self, package: Lacking, segments: int, *, has_it: bool) -> None:
         """A package ended its way after its operation: the child has it, or has not and it is to be made again."""
-        self.pending.ended(package)
-        if has_it:
-            self.metadata.arrived(package, segments)
-        self.pending.wake()
+        try:
+            if has_it:
+                self.metadata.arrived(package, segments)
+        finally:
+            self.pending.ended(package)  # only now, or somebody would find it neither there nor on its way
+            self.pending.wake()

@@ -318,6 +318,13 @@ class Metadata:
                 values = (package.version, package.child, segments, self._owner)
                 db.execute("INSERT OR REPLACE INTO garbage VALUES (?, ?, ?, ?)", values)
 
+    def is_missing(self, package: Lacking) -> bool:
+        """Returns whether a child lacks a package now."""
+        with self._reading() as db:
+            where = "version = ? AND segment = ? AND child = ?"
+            values = (package.version, package.segment, package.child)
+            return db.execute(f"SELECT 1 FROM missing WHERE {where}", values).fetchone() is not None
+
     def missing(self, *, own: bool = False) -> Sequence[Lacking]:
         """Returns packages that children lack: all, or those that this process has to see to."""
         where, values = self._whose(own)

@@ -147,6 +147,8 @@ class Upkeep:
         for package in array.metadata.missing(own=True):
             if self._stops.is_set() or package.child in failed or array.pending.is_travelling(package):
                 continue
+            if not array.metadata.is_missing(package):  # it has arrived since the list was read
+                continue
             costs = Costs(operations=1)
             try:
                 mend(array, package, costs)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -233,27 +232,18 @@ def _changed_file(file: str, child: int, spec: str) -> str:
 def _write(path: Path, text: str) -> None:
     """Replace a file as a whole. If it is no array's then, the old text is back. Raises UsageError."""
     from pytest_cloudbench import providers
+    from pytest_cloudbench.results.stored import write_whole
+
+    def put(content: str) -> None:
+        write_whole(path, lambda file: file.write(content.encode()), is_durable=True, keeps_mode=True)
 
     old = path.read_text("utf-8")
-    _put(path, text)
+    put(text)
     try:
         providers.check_name(f"raid:{path}")  # by its own name: it may be among its children
     except UsageError:
-        _put(path, old)
+        put(old)
         raise
-
-
-def _put(path: Path, text: str) -> None:
-    new = path.with_name(f"{path.stem}.{os.getpid()}.new.toml")
-    try:
-        with new.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.chmod(path.stat().st_mode & 0o777)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def _rebalance(options: argparse.Namespace) -> int:

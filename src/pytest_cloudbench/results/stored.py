@@ -180,12 +180,28 @@ def _epoch_ms(found: Any) -> int | None:
         return None
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file that is there as a whole or not at all, whoever else writes it at the same time. Raises OSError."""
+def write_whole(
+    path: Path, write: Callable[[IO[bytes]], object], *, is_durable: bool = False, keeps_mode: bool = False
+) -> None:
+    """Write a file that is there as a whole or not at all, whoever else writes it at the same time.
+
+    Args:
+        path: the file; one that is there is replaced.
+        write: writes its content.
+        is_durable: whether a power cut must leave one of the two, which takes longer.
+        keeps_mode: whether the new one has the rights of the one that it replaces.
+
+    Raises OSError, and what ``write`` raises.
+    """
     partial = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with partial.open("xb") as file:
             write(file)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+        if keeps_mode:
+            partial.chmod(path.stat().st_mode & 0o777)
         os.replace(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):

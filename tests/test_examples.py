@@ -103,3 +103,35 @@ def test_a_client_is_tested_against_a_service_that_misbehaves(project: Path) -> 
     assert "4 passed" in done.stdout
     steps = re.findall(r"- run: (.*)", (project / ".github" / "workflows" / "tests.yml").read_text("utf-8"))
     assert steps == [INSTALLS, tests]
+
+
+UNIT = EXAMPLES / "savingbox" / "savingbox@.service"
+
+
+def test_the_unit_of_a_batching_folder_runs_what_its_head_says(tmp_path: Path) -> None:
+    text = UNIT.read_text("utf-8")
+    (command,) = re.findall(r"^ExecStart=/usr/bin/env (.+)$", text, re.MULTILINE)
+    (options,) = re.findall(r"^#\s+OPTIONS=(.+)$", text, re.MULTILINE)
+    (source := tmp_path / "source").mkdir()
+    (synced := tmp_path / "synced").mkdir()
+    (source / "a.txt").write_text("kept")
+    given = {"${SAVINGBOX}": str(source), "${SYNC_FOLDER}": str(synced), "$OPTIONS": options}
+    for name, value in given.items():
+        command = command.replace(name, value)
+    done = run(f"{command} --once", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (synced / "a.txt").read_text() == "kept"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    def verify(unit: Path) -> subprocess.CompletedProcess[str]:
+        words = ["systemd-analyze", "verify", "--user", "--man=no", str(unit)]
+        environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
+
+    wrong = tmp_path / "wrong@.service"
+    wrong.write_text(UNIT.read_text("utf-8").replace("ExecStart=/usr/bin/env", "ExecStart=no/such/program"))
+    assert verify(wrong).returncode != 0
+    accepted = verify(UNIT)
+    assert (accepted.returncode, accepted.stderr) == (0, "")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import shutil
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from pytest_cloudbench.fleet.run import slug
 from pytest_cloudbench.fleet.wire import Message
 from pytest_cloudbench.model import ConfigError, Endpoint, ProviderSpec, ServiceError, SpecError, UsageError, Verb
 from pytest_cloudbench.results import journal
+from pytest_cloudbench.results.owner import make_private_folder
 
 if TYPE_CHECKING:
     from pytest_cloudbench.emulators.profile import Profile
@@ -529,7 +529,7 @@ class Providers:
         emulated = kinds.pop() if len(kinds) == 1 else "some"
         is_kept = any(child.is_kept for child in children)
         if not is_kept and "state" not in spec.params and issubclass(drivers.driver_class(spec.scheme), Described):
-            self._states.append(tempfile.mkdtemp(prefix="cloudbench-state-"))
+            self._states.append(str(make_private_folder("cloudbench-state-")))
             spec = ProviderSpec.parse(_spelled(spec.scheme, spec.target, {**spec.params, "state": self._states[-1]}))
         return Provided(spec.text, digest=digest, emulated=emulated, is_kept=is_kept, children=tuple(children))
 

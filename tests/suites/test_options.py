@@ -14,6 +14,8 @@ from tests.suites.harness import SUITES
 ONLY = ("--collect-only", "-q")
 
 WRONG = {
+    ("batching", "--batching-bytes", "0"): "one byte or more",
+    ("batching", "--batching-seconds", "nan"): "seconds above 0",
     ("capacity", "--capacity-loss", "nan"): "a share from 0 to 1",
     ("capacity", "--capacity-loss", "2"): "a share from 0 to 1",
     ("capacity", "--capacity-p99", "0"): "seconds above 0",

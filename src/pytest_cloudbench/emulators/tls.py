@@ -9,18 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
-import stat
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-from pytest_cloudbench.opening import read_file
-from pytest_cloudbench.results.owner import lives, owner_text
+from pytest_cloudbench.results.owner import make_private_folder
 
 __all__ = ["forget_key", "make_certificate", "make_control_token"]
 
-_PREFIX, _OWNER, _KEY = "cloudbench-tls-", "owner.json", "server.pem"
+_KEY = "server.pem"
 
 
 def make_certificate(names: Sequence[str]) -> str:
@@ -30,9 +25,7 @@ def make_certificate(names: Sequence[str]) -> str:
     """
     import trustme
 
-    _sweep()
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    (folder / _OWNER).write_text(owner_text(), encoding="utf-8")
+    folder = make_private_folder("cloudbench-tls-")
     authority = trustme.CA(organization_name="pytest-cloudbench emulator", key_type=trustme.KeyType.ECDSA)
     server = authority.issue_cert(*names, key_type=trustme.KeyType.ECDSA)
     authority.cert_pem.write_to_path(folder / "ca.pem")
@@ -44,16 +37,6 @@ def forget_key(folder: str) -> None:
     """Remove the private key, once it is loaded."""
     with contextlib.suppress(OSError):
         os.unlink(os.path.join(folder, _KEY))
-
-
-def _sweep() -> None:
-    """Remove such folders of this user whose processes are certainly dead."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError, ValueError):
-            facts = folder.lstat()
-            is_ours = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid()
-            if is_ours and lives(read_file(folder / _OWNER, 4096).decode()) is False:
-                shutil.rmtree(folder)
 
 
 def make_control_token(folder: str) -> tuple[str, str]:

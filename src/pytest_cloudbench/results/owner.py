@@ -1,6 +1,7 @@
 """Whose files these are, and whether that process still lives: by host, boot, namespace, pid and start, never by age.
 
-What may live here: the description of a process, and looking for it. Imported by fifty agents: keep it light.
+What may live here: the description of a process, looking for it, and temporary folders that a killed process cannot
+leave for ever. Imported by fifty agents: keep it light.
 """
 
 from __future__ import annotations
@@ -8,10 +9,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+import stat
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-__all__ = ["lives", "owner_text"]
+__all__ = ["lives", "make_private_folder", "owner_text"]
+
+_OWNER = "owner.json"
 
 
 @cache
@@ -56,3 +61,29 @@ def lives(owner: str) -> bool | None:
     if namespace != _pid_namespace():
         return None
     return bool(start_ticks != 0 and _start_ticks(pid) == start_ticks)
+
+
+def make_private_folder(prefix: str) -> Path:
+    """Make a temporary folder that only this user can enter; the caller removes it.
+
+    Removes those with the same prefix whose processes are certainly dead, of this user only.
+    """
+    import tempfile
+
+    _sweep(Path(tempfile.gettempdir()), prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    (folder / _OWNER).write_text(owner_text(), encoding="utf-8")
+    return folder
+
+
+def _sweep(parent: Path, prefix: str) -> None:
+    import shutil
+
+    from pytest_cloudbench.opening import read_file
+
+    for folder in parent.glob(f"{prefix}*"):
+        with suppress(OSError, ValueError):
+            facts = folder.lstat()
+            is_ours = stat.S_ISDIR(facts.st_mode) and (os.name == "nt" or facts.st_uid == os.geteuid())
+            if is_ours and lives(read_file(folder / _OWNER, 4096).decode()) is False:
+                shutil.rmtree(folder)

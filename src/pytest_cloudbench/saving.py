@@ -55,8 +55,8 @@ def add_command(commands: Any) -> None:
     )  # fmt: skip
     command.add_argument(
         "--ranges", choices=("auto", "trace", "compare"), default="auto",
-        help="how changed bytes are found: by the kernel's tracepoints (root, ext4), or by comparing; auto: by the "
-        "first that can be used (default: %(default)s)",
+        help="how changed bytes are found: by the kernel's tracepoints (root, on ext4 or XFS), or by comparing; "
+        "auto: by the first that can be used (default: %(default)s)",
     )  # fmt: skip
     command.add_argument("--once", action="store_true", help="make both folders equal, and end")
     command.add_argument("--status", action="store_true", help="say what a running one does, and end")

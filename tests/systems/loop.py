@@ -1,4 +1,4 @@
-"""An ext4 file system of one's own, whose writes can be traced without those of everything else on the machine."""
+"""A file system of one's own, whose writes can be traced without those of everything else on the machine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import pytest
 from pytest_cloudbench.systems.savingbox.tracing import TracingUnavailable
 from pytest_cloudbench.systems.savingbox.written import TracedWrites
 
-_SIZE_BYTES = 256 * 1024 * 1024
+_SIZE_BYTES = {"ext4": 256 * 1024 * 1024, "xfs": 320 * 1024 * 1024}
 
 
 @contextmanager
-def traced_folder(home: Path) -> Iterator[Path]:
+def traced_folder(home: Path, kind: str = "ext4") -> Iterator[Path]:
     """A folder on a loop mount; the test is skipped where that, or tracing, is not possible."""
     if sys.platform != "linux":
         pytest.skip("tracepoints are the Linux kernel's")
-    image, folder = home / "ext4.img", home / "ext4"
+    image, folder = home / f"{kind}.img", home / kind
     folder.mkdir()
     with image.open("wb") as file:
-        file.truncate(_SIZE_BYTES)
-    for argv in (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]):
+        file.truncate(_SIZE_BYTES[kind])
+    for argv in ([f"mkfs.{kind}", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]):
         try:
             subprocess.run(argv, check=True, capture_output=True, text=True)
         except FileNotFoundError:

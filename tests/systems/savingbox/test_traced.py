@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import tempfile
@@ -24,9 +25,12 @@ from tests.systems.savingbox.pairs import are_equal
 S = 1_000_000_000
 
 
-@pytest.fixture(scope="module")
-def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with traced_folder(tmp_path_factory.mktemp("loop")) as folder:
+PUNCH = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of linux/falloc.h
+
+
+@pytest.fixture(scope="module", params=["ext4", "xfs"])
+def mounted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with traced_folder(tmp_path_factory.mktemp("loop"), request.param) as folder:
         yield folder
 
 
@@ -78,8 +82,13 @@ def test_many_histories_lose_nothing(mounted: Path, monkeypatch: pytest.MonkeyPa
     examine(mounted, monkeypatch, 300, 40)
 
 
+def punch(fd: int, place: int, size_bytes: int) -> None:
+    if ctypes.CDLL(None).fallocate(fd, PUNCH, ctypes.c_long(place), ctypes.c_long(size_bytes)):
+        raise OSError(ctypes.get_errno(), "fallocate")
+
+
 def test_programs_that_never_rest(mounted: Path) -> None:
-    """Written, appended to, cut and mapped while it is pushed: what the sync folder has in the end is the same."""
+    """Written, appended to, cut, punched and mapped while it is pushed: both folders are equal in the end."""
     home = Path(tempfile.mkdtemp(dir=mounted))
     for name in ("box", "sync"):
         (home / name).mkdir()
@@ -99,6 +108,8 @@ def test_programs_that_never_rest(mounted: Path) -> None:
                 elif number and deed < 0.04 and (size := os.fstat(file.fileno()).st_size):
                     with mmap.mmap(file.fileno(), 0) as mapping:
                         mapping[random.randrange(size)] = random.randrange(256)
+                elif number and deed < 0.06:
+                    punch(file.fileno(), place, 9_000)
                 elif deed < 0.5:
                     os.pwrite(file.fileno(), random.randbytes(random.randrange(1, 5_000)), place)
                 else:

@@ -54,12 +54,14 @@ class Wanted:
         fields: the values that are wanted of it, by their names in its format file.
         tell: called with these values for each event.
         only: the kernel's filter, in its own language; empty: all of them.
+        is_required: whether a kernel without this event is refused.
     """
 
     name: str
     fields: tuple[str, ...]
     tell: Callable[..., None]
     only: str = ""
+    is_required: bool = True
 
 
 _Tell = Callable[[bytes, int], None]
@@ -89,7 +91,9 @@ class TraceInstance:
             self._write("buffer_size_kb", str(buffer_kib))
             with suppress(OSError):  # since Linux 5.0; without it whoever waits is woken at every event
                 self._write("buffer_percent", str(_PERCENT_FULL))
-            self._tell: dict[int, _Tell] = dict(self._enable(each) for each in events)
+            self._tell: dict[int, _Tell] = dict(
+                self._enable(each) for each in events if each.is_required or self._has(each)
+            )
         except OSError as error:
             self.close()
             raise TracingUnavailable(f"tracefs cannot be used: {error.strerror}: {error.filename}") from error
@@ -143,9 +147,12 @@ class TraceInstance:
     def _write(self, name: str, text: str) -> None:
         (self._folder / name).write_text(text, "ascii")
 
+    def _has(self, wanted: Wanted) -> bool:
+        return (self._folder / "events" / wanted.name).is_dir()
+
     def _enable(self, wanted: Wanted) -> tuple[int, _Tell]:
         folder = self._folder / "events" / wanted.name
-        if not folder.is_dir():
+        if not self._has(wanted):
             raise TracingUnavailable(f"this kernel does not have the tracepoint {wanted.name}")
         number, fields = _format_of((folder / "format").read_text("ascii"))
         if lacking := [name for name in wanted.fields if name not in fields]:

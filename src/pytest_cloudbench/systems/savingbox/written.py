@@ -31,12 +31,59 @@ FileKey = tuple[int, int]
 """A file's device and inode, as ``os.stat`` has them."""
 
 _INIT_PIDS = "pid:[4026531836]"
-_EXT4_WRITES = ("ext4_da_write_end", "ext4_write_end", "ext4_journalled_write_end")
 _FAULTS = ("mm_filemap_fault", "mm_filemap_map_pages")
-_DOUBTFUL: Mapping[str, str] = {
-    "ext4_truncate_enter": "it was cut",
-    "ext4_fallocate_enter": "space in it was allocated or freed",
-    "ext4_fallocate_exit": "space in it was allocated or freed",
+_CUT, _ALLOCATED, _CLONED = "it was cut", "space in it was allocated or freed", "another file's blocks became its own"
+
+
+@dataclass(frozen=True, slots=True)
+class _Tracepoints:
+    """What a file system's tracepoints are called, and which of their fields are wanted.
+
+    Attributes:
+        writes: each has inode, offset and length of a write through the page cache.
+        doubtful: other ways to change content: which inodes, and why what was written is unknown then.
+        early: those of ``doubtful`` that come before the change, which may still be under way when they are seen.
+        newer: those of ``doubtful`` that kernels without such an operation do not have.
+        born: an inode begins, or comes into memory. Nobody has a mapping of it; it may be another file than before.
+        gone: an inode ends.
+    """
+
+    writes: Mapping[str, tuple[str, str, str]]
+    doubtful: Mapping[str, tuple[tuple[str, ...], str]]
+    early: frozenset[str] = frozenset()
+    newer: frozenset[str] = frozenset()
+    born: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+
+_EXT4_MOVES = ("ext4_punch_hole", "ext4_zero_range", "ext4_collapse_range", "ext4_insert_range")
+_XFS_MOVES = ("xfs_alloc_file_space", "xfs_free_file_space", "xfs_collapse_file_space", "xfs_insert_file_space")
+_TRACEPOINTS: Mapping[str, _Tracepoints] = {
+    "ext4": _Tracepoints(
+        writes=dict.fromkeys(
+            ("ext4_da_write_end", "ext4_write_end", "ext4_journalled_write_end"), ("ino", "pos", "len")
+        ),
+        doubtful={
+            "ext4_truncate_enter": (("ino",), _CUT),
+            **dict.fromkeys(("ext4_fallocate_enter", "ext4_fallocate_exit", *_EXT4_MOVES), (("ino",), _ALLOCATED)),
+        },
+        early=frozenset(_EXT4_MOVES),
+        born=("ext4_allocate_inode",),
+        gone=("ext4_free_inode",),
+    ),
+    # XFS tells before it writes. It holds the inode's lock by then, which readers need, too: whoever has seen the event
+    # reads what was written. It tells of all attributes alike, of which the size is one.
+    "xfs": _Tracepoints(
+        writes={"xfs_file_buffered_write": ("ino", "offset", "count")},
+        doubtful={
+            "xfs_setattr": (("ino",), f"{_CUT}, or its attributes were set"),
+            **dict.fromkeys(_XFS_MOVES, (("ino",), _ALLOCATED)),
+            "xfs_reflink_remap_range": (("dest_ino",), _CLONED),
+            "xfs_exchrange_mappings": (("ip1_ino", "ip2_ino"), _CLONED),
+        },
+        newer=frozenset({"xfs_exchrange_mappings"}),
+        born=("xfs_iget_miss", "xfs_iget_recycle"),
+    ),
 }
 _LOST = "events were lost, since the buffer was full"
 _UNKNOWN = "it was not followed"
@@ -131,26 +178,27 @@ class NoWrites:
 
 @dataclass(slots=True)
 class _Followed:
-    """One file: what was written, and why that may not be all (empty: it is all)."""
+    """One file: what was written, and why that may not be all (empty: it is all), now and after the next ``take``."""
 
     ranges: ByteRanges | None = None
     doubt: str = ""
+    later: str = ""
 
 
 class TracedWrites:
-    """Writes as ext4's tracepoints show them, by offset and length.
+    """Writes as the tracepoints of ext4 or XFS show them, by offset and length.
 
     Seen with offset and length: write, pwrite, writev, O_APPEND, O_DIRECT, sendfile, copy_file_range and splice. Not
     seen in this way, so that the file is compared: what a program stores into a mapping of the file (a first access
-    shows that there is one), cutting, and allocating or punching; whatever happened before ``follow``; and everything
-    that was going on when events were lost. A file that was mapped or doubtful is trusted again once it has been
-    compared and nobody maps it.
+    shows that there is one), cutting, allocating, punching and cloning; whatever happened before ``follow``; and
+    everything that was going on when events were lost. A file that was mapped or doubtful is trusted again once it has
+    been compared and nobody maps it.
 
     The kernel filters by device, not by file. So every write to the same file system costs its writer 0.2 to 0.5 us and
     us 2 us; a file system of its own, such as a loop mount, has only the folder's.
 
     Args:
-        folder: one on ext4.
+        folder: one on ext4 or XFS.
         buffer_kib: of events, for each CPU.
 
     Raises TracingUnavailable where this cannot be used.
@@ -167,18 +215,20 @@ class TracedWrites:
             kind, options = _file_system(device)
         except OSError as error:
             raise TracingUnavailable(f"{error.filename}: {error.strerror}") from error
-        if kind != "ext4":
+        if kind not in _TRACEPOINTS:
             kind = kind or "an unknown file system"
-            raise TracingUnavailable(f"{folder} is on {kind}; its writes are known on ext4 only")
-        if "dax" in options:
-            raise TracingUnavailable(f"{folder} is on ext4 mounted with dax, where writes leave no trace")
+            raise TracingUnavailable(
+                f"{folder} is on {kind}; its writes are known on {' and '.join(_TRACEPOINTS)} only"
+            )
+        if any(option == "dax" or option.startswith("dax=") for option in options - {"dax=never"}):
+            raise TracingUnavailable(f"{folder} is on {kind} mounted with dax, where writes leave no trace")
         self._device = device
         kernels = os.major(device) << 20 | os.minor(device)
         self._files: dict[int, _Followed] = {}
         self._born: set[int] = set()
-        """Inodes that began while all was seen, and that nobody has mapped since."""
+        """Inodes that began, or came into memory, while all was seen, and that nobody has mapped since."""
         self._lock = threading.Lock()
-        self._trace = TraceInstance(self._events(kernels), buffer_kib=buffer_kib)
+        self._trace = TraceInstance(self._events(kind, kernels), buffer_kib=buffer_kib)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._keep_reading, name="read-trace", daemon=True)
         self._thread.start()
@@ -212,14 +262,14 @@ class TracedWrites:
             file = self._file(status)
             if file is None:
                 return SeenWrites(None, _UNKNOWN)
-            doubt, file.doubt = file.doubt, ""
+            doubt, file.doubt, file.later = file.doubt, file.later, ""
             ranges, file.ranges = file.ranges or ByteRanges(), None
             # An event comes before the file has its new size: what lies behind the end is for the next time.
             behind = ranges.copy().split(status.st_size)
             if behind:
                 file.ranges = behind
             if doubt:
-                file.doubt = self._mapped(fd, status) if status.st_nlink == 1 else _LINKED
+                file.doubt = file.doubt or (self._mapped(fd, status) if status.st_nlink == 1 else _LINKED)
                 return SeenWrites(None, doubt)
             return SeenWrites(ranges)
 
@@ -284,10 +334,13 @@ class TracedWrites:
         if size > 0:
             self._wrote(inode, max(0, at - size), 2 * size)
 
-    def _doubter(self, why: str) -> Callable[[int], None]:
-        def doubt(inode: int) -> None:
-            if (file := self._files.get(inode)) is not None:
-                file.doubt = file.doubt or why
+    def _doubter(self, why: str, *, is_early: bool) -> Callable[..., None]:
+        def doubt(*inodes: int) -> None:
+            for inode in inodes:
+                if (file := self._files.get(inode)) is not None:
+                    file.doubt = file.doubt or why
+                    if is_early:  # its end raises an inotify event, which brings the file here again
+                        file.later = why
 
         return doubt
 
@@ -310,17 +363,23 @@ class TracedWrites:
         """Why a program might be able to change the file without a trace; empty if nobody has a mapping of it."""
         return "" if status.st_ino in self._born else _mapped(fd, status)
 
-    def _events(self, device: int) -> list[Wanted]:
-        by_dev, by_s_dev = f"dev == {device}", f"s_dev == {device}"
+    def _events(self, kind: str, device: int) -> list[Wanted]:
+        by_dev, by_s_dev, names = f"dev == {device}", f"s_dev == {device}", _TRACEPOINTS[kind]
+        lives = (names.born, self._is_born), (names.gone, self._is_gone)
         return [
-            *(Wanted(f"ext4/{name}", ("ino", "pos", "len"), self._wrote, by_dev) for name in _EXT4_WRITES),
+            *(Wanted(f"{kind}/{name}", fields, self._wrote, by_dev) for name, fields in names.writes.items()),
             Wanted("iomap/iomap_dio_rw_begin", ("ino", "pos", "count"), self._wrote, by_dev),
             Wanted("iomap/iomap_dio_complete", ("ino", "pos", "ret"), self._wrote_directly, by_dev),
-            *(Wanted(f"ext4/{name}", ("ino",), self._doubter(why), by_dev) for name, why in _DOUBTFUL.items()),
+            *(
+                Wanted(
+                    f"{kind}/{name}", inodes, self._doubter(why, is_early=name in names.early), by_dev,
+                    is_required=name not in names.newer,
+                )
+                for name, (inodes, why) in names.doubtful.items()
+            ),
             *(Wanted(f"filemap/{name}", ("i_ino",), self._touched_mapping, by_s_dev) for name in _FAULTS),
-            Wanted("ext4/ext4_allocate_inode", ("ino",), self._is_born, by_dev),
-            Wanted("ext4/ext4_free_inode", ("ino",), self._is_gone, by_dev),
-        ]
+            *(Wanted(f"{kind}/{name}", ("ino",), tell, by_dev) for each, tell in lives for name in each),
+        ]  # fmt: skip
 
 
 def find_writes(folder: Path, how: Literal["auto", "trace", "compare"] = "auto") -> TracedWrites | NoWrites:

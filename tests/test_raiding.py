@@ -84,6 +84,32 @@ def test_lost_found_mended(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -
     assert arrays.read() == FILES, "while something is lost"
 
 
+def test_what_an_uneven_fill_costs_is_said(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays.run("status", "--json")
+    found = told(capsys)
+    assert (found["usd_per_month"], found["equal_usd_per_month"]) == (None, None), "the file has no prices"
+    prices = (0.0, 1.0, 1024.0)
+    arrays.write([
+        f'{{ spec = "folder:{arrays.folder}/{number}", store_usd_per_gib_month = {price} }}'
+        for number, price in enumerate(prices)
+    ])  # fmt: skip
+    big = max(arrays.packages(2), key=lambda path: path.stat().st_size)
+    big.write_bytes(big.read_bytes() + bytes(10**6))  # this child holds more than an equal share
+    arrays.run("status", "--json")
+    found = told(capsys)
+    held = [child["held_bytes"] for child in found["children"]]
+    assert held[2] == sum(path.stat().st_size for path in arrays.packages(2)) > held[1] + 10**6 - 1
+    assert found["usd_per_month"] == pytest.approx((held[1] + 1024 * held[2]) / 2**30)
+    content_bytes = sum(map(len, FILES.values()))
+    assert found["equal_usd_per_month"] == pytest.approx(content_bytes / 2 * 1025 / 2**30)
+    arrays.run("status")
+    text = capsys.readouterr().out
+    assert (
+        f"storage: {found['usd_per_month']:.4g} USD a month (equal shares: {found['equal_usd_per_month']:.4g})" in text
+    )
+    assert " bytes stored per byte (equal shares: 1.50)" in text
+
+
 def test_status_changes_nothing_that_children_hold(arrays: Arrays) -> None:
     arrays.lose(1)
     arrays.run("status")

@@ -135,7 +135,10 @@ def _survey_text(file: str, array: Array, found: Survey) -> list[str]:
     from pytest_cloudbench.report.columns import fitted
 
     held_bytes = sum(child.held_bytes for child in found.children)
-    overhead = f", {held_bytes / found.content_bytes:.2f} bytes stored per byte" if found.content_bytes else ""
+    equal_bytes, overhead = found.equal_bytes * len(found.children), ""
+    if found.content_bytes:
+        overhead = (f", {held_bytes / found.content_bytes:.2f} bytes stored per byte "
+                    f"(equal shares: {equal_bytes / found.content_bytes:.2f})")  # fmt: skip
     rows = [["child", "packages", "held", "missing", "damaged", "unread", "strange", "stored"]]
     for child in found.children:
         listed = [str(child.held), str(child.missing)]
@@ -148,6 +151,9 @@ def _survey_text(file: str, array: Array, found: Survey) -> list[str]:
         f"objects: {found.whole} whole, {found.degraded} degraded, {found.at_risk} at risk (no further child may "
         f"fail), {found.unreadable} unreadable",
     ]
+    if found.usd_per_month is not None:
+        equal = found.equal_usd_per_month
+        lines.append(f"storage: {found.usd_per_month:.4g} USD a month (equal shares: {equal:.4g})")
     lines += [f"{child.name}: no answer: {child.unreachable}" for child in found.children if child.unreachable]
     lines += [f"unreadable: {path}" for path in found.unreadable_paths]
     if found.garbage:

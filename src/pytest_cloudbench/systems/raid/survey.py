@@ -16,6 +16,7 @@ from pytest_cloudbench.coding.manifest import Manifest
 from pytest_cloudbench.model import CloudError
 from pytest_cloudbench.systems.raid.array import Array
 from pytest_cloudbench.systems.raid.metadata import Lacking, ObjectRow
+from pytest_cloudbench.systems.raid.offers import GIB_BYTES
 from pytest_cloudbench.systems.raid.reading import good_shares
 from pytest_cloudbench.systems.raid.recovery import listed
 from pytest_cloudbench.systems.raid.transfers import Ended
@@ -71,6 +72,11 @@ class Survey:
         unreadable_paths: the first of them.
         garbage: packages that nobody reads and that are still to be deleted.
         written_meanwhile: objects that were not looked at, because they were written after the look began.
+        equal_bytes: what equal shares of the content would take on each child. What is stored beyond that is the cost
+            of an uneven placement, of manifests, and of small objects.
+        usd_per_month: what storage costs at the prices in the array's file. None: a price is missing there, or a child
+            does not answer.
+        equal_usd_per_month: the same for equal shares.
     """
 
     is_deep: bool
@@ -84,6 +90,9 @@ class Survey:
     unreadable_paths: list[str] = field(default_factory=list)
     garbage: int = 0
     written_meanwhile: int = 0
+    equal_bytes: float = 0.0
+    usd_per_month: float | None = None
+    equal_usd_per_month: float | None = None
 
     @property
     def is_healthy(self) -> bool:
@@ -129,6 +138,7 @@ def survey(
         _look_at(array, row, names, unexplained, found)
         progress("objects", found.objects, max(total, found.objects))
     _explain_rest(array, unexplained, found)
+    _price(array, found)
     return found
 
 
@@ -246,3 +256,14 @@ def _explain_rest(array: Array, unexplained: Mapping[int, dict[str, int]], found
     found.garbage = garbage.total()
     for child, rest in unexplained.items():
         found.children[child].strange = len(rest)
+
+
+def _price(array: Array, found: Survey) -> None:
+    found.equal_bytes = found.content_bytes / array.file.k
+    prices = [child.store_usd_per_gib_month for child in array.file.children]
+    if None not in prices and not any(child.unreachable for child in found.children):
+        known = [price / GIB_BYTES for price in prices if price is not None]
+        found.usd_per_month = sum(
+            child.held_bytes * price for child, price in zip(found.children, known, strict=True)
+        )  # fmt: skip
+        found.equal_usd_per_month = found.equal_bytes * sum(known)

@@ -1,0 +1,170 @@
+"""Real sessions through the regression gate: unchanged ones that must not alarm, changed ones that must.
+
+``python benchmarks/real_sessions.py FOLDER --unchanged 40 --changed 10`` takes about a minute for each session and goes
+on where it was stopped. FOLDER keeps the history. The last line is a JSON object for ``real-sessions.json``.
+
+Every session is a pytest process of its own with 20 experiments of 300 uploads each, against an emulator with a latency
+of 50 ms. A changed session works on a copy of the history, and all its experiments have the same change: the driver
+takes 10 % longer for an upload, or a hundredth of all uploads fails. Only the first sessions, whose baselines are
+too short, are not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+EXPERIMENTS = 20
+_LEAST_RUNS = 10
+_LATENCY_S = 0.05
+_CHANGES: Mapping[str, str] = {"p50 +10 %": f"time:{_LATENCY_S * 0.1}", "errors +1 point": "error:100"}
+
+_PROFILE = f"""[meta]
+name = "real-sessions"
+api = "dropbox"
+description = "a steady service, to see how often the gate is wrong"
+
+[latency]
+median_s = {_LATENCY_S}
+sigma = 0.1
+"""
+
+_CONFTEST = '''"""A regression of the client, if CHANGE asks for one."""
+
+import itertools
+import os
+import time
+
+from pytest_cloudbench.drivers.dropbox import DropboxDriver
+from pytest_cloudbench.model import CloudError, ErrorKind
+
+kind, _, size = os.environ.get("CHANGE", "").partition(":")
+put, number = DropboxDriver.put, itertools.count(1)
+
+
+def changed(self, path, content):
+    if kind == "time":
+        time.sleep(float(size))
+    if kind == "error" and next(number) % int(size) == 0:
+        raise CloudError(ErrorKind.SERVER, "put", path, detail="made to fail")
+    return put(self, path, content)
+
+
+if kind:
+    DropboxDriver.put = changed
+'''
+
+_TESTS = '''"""Twenty experiments that differ in size and rate."""
+
+import pytest
+
+from pytest_cloudbench.arrival import FixedInterval
+
+
+@pytest.mark.parametrize("interval_s", [0.1, 0.12, 0.15, 0.2])
+@pytest.mark.parametrize("size_bytes", [100, 1000, 5000, 20000, 50000])
+def test_upload(experiment, payloads, size_bytes, interval_s):
+    sensors = round(100 * interval_s)
+    experiment.run(
+        payloads.random(size_bytes), arrival=FixedInterval(interval_s), sensors=sensors,
+        ops_per_sensor=300 // sensors,
+    )
+'''
+
+
+def main() -> int:
+    """Run sessions until there are as many as were asked for, and print what they came to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--unchanged", type=int, default=40, metavar="N")
+    parser.add_argument("--changed", type=int, default=10, metavar="N", help="of each change")
+    options = parser.parse_args()
+    folder: Path = options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in {
+        "service.toml": _PROFILE, "conftest.py": _CONFTEST, "test_upload.py": _TESTS, "pytest.ini": "[pytest]\n",
+    }.items():  # fmt: skip
+        (folder / name).write_text(text, "utf-8")
+    log = folder / "sessions.jsonl"
+    done = Counter(each["change"] for each in _told(log))
+    wanted = [("", options.unchanged), *((change, options.changed) for change in _CHANGES)]
+    for change, count in wanted:
+        for _ in range(count - done[change]):
+            found = _session(folder, change)
+            with log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found) + "\n")
+            print(json.dumps(found), flush=True)
+    print(json.dumps(summary(_told(log))))
+    return 0
+
+
+def _told(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
+
+
+def _session(folder: Path, change: str) -> dict[str, Any]:
+    """One session; returns how many experiments came to which answer, and what was called broken."""
+    store, report = folder / "history", folder / "junit.xml"
+    if change:
+        shutil.rmtree(folder / "changed", ignore_errors=True)
+        shutil.copytree(store, folder / "changed")
+        store = folder / "changed"
+    before = os.getloadavg()[0]
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-n", "2", "test_upload.py", "--provider=emulated:service.toml",
+        "--cloudbench-gate", f"--benchmark-storage={store}", f"--junitxml={report}", "-p", "no:cacheprovider",
+    ]  # fmt: skip
+    environment = {**os.environ, "CHANGE": _CHANGES.get(change, "")}
+    started = datetime.datetime.now(datetime.UTC)
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if run.returncode not in (0, 1):
+        raise SystemExit(f"the session ended with {run.returncode}:\n{run.stdout[-3000:]}{run.stderr[-2000:]}")
+    answers = _answers(report)
+    return {
+        "change": change, "start": started.isoformat(timespec="seconds"), "load": round(before, 1),
+        "duration_s": round((datetime.datetime.now(datetime.UTC) - started).total_seconds()),
+        "answers": answers, "broken": [line for line in run.stdout.splitlines() if ": broken" in line][:EXPERIMENTS],
+    }  # fmt: skip
+
+
+def _answers(report: Path) -> dict[str, int]:
+    found = Counter[str]()
+    for case in ElementTree.parse(report).iter("testcase"):
+        told = {each.get("name"): each.get("value") for each in case.iter("property")}
+        found[told.get("cloudbench.gate") or "none"] += 1
+    return dict(found)
+
+
+def summary(sessions: list[dict[str, Any]]) -> dict[str, Any]:
+    """What all sessions came to: false alarms of judged unchanged ones, and how often each change was found."""
+    unchanged = [each for each in sessions if not each["change"]]
+    judged = [each for each in unchanged[_LEAST_RUNS:] if each["answers"]]
+    total = sum(sum(each["answers"].values()) for each in judged)
+    made: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} processors",
+        "load": [min(each["load"] for each in sessions), max(each["load"] for each in sessions)],
+        "judged_sessions": len(judged),
+        "alarmed_sessions": sum("broken" in each["answers"] for each in judged),
+        "experiments": total,
+        "answers": dict(sum((Counter(each["answers"]) for each in judged), Counter[str]())),
+    }
+    for change in _CHANGES:
+        answers = sum((Counter(each["answers"]) for each in sessions if each["change"] == change), Counter[str]())
+        made[change] = dict(answers)
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -121,6 +121,25 @@ def test_failed_put_leaves_the_old_file_and_no_other(driver: Any, tmp_path: Path
     assert b"".join(driver.get("/a")) == CONTENT.read(0, 3000)
 
 
+def test_two_drivers_write_into_one_folder_at_once(tmp_path: Path) -> None:
+    one, other = (connected(tmp_path / "root") for _ in range(2))
+
+    class Meanwhile:
+        """A content during whose reading the other driver puts files of its own."""
+
+        size_bytes = 3
+
+        def read(self, offset: int, length: int) -> bytes:
+            for _ in range(3):
+                other.put("/b", CONTENT)
+            return b"one"[offset : offset + length]
+
+    for _ in range(3):
+        one.put("/a", Meanwhile())
+    assert b"".join(one.get("/a")) == b"one"
+    assert {path.name for path in (tmp_path / "root").iterdir()} == {"a", "b"}
+
+
 def test_a_mistake_of_the_caller_is_not_dressed_up(driver: Any, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         driver.put("/a", Broken(ZeroDivisionError()))

@@ -136,12 +136,31 @@ def silent_server() -> Iterator[int]:
 
 
 class Answering:
-    """A plain HTTP server that gives one answer to everything, and notes what it was asked."""
+    """A plain HTTP server that gives one answer to everything but the paths in ``others``; notes what it was asked."""
 
     def __init__(self) -> None:
         self.status, self.headers, self.body = 200, dict[str, str](), b""
+        self.others = dict[str, tuple[int, bytes]]()
         self.asked: list[tuple[str, str]] = []
         self.url = ""
+
+
+def a_folder_that_goes(told: Answering) -> None:
+    """Answer as a WebDAV server where ``/top`` lists ``/top/a`` and ``/top/sub``, which is gone when asked for."""
+
+    def response(path: str, kind: str) -> str:
+        return (
+            f"<D:response><D:href>{path}</D:href><D:propstat><D:prop><D:getcontentlength>3</D:getcontentlength>"
+            "<D:getlastmodified>Mon, 03 Jan 2022 10:00:00 GMT</D:getlastmodified>"
+            f"<D:resourcetype>{kind}</D:resourcetype></D:prop>"
+            "<D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>"
+        )
+
+    folder = "<D:collection/>"
+    rows = response("/top/", folder) + response("/top/a", "") + response("/top/sub/", folder)
+    listing = f'<?xml version="1.0" encoding="utf-8"?><D:multistatus xmlns:D="DAV:">{rows}</D:multistatus>'.encode()
+    told.status, told.headers = 404, {"Content-Type": "application/xml"}
+    told.others = {"/top/": (207, listing), "/top": (207, listing)}
 
 
 @contextmanager
@@ -154,8 +173,9 @@ def answering() -> Iterator[Answering]:
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             told.asked.append((self.command, self.path))
-            body = told.body  # the test may set the next one as soon as the head has arrived
-            self.send_response(told.status)
+            # The test may set the next one as soon as the head has arrived.
+            status, body = told.others.get(self.path, (told.status, told.body))
+            self.send_response(status)
             for name, value in told.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))

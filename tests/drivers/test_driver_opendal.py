@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +13,10 @@ import pytest
 from pytest_cloudbench import drivers, providers
 from pytest_cloudbench.model import Endpoint, ErrorKind, ProviderSpec, SpecError, Verb
 from pytest_cloudbench.payload.contents import Literal
+from tests.limits import HANG_S
 
 from .real import (
+    a_folder_that_goes,
     answering,
     assert_a_killed_server_is_a_broken_network,
     connected,
@@ -21,6 +26,7 @@ from .real import (
     silent_server,
 )
 
+HERE = Path(__file__).resolve().parents[2]
 KEYS = {"user": "alice", "password": "app-password-4711"}
 
 
@@ -87,6 +93,37 @@ def test_each_verb_of_files_alone(driver: Any) -> None:
     driver.delete("/verbs")
     driver.delete("/verbs")
     assert list(driver.list("/verbs")) == []
+
+
+def test_a_bucket_that_is_not_there_is_not_an_empty_one() -> None:
+    with served("s3") as service:
+        with connected(service.endpoint, "opendal:bench") as driver:
+            assert list(driver.list("/no")) == []
+        with connected(service.endpoint, "opendal:no-bucket") as driver:
+            refusal(ErrorKind.NOT_FOUND, lambda: list(driver.list("/no")))
+            refusal(ErrorKind.NOT_FOUND, lambda: driver.delete("/no"))
+
+
+def test_a_folder_that_goes_while_it_is_listed_is_left_out() -> None:
+    """The server is another process: while the library waits for a listing, no thread of this one runs."""
+    script = (
+        "import sys\n"
+        "from tests.drivers.real import a_folder_that_goes, answering\n"
+        "with answering() as told:\n"
+        "    a_folder_that_goes(told)\n"
+        "    print(told.url, flush=True)\n"
+        "    sys.stdin.read()\n"
+        "    print(told.asked)\n"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        with connected(Endpoint({"": url}, KEYS, api="webdav"), "opendal") as driver:
+            found = [(entry.path, entry.size_bytes) for entry in driver.list("/top")]
+        asked, _ = server.communicate(timeout=HANG_S)
+    assert found == [("/top/a", 3)]
+    assert "('PROPFIND', '/top/sub/')" in asked
 
 
 def test_a_service_that_needs_nothing_and_fields_of_one_that_does() -> None:

@@ -23,6 +23,7 @@ from pytest_cloudbench.payload.contents import Literal
 from tests.limits import HANG_S
 
 from .real import (
+    a_folder_that_goes,
     answering,
     assert_a_killed_server_is_a_broken_network,
     connected,
@@ -184,6 +185,30 @@ def test_each_verb_of_files_alone(driver: Any) -> None:
     driver.delete("/verbs")
     driver.delete("/verbs")
     assert list(driver.list("/verbs")) == []
+
+
+def test_what_is_not_there_is_empty_only_below_a_place_that_is(mine: Path) -> None:
+    with connected(None, "rclone:mine:sub") as driver:
+        assert list(driver.list("/no")) == []
+        driver.delete("/no")
+        (mine / "sub").rmdir()
+        for folder in ("/no", "/"):
+            refusal(ErrorKind.NOT_FOUND, lambda folder=folder: list(driver.list(folder)))
+        refusal(ErrorKind.NOT_FOUND, lambda: driver.delete("/no"))
+
+
+def test_a_bucket_that_is_not_there_is_not_an_empty_one() -> None:
+    with served("s3") as service, connected(service.endpoint, "rclone:no-bucket") as driver:
+        refusal(ErrorKind.NOT_FOUND, lambda: list(driver.list("/no")))
+        refusal(ErrorKind.NOT_FOUND, lambda: driver.delete("/no"))
+
+
+def test_a_folder_that_goes_while_it_is_listed_is_left_out() -> None:
+    keys = {"user": "alice", "password": "app-password-4711"}
+    with answering() as told, connected(Endpoint({"": told.url}, keys, api="webdav"), "rclone") as driver:
+        a_folder_that_goes(told)
+        assert [(entry.path, entry.size_bytes) for entry in driver.list("/top")] == [("/top/a", 3)]
+        assert any(path.startswith("/top/sub") for _, path in told.asked)
 
 
 def test_versions_tell_what_is_off_and_what_is_on(driver: Any) -> None:

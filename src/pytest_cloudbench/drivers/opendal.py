@@ -229,17 +229,13 @@ class OpendalDriver:
             return _entry(path, operator.stat(remote))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yields all files below ``folder``."""
+        """Yields all files below ``folder``. The library leaves out missing folders: NOT_FOUND is a missing bucket."""
         remote = self._remote("list", folder)
-        try:
-            with self._calling("list", folder) as operator:
-                for found in operator.scan(f"{remote}/" if remote else "/"):
-                    entry = _entry(f"/{found.path}", found.metadata)
-                    if not entry.is_folder:
-                        yield entry
-        except CloudError as error:
-            if error.kind is not ErrorKind.NOT_FOUND:
-                raise
+        with self._calling("list", folder) as operator:
+            for found in operator.scan(f"{remote}/" if remote else "/"):
+                entry = _entry(f"/{found.path}", found.metadata)
+                if not entry.is_folder:
+                    yield entry
 
     def delete(self, path: str) -> None:
         """Remove a file; if there is none, all files whose paths begin with this one. No error if there are none."""

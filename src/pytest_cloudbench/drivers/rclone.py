@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers._rclone_daemon import REMOTE, SPOKEN, Daemon
-from pytest_cloudbench.drivers.base import check_params, timeout_of
+from pytest_cloudbench.drivers.base import check_params, timeout_of, walk
 from pytest_cloudbench.drivers.web import WebClient
 from pytest_cloudbench.model import (
     MIB,
@@ -243,17 +243,35 @@ class RcloneDriver:
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yields all files below ``folder``; the daemon answers at once with all of them."""
-        remote = self._remote("list", folder)
-        options = {"recurse": True, "filesOnly": True, "noModTime": True, "noMimeType": True}
+        self._remote("list", folder)
         try:
-            answer = self._asked("list", folder, "operations/list", fs=self._place, remote=remote, opt=options)
+            found = self._listed(folder, recurse=True, filesOnly=True)
         except CloudError as error:
             if error.kind is not ErrorKind.NOT_FOUND:
                 raise
-            return
+            found = self._walked(folder)
+        yield from (entry for entry in found if not entry.is_folder)
+
+    def _listed(self, folder: str, **more: bool) -> Sequence[Entry]:
+        options = {"noModTime": True, "noMimeType": True, **more}
+        remote = self._remote("list", folder)
+        answer = self._asked("list", folder, "operations/list", fs=self._place, remote=remote, opt=options)
         with self._read("list", folder):
-            found = [_entry(f"/{item['Path']}", item) for item in answer["list"] or ()]
-        yield from found
+            return [_entry(f"/{item['Path']}", item) for item in answer["list"] or ()]
+
+    def _walked(self, top: str) -> Sequence[Entry]:
+        """Lists folder by folder: the daemon gives up on a whole tree if a folder in it goes meanwhile."""
+        try:
+            return list(walk(top, lambda folder: ((entry, entry.path) for entry in self._listed(folder))))
+        except CloudError as error:
+            if error.kind is not ErrorKind.NOT_FOUND:
+                raise
+            self._require_place("list", top)
+            return ()
+
+    def _require_place(self, verb: str, path: str) -> None:
+        """Raise NOT_FOUND if the remote's bucket or folder is missing, since a path in it is just empty then."""
+        self._asked(verb, path, "operations/list", fs=self._place, remote="", opt={"noModTime": True})
 
     def delete(self, path: str) -> None:
         """Remove a file; if there is none, all files whose paths begin with this one. No error if there are none."""
@@ -270,6 +288,7 @@ class RcloneDriver:
             except CloudError as second:
                 if second.kind is not ErrorKind.NOT_FOUND:
                     raise
+                self._require_place("delete", path)
 
     def mkdir(self, path: str) -> None:
         """Does nothing: a put creates the folders that a service needs."""

@@ -1,4 +1,4 @@
-"""What holds for all tests: nothing of the user's own state is read or written."""
+"""What holds for all tests: nothing of the user's own state is read or written, and no other host is asked."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pytest_cloudbench.link import Link, LinkUnavailable
+from tests.outside import GUARD
 from tests.truths import Truths, summary
 
 # On a busy machine an example may take any time: no test fails because it was slow.
@@ -22,13 +23,24 @@ _STATE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Runs under test, in this process or another, keep their journal in a folder of their own."""
+    """Runs under test, in this process or another, keep their journal in a folder of their own, and to loopback."""
     config.stash[_STATE] = folder = tempfile.TemporaryDirectory(prefix="cloudbench-tests-")
     os.environ["CLOUDBENCH_JOURNAL"] = os.path.join(folder.name, "journal.jsonl")
+    GUARD.install()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_STATE].cleanup()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    """A test that asked for another host fails, whatever became of its question."""
+    try:
+        return (yield)
+    finally:
+        if asked := GUARD.taken():
+            pytest.fail(f"a test goes to loopback only, and this one asked for {', '.join(dict.fromkeys(asked))}")
 
 
 @pytest.fixture(scope="session")

@@ -306,6 +306,8 @@ def test_a_healthy_provider_is_well_and_nothing_is_left(
         assert [line.split()[1] for line in shown.splitlines() if line.startswith("ok")] == [
             "connect", "write", "read", "list", "delete", "quota",
         ]  # fmt: skip
+        clock = next(line for line in shown.splitlines() if line.split()[0] == "clock")
+        assert ("the emulator has this machine's" in clock) is spec.startswith("emulated:")
     assert list((tmp_path / "objects").iterdir()) == []
     assert (tmp_path / "journal.jsonl").read_bytes() == b""
 

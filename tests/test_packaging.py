@@ -15,6 +15,7 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from packaging.utils import canonicalize_name
 from pytest_cloudbench.extras import BRINGS
 from pytest_cloudbench.results.oplog import read_parquet
 from tests.limits import HANG_S
+from tests.outside import with_index
 from tests.runs import SPREAD, Spread
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,12 +41,12 @@ def clean_env(**extra: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(leaky)} | extra
 
 
-def run(*command: str | Path, cwd: Path, timeout_s: float = 120) -> str:
+def run(*command: str | Path, cwd: Path, timeout_s: float = 120, env: Mapping[str, str] | None = None) -> str:
     """What the command prints; fails with all of it when the command does."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
-        env=clean_env(),
+        env=clean_env() if env is None else env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -379,7 +381,7 @@ def test_one_experiment_runs_after_an_ordinary_install_from_the_index(wheel: Pat
     python, _ = make_environment(tmp_path / "venv")
     before = size_bytes(tmp_path / "venv")
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q")
-    run(*pip, "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path, timeout_s=600)
+    run(*pip, "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path, timeout_s=600, env=with_index(clean_env()))
     assert size_bytes(tmp_path / "venv") - before < 150e6
     assert_not_from_checkout(python, tmp_path)
     empty = tmp_path / "empty"

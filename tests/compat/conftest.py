@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.clock import wait_for
+from tests.outside import with_index
 
 from .project import Project
 
@@ -43,6 +44,7 @@ def _installed(name: str, wanted: list[str]) -> Path:
             done = subprocess.run(
                 [*command, "--upgrade", "--target", half, *wanted],
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_INSTALL_S, check=False,
+                env=with_index(),
             )  # fmt: skip
             if done.returncode:
                 said = (done.stderr.strip() or "no word").splitlines()[-1]

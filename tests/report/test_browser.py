@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.cli import main
+from tests.outside import with_index
 from tests.report.stored import HOSTILE, entry, operations, store
 
 pytestmark = [
@@ -111,7 +112,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     if npm is None:
         pytest.skip("needs npm, which brings axe-core")
     done = subprocess.run([npm, "install", "--silent", "--no-audit", "--no-fund", "axe-core@4"], cwd=folder,
-                          capture_output=True, text=True, check=False)  # fmt: skip
+                          env=with_index(), capture_output=True, text=True, check=False)  # fmt: skip
     if done.returncode:
         pytest.skip(f"axe-core cannot be installed: {done.stderr[-200:]}")
     return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")

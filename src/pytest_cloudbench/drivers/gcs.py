@@ -7,6 +7,7 @@ What the SDK does on its own, and how this driver handles it:
 
 - It retries for two minutes, and repeats a request with a new token after a 401: both are off. Only the request for a
   service account's token, which is sent before the request that needs it, may be repeated by the library.
+- In a thread of its own, it asks another host where a service account may be used: off.
 - During some uploads, another of its threads asks for the bucket, to name it in traces: off.
 - It hashes what it uploads, and compares what it downloads: off, because that measures the client's CPU.
 - It reads an upload of up to 8 MiB at once; larger ones are resumable here, in pieces of 8 MiB. A session that is
@@ -315,12 +316,14 @@ def _credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: str)
     try:
         told = json.loads(opening.read_file(path))
         redact.learn([str(told["private_key"])])
-        return account.Credentials.from_service_account_info(told, scopes=_SCOPES)
+        credentials = account.Credentials.from_service_account_info(told, scopes=_SCOPES)
     except OSError as error:
         raise CredentialsError(f"{spec.scheme}: {path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError):
         # Not chained: the error can quote the key.
         raise CredentialsError(f"{spec.scheme}: {path}: is no service account's key as JSON") from None
+    credentials._maybe_start_regional_access_boundary_refresh = lambda *_: None
+    return credentials
 
 
 def _session(endpoint: Endpoint | None, credentials: Any) -> Any:

@@ -1,0 +1,93 @@
+"""No test talks to another host: in this process it fails and names the host, and no process that it starts gets there.
+
+What a test starts has a proxy where nothing listens. The few that install packages are given ``with_index()``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from errno import EHOSTUNREACH
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+__all__ = ["GUARD", "NOWHERE", "Guard", "with_index"]
+
+NOWHERE = ("127.0.0.1", 4)
+"""Where nothing listens: the proxy of everything that does not go to loopback."""
+
+_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY")
+_HERE = frozenset({"", "localhost", "localhost.localdomain", "ip6-localhost", socket.gethostname().lower()})
+# Of loopback, and of the networks that the package makes for itself (pytest_cloudbench.link).
+_NETWORKS = tuple(map(ip_network, ("127.0.0.0/8", "0.0.0.0/32", "::/127", "198.18.0.0/15", "2001:2::/48")))
+
+
+class Guard:
+    """Notes which other hosts this process asks for, and refuses them as a network does that leads nowhere."""
+
+    def __init__(self) -> None:
+        self._asked: list[str] = []
+        self._connect, self._connect_ex = socket.socket.connect, socket.socket.connect_ex
+        self._getaddrinfo = socket.getaddrinfo
+
+    def install(self) -> None:
+        """Watch this process from now on, and lead what it starts to ``NOWHERE``."""
+        connect, connect_ex, getaddrinfo = self._connect, self._connect_ex, self._getaddrinfo
+
+        def guarded_connect(sock: socket.socket, address: Any) -> None:
+            self._refuse_outside(sock, address)
+            connect(sock, address)
+
+        def guarded_connect_ex(sock: socket.socket, address: Any) -> int:
+            self._refuse_outside(sock, address)
+            return connect_ex(sock, address)
+
+        def guarded_getaddrinfo(host: Any, *args: Any, **options: Any) -> Any:
+            if not _is_here(host) and not _is_address(host):  # an address is nothing that anybody has to be asked for
+                self._asked.append(str(host))
+                raise socket.gaierror(socket.EAI_NONAME, f"a test asks for {host}")
+            return getaddrinfo(host, *args, **options)
+
+        socket.socket.connect = guarded_connect  # type: ignore[method-assign]  # the one place that all clients pass
+        socket.socket.connect_ex = guarded_connect_ex  # type: ignore[method-assign]  # the same, as asyncio does it
+        socket.getaddrinfo = guarded_getaddrinfo
+        proxy = "http://{}:{}".format(*NOWHERE)
+        os.environ.update(dict.fromkeys(_VARIABLES, proxy), NO_PROXY="127.0.0.1,localhost,::1,198.18.0.1,198.18.0.2")
+
+    def _refuse_outside(self, sock: socket.socket, address: Any) -> None:
+        if sock.family in {socket.AF_INET, socket.AF_INET6} and (not _is_here(address[0]) or address[:2] == NOWHERE):
+            self._asked.append("a host behind the proxy" if address[:2] == NOWHERE else str(address[0]))
+            raise OSError(EHOSTUNREACH, f"a test connects to {self._asked[-1]}")
+
+    def taken(self) -> list[str]:
+        """Returns the hosts that were asked for since the last call."""
+        taken, self._asked[:] = [*self._asked], []
+        return taken
+
+
+GUARD = Guard()
+
+
+def with_index(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a process that installs packages: it alone may ask an index."""
+    return {name: value for name, value in environment.items() if name not in {*_VARIABLES, "NO_PROXY"}}
+
+
+def _is_address(host: Any) -> bool:
+    try:
+        ip_address(_text(host).partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _is_here(host: Any) -> bool:
+    text = _text(host)
+    if text == "127.0.0.1" or text in _HERE:
+        return True
+    return _is_address(text) and any(ip_address(text.partition("%")[0]) in network for network in _NETWORKS)
+
+
+def _text(host: Any) -> str:
+    return host.decode("ascii", "replace").lower() if isinstance(host, bytes) else str(host or "").lower()

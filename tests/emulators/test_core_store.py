@@ -237,3 +237,41 @@ def test_tokens_are_the_same_for_the_same_seed() -> None:
     lengths = [Tokens(1).next("", length) for length in range(70)]
     assert [len(token) for token in lengths] == list(range(70))
     assert set("".join(lengths)) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+def test_what_is_removed_fades_for_reads_and_listings() -> None:
+    store = store_of()
+    store.delete_delay_s = 5.0
+    folder = store.add_folder(store.root, "x", 0.0)
+    first, second = (store.add_file(folder, name, blob_of(b"1"), 0.0) for name in "ab")
+    before = store.log.end(1.0)
+    store.remove(first, 1.0)
+    assert first.deleted_s == 1.0, "writes see it at once"
+    assert (store.fading_until_s(first), store.fading_until_s(second)) == (6.0, 0.0)
+    assert [*store.fading(folder, 5.9)] == [*store.fading(None, 5.9)] == [first]
+    assert [*store.fading(store.root, 5.9)] == [*store.fading(folder, 6.0)] == []
+    assert (store.log.end(5.9), store.log.end(6.0)) == (before, before + 1)
+    store.add_file(folder, "a", blob_of(b"2"), 2.0)
+    assert [*store.fading(folder, 2.0)] == [], "its name is another file's"
+
+
+def test_what_goes_to_a_trash_fades_and_what_comes_back_does_not() -> None:
+    store = store_of()
+    store.delete_delay_s = 5.0
+    trash, folder, other = (store.add_folder(store.root, name, 0.0) for name in ("trash", "x", "y"))
+    file = store.add_file(folder, "a", blob_of(b"1"), 0.0)
+    store.move(file, trash, "a", 1.0, fades=True)
+    assert ([*store.fading(folder, 2.0)], [*store.fading(trash, 2.0)]) == ([file], [])
+    store.move(file, other, "a", 2.0)
+    assert ([*store.fading(folder, 2.0)], store.fading_until_s(file)) == ([], 0.0)
+    store.move(other, trash, "y", 3.0, fades=True)
+    assert store.fading_until_s(file) == 8.0, "below a folder, too"
+    store.remove(trash, 20.0, fades=False)
+    assert store.fading_until_s(file) == 8.0, "what nobody saw any more"
+
+
+def test_without_a_delay_nothing_fades() -> None:
+    store = store_of()
+    file = store.add_file(store.root, "a", blob_of(b"1"), 0.0)
+    store.remove(file, 1.0)
+    assert ([*store.fading(store.root, 1.0)], store.fading_until_s(file)) == ([], 0.0)

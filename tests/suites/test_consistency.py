@@ -70,6 +70,23 @@ def test_a_delay_of_listings_is_found_on_other_services(lab: Lab, api: str) -> N
             assert all(high_s + write_s >= 1.5 for high_s, write_s in zip(info["high_s"], info["write_s"], strict=True))
 
 
+@pytest.mark.parametrize("api", ["box", "gdrive", "mega", "onedrive"])
+@pytest.mark.slow
+def test_a_delay_of_removals_is_found_on_other_services(lab: Lab, api: str) -> None:
+    delay_s = 1.5
+    slow = profile(lab, api, readiness={"delete_delay_s": delay_s})
+    run = run_suite(lab, "consistency", *slow, "-k", "after_delete or list_after_write", "--consistency-files", "3")
+    assert run.status == 0, run.text
+    found = infos(run)
+    assert found.keys() == {"read_after_delete", "list_after_delete", "list_after_write"}
+    assert found.pop("list_after_write")["violated"] == 0
+    for check, info in found.items():
+        assert (info["files"], info["never"]) == (3, 0)
+        assert info["violated"] > 0, check
+        for low_s, high_s, write_s in zip(info["low_s"], info["high_s"], info["write_s"], strict=True):
+            assert low_s <= delay_s <= high_s + write_s, check
+
+
 @pytest.mark.slow
 def test_violations_keep_their_history(lab: Lab) -> None:
     slow = profile(lab, readiness={"delay_s": 1.5})

@@ -9,8 +9,8 @@ A folder may hold several nodes of the same name. ``paths`` and ``keys`` are vie
 state           rule
 ==============  =====================================================================
 visible         reads see a version from ``visible_s`` on, listings from ``listed_s`` on; writes see it immediately
-removed         a removed node can still be found by its id, and has ``deleted_s``; the views go on showing a file for
-                ``delete_delay_s``
+removed         a removed node can still be found by its id, and has ``deleted_s``; writes see that immediately
+fading          reads and listings go on seeing a removed file for ``delete_delay_s``, until its name is used again
 change log      the id of each node that changed, from when reads see it
 ==============  =====================================================================
 """
@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import random
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node, StoreError, Version
@@ -39,6 +40,14 @@ class Tokens:
         return prefix + letters[:length].decode()
 
 
+class _Fading(NamedTuple):
+    """A removed file, and the folder in which listings see it until then."""
+
+    file: File
+    folder: Folder | None
+    until_s: float
+
+
 class NodeStore:
     """One account's files and folders. Not thread-safe: the caller must serialise calls.
 
@@ -53,7 +62,7 @@ class NodeStore:
         used_bytes: space used by the newest versions only.
         readiness_s: delay until reads see a written version, seconds.
         list_delay_s: delay until listings see it, if that is longer (``File.listed``).
-        delete_delay_s: how long reads and listings of the views go on seeing a removed file.
+        delete_delay_s: how long reads and listings go on seeing a removed file.
         log: ids of what changed; removing or moving a folder logs the folder alone.
     """
 
@@ -67,6 +76,7 @@ class NodeStore:
         self.log: ChangeLog[str] = ChangeLog()
         self.root = Folder(new_id(), "", None)
         self._nodes: dict[str, Node] = {self.root.id: self.root}
+        self._fading: dict[str, _Fading] = {}
 
     # ---------------------------------------------------------------- reads
 
@@ -84,6 +94,20 @@ class NodeStore:
     def named(self, folder: Folder, name: str) -> Sequence[Node]:
         """Returns the children of that name, in order of arrival."""
         return folder.children.get(self.fold(name), ())
+
+    def fading_until_s(self, node: Node) -> float:
+        """Returns until when reads by id go on seeing a file after its removal; 0 if it was not removed."""
+        found = self._fading.get(node.id)
+        return 0.0 if found is None else found.until_s
+
+    def fading(self, folder: Folder | None, now_s: float, name: str | None = None) -> Iterator[File]:
+        """Yields the removed files, of a name or of any, that listings go on showing in a folder, or (None) in all."""
+        for file, place, until_s in self._fading.values():
+            if now_s >= until_s or place is None or folder not in (None, place):
+                continue
+            is_wanted = name is None or self.fold(name) == self.fold(file.name)
+            if is_wanted and not self.named(place, file.name):
+                yield file
 
     def holds(self, node: Node, folder: Folder) -> bool:
         """Returns whether ``folder`` is ``node`` itself or somewhere below it."""
@@ -143,14 +167,21 @@ class NodeStore:
         self.log.add(file.id, now_s, max(version.visible_s, version.listed_s))
         return version
 
-    def move(self, node: Node, parent: Folder, name: str, now_s: float) -> None:
-        """Give a node another parent, another name or both; ids and versions do not change. Raises StoreError."""
+    def move(self, node: Node, parent: Folder, name: str, now_s: float, *, fades: bool = False) -> None:
+        """Give a node another parent, another name or both; ids and versions do not change. Raises StoreError.
+
+        With ``fades`` the new place is a trash: what is below goes on being seen as after ``remove``.
+        """
         if self.holds(node, parent):
             raise StoreError("into_itself")
+        if fades:
+            self._fade(node, now_s)
+        else:
+            self._fading.pop(node.id, None)
         self._detach(node)
         node.name, node.parent = name, parent
         self._attach(node, parent)
-        self.log.add(node.id, now_s)
+        self.log.add(node.id, now_s, self.fading_until_s(node) if fades else 0.0)
 
     def copy(self, node: Node, parent: Folder, name: str, now_s: float) -> Node:
         """Copy a file's newest version, or a folder with its contents; ids and versions are new. Raises StoreError."""
@@ -171,16 +202,21 @@ class NodeStore:
             twins[entry].extra = entry.extra
         return twins[node]
 
-    def remove(self, node: Node, now_s: float) -> None:
-        """Remove a node with all its contents. Raises StoreError for the root, which cannot be removed."""
+    def remove(self, node: Node, now_s: float, *, fades: bool = True) -> None:
+        """Remove a node with all its contents. Raises StoreError for the root, which cannot be removed.
+
+        Without ``fades`` reads have not seen it any more, as what was in a trash.
+        """
         self._detach(node)
+        if fades:
+            self._fade(node, now_s)
         for entry in [node, *(node.below() if isinstance(node, Folder) else ())]:
             entry.deleted_s = now_s
             if isinstance(entry, File):
                 self.used_bytes -= entry.versions[-1].blob.size_bytes
             elif isinstance(entry, Folder):
                 entry.children = {}
-        self.log.add(node.id, now_s)
+        self.log.add(node.id, now_s, self.fading_until_s(node))
 
     # ---------------------------------------------------------------- inside
 
@@ -196,6 +232,16 @@ class NodeStore:
         same.remove(node)
         if not same:
             del node.parent.children[folded]
+
+    def _fade(self, node: Node, now_s: float) -> None:
+        """Note the files that reads go on seeing, and forget those that they do not see any more."""
+        if not self.delete_delay_s:
+            return
+        for known in [each for each, fading in self._fading.items() if fading.until_s <= now_s]:
+            del self._fading[known]
+        for entry in [node, *(node.below() if isinstance(node, Folder) else ())]:
+            if isinstance(entry, File):
+                self._fading[entry.id] = _Fading(entry, entry.parent, now_s + self.delete_delay_s)
 
     def _version(self, blob: Blob, now_s: float, client_s: float | None, extra: object) -> Version:
         modified_s = now_s if client_s is None else client_s

@@ -123,7 +123,7 @@ class Skin(Protocol):
 
     The last two give the words that a profile of the API may use for ``throttle.reason`` and ``account.type``, and
     their defaults. Both omit settings that the API does not have. A skin that shows listings by ``File.listed``, and
-    removed files as the core's views do, says so by ``LAGS``: the settings of ``readiness`` that it follows.
+    removed files by ``NodeStore.fading`` or the views, says so by ``LAGS``: the settings of ``readiness`` it follows.
     """
 
     @property

@@ -19,7 +19,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "account.type": ("personal", "starter", "business", "business_plus", "enterprise", "enterprise_plus"),
 }
 DEFAULTS: Mapping[str, str] = {"throttle.reason": "rate_limit_exceeded", "account.type": "enterprise"}
-LAGS = frozenset({"readiness.list_delay_s"})
+LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s"})
 
 
 def create(profile: Profile, clock: Clock, seed: int) -> Skin:

@@ -47,7 +47,7 @@ def _signed(state: BoxState, text: str) -> str:
 
 
 def _download(state: BoxState, call: Call) -> Answer:
-    file, version = state.seen(call.parameters["id"], call.now_s)
+    file, version = state.read(call.parameters["id"], call.now_s)
     wanted = query_of(call).get("version")
     if wanted:
         version = version_of(file, wanted)

@@ -41,7 +41,7 @@ __all__ = ["FUNCTIONS"]
 
 
 def _get_file(state: BoxState, call: Call) -> Answer:
-    file, version = state.seen(call.parameters["id"], call.now_s)
+    file, version = state.read(call.parameters["id"], call.now_s)
     if is_unchanged(state, call, file):
         return nothing(304)
     return answer_json(file_item(state, file, version, chosen(query_of(call))))

@@ -60,7 +60,7 @@ def mini(state: BoxState, node: Node, version: Version | None = None) -> dict[st
 
 def _common(state: BoxState, node: Node, meta: ItemMeta, size_bytes: int) -> dict[str, Any]:
     """What files and folders have in common, in the standard form."""
-    parent = node.parent
+    parent, trashed_s = state.place(node)
     above: list[dict[str, Any]] = []
     folder = parent
     while folder is not None:
@@ -68,7 +68,6 @@ def _common(state: BoxState, node: Node, meta: ItemMeta, size_bytes: int) -> dic
         folder = folder.parent
     above.reverse()
     is_root = parent is None
-    trashed_s = meta.trashed_s
     return {
         "description": meta.description,
         "size": size_bytes,
@@ -248,9 +247,8 @@ def number_of(query: Mapping[str, str], name: str, default: int) -> int:
 
 def children(state: BoxState, folder: Folder, now_s: float) -> list[Node]:
     """Returns what listings see in a folder."""
-    return [
-        node for node in folder.nodes() if isinstance(node, Folder) or (isinstance(node, File) and node.listed(now_s))
-    ]
+    nodes = (*folder.nodes(), *state.store.fading(folder, now_s))
+    return [node for node in nodes if isinstance(node, Folder) or (isinstance(node, File) and node.listed(now_s))]
 
 
 def _order(state: BoxState, by: str) -> Callable[[Node], Any]:

@@ -50,9 +50,10 @@ class Box:
 
     def configure(self, profile: Profile) -> None:
         """The profile changed."""
-        self.state.store.quota_bytes = profile.quota.bytes
-        readiness = profile.readiness
-        self.state.store.readiness_s, self.state.store.list_delay_s = readiness.delay_s, readiness.list_delay_s
+        store, readiness = self.state.store, profile.readiness
+        store.quota_bytes = profile.quota.bytes
+        store.readiness_s, store.list_delay_s = readiness.delay_s, readiness.list_delay_s
+        store.delete_delay_s = readiness.delete_delay_s
         self.state.account, self.state.job_times = profile.account, profile.jobs
 
     def route(self, method: str, path: str, query: bytes) -> Match | None:

@@ -186,6 +186,18 @@ class BoxState:
             )
         return file, version
 
+    def read(self, file_id: str, now_s: float) -> tuple[File, Version]:
+        """Like ``seen``, for reads: they may go on seeing a file that was removed."""
+        node = self.store.by_id(file_id)
+        version = node.seen(now_s) if isinstance(node, File) and now_s < self.store.fading_until_s(node) else None
+        return self.seen(file_id, now_s) if version is None else (node, version)
+
+    def place(self, node: Node) -> tuple[Folder | None, float | None]:
+        """Returns the folder in which reads see an item, and since when it is in the trash."""
+        meta = self.meta(node)
+        is_fading = meta.trashed_s is not None and self.clock.now_s() < self.store.fading_until_s(node)
+        return (meta.former, None) if is_fading else (node.parent, meta.trashed_s)
+
     def trashed(self, item_id: str, kind: type[Node]) -> Node:
         """Returns an item that lies in the trash itself."""
         node = self.store.by_id(item_id)
@@ -231,6 +243,8 @@ class BoxState:
     def happened(self, kind: str, node: Node, now_s: float) -> None:
         """Log an event, from when reads see it."""
         visible_s = node.versions[-1].visible_s if isinstance(node, File) else now_s
+        if kind == "ITEM_TRASH":
+            visible_s = max(visible_s, self.store.fading_until_s(node))
         self.events.add(Event(kind, node, now_s), now_s, visible_s)
 
     def add_file(
@@ -290,12 +304,12 @@ class BoxState:
         meta = self.meta(node)
         meta.former, meta.trashed_s = node.parent, now_s
         meta.changed(now_s)
-        self.store.move(node, self.trash, node.name, now_s)
+        self.store.move(node, self.trash, node.name, now_s, fades=True)
         self.happened("ITEM_TRASH", node, now_s)
 
     def purge(self, node: Node, now_s: float) -> None:
         """Remove an item in the trash for good."""
-        self.store.remove(node, now_s)
+        self.store.remove(node, now_s, fades=False)
 
     def restore(self, node: Node, folder: Folder, name: str, now_s: float) -> None:
         """Move an item out of the trash."""

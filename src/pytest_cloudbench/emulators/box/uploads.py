@@ -224,7 +224,7 @@ def _ready(state: BoxState, call: Call, place: str) -> Answer:
 def _check_new(state: BoxState, call: Call) -> Answer:
     body = json_body(call)
     folder, name = state.parent_of(body), state.checked_name(body.get("name"))
-    taken = state.taken(folder, name)
+    taken = state.taken(folder, name) or next(state.store.fading(folder, call.now_s, name), None)
     if taken is not None:
         raise conflict(state, taken, as_list=False)
     _check_space(state, body, 0)

@@ -63,7 +63,7 @@ def about(state: DriveState, call: Call) -> Answer:
 def _trashed_bytes(state: DriveState, now_s: float) -> int:
     total = 0
     for node in state.nodes():
-        if isinstance(node, File) and state.is_trashed(node):
+        if isinstance(node, File) and state.is_trashed(node, now_s):
             total += node.versions[-1].blob.size_bytes
     return total
 
@@ -105,7 +105,11 @@ def list_changes(state: DriveState, call: Call) -> Answer:
 def _change(state: DriveState, file_id: str, tree: Chosen | None, now_s: float) -> tuple[bool, dict[str, Any]]:
     """Returns whether the file is there, and one entry of the list."""
     node: Node | None = state.store.by_id(file_id)
-    is_there = node is not None and node.deleted_s is None and not (isinstance(node, File) and node.seen(now_s) is None)
+    is_there = (
+        node is not None
+        and (node.deleted_s is None or now_s < state.store.fading_until_s(node))
+        and not (isinstance(node, File) and node.seen(now_s) is None)
+    )
     at_s = now_s
     if node is not None:
         at_s = node.deleted_s if node.deleted_s is not None else meta_of(node).modified_s

@@ -266,7 +266,7 @@ def generate_ids(state: DriveState, call: Call) -> Answer:
 
 def get(state: DriveState, call: Call) -> Answer:
     """``files.get``: what is known of a file, or its content."""
-    params, node = params_of(call), state.find(call.parameters["id"], call.now_s)
+    params, node = params_of(call), state.read(call.parameters["id"], call.now_s)
     if params.get("alt") != "media":
         return about_file(state, node, call, params)
     return content_answer(FileView(state, node, call.now_s), call)
@@ -351,17 +351,18 @@ def _candidates(state: DriveState, search: Search, params: Mapping[str, str], no
         if corpora == "drive" or drive_id:
             if drive_id not in state.drives:
                 raise DriveError(404, "notFound", f"Shared drive not found: {drive_id}", "driveId")
-            return state.nodes(drive_id)
-        return state.nodes(None if corpora == "allDrives" or flag(params, "includeItemsFromAllDrives") else "")
+        elif corpora == "allDrives" or flag(params, "includeItemsFromAllDrives"):
+            return (*state.nodes(None), *state.store.fading(None, now_s))
+        fading = (node for node in state.store.fading(None, now_s) if state.drive_id(node) == drive_id)
+        return (*state.nodes(drive_id), *fading)
     try:
         folder = state.find(search.parent, now_s)
     except DriveError:
         raise not_found("") from None
     if not isinstance(folder, Folder):
         return ()
-    if search.name is not None:
-        return state.store.named(folder, search.name)
-    return folder.nodes()
+    there = folder.nodes() if search.name is None else state.store.named(folder, search.name)
+    return (*there, *state.store.fading(folder, now_s, search.name))
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

@@ -88,7 +88,7 @@ class FileView:
     def flag(self, name: str) -> bool:
         """See ``query.View``."""
         if name == "trashed":
-            return self.state.is_trashed(self.node)
+            return self.state.is_trashed(self.node, self.now_s)
         return bool(self.meta.given.get("starred")) if name == "starred" else False
 
     def time_s(self, name: str) -> float:
@@ -182,7 +182,7 @@ def _exports(view: FileView) -> dict[str, str] | None:
 
 def _capabilities(view: FileView) -> dict[str, bool]:
     is_folder = isinstance(view.node, Folder)
-    is_trashed = view.state.is_trashed(view.node)
+    is_trashed = view.state.is_trashed(view.node, view.now_s)
     can = {name: name not in _NEVER and (is_folder or name not in _CHILDREN) for name in _CAN}
     return can | {"canDownload": view.blob_version is not None, "canUntrash": is_trashed, "canCopy": not is_folder}
 
@@ -199,7 +199,7 @@ _PROPERTIES: Mapping[str, _Property] = {
     "mimeType": lambda view: view.meta.mime,
     "description": _given("description"),
     "starred": _given("starred", False),
-    "trashed": lambda view: view.state.is_trashed(view.node),
+    "trashed": lambda view: view.state.is_trashed(view.node, view.now_s),
     "explicitlyTrashed": lambda view: view.meta.trashed_s is not None,
     "trashedTime": lambda view: None if view.meta.trashed_s is None else timestamp(view.meta.trashed_s),
     "trashingUser": _of_drive(True, lambda view: None if view.meta.trashed_s is None else USER),

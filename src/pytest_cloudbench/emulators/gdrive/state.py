@@ -113,8 +113,10 @@ class DriveState:
 
     def configure(self, profile: Profile) -> None:
         """The profile changed."""
-        self.store.quota_bytes = profile.quota.bytes
-        self.store.readiness_s, self.store.list_delay_s = profile.readiness.delay_s, profile.readiness.list_delay_s
+        store, readiness = self.store, profile.readiness
+        store.quota_bytes = profile.quota.bytes
+        store.readiness_s, store.list_delay_s = readiness.delay_s, readiness.list_delay_s
+        store.delete_delay_s = readiness.delete_delay_s
         self.lifetime_s = profile.account.token_lifetime_s
 
     # ---------------------------------------------------------------- reads
@@ -125,6 +127,11 @@ class DriveState:
         if node is None or node.deleted_s is not None or (isinstance(node, File) and node.seen(now_s) is None):
             raise not_found(file_id)
         return node
+
+    def read(self, file_id: str, now_s: float) -> Node:
+        """Like ``find``, for reads: they may go on seeing a file that was removed. Raises DriveError."""
+        node = self.store.by_id(file_id)
+        return node if node is not None and now_s < self.store.fading_until_s(node) else self.find(file_id, now_s)
 
     def folder(self, file_id: str, now_s: float) -> Folder:
         """Like ``find``, for a parent. Raises DriveError."""
@@ -148,11 +155,12 @@ class DriveState:
             above = above.parent
         return ""
 
-    def is_trashed(self, node: Node) -> bool:
-        """Returns whether a file, or a folder above it, is in the trash."""
+    def is_trashed(self, node: Node, now_s: float) -> bool:
+        """Returns whether reads see that a file, or a folder above it, is in the trash."""
         above: Node | None = node
         while above is not None:
-            if isinstance(above.extra, DriveMeta) and above.extra.trashed_s is not None:
+            trashed_s = above.extra.trashed_s if isinstance(above.extra, DriveMeta) else None
+            if trashed_s is not None and trashed_s + self.store.delete_delay_s <= now_s:
                 return True
             above = above.parent
         return False
@@ -200,7 +208,7 @@ class DriveState:
     def remove(self, node: Node, now_s: float) -> None:
         """Delete a file for good, with all that is in it. Raises DriveError."""
         try:
-            self.store.remove(node, now_s)
+            self.store.remove(node, now_s, fades=not self.is_trashed(node, now_s))
         except StoreError:
             raise DriveError(
                 403, "insufficientFilePermissions", "The root folder cannot be deleted.", "fileId"

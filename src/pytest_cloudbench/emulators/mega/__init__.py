@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from pytest_cloudbench.emulators.profile import Profile
     from pytest_cloudbench.emulators.skin import Clock, Skin
 
-__all__ = ["CHOICES", "DEFAULTS", "create"]
+__all__ = ["CHOICES", "DEFAULTS", "LAGS", "create"]
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "throttle.reason": ("EAGAIN", "ERATELIMIT", "ETOOMANY"),
     "account.type": ("v1", "v2", "v1-hashcash", "v2-hashcash"),
 }
 DEFAULTS: Mapping[str, str] = {"throttle.reason": "ERATELIMIT", "account.type": "v2"}
+
+LAGS = frozenset({"readiness.delete_delay_s"})
 
 
 def create(profile: Profile, clock: Clock, seed: int) -> Skin:

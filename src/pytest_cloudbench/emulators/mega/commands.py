@@ -45,7 +45,7 @@ class Asked:
 
     def node(self, handle: object) -> Node:
         """Returns the node of a handle: anywhere in the account, or in the public folder. Raises Failure."""
-        found = self.state.node(handle, self.now_s)
+        found = self.state.read(handle, self.now_s)
         if self.public:
             top = self.state.linked(self.public, self.now_s)
             place = found if isinstance(found, Folder) else found.parent
@@ -112,9 +112,11 @@ def _fetch(asked: Asked, command: _Command) -> Any:
     tops = [state.root, state.inbox, state.trash]
     if command.get("part"):
         tops = [state.folder(command.get("n"), now_s)]
+    nodes = [node for top in tops for node in state.below(top, now_s)]
+    nodes += state.store.fading(tops[0] if command.get("part") else None, now_s)
     shares = {handle: share for handle, share in state.shares.items() if _lives(asked, handle)}
     return {
-        "f": [state.plain(node) for top in tops for node in state.below(top, now_s)],
+        "f": [state.plain(node) for node in nodes],
         "ok": [{"h": handle, "ha": share["ha"], "k": share["ok"]} for handle, share in shares.items()],
         "s": [{"h": handle, "u": _EXPORTED, "r": 0, "ts": int(float(share["ts"]))} for handle, share in shares.items()],
         "ph": [{"h": handle, "ph": link} for link, handle in state.links.items() if _lives(asked, handle)],
@@ -255,8 +257,9 @@ def _delete(asked: Asked, command: _Command) -> Any:
 
 
 def _remove(asked: Asked, node: Node, command: _Command) -> None:
-    asked.state.store.remove(node, asked.now_s)
-    asked.state.tell(asked.now_s, command.get("i"), {"a": "d", "n": node.id})
+    store = asked.state.store
+    store.remove(node, asked.now_s)
+    asked.state.tell(asked.now_s, command.get("i"), {"a": "d", "n": node.id}, store.fading_until_s(node))
 
 
 # ---------------------------------------------------------------- sharing

@@ -67,6 +67,7 @@ class Mega:
         """The profile changed."""
         self.state.store.quota_bytes = profile.quota.bytes
         self.state.store.readiness_s = profile.readiness.delay_s
+        self.state.store.delete_delay_s = profile.readiness.delete_delay_s
         version, _, extra = profile.account.type.partition("-")
         self.account.version, self._asks_for_work = int(version[1:]), extra == "hashcash"
 
@@ -138,7 +139,7 @@ class Mega:
     def _give(self, call: Call) -> Answer:
         """The content of a file, or a range of it."""
         node = self.state.store.by_id(self.state.downloads.get(call.parameters["name"], ""))
-        if not isinstance(node, File) or node.deleted_s is not None:
+        if not isinstance(node, File) or self.state.is_gone(node, call.now_s):
             return Answer(404, _BYTES, b"")
         data = node.versions[-1].blob.data
         wanted = call.parameters.get("range")

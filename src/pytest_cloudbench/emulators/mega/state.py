@@ -109,6 +109,16 @@ class AccountState:
             raise Failure(Code.ENOENT)
         return found
 
+    def is_gone(self, node: Node, now_s: float) -> bool:
+        """Returns whether reads see that a node was removed."""
+        return node.deleted_s is not None and self.store.fading_until_s(node) <= now_s
+
+    def read(self, handle: object, now_s: float) -> Node:
+        """Like ``node``, for reads: they may go on seeing a file that was removed. Raises Failure."""
+        found = self.store.by_id(handle) if isinstance(handle, str) else None
+        is_fading = isinstance(found, File) and now_s < self.store.fading_until_s(found) and is_seen(found, now_s)
+        return found if found is not None and is_fading else self.node(handle, now_s)
+
     def own_node(self, handle: object, now_s: float) -> Node:
         """Returns a file or folder that can be changed. Raises Failure."""
         found = self.node(handle, now_s)

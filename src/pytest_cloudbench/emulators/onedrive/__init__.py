@@ -19,7 +19,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "account.type": ("personal", "business", "documentLibrary"),
 }
 DEFAULTS: Mapping[str, str] = {"throttle.reason": "activityLimitReached", "account.type": "personal"}
-LAGS = frozenset({"readiness.list_delay_s"})
+LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s"})
 
 
 def create(profile: Profile, clock: Clock, seed: int) -> Skin:

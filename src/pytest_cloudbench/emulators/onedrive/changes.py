@@ -76,7 +76,7 @@ def _shown(request: GraphRequest, top: Folder, node: Node, *, is_first: bool) ->
     tree = request.tree
     if node in (tree.store.root, tree.bin):
         return None
-    if tree.is_here(node) and _is_below(top, node):
+    if (tree.is_here(node) and _is_below(top, node)) or tree.is_fading(node, request.now_s):
         if isinstance(node, File) and node.seen(request.now_s) is None:
             return None
         return item(request, node, has_type=True)

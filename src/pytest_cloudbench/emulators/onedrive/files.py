@@ -113,7 +113,7 @@ def _get_drive(request: GraphRequest) -> Answer:
 
 
 def _get_item(request: GraphRequest) -> Answer:
-    node = request.node()
+    node = request.read()
     if request.call.headers.get(b"if-none-match", b"").decode("latin-1") == etag(details_of(node)):
         return Answer(304, [], b"")
     shown = selected(request, item(request, node))
@@ -212,7 +212,7 @@ def _recent(request: GraphRequest) -> Answer:
 
 
 def _get_content(request: GraphRequest) -> Answer:
-    file, version = request.tree.file(request.node(), request.now_s)
+    file, version = request.tree.file(request.read(), request.now_s)
     url = request.state.download_url(request.files_origin, file, version, request.now_s)
     return Answer(302, [(b"content-type", b"application/octet-stream"), (b"location", url.encode("latin-1"))], b"")
 
@@ -223,7 +223,9 @@ def download(state: GraphState, call: Call, proof: str) -> Answer | None:
     item_id, _, rest = bare.partition(".")
     rev, _, until = rest.partition(".")
     node = state.tree.store.by_id(item_id)
-    if not bare or int(until) < call.now_s or not isinstance(node, File) or not state.tree.is_here(node):
+    if not bare or int(until) < call.now_s or not isinstance(node, File):
+        return None
+    if not state.tree.is_here(node) and not state.tree.is_fading(node, call.now_s):
         return None
     version = next((each for each in node.versions if each.rev == rev), None)
     if version is None:

@@ -100,7 +100,8 @@ def item(
 def item_text(request: GraphRequest, node: Node, *, is_listed: bool = False) -> str:
     """Returns a driveItem as JSON. It is put together by hand, because every upload is answered with one."""
     state = request.state
-    tree, known, drive_type, above = state.tree, details_of(node), state.account.type, node.parent
+    tree, known, drive_type = state.tree, details_of(node), state.account.type
+    above = tree.place(node, request.now_s)
     created = timestamp(known.created_s)
     changed = created if known.changed_s == known.created_s else timestamp(known.changed_s)
     first = created if known.client_created_s == known.created_s else timestamp(known.client_created_s)

@@ -90,6 +90,7 @@ class OneDrive:
         self.state.tree.store.quota_bytes = profile.quota.bytes
         self.state.tree.store.readiness_s = profile.readiness.delay_s
         self.state.tree.store.list_delay_s = profile.readiness.list_delay_s
+        self.state.tree.store.delete_delay_s = profile.readiness.delete_delay_s
         self.state.account = profile.account
         self.state.job_times = profile.jobs
 

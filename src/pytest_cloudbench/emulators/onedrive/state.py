@@ -216,6 +216,22 @@ class GraphRequest:
             raise StoreError("not_found")
         return node
 
+    def read(self) -> Node:
+        """Like ``node``, for reads: they may go on seeing a file that was removed. Raises StoreError."""
+        try:
+            return self.node()
+        except StoreError:
+            fading = self._fading()
+            if fading is None or fading.seen(self.now_s) is None:
+                raise
+            return fading
+
+    def _fading(self) -> File | None:
+        if self.address.path:
+            return self.tree.fading_below(self.base(), self.address.path, self.now_s)
+        node = self.tree.store.by_id(self.address.base)
+        return node if isinstance(node, File) and self.tree.is_fading(node, self.now_s) else None
+
     def folder(self) -> Folder:
         """Returns the item, which must be a folder. Raises StoreError."""
         node = self.node()

@@ -115,6 +115,20 @@ class GraphTree:
             node = same[0]
         return node
 
+    def is_fading(self, node: Node, now_s: float) -> bool:
+        """Returns whether reads go on seeing an item that was removed or recycled."""
+        return now_s < self.store.fading_until_s(node) and not self.is_here(node)
+
+    def fading_below(self, node: Node, path: str, now_s: float) -> File | None:
+        """Returns the removed file that reads go on seeing at a path below an item. Raises StoreError."""
+        above, _, name = path.strip("/").rpartition("/")
+        folder = self.below(node, above)
+        return next(self.store.fading(folder, now_s, name), None) if isinstance(folder, Folder) else None
+
+    def place(self, node: Node, now_s: float) -> Folder | None:
+        """Returns the folder in which reads see an item."""
+        return (details_of(node).former or node.parent) if self.is_fading(node, now_s) else node.parent
+
     def path(self, node: Node) -> str:
         """Returns the path of an item from the root: empty, or ``/a/b``."""
         path = ""
@@ -134,8 +148,11 @@ class GraphTree:
 
     def children(self, folder: Folder, now_s: float) -> Iterator[Node]:
         """Yields what listings see in a folder, in order of folded name."""
-        for name in sorted(folder.children):
-            for node in folder.children[name]:
+        shown: dict[str, list[Node]] = folder.children
+        if fading := {self.store.fold(file.name): [file] for file in self.store.fading(folder, now_s)}:
+            shown = {**shown, **fading}
+        for name in sorted(shown):
+            for node in shown[name]:
                 if not isinstance(node, File) or node.listed(now_s) is not None:
                     yield node
 
@@ -248,7 +265,7 @@ class GraphTree:
             raise StoreError("into_itself")
         size = self.size(node)
         gone = [node, *(node.below() if isinstance(node, Folder) else ())]
-        self.store.move(node, self.bin, node.name, now_s)
+        self.store.move(node, self.bin, node.name, now_s, fades=True)
         for entry in gone[1:]:
             self.store.log.add(entry.id, now_s)
         details_of(node).former = former

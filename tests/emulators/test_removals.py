@@ -1,0 +1,73 @@
+"""Removed files that reads and listings go on seeing: each emulator, asked by its own driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import drivers
+from pytest_cloudbench.emulators import EmulatorService, start
+from pytest_cloudbench.model import CloudError, ErrorKind, ProviderSpec
+from pytest_cloudbench.payload.contents import Literal
+
+HOUR_S = 3600
+
+
+@pytest.fixture(scope="module", params=["box", "gdrive", "mega", "onedrive"])
+def emulator(request: pytest.FixtureRequest) -> Iterator[EmulatorService]:
+    with start(f"{request.param}-ideal") as running:
+        yield running
+
+
+@pytest.fixture
+def two(emulator: EmulatorService) -> Iterator[list[Any]]:
+    """Two clients of one account, which is empty."""
+    emulator.control(reset=True)
+    with ExitStack() as stack:
+        spec = ProviderSpec.parse(emulator.endpoint.api)
+        yield [stack.enter_context(closing(drivers.connect(spec, emulator.endpoint))) for _ in range(2)]
+
+
+def listed(driver: Any) -> dict[str, int]:
+    return {entry.path: entry.size_bytes for entry in driver.list("/in")}
+
+
+def kind_of(action: Any) -> ErrorKind:
+    with pytest.raises(CloudError) as caught:
+        action()
+    return caught.value.kind
+
+
+def test_reads_and_listings_go_on_seeing_it_and_writes_do_not(emulator: EmulatorService, two: list[Any]) -> None:
+    writer, reader = two
+    writer.put("/in/a", Literal(b"old"))
+    writer.put("/in/b", Literal(b"stays"))
+    assert listed(reader) == {"/in/a": 3, "/in/b": 5}
+    emulator.control(set={"readiness.delete_delay_s": HOUR_S})
+    try:
+        writer.delete("/in/a")
+        assert listed(reader) == {"/in/a": 3, "/in/b": 5}
+        assert b"".join(reader.get("/in/a")) == b"old"
+        assert reader.stat("/in/a").size_bytes == 3
+        assert kind_of(lambda: reader.delete("/in/a")) is ErrorKind.NOT_FOUND
+        if emulator.endpoint.api == "gdrive":  # its driver finds the file by a search, and then writes to its id
+            assert kind_of(lambda: writer.put("/in/a", Literal(b"again"))) is ErrorKind.NOT_FOUND
+            return
+        writer.put("/in/a", Literal(b"again"))
+        assert listed(reader) == {"/in/a": 5, "/in/b": 5}
+        assert b"".join(reader.get("/in/a")) == b"again"
+    finally:
+        emulator.control(set={"readiness.delete_delay_s": 0})
+
+
+def test_without_the_delay_it_is_gone(two: list[Any]) -> None:
+    writer, reader = two
+    writer.put("/in/a", Literal(b"old"))
+    writer.put("/in/b", Literal(b"stays"))
+    assert b"".join(reader.get("/in/a")) == b"old"
+    writer.delete("/in/a")
+    assert listed(reader) == {"/in/b": 5}
+    assert kind_of(lambda: b"".join(reader.get("/in/a"))) is ErrorKind.NOT_FOUND

@@ -35,11 +35,11 @@ class Guard:
         """Watch this process from now on, and lead what it starts to ``NOWHERE``."""
         connect, connect_ex, getaddrinfo = self._connect, self._connect_ex, self._getaddrinfo
 
-        def guarded_connect(sock: socket.socket, address: Any) -> None:
+        def guarded_connect(sock: socket.socket, address: Any, /) -> None:
             self._refuse_outside(sock, address)
             connect(sock, address)
 
-        def guarded_connect_ex(sock: socket.socket, address: Any) -> int:
+        def guarded_connect_ex(sock: socket.socket, address: Any, /) -> int:
             self._refuse_outside(sock, address)
             return connect_ex(sock, address)
 
@@ -49,8 +49,8 @@ class Guard:
                 raise socket.gaierror(socket.EAI_NONAME, f"a test asks for {host}")
             return getaddrinfo(host, *args, **options)
 
-        socket.socket.connect = guarded_connect  # type: ignore[method-assign]  # the one place that all clients pass
-        socket.socket.connect_ex = guarded_connect_ex  # type: ignore[method-assign]  # the same, as asyncio does it
+        socket.socket.connect = guarded_connect  # type: ignore[assignment,method-assign]  # all clients pass it
+        socket.socket.connect_ex = guarded_connect_ex  # type: ignore[assignment,method-assign]  # so do these
         socket.getaddrinfo = guarded_getaddrinfo
         proxy = "http://{}:{}".format(*NOWHERE)
         os.environ.update(dict.fromkeys(_VARIABLES, proxy), NO_PROXY="127.0.0.1,localhost,::1,198.18.0.1,198.18.0.2")

@@ -16,7 +16,6 @@ from pytest_cloudbench.payload.contents import Literal
 from tests.limits import HANG_S
 
 from .real import (
-    a_folder_that_goes,
     answering,
     assert_a_killed_server_is_a_broken_network,
     connected,

@@ -179,6 +179,20 @@ def test_unfinished_uploads_end_with_their_folder(servers: dict[str, Endpoint]) 
     driver.close()
 
 
+def test_the_fast_client_removes_unfinished_uploads_with_a_folder_too(servers: dict[str, Endpoint]) -> None:
+    driver, other = connected("s3+fast", servers), connected("s3", servers)
+    client, bucket = other._client, other._bucket
+    for key in ("cut/a", "cut-not/a"):
+        client.create_multipart_upload(Bucket=bucket, Key=key)
+    driver.put("/cut/b", Literal(b"x"))
+    driver.delete("/cut")
+    assert list(driver.list("/cut")) == []
+    assert [row["Key"] for row in client.list_multipart_uploads(Bucket=bucket).get("Uploads", ())] == ["cut-not/a"]
+    other.delete("/cut-not")
+    for each in (driver, other):
+        each.close()
+
+
 def test_requests_are_counted_as_documented(servers: dict[str, Endpoint]) -> None:
     driver = connected("s3", servers)
     found = {}

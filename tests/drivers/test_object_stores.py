@@ -183,10 +183,8 @@ def test_a_certificate_of_somebody_else_is_refused(store: Store, server: Scripte
     driver.close()
 
 
-def test_a_service_that_says_nothing_is_left(store: Store, server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module(drivers.driver_class(ProviderSpec.parse(store.spec).scheme).__module__)
-    monkeypatch.setattr(module, "_TIMEOUT_S", 0.2)
-    driver = connected(store, server)
+def test_a_service_that_says_nothing_is_left(store: Store, server: Scripted) -> None:
+    driver = connected(replace(store, spec=f"{store.spec}?timeout_s=0.2"), server)
     server.say(silent=True)
     assert refusal(actions(driver)["stat"]).kind is ErrorKind.NETWORK
     assert len(server.requests) == 1

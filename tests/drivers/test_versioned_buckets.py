@@ -109,6 +109,27 @@ def s3(bucket: Bucket) -> Any:
     return driver
 
 
+def s3_fast(bucket: Bucket, *, has_sdk: bool = True) -> Any:
+    def official() -> Any:
+        if not has_sdk:
+            raise ImportError("boto3")
+        return s3(bucket)
+
+    def delete(_: Any, keys: list[str]) -> None:
+        for key in keys:
+            if key in bucket.current:
+                bucket.hide(key)
+
+    driver: Any = drivers.connect(
+        ProviderSpec.parse("s3+fast://bench"), None, {"access_key_id": "A", "secret_access_key": KEY}
+    )
+    driver._connect_cleaner = official
+    driver._library = SimpleNamespace(
+        list=lambda _, prefix, **_more: [[{"path": name} for name in bucket.shown(prefix)]], delete=delete
+    )
+    return driver
+
+
 def azure(bucket: Bucket) -> Any:
     driver: Any = drivers.connect(
         ProviderSpec.parse("azure://bench?account=us"), None, {"account": "us", "account_key": KEY}
@@ -168,7 +189,7 @@ def gcs(bucket: Bucket) -> Any:
     return driver
 
 
-@pytest.mark.parametrize("play", [azure, gcs, s3], ids=lambda play: play.__name__)
+@pytest.mark.parametrize("play", [azure, gcs, s3, s3_fast], ids=lambda play: play.__name__)
 def test_a_removal_that_is_interrupted_can_be_told_and_repeated(play: Any) -> None:
     for steps in range(20):
         bucket = filled()
@@ -193,3 +214,26 @@ def test_a_removal_that_is_interrupted_can_be_told_and_repeated(play: Any) -> No
         if is_done:
             break
     assert 5 <= steps < 19
+
+
+def test_without_the_official_sdk_it_is_told_once_what_stays() -> None:
+    bucket = filled()
+    driver = s3_fast(bucket, has_sdk=False)
+    with pytest.warns(UserWarning, match=rf"unfinished uploads below /{FOLDER} stay.* lifecycle rule.*\[s3\]") as told:
+        driver.delete(f"/{FOLDER}/b")
+    driver.delete(f"/{FOLDER}")
+    assert len(told) == 1
+    assert "\n" not in str(told[0].message)
+    assert bucket.shown("") == ["other"]
+    assert f"{FOLDER}/large" in bucket.left(), "which is what it says"
+
+
+def test_a_file_is_deleted_by_the_client_that_is_measured() -> None:
+    bucket = filled()
+    driver = s3_fast(bucket)
+    driver.delete(f"/{FOLDER}/a")
+    assert driver._cleaner == []
+    assert f"{FOLDER}/a" not in bucket.current
+    assert (f"{FOLDER}/a", 1) in bucket.left(), "its version goes with the folder"
+    driver.delete(f"/{FOLDER}")
+    assert bucket.left() == []

@@ -322,7 +322,13 @@ def _credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: str)
     except (ValueError, KeyError, TypeError):
         # Not chained: the error can quote the key.
         raise CredentialsError(f"{spec.scheme}: {path}: is no service account's key as JSON") from None
-    credentials._maybe_start_regional_access_boundary_refresh = lambda *_: None
+
+    def before_request(request: Any, _method: str, _url: str, headers: dict[str, str]) -> None:
+        if not credentials.valid:
+            credentials.refresh(request)
+        credentials.apply(headers)
+
+    credentials.before_request = before_request  # the library's own also looks up where the account may be used
     return credentials
 
 

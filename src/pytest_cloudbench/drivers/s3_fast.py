@@ -10,22 +10,26 @@ What the client does on its own, and how this driver handles it:
 - It reports neither how many requests it sends nor ``Retry-After``, so both are unknown.
 - It refuses the answer to a range unless its status is 206, which rclone's server does not send: ``?ranges=0``.
 - It sends everything above 5 MiB in parts of that size, twelve at once: here, one request up to this driver's
-  threshold, and above it one part after the other. Only ``s3`` lists the parts that a failed upload leaves, and its
-  ``delete`` removes them.
+  threshold, and above it one part after the other.
+- It lists neither former versions nor the parts that a failed upload leaves: a folder is removed through
+  the official SDK, as by ``s3``, if that is installed. Files are deleted by this client, as they are measured.
 - It reads ``AWS_...`` variables of the environment for settings that it is not given; this driver gives them all.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar
 
 from pytest_cloudbench import redact
+from pytest_cloudbench.drivers._s3_sdk import REGION, S3Bucket, sdk_client
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
@@ -73,11 +77,15 @@ _CAPABILITIES = Capabilities(
 )
 
 _PARAMS = frozenset({"endpoint", "region", "etag", "ranges", "timeout_s", "token_env"})
-_REGION = "us-east-1"
 _TIMEOUT_S = 100.0
 _NEVER = "365days"
 _READ_PIECE_BYTES = 1 * KIB
 _DELETED_AT_ONCE = 1000
+
+_LEFT = (
+    "s3+fast: former versions and unfinished uploads below {folder} stay if there are any: a lifecycle rule of the "
+    "bucket removes them; for later runs: pip install 'pytest-cloudbench[s3]'"
+)
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -137,10 +145,15 @@ class S3FastDriver:
     multipart_bytes = _MULTIPART_BYTES
     part_bytes = _PART_BYTES
 
-    def __init__(self, library: Any, store: Any, *, tells_md5: bool = True, has_ranges: bool = True) -> None:
+    def __init__(
+        self, library: Any, store: Any, connect_cleaner: Callable[[], S3Bucket], *,
+        tells_md5: bool = True, has_ranges: bool = True, is_kept: bool = True,
+    ) -> None:  # fmt: skip
         if not has_ranges:
             self.capabilities = replace(_CAPABILITIES, ranges=False)
         self._library, self._store, self._tells_md5 = library, store, tells_md5
+        self._connect_cleaner, self._cleaner, self._lock = connect_cleaner, list[S3Bucket](), Lock()
+        self._must_tell = is_kept
         self._put = library.put
         self._failed = (library.exceptions.BaseError, OSError, ValueError)
 
@@ -163,14 +176,20 @@ class S3FastDriver:
         import obstore
         import obstore.exceptions
 
-        return cls(obstore, _store(spec, endpoint, secrets), tells_md5=etag == "md5", has_ranges=ranges == "1")
+        return cls(
+            obstore, _store(spec, endpoint, secrets),
+            lambda: S3Bucket(sdk_client(spec, endpoint, secrets, checks=False), spec.target), tells_md5=etag == "md5",
+            has_ranges=ranges == "1", is_kept=endpoint is None,
+        )  # fmt: skip
 
     def versions(self) -> Mapping[str, str]:
         """Returns the library, and what is switched off in it."""
         return {"obstore": version("obstore"), "obstore.retries": "off"}
 
     def close(self) -> None:
-        """Does nothing: the client closes its connections when it is garbage-collected."""
+        """Close what removed folders. The client itself closes its connections when it is garbage-collected."""
+        for cleaner in self._cleaner:
+            cleaner.close()
 
     @contextmanager
     def _calling(self, verb: str, path: str) -> Iterator[None]:
@@ -230,13 +249,28 @@ class S3FastDriver:
                 yield from page
 
     def delete(self, path: str) -> None:
-        """Remove an object, and all whose keys begin with the path and a slash."""
+        """Remove an object; or all whose keys begin with the path and a slash, with what only ``s3`` can list."""
         keys = [row["path"] for row in self._rows("delete", path)]
+        if keys and (cleaner := self._cleaner_of(path)):
+            cleaner.delete(path)
+            return
         if path != "/":
             keys.append(key_of("delete", path))  # last: a server with real folders refuses it earlier
         for begin in range(0, len(keys), _DELETED_AT_ONCE):
             with self._calling("delete", path):
                 self._library.delete(self._store, keys[begin : begin + _DELETED_AT_ONCE])
+
+    def _cleaner_of(self, path: str) -> S3Bucket | None:
+        """Returns what removes a folder whole; None if the official SDK is not installed, which is told once."""
+        with self._lock:
+            if not self._cleaner:
+                try:
+                    self._cleaner.append(self._connect_cleaner())
+                except ImportError:
+                    if self._must_tell:
+                        warnings.warn(_LEFT.format(folder=f"/{path.split('/')[1]}"), stacklevel=2)
+                    self._must_tell = False
+            return self._cleaner[0] if self._cleaner else None
 
     def mkdir(self, path: str) -> None:
         """There are no folders."""
@@ -271,7 +305,7 @@ def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, 
             spec.target,
             access_key_id=secrets["access_key_id"],
             secret_access_key=secrets["secret_access_key"],
-            region=spec.params.get("region", _REGION),
+            region=spec.params.get("region", REGION),
             virtual_hosted_style_request=url is None,
             unsigned_payload=True,
             client_options=client,

@@ -188,9 +188,10 @@ class BoxState:
 
     def read(self, file_id: str, now_s: float) -> tuple[File, Version]:
         """Like ``seen``, for reads: they may go on seeing a file that was removed."""
-        node = self.store.by_id(file_id)
-        version = node.seen(now_s) if isinstance(node, File) and now_s < self.store.fading_until_s(node) else None
-        return self.seen(file_id, now_s) if version is None else (node, version)
+        file = self.store.by_id(file_id)
+        if isinstance(file, File) and now_s < self.store.fading_until_s(file) and (version := file.seen(now_s)):
+            return file, version
+        return self.seen(file_id, now_s)
 
     def place(self, node: Node) -> tuple[Folder | None, float | None]:
         """Returns the folder in which reads see an item, and since when it is in the trash."""

@@ -112,11 +112,11 @@ def _fetch(asked: Asked, command: _Command) -> Any:
     tops = [state.root, state.inbox, state.trash]
     if command.get("part"):
         tops = [state.folder(command.get("n"), now_s)]
-    nodes = [node for top in tops for node in state.below(top, now_s)]
-    nodes += state.store.fading(tops[0] if command.get("part") else None, now_s)
+    seen = [node for top in tops for node in state.below(top, now_s)]
+    seen += state.store.fading(tops[0] if command.get("part") else None, now_s)
     shares = {handle: share for handle, share in state.shares.items() if _lives(asked, handle)}
     return {
-        "f": [state.plain(node) for node in nodes],
+        "f": [state.plain(node) for node in seen],
         "ok": [{"h": handle, "ha": share["ha"], "k": share["ok"]} for handle, share in shares.items()],
         "s": [{"h": handle, "u": _EXPORTED, "r": 0, "ts": int(float(share["ts"]))} for handle, share in shares.items()],
         "ph": [{"h": handle, "ph": link} for link, handle in state.links.items() if _lives(asked, handle)],

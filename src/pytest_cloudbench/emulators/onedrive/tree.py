@@ -148,9 +148,10 @@ class GraphTree:
 
     def children(self, folder: Folder, now_s: float) -> Iterator[Node]:
         """Yields what listings see in a folder, in order of folded name."""
-        shown: dict[str, list[Node]] = folder.children
-        if fading := {self.store.fold(file.name): [file] for file in self.store.fading(folder, now_s)}:
-            shown = {**shown, **fading}
+        fading: dict[str, list[Node]] = {
+            self.store.fold(file.name): [file] for file in self.store.fading(folder, now_s)
+        }
+        shown = {**folder.children, **fading} if fading else folder.children
         for name in sorted(shown):
             for node in shown[name]:
                 if not isinstance(node, File) or node.listed(now_s) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+import socket
 import ssl
 import stat
 import subprocess
@@ -25,6 +26,7 @@ import pytest
 
 from pytest_cloudbench import credentials, drivers, providers
 from pytest_cloudbench.cli import main
+from pytest_cloudbench.clients.processes import free_port
 from pytest_cloudbench.doctor import examine
 from pytest_cloudbench.drivers.base import OAuthLogin
 from pytest_cloudbench.drivers.folder import FolderDriver
@@ -61,16 +63,19 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     keyring.set_keyring(before)
 
 
+class Stays(urllib.request.HTTPRedirectHandler):
+    """Shows where it is sent, and does not go there."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 def visit(app: Application) -> Callable[[str], None]:
     """A browser: opens a page and goes where it is sent."""
     context = ssl.create_default_context(cafile=app.ca_file)
 
-    class Stop(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_: Any) -> None:
-            return None
-
     def go(address: str) -> None:
-        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), Stop())
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), Stays())
         with pytest.raises(HTTPError) as sent:
             opener.open(address, timeout=HANG_S)
         with sent.value as answer:
@@ -85,7 +90,7 @@ def visit(app: Application) -> Callable[[str], None]:
 def works(tokens: Any, emulator: EmulatorService) -> bool:
     own = emulator.endpoint
     given = type(own)(own.urls, {"access_token": tokens["access_token"]}, own.ca_file)
-    driver = drivers.connect(ProviderSpec.parse("dropbox"), given)
+    driver = drivers.connect(ProviderSpec.parse(own.api), given)
     try:
         return list(driver.list("/")) == []
     finally:
@@ -171,6 +176,78 @@ def test_a_login_is_rehearsed_on_an_emulator(
     assert main(["login", "emulated:ideal", "--no-browser"]) == 0
     assert "the login works; nothing is stored" in capsys.readouterr().out
     assert not file.exists()
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[EmulatorService]:
+    with start("box-ideal") as running:
+        yield running
+
+
+@pytest.fixture
+def box_app(box: EmulatorService, monkeypatch: pytest.MonkeyPatch) -> Application:
+    """Box's application, which returns to a port that nobody else here has."""
+    for field in ("access_token", "client_id", "client_secret", "enterprise_id", "user_id"):
+        monkeypatch.delenv(credentials.environment_name("box", field), raising=False)
+    driver: Any = drivers.driver_class("box")
+    monkeypatch.setattr(driver, "oauth", replace(driver.oauth, port=free_port("127.0.0.1")))
+    return Application(of_service(driver.oauth, box.endpoint), "an-app", "its-secret", box.endpoint.ca_file)
+
+
+def test_box_returns_to_the_registered_address(box_app: Application, box: EmulatorService) -> None:
+    shown: list[str] = []
+    assert works(by_browser(box_app, shown.append, visit(box_app)), box)
+    assert f"redirect_uri=http%3A%2F%2F127.0.0.1%3A{box_app.oauth.port}%2F" in shown[0]
+    taken = rf"come back to port {box_app.oauth.port}, which is taken"
+    with socket.create_server(("127.0.0.1", box_app.oauth.port)), pytest.raises(CredentialsError, match=taken):
+        by_browser(box_app, shown.append, visit(box_app))
+
+
+def test_an_address_of_box_can_be_pasted(box_app: Application, box: EmulatorService) -> None:
+    shown: list[str] = []
+    pasted: list[str] = []
+
+    def paste(question: str) -> str:
+        """What the browser shows that found nothing at the address."""
+        assert question == "address: "
+        context = ssl.create_default_context(cafile=box_app.ca_file)
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), Stays())
+        with pytest.raises(HTTPError) as sent:
+            opener.open(shown[0].removeprefix("visit: "), timeout=HANG_S)
+        with sent.value as answer:
+            pasted.append(str(answer.headers["location"]))
+        return pasted[0]
+
+    assert works(by_pasted_code(box_app, shown.append, paste), box)
+    assert pasted[0].startswith(f"http://127.0.0.1:{box_app.oauth.port}/?")
+    with pytest.raises(CredentialsError, match="belongs to another login"):
+        by_pasted_code(box_app, shown.append, lambda _question: pasted[0])
+
+
+@pytest.mark.parametrize("spec", ["box", "emulated:box?profile=ideal"])
+def test_a_login_to_box_keeps_the_access_token_alone(
+    spec: str, box_app: Application, box: EmulatorService, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], file: Path,
+) -> None:  # fmt: skip
+    """Its refresh tokens work once, and nothing here could keep the next one."""
+
+    def of_emulator(app: Application, show: Callable[[str], object]) -> Any:
+        here = app if app.ca_file else replace(app, oauth=box_app.oauth, ca_file=box_app.ca_file)
+        return by_browser(here, show, visit(here))
+
+    monkeypatch.setattr("pytest_cloudbench.login.by_browser", of_emulator)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("an-app\nits-secret\n"))
+    assert main(["login", spec]) == 0
+    shown = capsys.readouterr().out
+    if spec == "box":
+        assert f"and to return to http://127.0.0.1:{box_app.oauth.port}/" in shown
+        assert "ends soon" in shown
+        assert credentials.load("box").keys() == {"access_token"}
+        assert works(credentials.load("box"), box)
+    else:
+        assert "the login works; nothing is stored" in shown
+        assert not file.exists()
+    assert "its-secret" not in shown
 
 
 def test_a_device_code_is_agreed_to_elsewhere(

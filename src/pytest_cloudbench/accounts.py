@@ -33,6 +33,8 @@ def login(options: argparse.Namespace) -> int:
     from pytest_cloudbench import credentials
 
     _say(f"stored in {credentials.store(name, values)}: {', '.join(values)}")
+    if oauth is not None and values.keys() == {"access_token"}:
+        _say("an access token ends soon, in most cases within an hour: log in again then")
     _say(f"try it: cloudbench doctor {name.partition('-')[0]}")
     return 0
 
@@ -111,7 +113,8 @@ def _agreed(options: argparse.Namespace, oauth: OAuthLogin, name: str, ca_file: 
 
     client_id, client_secret = options.client_id, ""
     if not client_id:
-        _say(f"register an application at {oauth.register}; allow it to read and write files")
+        back = f", and to return to http://127.0.0.1:{oauth.port}/" if oauth.port else ""
+        _say(f"register an application at {oauth.register}; allow it to read and write files{back}")
         client_id = _ask(f"{oauth.client_id}: ")
     if not ca_file:
         client_secret = _ask(f"{oauth.client_secret} (empty if there is none): ", is_secret=True)

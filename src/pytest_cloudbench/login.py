@@ -79,7 +79,7 @@ def by_browser(
     Raises CredentialsError.
     """
     verifier, state = secrets.token_urlsafe(64), secrets.token_urlsafe(16)
-    with _Return(state) as server:
+    with _Return(state, app.oauth.port) as server:
         address = _address(app, verifier, {"redirect_uri": server.url, "state": state})
         show(f"waiting for your browser (10 minutes); if none opens, visit: {address}")
         visit(address)
@@ -99,7 +99,7 @@ def by_pasted_code(app: Application, show: Callable[[str], object], ask: Callabl
     Raises CredentialsError.
     """
     verifier, state = secrets.token_urlsafe(64), secrets.token_urlsafe(16)
-    back = {} if app.oauth.shows_code else {"redirect_uri": "http://127.0.0.1:1/", "state": state}
+    back = {} if app.oauth.shows_code else {"redirect_uri": _loopback(app.oauth.port or 1), "state": state}
     show(f"visit: {_address(app, verifier, back)}")
     if app.oauth.shows_code:
         code = ask("code: ").strip()
@@ -137,7 +137,7 @@ def by_device_code(app: Application, show: Callable[[str], object]) -> Mapping[s
 class _Return:
     """A port of loopback to which the browser comes back with a code."""
 
-    def __init__(self, state: str) -> None:
+    def __init__(self, state: str, port: int) -> None:
         found: list[str] = []
         problems: list[str] = []
 
@@ -158,8 +158,13 @@ class _Return:
             def log_message(self, format: str, *args: object) -> None:
                 """Say nothing: the path holds the code."""
 
-        self._server, self._found, self._problems = HTTPServer(("127.0.0.1", 0), Handler), found, problems
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+        try:
+            self._server = HTTPServer(("127.0.0.1", port), Handler)
+        except OSError as error:
+            raise CredentialsError(
+                f"login: the browser must come back to port {port}, which is taken ({error.strerror}); try --no-browser"
+            ) from None
+        self._found, self._problems, self.url = found, problems, _loopback(self._server.server_port)
 
     def __enter__(self) -> _Return:
         return self
@@ -178,6 +183,10 @@ class _Return:
         if not self._found:
             raise CredentialsError("login: the browser did not come back within 10 minutes; try --no-browser")
         return self._found[0]
+
+
+def _loopback(port: int) -> str:
+    return f"http://127.0.0.1:{port}/"
 
 
 def _code_in(address: str, state: str) -> str:

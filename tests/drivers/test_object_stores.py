@@ -184,7 +184,7 @@ def test_a_certificate_of_somebody_else_is_refused(store: Store, server: Scripte
 
 
 def test_a_service_that_says_nothing_is_left(store: Store, server: Scripted) -> None:
-    driver = connected(replace(store, spec=f"{store.spec}?timeout_s=0.2"), server)
+    driver = connected(replace(store, spec=f"{store.spec}?timeout_s=0.6"), server)
     server.say(silent=True)
     assert refusal(actions(driver)["stat"]).kind is ErrorKind.NETWORK
     assert len(server.requests) == 1

@@ -88,6 +88,7 @@ class OAuthLogin:
         shows_code: whether the page shows a code to paste if it is given no address to return to.
         scopes: what the tokens may do; empty for everything that the application may do.
         extra: further parameters of the page's address.
+        port: of loopback, to which the page returns, where a provider wants an application's whole address; 0: any.
         client_id: the credentials' field with the application's id.
         client_secret: the field with its secret, for providers that give applications one.
         register: where users register an application of their own.
@@ -100,6 +101,7 @@ class OAuthLogin:
     shows_code: bool = False
     scopes: tuple[str, ...] = ()
     extra: Mapping[str, str] = field(default_factory=dict)
+    port: int = 0
     client_id: str = "client_id"
     client_secret: str = "client_secret"
 

@@ -47,6 +47,7 @@ from pytest_cloudbench.drivers._box_network import (
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     LastResponse,
+    OAuthLogin,
     check_params,
     detail_of,
     kind_of_status,
@@ -148,6 +149,12 @@ class BoxDriver:
         # No refresh token: each of Box's works only once, and nothing here could keep the next one.
         CredentialSet(("client_id", "client_secret", "enterprise_id"), public=("client_id", "enterprise_id")),
         CredentialSet(("client_id", "client_secret", "user_id"), public=("client_id", "user_id")),
+    )
+    oauth: ClassVar[OAuthLogin] = OAuthLogin(
+        "https://account.box.com/api/oauth2/authorize",
+        "https://api.box.com/oauth2/token",
+        "https://app.box.com/developers/console",
+        port=53147,
     )
 
     def __init__(self, sdk: Any, session: Any, network: Any, secrets: Mapping[str, str]) -> None:

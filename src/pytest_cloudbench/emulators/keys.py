@@ -39,8 +39,8 @@ class KeyView:
         self.store = store
         self.bucket = bucket
         self._order = sorted(bucket.children)
-        self._removed: dict[str, tuple[File, float]] = {}
-        """Removed keys that reads go on seeing until some time; they stay in ``_order``."""
+        self._removed: dict[str, File] = {}
+        """Removed keys that reads go on seeing for a while; they stay in ``_order``."""
 
     def find(self, key: str) -> File | None:
         """Returns the file under a key, whether reads see it or not."""
@@ -74,7 +74,7 @@ class KeyView:
             return False
         self.store.remove(file, now_s)
         if self.store.delete_delay_s:
-            self._removed[key] = file, now_s + self.store.delete_delay_s
+            self._removed[key] = file
         else:
             del self._order[bisect_left(self._order, key)]
         return True
@@ -112,8 +112,8 @@ class KeyView:
 
     def _lingering(self, key: str, now_s: float) -> File | None:
         """Returns a removed file that reads still see."""
-        file, until_s = self._removed.get(key, (None, 0.0))
-        return file if now_s < until_s else None
+        file = self._removed.get(key)
+        return file if file is not None and now_s < self.store.fading_until_s(file) else None
 
     def _group(self, key: str, prefix: str, delimiter: str) -> str:
         """Returns the common prefix for a key: up to the first delimiter after ``prefix``; empty if there is none."""

@@ -206,11 +206,10 @@ class PathView:
         """Remove a node with all its contents; returns its newest version. Raises StoreError."""
         lost = self._with_all(node)
         self.store.remove(node, now_s)
-        seen_until_s = now_s + self.store.delete_delay_s if self.store.delete_delay_s else 0.0
         for path, entry in lost:
-            self._leave(path, entry, now_s, seen_until_s)
+            self._leave(path, entry, now_s, self.store.fading_until_s(entry))
         path = lost[0][0]
-        self.log.add(self.store.fold(path), now_s, seen_until_s if isinstance(node, File) else 0.0)
+        self.log.add(self.store.fold(path), now_s, self.store.fading_until_s(node))
         return PathEntry(path, node, node.versions[-1] if isinstance(node, File) else None)
 
     def forget(self, path: str) -> Sequence[Version]:

@@ -237,8 +237,8 @@ class NodeStore:
         """Note the files that reads go on seeing, and forget those that they do not see any more."""
         if not self.delete_delay_s:
             return
-        for known in [each for each, fading in self._fading.items() if fading.until_s <= now_s]:
-            del self._fading[known]
+        while self._fading and (first := next(iter(self._fading.values()))).until_s <= now_s:
+            del self._fading[first.file.id]
         for entry in [node, *(node.below() if isinstance(node, Folder) else ())]:
             if isinstance(entry, File):
                 self._fading[entry.id] = _Fading(entry, entry.parent, now_s + self.delete_delay_s)

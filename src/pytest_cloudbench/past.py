@@ -18,7 +18,7 @@ from pytest_cloudbench.model import ResultsError, UsageError
 if TYPE_CHECKING:
     from pytest_cloudbench.results.index import Index, RunRow
 
-__all__ = ["RUN_HELP", "add_commands", "add_storage", "open_index"]
+__all__ = ["RUN_HELP", "add_commands", "add_storage", "find_storage", "open_index"]
 
 _STORAGES = ("results", ".benchmarks")
 """Where runs are stored unless pytest is told another place: runs of suites, and others."""
@@ -137,19 +137,13 @@ def _width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
 
 
-def _storage(options: argparse.Namespace) -> Path:
-    """Returns the folder that the user means. Raises UsageError if there is none."""
-    if options.storage is not None:
-        if not options.storage.is_dir():
-            raise UsageError(f"--storage {options.storage}: there is no such folder")
-        return Path(options.storage)
-    places = [Path(name) for name in _STORAGES]
-    found = [place for place in places if place.is_dir()]
-    if not found:
-        raise UsageError(
-            f"there are no stored runs in {' or '.join(map(str, places))}; name their folder with --storage"
-        )
-    return found[0]
+def find_storage(options: argparse.Namespace) -> Path | None:
+    """Returns the folder that the user means, or None. Raises UsageError if the user has named one and it is none."""
+    if options.storage is None:
+        return next((place for place in map(Path, _STORAGES) if place.is_dir()), None)
+    if not options.storage.is_dir():
+        raise UsageError(f"--storage {options.storage}: there is no such folder")
+    return Path(options.storage)
 
 
 def open_index(options: argparse.Namespace) -> Index:
@@ -157,7 +151,10 @@ def open_index(options: argparse.Namespace) -> Index:
     from pytest_cloudbench.report.history import printable
     from pytest_cloudbench.results.index import Index
 
-    index = Index.open(_storage(options))
+    storage = find_storage(options)
+    if storage is None:
+        raise UsageError(f"there are no stored runs in {' or '.join(_STORAGES)}; name their folder with --storage")
+    index = Index.open(storage)
     for problem in index.problems:
         sys.stderr.write(f"cloudbench: left out: {printable(problem)}\n")
     if not index.runs():

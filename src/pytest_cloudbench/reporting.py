@@ -9,9 +9,13 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.past import RUN_HELP, add_storage, open_index
+from pytest_cloudbench.past import RUN_HELP, add_storage, find_storage, open_index
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.report.gathering import Earlier
 
 __all__ = ["add", "report"]
 
@@ -30,6 +34,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )  # fmt: skip
     add_storage(parser)
     parser.add_argument(
+        "--last", metavar="N", type=int, default=100,
+        help="histories show the last N runs of the storage (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, default=Path("report.html"),
         help="the page; one that is there is replaced (default: %(default)s)",
     )  # fmt: skip
@@ -41,11 +49,15 @@ def report(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.gathering import gather
     from pytest_cloudbench.report.writing import write
 
+    if options.last < 1:
+        raise UsageError(f"--last {options.last}: expected 1 or more")
     files = list(dict.fromkeys(_files(options)))
     gathered = gather(files)
     if not gathered.measurements:
         why = "; ".join(gathered.left_out) or "there are no stored runs in these folders"
         raise UsageError(f"report: nothing to show: {why}")
+    if (earlier := _earlier(options)) is not None:
+        gathered.remember(earlier)
     size_bytes = write(options.output, gathered)
     for line in gathered.left_out:
         sys.stdout.write(f"left out: {line}\n")
@@ -68,6 +80,20 @@ def _files(options: argparse.Namespace) -> Iterator[Path]:
         else:
             index = index or open_index(options)
             yield from index.files(index.find(name).place)
+
+
+def _earlier(options: argparse.Namespace) -> Earlier | None:
+    """Returns the runs that histories show: of the storage, or of the first folder that is named; None without any."""
+    from pytest_cloudbench.load.gate_settings import read_settings
+    from pytest_cloudbench.report.gathering import Earlier
+    from pytest_cloudbench.results.index import Index
+
+    named = [Path(name) for name in options.runs if Path(name).is_dir()]
+    storage = named[0] if options.storage is None and named else find_storage(options)
+    if storage is None:
+        return None
+    margins = read_settings(Path.cwd(), strict=False).margins
+    return Earlier(Index.open(storage), margins, options.last)
 
 
 def _below(folder: Path) -> list[Path]:

@@ -241,13 +241,26 @@ def test_a_session_writes_its_page_at_the_end(tmp_path: Path) -> None:
         "    experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=20)\n"
     )
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--provider", f"folder:{tmp_path}/there"]
+    argv += ["--benchmark-autosave", "--cloudbench-report", "pages/one.html"]
     (tmp_path / "there").mkdir()
-    done = subprocess.run(
-        [*argv, "--cloudbench-report", "pages/one.html"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "report: pages/one.html" in done.stdout
-    page = Page((tmp_path / "pages" / "one.html").read_text(encoding="utf-8"))
+
+    def session() -> Page:
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "report: pages/one.html" in done.stdout
+        return Page((tmp_path / "pages" / "one.html").read_text(encoding="utf-8"))
+
+    page = session()
     assert "40 operations" in page.said
     assert "40 succeeded" in page.said
     assert [path.name for path in (tmp_path / "pages").iterdir()] == ["one.html"]
+    assert "4 runs under these conditions are needed, found 1" in page.said
+    (stored,) = tmp_path.glob(".benchmarks/*/0001_*.json")
+    for number in (2, 3, 4):  # as if it had been run on the days before
+        run = json.loads(stored.read_text())
+        (told,) = (each["extra_info"] for each in run["benchmarks"])
+        told |= {"run_id": f"r{number}", "start_wall_ms": told["start_wall_ms"] - number * 86_400_000}
+        stored.with_name(f"000{number}_before.json").write_text(json.dumps(run))
+    page = session()
+    assert "5 runs under the conditions of this one" in page.said
+    assert page.said.count("this page") == 2 * 1 + 1  # in the legends of both drawings, and in the numbers

@@ -345,12 +345,19 @@ class Serving:
         """Write the page about this run, if it was asked for. Raises ResultsError."""
         if not (name := self.config.option.cloudbench_report):
             return
-        from pytest_cloudbench.report.gathering import RunSeen, commit_text, of_session
+        from pytest_cloudbench.load.gate_settings import read_settings
+        from pytest_cloudbench.report.gathering import Earlier, RunSeen, commit_text, of_session
         from pytest_cloudbench.report.writing import write
+        from pytest_cloudbench.results.index import Index
 
         commit = commit_text(stored.commit_of(benchmarks.commit_info(self.config)))
         path = self.config.invocation_params.dir / name
-        write(path, of_session(self.entries.findings, RunSeen(self.facts.run_id, None, commit), self._records))
+        gathered = of_session(self.entries.findings, RunSeen(self.facts.run_id, None, commit), self._records)
+        folder = benchmarks.storage(self.config)
+        if folder is not None and folder.is_dir():
+            margins = read_settings(self.config.rootpath, strict=False).margins
+            gathered.remember(Earlier(Index.open(folder), margins))
+        write(path, gathered)
         self._reported = path
 
     @property

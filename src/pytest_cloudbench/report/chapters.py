@@ -14,7 +14,8 @@ from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.report import html
 from pytest_cloudbench.report.digest import Digest, digest
 from pytest_cloudbench.report.figures import Figure, families, times
-from pytest_cloudbench.report.gathering import Measurement
+from pytest_cloudbench.report.figures.developments import over_runs
+from pytest_cloudbench.report.gathering import Earlier, Measurement
 from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.svg import SERIES
 from pytest_cloudbench.report.table import cells, errors_said
@@ -30,12 +31,14 @@ class Chapter:
 
     Attributes:
         name, title: of the element, and of the chapter.
+        earlier: stored runs for histories, if any are known.
         groups: experiments without their providers, each with a name for its element and its measurements.
     """
 
     name: str
     title: str
     names: html.ElementIds
+    earlier: Earlier | None = None
     groups: dict[str, tuple[str, list[Measurement]]] = field(default_factory=dict)
     drawn: set[Path] = field(default_factory=set)
 
@@ -116,18 +119,35 @@ class Chapter:
         drawn += [
             times.over_time(f"{label}, {line}", read, line if len(lines) > 1 else "") for line, (_, read) in lines
         ]
+        for each in self._developments(group):
+            if isinstance(each, Figure):
+                drawn.append(each)
+            else:
+                missing.append(each)
         yield from _figures(drawn, name, self.names)
         yield html.listed([safe(line) for line in dict.fromkeys(missing)], "soft")
 
+    def _developments(self, group: Sequence[Measurement]) -> Iterator[Figure | str]:
+        """Yields a history for each entry, which can be of several runs of the page, or why there is none."""
+        if self.earlier is None:
+            return
+        entries: dict[str, list[Measurement]] = {}
+        for each in group:
+            entries.setdefault(each.nodeid, []).append(each)
+        for same in entries.values():
+            if (made := over_runs(same, self.earlier)) is not None:
+                yield made
 
-def chapters(found: Sequence[Measurement], names: html.ElementIds) -> list[Chapter]:
+
+def chapters(found: Sequence[Measurement], names: html.ElementIds, earlier: Earlier | None = None) -> list[Chapter]:
     """Returns the chapters of a page, in the order in which their tests ran."""
     made: dict[str, Chapter] = {}
     for each in found:
         folder, test = each.kind
         if each.test not in made:
             words = re.sub(r"(?<=\d)_(?=\d)", ".", test.removeprefix("test_")).replace("_", " ")
-            made[each.test] = Chapter(names.new(f"{folder}-{test}"), f"{folder}: {words}" if folder else words, names)
+            title = f"{folder}: {words}" if folder else words
+            made[each.test] = Chapter(names.new(f"{folder}-{test}"), title, names, earlier)
         groups = made[each.test].groups
         if each.experiment not in groups:
             groups[each.experiment] = names.new(f"{folder}-{test}-{each.label}"), []

@@ -11,12 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
 
-__all__ = ["Gathered", "Measurement", "RunSeen", "commit_text", "gather", "moment", "of_session"]
+if TYPE_CHECKING:
+    from pytest_cloudbench.judge.watched import Margins
+    from pytest_cloudbench.results.index import Index, RunRow
+
+__all__ = ["Earlier", "Gathered", "Measurement", "RunSeen", "commit_text", "gather", "moment", "of_session"]
 
 _TEXTS = ("doubts", "notes", "expectations", "expectations_unmet", "statuses", "columns", "ops_files")
 _TABLES = ("published", "versions", "missing_agents", "error_details", "errors", "spread")
@@ -81,11 +85,37 @@ class Measurement:
 
 
 @dataclass(slots=True)
+class Earlier:
+    """Stored runs for the histories of a page.
+
+    Attributes:
+        index: all of them, those of the page among them if they are stored.
+        margins: what the user's regression gate watches besides the usual.
+        last: how many runs a history shows at most.
+        runs: all of them by their places.
+    """
+
+    index: Index
+    margins: Margins
+    last: int = 100
+    runs: Mapping[str, RunRow] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runs = {run.place: run for run in self.index.runs()}
+
+
+@dataclass(slots=True)
 class Gathered:
-    """All measurements of a page, and a line for everything that is not among them."""
+    """All measurements of a page, a line for everything that is not among them, and earlier runs if any are known."""
 
     measurements: list[Measurement] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    earlier: Earlier | None = None
+
+    def remember(self, earlier: Earlier) -> None:
+        """Take stored runs for histories, if there are any."""
+        self.earlier = earlier if earlier.runs else None
+        self.left_out += [line for line in earlier.index.problems if line not in self.left_out]
 
 
 class _Finding(Protocol):

@@ -7,6 +7,7 @@ measured under other conditions are kept apart, with the condition that differs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -17,7 +18,10 @@ from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.columns import fitted
 from pytest_cloudbench.results.index import EntryRow, Index, Point, RunRow
 
-__all__ = ["baselines", "compared", "main_metric", "overview", "printable", "run_list", "shown_run", "test_history"]
+__all__ = [
+    "Course", "baselines", "change_text", "compared", "course", "day_text", "main_metric", "no_change", "overview",
+    "printable", "run_list", "shown_run", "test_history", "value_text",
+]  # fmt: skip
 
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 _MOST_BARS = 40
@@ -32,7 +36,7 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
-def _value(value: float | None, metric: str) -> str:
+def value_text(value: float | None, metric: str) -> str:
     """Returns a value with its unit."""
     if value is None:
         return "-"
@@ -57,7 +61,8 @@ def _difference(value: float | None, former: float | None, metric: str) -> str:
     return f"{(value / former - 1) * 100:+.1f} %" if former > 0 else "-"
 
 
-def _day(time_ms: int) -> str:
+def day_text(time_ms: int) -> str:
+    """Returns a time of the Unix epoch to the minute, in UTC."""
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):
@@ -112,14 +117,50 @@ def _changes(points: Sequence[Point]) -> list[tuple[Point, ChangePoint]]:
     return [(fit[change.first], change) for change in find_changes([point.value or 0.0 for point in fit])]
 
 
-def _told_change(point: Point, change: ChangePoint, metric: str, runs: Mapping[str, RunRow]) -> str:
+def change_text(point: Point, change: ChangePoint, metric: str, run: str) -> str:
+    """Returns how far a metric changed, how certainly, and since which run: ``point`` is the first one after it."""
     far = _difference(change.after, change.before, metric)
     good = METRICS[metric].better == "higher" if metric in METRICS else False
     tone = "better" if (change.after > change.before) == good else "worse"
     sure = "certain" if change.p_value == 0 else f"p {change.p_value:.0e}"
-    where = f"{printable(runs[point.run].name)} ({_commit(point.commit)}, {_day(point.time_ms)})"
-    levels = f"{_value(change.before, metric)} to {_value(change.after, metric)}"
+    where = f"{printable(run)} ({_commit(point.commit)}, {day_text(point.time_ms)})"
+    levels = f"{value_text(change.before, metric)} to {value_text(change.after, metric)}"
     return f"{far} ({levels}, {tone}, {sure}) since {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A metric of a test over the runs that may be compared.
+
+    Attributes:
+        points: the last of them, the oldest first.
+        changes: the lasting changes among them, each with the place in ``points`` of the first run after it.
+        apart: how many runs of the test were measured under other conditions.
+    """
+
+    points: Sequence[Point]
+    changes: Sequence[tuple[int, ChangePoint]]
+    apart: int
+
+
+def course(index: Index, test: str, metric: str, now: Point, last: int) -> Course:
+    """Returns the course of a metric under the conditions of one measurement, which need not be stored.
+
+    Args:
+        index: the stored runs.
+        test: an entry's full name.
+        metric: any number of an entry.
+        now: the measurement; its run is empty if it is not stored.
+        last: how many runs at most.
+    """
+    every = index.series(test, metric)
+    if not now.run:
+        every = sorted([*every, now], key=lambda point: point.time_ms)
+    conditions = next(point for point in every if point.run == now.run).fingerprint
+    alike = [point for point in every if point.fingerprint == conditions]
+    points = alike[-last:]
+    places = {point.run: place for place, point in enumerate(points)}
+    return Course(points, [(places[point.run], change) for point, change in _changes(points)], len(every) - len(alike))
 
 
 def overview(
@@ -140,7 +181,7 @@ def overview(
         bars = _bars([point.value for point in points[-_MOST_BARS:]], plain=plain)
         fit = sum(not point.fit for point in points)
         rows.append([printable(test), name, f"{fit} of {len(points)}" if fit < len(points) else str(fit),
-                     _value(points[-1].value, name), bars, printable(since)])  # fmt: skip
+                     value_text(points[-1].value, name), bars, printable(since)])  # fmt: skip
     lines = fitted(rows, width)
     if apart:
         lines.append(f"{apart} of {len(tests)} tests also have runs under other conditions: name a test to see them")
@@ -163,13 +204,13 @@ def test_history(index: Index, test: str, metric: str, last: int, width: int, *,
         for point in shown:
             remark = point.fit or (_difference_told(changes[point.run], metric) if point.run in changes else "")
             run = runs[point.run]
-            rows.append([printable(run.name), _day(point.time_ms), _commit(run.commit, run.is_dirty),
-                         printable(run.branch) or "-", _value(point.value, metric), printable(remark)])  # fmt: skip
+            rows.append([printable(run.name), day_text(point.time_ms), _commit(run.commit, run.is_dirty),
+                         printable(run.branch) or "-", value_text(point.value, metric), printable(remark)])  # fmt: skip
         lines += [_bars([point.value for point in shown[-_MOST_BARS:]], plain=plain), *fitted(rows, width)]
         if len(group) > last:
             lines.append(f"{len(group) - last} earlier runs are not shown: --last")
-        told = [_told_change(point, change, metric, runs) for point, change in _changes(shown)]
-        lines += [f"change: {line}" for line in told] or [_no_change(shown)]
+        told = [change_text(point, change, metric, runs[point.run].name) for point, change in _changes(shown)]
+        lines += [f"change: {line}" for line in told] or [no_change(shown)]
     return lines
 
 
@@ -177,7 +218,8 @@ def _difference_told(change: ChangePoint, metric: str) -> str:
     return f"first run after a change ({_difference(change.after, change.before, metric)})"
 
 
-def _no_change(points: Sequence[Point]) -> str:
+def no_change(points: Sequence[Point]) -> str:
+    """Returns what to say of runs without a change."""
     fit = sum(not point.fit for point in points)
     return "no change found" if fit >= 8 else f"no change can be found yet: {fit} runs, 8 are needed"
 
@@ -194,7 +236,7 @@ def run_list(runs: Sequence[RunRow], width: int) -> list[str]:
     """One line for each run."""
     rows = [["run", "time (UTC)", "commit", "branch", "outcome", "entries", "doubtful", "operations", "what"]]
     rows += [
-        [printable(run.name), _day(run.time_ms), _commit(run.commit, run.is_dirty), printable(run.branch) or "-",
+        [printable(run.name), day_text(run.time_ms), _commit(run.commit, run.is_dirty), printable(run.branch) or "-",
          run.outcome, str(run.entries), str(run.doubtful), "-" if run.ops is None else f"{run.ops:,}", _facts(run)]
         for run in runs
     ]  # fmt: skip
@@ -247,7 +289,7 @@ def _beside(
                 doubt = "?" if point is not None and point.fit == "had doubts" else ""
                 value = None if point is None else point.value
                 far = "" if place == group[0] else _difference(value, None if former is None else former.value, name)
-                row += [_value(value, name) + doubt, far]
+                row += [value_text(value, name) + doubt, far]
             rows.append(row)
         lines += fitted(rows, width)
         if any("?" in cell for row in rows for cell in row[2:]):
@@ -259,7 +301,7 @@ def shown_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str], 
     """One run: what it was, its entries with published values beside the measured, and their doubts."""
     dirty = ", with changes" if run.is_dirty else ""
     lines = [
-        f"{printable(run.place)}: {run.outcome}, {_day(run.time_ms)} UTC",
+        f"{printable(run.place)}: {run.outcome}, {day_text(run.time_ms)} UTC",
         f"commit {printable(run.commit) or '-'}{dirty}, branch {printable(run.branch) or '-'}; {_facts(run)}",
         "",
     ]
@@ -271,7 +313,7 @@ def shown_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str], 
     ]
     rows = [["entry", "outcome", *names]]
     for entry in entries:
-        cells = [_value(_number(entry, name), name) for name in names]
+        cells = [value_text(_number(entry, name), name) for name in names]
         outcome = str(entry.info.get("outcome") or "-")
         rows.append([printable(entry.fullname), printable(outcome), *(_with_published(entry, names, cells))])
     lines += fitted(rows, width)
@@ -295,7 +337,7 @@ def _with_published(entry: EntryRow, names: Sequence[str], cells: Iterable[str])
     given = published if isinstance(published, Mapping) else {}
     for name, cell in zip(names, cells, strict=True):
         value = given.get(name)
-        yield f"{cell} (published {_value(float(value), name)})" if finite(value) else cell  # type: ignore[arg-type]  # the same
+        yield f"{cell} (published {value_text(float(value), name)})" if finite(value) else cell  # type: ignore[arg-type]  # the same
 
 
 def _sources(entries: Sequence[EntryRow]) -> list[str]:

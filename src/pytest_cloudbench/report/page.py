@@ -46,7 +46,7 @@ def page(gathered: Gathered, title: str = "Cloud storage, measured") -> Iterator
     """Yields the page in pieces. What cannot be drawn is said in its place."""
     found = gathered.measurements
     names = html.ElementIds()
-    parts = chapters(found, names)
+    parts = chapters(found, names, gathered.earlier)
     script = read_page_part("report.js")
     allowed = b64encode(sha256(script.encode()).digest()).decode()
     yield (

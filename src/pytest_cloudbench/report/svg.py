@@ -215,6 +215,12 @@ class Plane:
         """Draw the marker of a series."""
         self.canvas.add(_marker(self.px(x), self.py(y), series, tip))
 
+    def dots(self, points: Iterable[_Point], style: str) -> None:
+        """Draw many points as one mark, which takes little room in a page; they have no tips."""
+        path = "".join(f"M{_at(self.px(x))} {_at(self.py(y))}h0" for x, y in points)
+        if path:
+            self.canvas.add(f'<path d="{path}" class="{style}"/>')
+
     def span(self, low: float, high: float, y: float, style: str, x_offset: float = 0.0) -> None:
         """Draw an interval of x, with ends, at a value of y."""
         left, right, place = self.px(low), self.px(high), self.py(y) + x_offset
@@ -232,14 +238,16 @@ class Plane:
         left, right, top, bottom = self.px(x_from), self.px(x_to), self.py(high), self.py(low)
         self.canvas.box(left, top, right - left, bottom - top, style, tip)
 
-    def rule(self, *, x: float | None = None, y: float | None = None, style: str = "rule", label: str = "") -> None:
-        """Draw a line across the plane at one value, with a label at its end."""
+    def rule(
+        self, *, x: float | None = None, y: float | None = None, style: str = "rule", label: str = "", line: int = 0
+    ) -> None:  # fmt: skip
+        """Draw a line across the plane at one value, with a label at its end; of x, ``line`` lines below the end."""
         if x is not None:
             place = self.px(x)
             self.canvas.add(f'<path d="M{_at(place)} {_at(self.top)}V{_at(self.bottom)}" class="{style}"/>')
             if label:
                 is_right = place + 5 + text_width(label) > self.right
-                self.canvas.text(place + (-5 if is_right else 5), self.top + 10, label, "note",
+                self.canvas.text(place + (-5 if is_right else 5), self.top + 10 + 13 * line, label, "note",
                                  "end" if is_right else "start")  # fmt: skip
         if y is not None:
             place = self.py(y)

@@ -26,7 +26,7 @@ from pytest_cloudbench.report.scales import (
 )
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 
-__all__ = ["curves"]
+__all__ = ["curves", "text_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
     names = [*dict.fromkeys(str(point.x) for point in points)] if isinstance(points[0].x, str) else []
     published = sorted({(point.x, point.published) for point in points if point.published is not None}, key=str)
     beside = "fitted" if row.published == "fitted_s" else "published"
-    y_text, shown = _text_of(row.y), list(lines.items())[:SERIES]
+    y_text, shown = text_of(row.y), list(lines.items())[:SERIES]
 
     def place(x: float | str) -> float:
         return float(names.index(x)) if isinstance(x, str) else x
@@ -267,9 +267,9 @@ def _x_scale(key: str, points: Sequence[_Point], names: Sequence[str]) -> Scale:
     values = [float(point.x) for point in points]
     low, high = min(values), max(values)
     if low > 0 and high / low >= 16:
-        return Log(low * 0.8, high * 1.25, _text_of(key))
+        return Log(low * 0.8, high * 1.25, text_of(key))
     margin = (high - low) * 0.04
-    return Linear(low - margin, high + margin, _text_of(key), fixed=True)
+    return Linear(low - margin, high + margin, text_of(key), fixed=True)
 
 
 def _y_scale(points: Sequence[_Point], text: Callable[[float], str]) -> Scale:
@@ -280,10 +280,10 @@ def _y_scale(points: Sequence[_Point], text: Callable[[float], str]) -> Scale:
 
 
 def _x_label(key: str, value: float | str) -> str:
-    return value if isinstance(value, str) else f"{_words(key)} {_text_of(key)(value)}"
+    return value if isinstance(value, str) else f"{_words(key)} {text_of(key)(value)}"
 
 
-def _text_of(key: str) -> Callable[[float], str]:
+def text_of(key: str) -> Callable[[float], str]:
     """Returns how values of a metric or fact are written, by its unit."""
     unit = METRICS[key].unit if key in METRICS else ""
     if unit == "s" or (key.endswith("_s") and not unit):
@@ -292,7 +292,7 @@ def _text_of(key: str) -> Callable[[float], str]:
         return percent_text
     if unit == "bytes/s":
         return lambda value: f"{bytes_text(value)}/s"
-    return bytes_text if key.endswith("_bytes") else count_text
+    return bytes_text if unit == "bytes" or key.endswith("_bytes") else count_text
 
 
 def _words(key: str) -> str:

@@ -1,0 +1,186 @@
+"""Histories on a page: the runs, their changes and the page's own run where they belong, and what is said instead."""
+
+from __future__ import annotations
+
+import random
+import re
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.cli import main
+from pytest_cloudbench.report.figures import NARROW, WIDE, Figure
+from pytest_cloudbench.report.figures.developments import over_runs
+from pytest_cloudbench.report.gathering import Earlier, gather
+from pytest_cloudbench.results.index import Index
+from tests.report.stored import HOSTILE
+from tests.report.test_page import Page
+from tests.results.stored_runs import DAY_MS, MACHINE, START_MS, info, store
+
+TEST = "test_it.py::test_put[emulated:dropbox]"
+RUNS, CHANGED_AT = 30, 20
+
+
+def stored(storage: Path, number: int, quiet_p50: float | None, fullname: str = TEST, **given: Any) -> Path:
+    """Store the run of a day; a fraction of the operations failed in each, always the same."""
+    told = info(
+        quiet_p50=quiet_p50, quiet_ops=300, run_id=f"run-{number}", start_wall_ms=START_MS + number * DAY_MS,
+        failed_rate=0.02, failed=6, **given,
+    )  # fmt: skip
+    return store(storage, number, {fullname: told}, commit=f"c{number:03}")
+
+
+def slower_from(storage: Path, change: float) -> list[Path]:
+    """Thirty runs, the last ten of them slower; two were in doubt, and far off."""
+    rng = random.Random(1)
+    paths = []
+    for number in range(1, RUNS + 1):
+        level = 0.1 * exp(rng.gauss(0, 0.02)) * (1 + change * (number > CHANGED_AT))
+        is_doubted = number in (5, 25)
+        paths.append(stored(storage, number, 0.3 if is_doubted else level, doubts=["late"] * is_doubted))
+    return paths
+
+
+def history_of(storage: Path, *runs: Path, last: int = 100) -> Figure | str | None:
+    return over_runs(gather(runs).measurements, Earlier(Index.open(storage), {}, last))
+
+
+def drawn(found: Figure | str | None) -> Figure:
+    assert isinstance(found, Figure)
+    return found
+
+
+def test_a_change_is_where_the_command_finds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = slower_from(tmp_path, 0.2)
+    figure = drawn(history_of(tmp_path, paths[27]))
+    assert main(["history", TEST, "--metric", "quiet_p50", "--storage", str(tmp_path)]) == 0
+    (change,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("change: ")]
+    assert f"quiet p50: {change.removeprefix('change: ')}" in figure.told
+    assert "since 0021_run (c021, " in change
+    assert figure.head == ["run", "time (UTC)", "commit", "quiet_p50", "remark"]
+    assert len(figure.rows) == RUNS
+    assert {str(row[0]): row[-1] for row in figure.rows if row[-1]} == {
+        "0005_run": "had doubts", "0021_run": "first run after a change of quiet p50", "0025_run": "had doubts",
+        "0028_run": "this page",
+    }  # fmt: skip
+    assert "2 of them do not count" in figure.told
+    assert "The same in each of 30 runs: failed rate 2 %." in figure.told
+
+
+def test_runs_changes_and_the_page_are_at_their_places(tmp_path: Path) -> None:
+    paths = slower_from(tmp_path, 0.2)
+    figure = drawn(history_of(tmp_path, paths[27]))
+    values = [float(row[3]) for row in figure.rows]
+    drawing = figure.draw(WIDE).svg()
+
+    def x(place: float) -> float:
+        return 66 + (place + 0.5) / RUNS * (WIDE - 14 - 66)
+
+    (path,) = re.findall(r'<path d="([^"]+)" class="points"', drawing)
+    points = [(float(at), float(y)) for at, y in re.findall(r"M(\S+) (\S+?)h0", path)]
+    counted = [place for place in range(RUNS) if place not in (4, 24)]
+    assert [at for at, _ in points] == [pytest.approx(x(place), abs=0.06) for place in counted]
+    lowest, highest = (edge(points, key=lambda point: point[1]) for edge in (max, min))  # y grows downwards
+    low, high = (values[counted[points.index(each)]] for each in (lowest, highest))
+    assert (low, high) == pytest.approx((min(values), max(values[place] for place in counted)), rel=0.01)
+
+    def y(value: float) -> float:
+        return lowest[1] + (value - low) / (high - low) * (highest[1] - lowest[1])
+
+    assert [at for _, at in points] == [pytest.approx(y(values[place]), abs=0.2) for place in counted]
+    levels = [tuple(map(float, found)) for found in re.findall(r'd="M(\S+) (\S+?)L(\S+) \S+" class="line s0 ', drawing)]
+    before, after = (sorted(values[place] for place in counted if (place < CHANGED_AT) == early) for early in (1, 0))
+    assert levels == [
+        pytest.approx((x(-0.5), y(before[9]), x(19.5)), abs=0.2),
+        pytest.approx((x(19.5), y(after[4]), x(29.5)), abs=0.2),
+    ]
+    (rule,) = re.findall(r'<path d="M(\S+) \S+" class="rule"/>(?:<text[^>]*>c021, 2026-)', drawing)
+    assert float(rule) == pytest.approx(x(19.5), abs=0.06)
+    band = re.search(r'<rect x="(\S+)" [^>]*width="(\S+)" [^>]*class="band" data-tip="this page', drawing)
+    assert band is not None
+    assert float(band[1]) + float(band[2]) / 2 == pytest.approx(x(27), abs=0.1)
+    assert drawing.count('data-tip="0005_run: 300 ms, had doubts"') == 1
+    assert "c021, 2026-" in figure.draw(NARROW).svg()
+
+
+def test_steady_runs_have_a_history_without_a_change(tmp_path: Path) -> None:
+    paths = slower_from(tmp_path, 0.0)
+    figure = drawn(history_of(tmp_path, *paths))
+    assert "No change found." in figure.told
+    drawing = figure.draw(WIDE).svg()
+    assert "c021" not in drawing
+    assert 'class="band"' not in drawing  # all are of this page
+
+
+def test_as_many_runs_as_asked(tmp_path: Path) -> None:
+    paths = slower_from(tmp_path, 0.2)
+    figure = drawn(history_of(tmp_path, paths[-1], last=7))
+    assert [row[0] for row in figure.rows] == [f"{number:04}_run" for number in range(24, 31)]
+    assert "No change can be found yet" in figure.told
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_few_runs_are_said_and_not_drawn(tmp_path: Path, count: int) -> None:
+    paths = [stored(tmp_path, number, 0.1 + number / 100) for number in range(1, count + 1)]
+    for number in range(4, 12):
+        stored(tmp_path, number, 0.1 + number / 100, provider="emulated:ideal")  # other conditions
+    found = history_of(tmp_path, paths[0])
+    assert found == f"emulated:dropbox: no history is drawn: 4 runs under these conditions are needed, found {count}"
+
+
+def test_four_runs_are_drawn_and_those_under_other_conditions_left_out(tmp_path: Path) -> None:
+    paths = [stored(tmp_path, number, 0.1 + number / 100) for number in range(1, 5)]
+    stored(tmp_path, 5, 0.9, agents=50)
+    figure = drawn(history_of(tmp_path, paths[1]))
+    assert [row[3] for row in figure.rows] == pytest.approx([0.11, 0.12, 0.13, 0.14])
+    assert "1 run under other conditions is left out" in figure.told
+
+
+def test_what_never_changes_is_a_line(tmp_path: Path) -> None:
+    paths = [stored(tmp_path, number, None, requests_per_op=1.0) for number in range(1, 6)]
+    found = history_of(tmp_path, paths[4])
+    assert found == (
+        "emulated:dropbox: history: The same in each of 5 runs: failed rate 2 %; requests per op 1."
+    )  # fmt: skip
+
+
+def test_what_is_not_known_is_a_gap_and_a_dash(tmp_path: Path) -> None:
+    levels = [0.1, 0.2, None, 0.1, 0.2, 0.1]
+    paths = [stored(tmp_path, number, level) for number, level in enumerate(levels, 1)]
+    figure = drawn(history_of(tmp_path, paths[5]))
+    assert [row[3] for row in figure.rows] == levels
+    assert figure.rows[2][-1] == "held no number for quiet_p50"
+    (path,) = re.findall(r'<path d="([^"]+)" class="points"', figure.draw(WIDE).svg())
+    assert path.count("h0") == 5
+
+
+def test_a_run_that_is_not_stored_there_stands_at_its_time(tmp_path: Path) -> None:
+    for number in (1, 2, 3, 5, 6):
+        stored(tmp_path / "results", number, 0.1 + number / 100)
+    elsewhere = stored(tmp_path / "elsewhere", 4, 0.5, doubts=["late"])
+    figure = drawn(history_of(tmp_path / "results", elsewhere))
+    assert [row[3] for row in figure.rows] == pytest.approx([0.11, 0.12, 0.13, 0.5, 0.15, 0.16])
+    assert figure.rows[3][-1] == "this page; had doubts"
+
+
+def test_a_page_of_one_run_has_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(1, 7):
+        name = f"test_{HOSTILE}.py::test_it[emulated:dropbox]"
+        told: Any = info(quiet_p50=0.1 * number, quiet_ops=300, run_id=str(number), doubts=[HOSTILE][: number % 2],
+                         start_wall_ms=START_MS + number * DAY_MS)  # fmt: skip
+        store(tmp_path / "results", number, {name: told}, name=f"r{number}", commit=HOSTILE, branch=HOSTILE)
+    assert main(["report", "last", "-o", "page.html"]) == 0
+    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "<script>alert" not in page.text
+    assert page.tags.count("script") == 1
+    assert "History: emulated:dropbox" in page.said
+    assert "6 runs under the conditions of this one. 3 of them do not count" in page.said
+    assert "0006_r6" in page.said
+    assert "0005_r5" in page.said  # in the numbers, although the page is about another run
+    lone = tmp_path / "results" / MACHINE / "0001_r1.json"
+    assert main(["report", str(lone), "--storage", str(tmp_path), "-o", "none.html"]) == 0
+    assert "found 1" not in (tmp_path / "none.html").read_text()
+    assert main(["report", "last", "--last", "0"]) == 4

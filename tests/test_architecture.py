@@ -99,6 +99,7 @@ SIDEWAYS = {
     ("cli", "exporting"): "its commands for CI",
     ("exporting", "past"): "how a user names a stored run",
     ("reporting", "past"): "how a user names a stored run",
+    ("gating", "past"): "where the runs of a user are stored",
     ("cli", "reporting"): "its command about pages",
     ("cli", "gating"): "its commands about the regression gate",
     ("cli", "saving"): "its command about the batching folder",

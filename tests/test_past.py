@@ -61,6 +61,24 @@ def test_history_shows_a_change_and_the_first_run_after_it(storage: Path, run: A
     assert sum("first run after a change" in line for line in out.splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", [
+    ["history"], ["show", "last"], ["baseline", "list"], ["export", "last", "--format", "csv"], ["report", "last"],
+    ["gate", "power"],
+])  # fmt: skip
+@pytest.mark.parametrize("folder", ["results", ".benchmarks"])
+def test_runs_are_found_where_pytest_has_stored_them(
+    command: list[str], folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Records are in results in any case, and runs in .benchmarks unless a suite is run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / MACHINE / "20261122T071148Z-ec62").mkdir(parents=True)
+    (tmp_path / ".benchmarks").mkdir()
+    store_series(tmp_path / folder, [0.1])
+    assert cli.main(command) == 0
+    out, _ = capfd.readouterr()
+    assert "1 experiments" in out if command[0] == "report" else "test_put" in out or "0001_run" in out
+
+
 def test_history_of_steady_runs_finds_nothing(storage: Path, run: Any) -> None:
     changed(storage, 0.0)
     out, _ = run("history", "test_put")

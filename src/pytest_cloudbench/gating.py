@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.past import add_storage, open_index
 
 if TYPE_CHECKING:
     from pytest_cloudbench.judge.gate import Check, Ruling
     from pytest_cloudbench.judge.watched import Margins
-    from pytest_cloudbench.results.index import Index, Point
+    from pytest_cloudbench.results.index import Point
 
 __all__ = ["add_commands"]
 
@@ -32,10 +33,7 @@ def add_commands(commands: Any) -> None:
     }
     for name, (run, text) in about.items():
         command = which.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        command.add_argument(
-            "--storage", metavar="DIR", type=Path, default=Path(".benchmarks"),
-            help="where pytest-benchmark stores runs (default: %(default)s)",
-        )  # fmt: skip
+        add_storage(command)
         command.add_argument("-k", metavar="TEXT", default="", help="only experiments whose full name has this text")
         command.set_defaults(run=run)
 
@@ -51,23 +49,15 @@ class _Run:
 def _histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
     """Returns the stored entries of each experiment, the oldest first. Raises UsageError."""
     from pytest_cloudbench.judge.watched import NUMBERS
-    from pytest_cloudbench.results.index import Index
 
-    if not options.storage.is_dir():
-        raise UsageError(f"gate: {options.storage}: there is no such folder; run pytest with --cloudbench-gate first")
-    index: Index = Index.open(options.storage)
-    for line in index.problems:
-        sys.stderr.write(f"cloudbench: {line}\n")
-    found = {}
+    index, found = open_index(options), {}
     for test in sorted(index.tests()):
         if options.k in test:
             rows = zip(index.series(test, "ops"), index.numbers(test, sorted(NUMBERS)), strict=True)
             found[test] = [_Run(point, {name: each for name, each in row.items() if each is not None})
                            for point, row in rows]  # fmt: skip
     if not found:
-        raise UsageError(
-            f"gate: {options.storage}: no stored experiment" + (f" has {options.k!r}" if options.k else "")
-        )
+        raise UsageError(f"gate: {index.storage}: no stored experiment" + (f" has {options.k!r}" if options.k else ""))
     return found
 
 

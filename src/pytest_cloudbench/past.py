@@ -77,7 +77,7 @@ def _command(
 def add_storage(parser: argparse.ArgumentParser) -> None:
     """Add the option that says where the runs are stored; ``open_index`` reads it."""
     parser.add_argument("--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
-                        f"(default: {' or '.join(_STORAGES)})")  # fmt: skip
+                        f"(default: {' or '.join(_STORAGES)}, the first with a run)")  # fmt: skip
 
 
 def _add_metrics(parser: argparse.ArgumentParser) -> None:
@@ -138,9 +138,15 @@ def _width() -> int:
 
 
 def find_storage(options: argparse.Namespace) -> Path | None:
-    """Returns the folder that the user means, or None. Raises UsageError if the user has named one and it is none."""
+    """Returns the folder that the user means, or None. Raises UsageError if the user has named one and it is none.
+
+    Of the usual folders it is the first one with a run: ``results`` has records of runs that are stored elsewhere, too.
+    """
     if options.storage is None:
-        return next((place for place in map(Path, _STORAGES) if place.is_dir()), None)
+        from pytest_cloudbench.results.stored import find
+
+        places = [place for place in map(Path, _STORAGES) if place.is_dir()]
+        return next((place for place in places if any(True for _ in find(place))), next(iter(places), None))
     if not options.storage.is_dir():
         raise UsageError(f"--storage {options.storage}: there is no such folder")
     return Path(options.storage)

@@ -109,6 +109,7 @@ def test_a_warm_up_is_recorded_and_left_out(run: Ended) -> None:
     assert info["files"] == info["ops"]
     (line,) = [note for note in info["notes"] if note.startswith("warm-up of 0.3 s: ")]
     assert line == f"warm-up of 0.3 s: {phases['warm_up']:,} operations left out"
+    assert info["cpu_per_op"] == pytest.approx(info["client_cpu_s"] / info["ops"]), "of the measured part alone"
     assert "warm_up_s" not in infos(run)["test_closed"]
 
 

@@ -607,3 +607,34 @@ def test_a_step_that_cannot_be_made_ends_the_run() -> None:
     bench.engine.task = Broken(nothing)
     with pytest.raises(ZeroDivisionError):
         ends(lambda: bench.engine.run_schedule(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"), now_ns()))
+
+
+# --- CPU time ---
+
+BURNT_S = 0.2
+
+
+def burn(sensor: int, seq: int, which: int) -> None:
+    """One of the operations takes CPU time."""
+    end_s = time.thread_time() + BURNT_S
+    while seq == which and time.thread_time() < end_s:
+        pass
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_cpu_time_begins_with_the_first_operation_after_the_warm_up(which: int) -> None:
+    bench = Bench(lambda sensor, seq: burn(sensor, seq, which))
+    start_ns = now_ns()
+    bench.engine.measured_from_ns = start_ns + 1  # the first operation is due before, the second one when it has ended
+    bench.engine.run_closed(ThinkTime(0.0), [0], 2, "seed", start_ns)
+    took_s = bench.engine.measured_cpu_s()
+    assert len(bench.ops) == 2
+    assert (took_s >= BURNT_S) == (which == 1), took_s
+
+
+def test_where_all_is_warm_up_no_cpu_time_was_measured() -> None:
+    bench = Bench(lambda sensor, seq: None)
+    bench.engine.measured_from_ns = now_ns() + 10**15
+    bench.closed(ThinkTime(0.0), 2, 2)
+    assert len(bench.ops) == 4
+    assert bench.engine.measured_cpu_s() == 0.0

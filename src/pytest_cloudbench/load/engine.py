@@ -111,6 +111,7 @@ class Engine:
         max_threads: bound on operations in flight.
         requests: how many requests this thread has sent so far (see ``drivers.base.Counting``), if that is known.
         end_ns: operations that are due at this time or later are not begun; set from outside while it runs.
+        measured_from_ns: operations that are due before are a warm-up; set from outside before the first one.
     """
 
     task: Task
@@ -122,6 +123,8 @@ class Engine:
     requests: Callable[[], int] | None = None
     error: BaseException | None = None
     end_ns: int | None = None
+    measured_from_ns: int = 0
+    _begun_cpu_s: float | None = None
     _halted: bool = False
 
     def run_schedule(self, plan: Plan, start_ns: int) -> None:
@@ -192,6 +195,10 @@ class Engine:
             ]
         )
 
+    def measured_cpu_s(self) -> float:
+        """Returns this process's CPU time since the first operation after the warm-up began; 0 if there was none."""
+        return 0.0 if self._begun_cpu_s is None else time.process_time() - self._begun_cpu_s
+
     def _run_all(self, threads: Sequence[threading.Thread]) -> None:
         waiting = iter(enumerate(threads))
 
@@ -257,6 +264,8 @@ class Engine:
         prepared, size_bytes, digest = work
         self.budget.take(size_bytes)
         outcome, kind, retry_after_s, first_byte_ns, detail = Outcome.OK, None, None, 0, ""
+        if self._begun_cpu_s is None and due_ns >= self.measured_from_ns:
+            self._begun_cpu_s = time.process_time()
         requests = self.requests
         before = requests() if requests is not None else 0
         start_ns = now_ns()

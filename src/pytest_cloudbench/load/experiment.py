@@ -498,7 +498,7 @@ class Experiment:
                 watch.ends(engine)
             begun_cpu_s = time.process_time()
             stopped = self._load(run, engine, planned_s, stopped, watch)
-            cpu_s = time.process_time() - begun_cpu_s
+            cpu_s = engine.measured_cpu_s() if run.asked.warm_up_s else time.process_time() - begun_cpu_s
             log.stop()  # it stays open until it is handed in: only then does it survive the removal of its file
             agent.gather(f"measured:{run.name}", run.name)
             if lists:
@@ -524,8 +524,9 @@ class Experiment:
         def start_ns(planned_s: float = planned_s) -> int:
             told = agent.gather(f"start:{run.name}", replace(run.asked, planned_s=planned_s))
             began_ns = Started.from_plain(told).start_ns - agent.clock_offset_ns
+            engine.measured_from_ns = began_ns + round(run.asked.warm_up_s / facts.time_scale * 1e9)
             if watch is not None:
-                watch.measured_from_ns = began_ns + round(run.asked.warm_up_s / facts.time_scale * 1e9)
+                watch.measured_from_ns = engine.measured_from_ns
             return began_ns
 
         if stopped:

@@ -47,7 +47,7 @@ class OpenRun:
         notes: remarks to show with the numbers.
         logs: agent to its log, if that is not in ``folder``.
         cpu_ticks: busy and all ticks of this machine's CPUs at the start; ``cpu_share`` is the busy share since.
-        client_cpu_s: CPU time of all agents, None if one agent's is not known.
+        client_cpu_s: CPU time of all agents without that of a warm-up, None if one agent's is not known.
         reference_s: CPU times of the reference work before and after the run, if they were measured.
         is_incomplete: its records could not be written.
         measured_from_ns: the end of the warm-up on the monotonic clock; the start, if there is none.
@@ -99,7 +99,7 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
         metrics = {key: value for key, value in metrics.items() if key not in _OF_UPLOADS}
         verification = None
     tried = len(table), asked.load.ops
-    metrics = {**metrics, "cpu_per_op": run.client_cpu_s / tried[0] if run.client_cpu_s and tried[0] else None}
+    metrics = {**metrics, "cpu_per_op": run.client_cpu_s / summary.ops if run.client_cpu_s and summary.ops else None}
     ending = end_of(measured, asked.until, tried, run.start_ns, run.end_ns) if asked.until else End()
     doubts = [*doubts, *_doubts(run, summary, left_out, facts.max_lateness_s), *ending.doubts]
     doubts += [died] if died else []

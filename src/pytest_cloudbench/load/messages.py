@@ -179,7 +179,7 @@ class HandedIn(Message):
         run: which one.
         log_path: the agent's log, or an empty text if it was sent in pieces.
         notes: what the log has to say.
-        cpu_s: the agent's own CPU time, None if it was not measured.
+        cpu_s: the agent's own CPU time without that of a warm-up, None if it was not measured.
         stopped: why it ended early, or an empty text.
         verified: whether the provider's listing was sent.
         clock_offset_ns: add it to the log's times to get the controller's.

@@ -7,6 +7,7 @@ byte on it is captured. docs/suites/mobile.md says what the numbers mean.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,9 +44,18 @@ TIMEOUT_S = {"quick": 60.0, "paper": 600.0}
 FIGURE_4_LINK = Way(delay_ms=10, rate_bit_per_s=20e6)
 """With a rate, so that little is on its way when the connection ends: the paper's numbers are of a wireless network."""
 
+FIGURE_2_LINK = Way(delay_ms=10)
+FIGURE_2_S = {"quick": 20.0, "paper": 20 * 60.0}
+"""From the end of the start; the paper shows 20 minutes from its beginning."""
+FIGURE_2_STEPS = 240
+"""So many intervals the entry keeps at most, of a second or more."""
+
 METRICS = ("start_up", "completion", "overhead", "tue")
 COLUMNS = ("synced", "asked_ms", "delivered_ms", *METRICS, "connections", "cpu_s")
 RECOVERY_COLUMNS = ("how_recovered", "recovery", "recovery_overhead", "again_bytes", "repeated_share", "undisturbed_s")
+STARTED = {"published_start_bytes": 421_470, "published_start_s": 1.53 * 60}
+STARTED_DRAWN = "Dropbox sends 421.47 kB in its first 1.53 min, the others less; then all poll: drawn only"
+START_COLUMNS = ("startup_kb", "startup_s", "idle_kb", "idle_s", "connections", "cpu_s")
 DRAWN = "drawn only: grows with the RTT, faster for many small files; Box is the fastest, Google Drive the slowest"
 
 
@@ -61,6 +71,34 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for name, (values, ids) in given.items():
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, values, ids=ids)
+
+
+def test_figure_2(lab: LabItem, grid: str) -> None:
+    """Figure 2: all bytes since the start of the client, while nobody touches its folder."""
+    lab.rebuild(FIGURE_2_LINK)
+    seen = lab.start_and_idle(FIGURE_2_S[grid])
+    if seen is None:
+        pytest.skip(f"client {lab.spec}: it runs already, and nobody here starts it")
+    login, idle = seen
+    lasted_s = login.duration_s + idle.duration_s
+    interval_s = max(1.0, round(lasted_s / FIGURE_2_STEPS, 1))
+    both = replace(login, steps=login.steps + idle.steps)
+    cpu_s = None if login.cpu_s is None or idle.cpu_s is None else login.cpu_s + idle.cpu_s
+    start_bytes, idle_bytes = login.wire_bytes or 0, idle.wire_bytes or 0  # the lab has made sure that they are known
+    result = lab.conclude(
+        {"login_traffic": start_bytes, "idle_traffic": 8 * idle_bytes / idle.duration_s},
+        [login.sync_delay_s or login.duration_s],
+        stats_of="from the start of both halves to the last payload before the client was ready",
+        columns=START_COLUMNS,
+        facts={
+            "startup_kb": start_bytes / 1e3, "startup_s": login.sync_delay_s, "idle_kb": idle_bytes / 1e3,
+            "idle_s": idle.duration_s, "lasted_s": lasted_s, "interval_s": interval_s,
+            "interval_bytes": both.every(interval_s), "connections": login.syns + idle.syns, "cpu_s": cpu_s,
+        },
+        published={"source": f"{SOURCE}, Figure 2", **STARTED, "login_traffic": STARTED_DRAWN},
+        doubts=lab.doubts(),
+    )  # fmt: skip
+    lab.settle([result])
 
 
 def test_figure_5(lab: LabItem, grid: str, rtt_ms: int) -> None:

@@ -44,3 +44,15 @@ def test_the_round_trip_is_in_the_completion_of_each_file(lab: Lab) -> None:
         assert info["delivered_ms"] == pytest.approx(200, abs=21)
         assert info["energy_j"] is None or info["energy_j"] > 0
         assert info["synced"] == "1 of 1"
+
+
+@pytest.mark.slow
+def test_a_start_and_the_polls_after_it_are_one_course(lab: Lab) -> None:
+    run = ran(lab, "mobile::test_figure_2", "--client", "reference?polling=2")
+    (info,) = entries_of(run).values()
+    started, polled = info["login_traffic"], 1000 * info["idle_kb"]
+    assert 1500 < started < 6000, "a TLS handshake and one question"
+    assert sum(info["interval_bytes"]) == pytest.approx(started + polled)
+    assert len(info["interval_bytes"]) == pytest.approx(info["lasted_s"], abs=2), "an interval is a second here"
+    assert sum(map(bool, info["interval_bytes"])) >= 8, "it asks for news every two seconds"
+    assert info["idle_traffic"] == pytest.approx(8 * polled / info["idle_s"])

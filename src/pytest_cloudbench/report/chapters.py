@@ -15,7 +15,7 @@ from pytest_cloudbench.report import html
 from pytest_cloudbench.report.digest import Digest, digest
 from pytest_cloudbench.report.figures import Figure, families, times
 from pytest_cloudbench.report.figures.developments import over_runs
-from pytest_cloudbench.report.gathering import Earlier, Measurement
+from pytest_cloudbench.report.gathering import Earlier, Measurement, line_name
 from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.svg import SERIES
 from pytest_cloudbench.report.table import cells, errors_said
@@ -102,7 +102,7 @@ class Chapter:
         for each in group:
             records = [path for path in each.records if path not in self.drawn]
             self.drawn.update(records)
-            line = _line_name(each, group)
+            line = line_name(each, group)
             try:
                 read = digest(records) if records else None
             except ResultsError as error:
@@ -119,11 +119,9 @@ class Chapter:
         drawn += [
             times.over_time(f"{label}, {line}", read, line if len(lines) > 1 else "") for line, (_, read) in lines
         ]
-        for each in self._developments(group):
-            if isinstance(each, Figure):
-                drawn.append(each)
-            else:
-                missing.append(each)
+        made = list(self._developments(group))
+        drawn += [each for each in made if isinstance(each, Figure)]
+        missing += [each for each in made if isinstance(each, str)]
         yield from _figures(drawn, name, self.names)
         yield html.listed([safe(line) for line in dict.fromkeys(missing)], "soft")
 
@@ -153,13 +151,6 @@ def chapters(found: Sequence[Measurement], names: html.ElementIds, earlier: Earl
             groups[each.experiment] = names.new(f"{folder}-{test}-{each.label}"), []
         groups[each.experiment][1].append(each)
     return list(made.values())
-
-
-def _line_name(each: Measurement, group: Sequence[Measurement]) -> str:
-    """Returns what a line is called: the provider, and the run if the same provider is there twice."""
-    same = [other for other in group if other.subject == each.subject]
-    name = each.subject or each.label
-    return name if len(same) == 1 else f"{name}, {each.run.name} ({same.index(each) + 1})"
 
 
 def _figures(drawn: Sequence[Figure], name: str, names: html.ElementIds) -> Iterator[str]:

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from pytest_cloudbench.judge.watched import Margins
     from pytest_cloudbench.results.index import Index, RunRow
 
-__all__ = ["Earlier", "Gathered", "Measurement", "RunSeen", "commit_text", "gather", "moment", "of_session"]
+__all__ = [
+    "Earlier",
+    "Gathered",
+    "Measurement",
+    "RunSeen",
+    "commit_text",
+    "gather",
+    "line_name",
+    "moment",
+    "of_session",
+]
 
 _TEXTS = ("doubts", "notes", "expectations", "expectations_unmet", "statuses", "columns", "ops_files")
 _TABLES = ("published", "versions", "missing_agents", "error_details", "errors", "spread")
@@ -220,6 +230,13 @@ def _clean(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_clean(each) for each in value]
     return value
+
+
+def line_name(each: Measurement, group: Sequence[Measurement]) -> str:
+    """Returns what a line is called: the provider, and the run if the same provider is there twice."""
+    same = [other for other in group if other.subject == each.subject]
+    name = each.subject or each.label
+    return name if len(same) == 1 else f"{name}, {each.run.name} ({same.index(each) + 1})"
 
 
 def moment(about: Measurement) -> str:

@@ -215,6 +215,11 @@ class Plane:
         """Draw the marker of a series."""
         self.canvas.add(_marker(self.px(x), self.py(y), series, tip))
 
+    def ring(self, x: float, y: float, tip: str = "") -> None:
+        """Draw the ring of a published value."""
+        place = f'cx="{_at(self.px(x))}" cy="{_at(self.py(y))}"'
+        self.canvas.add(f'<circle {place} r="4.5" class="published"{_tip(tip)}/>')
+
     def dots(self, points: Iterable[_Point], style: str) -> None:
         """Draw many points as one mark, which takes little room in a page; they have no tips."""
         path = "".join(f"M{_at(self.px(x))} {_at(self.py(y))}h0" for x, y in points)

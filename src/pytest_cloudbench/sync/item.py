@@ -224,6 +224,18 @@ class LabItem:
         """Returns what the client sends by itself during this time."""
         return self.watch([self.rest(duration_s)])[0]
 
+    def start_and_idle(self, duration_s: float) -> tuple[Window, Window] | None:
+        """Returns what the start of client and server showed, and this time after it, from one capture.
+
+        None as for ``login``.
+        """
+        bench = self._open()
+        if bench.lab.is_started:
+            return None
+        (idle,) = self.watch([self.rest(duration_s)])
+        assert bench.activity.login is not None
+        return bench.activity.login, idle
+
     def rest(self, duration_s: float) -> Act:
         """An act that does nothing for this long, for use among other acts."""
         return activity.rest(self.client, duration_s)

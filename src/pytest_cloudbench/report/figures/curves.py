@@ -6,11 +6,12 @@ figure that draws them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
@@ -40,7 +41,8 @@ class _Row:
         published: the fact that holds the published value of the same point.
         low, high: facts that bound the value.
         inside: a fact that holds all points of one experiment: level to values, whose median is drawn.
-        mark: a fact or metric that names a value of x, such as a knee; it may be of another entry of the same test.
+        mark: a fact, metric or published value that names a value of x, such as a knee; it may be of another entry of
+            the same test.
     """
 
     suite: str
@@ -86,6 +88,13 @@ _ROWS = (
          "A slow download is many small changes (UDS, Figure 16)."),
     _Row("updates", "test_download", "rate_kbit_per_s", "up_over_file", "Upload per byte of a file that is downloaded",
          "1 is the best; published: 30 for the slowest download, 1.1 for the fastest (UDS, Figure 17)."),
+    _Row("batching", "test_threshold", "threshold_kb", "tue", "Traffic usage efficiency over the byte counter c",
+         "More bytes wait together, so fewer sessions are paid for (UDS, Figure 19).", mark="published_best_kb"),
+    _Row("batching", "test_threshold", "threshold_kb", "pushes", "Pushes over the byte counter c",
+         "How often changes were handed on for the same stream of appends.", mark="published_best_kb"),
+    _Row("batching", "test_threshold", "threshold_kb", "sync_delay_s", "Sync delay over the byte counter c",
+         "From the last append until the server has all: what still waits in the end (UDS, Figure 20).",
+         mark="published_best_kb"),
     _Row("sync_capabilities", "test_figure_3", "files", "syns", "Connections over the number of files",
          "The same bytes in more files; of 100 files, one service opened 100 and another 400 (IMC, Figure 3)."),
     _Row("sync_capabilities", "test_figure_4", "size_bytes", "uploaded_mb", "Uploaded over the size of a changed file",
@@ -106,7 +115,8 @@ _ROWS = (
          "How a client's connections recover (mobile study)."),
 )  # fmt: skip
 _ENDS = (("_kbit_per_s", ", kbit/s"), ("_kb", ", kB"), ("_mb", ", MB"), ("_ms", ", ms"), ("_bytes", ""), ("_s", ""))
-_TITLES = {"tue": "traffic usage efficiency", "changed_bytes": "size of the file", "size_bytes": "size of the file"}
+_TITLES = {"tue": "traffic usage efficiency", "changed_bytes": "size of the file", "size_bytes": "size of the file",
+           "threshold_kb": "byte counter c, KB"}  # fmt: skip
 _ID_LIKE = frozenset({"service", "client"})
 
 
@@ -135,6 +145,7 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
     marks = _marks(row, members, lines)
     names = [*dict.fromkeys(str(point.x) for point in points)] if isinstance(points[0].x, str) else []
     published = sorted({(point.x, point.published) for point in points if point.published is not None}, key=str)
+    is_published = bool(published and row.published != "fitted_s") or bool(marks and row.mark.startswith("published"))
     beside = "fitted" if row.published == "fitted_s" else "published"
     y_text, shown = text_of(row.y), list(lines.items())[:SERIES]
 
@@ -146,15 +157,13 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
         entries = [(f"s{number}", name) for number, (name, _) in enumerate(shown)]
         entries += [("published", beside)] if published else []
         top = canvas.legend(6, 14, entries, width - 4) + 34
-        plane = Plane(canvas, _x_scale(row.x, points, names), _y_scale(points, y_text), 62, top, width - 14, top + 190)
+        x_scale = _x_scale(row.x, points, names, marks.values())
+        plane = Plane(canvas, x_scale, _y_scale(points, y_text), 62, top, width - 14, top + 190)
         plane.axes(_words(row.x), _words(row.y))
         lane = [(place(x), value) for x, value in published]
         plane.line(sorted(lane), "published")
         for x, y in lane:
-            tip = f"published: {y_text(y)}"
-            canvas.add(
-                f'<circle cx="{plane.px(x):.1f}" cy="{plane.py(y):.1f}" r="4" class="published" data-tip="{tip}"/>'
-            )
+            plane.ring(x, y, f"published: {y_text(y)}")
         for number, (name, line) in enumerate(shown):
             if not names:
                 plane.line([(place(point.x), point.y) for point in line], f"s{number}")
@@ -180,7 +189,7 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
         for name, line in lines.items() for point in line
     ]  # fmt: skip
     sources = dict.fromkeys(str(each.info["published"].get("source", "")) for each in members)
-    notes = [f"Published: {source}" for source in sources if source and published and row.published != "fitted_s"]
+    notes = [f"Published: {source}" for source in sources if source and is_published]
     return Figure(f"{row.y}-by-{row.x}".replace("_", "-"), row.title, told, draw, head, table, notes)
 
 
@@ -251,9 +260,9 @@ def _marks(row: _Row, members: Sequence[Measurement], lines: Mapping[str, object
     """Returns the marked value of x of each line; nothing if a provider has several lines."""
     found: dict[str, float] = {}
     for each in members if row.mark else ():
-        value = each.number(row.mark)
-        if value is not None and each.subject in lines:
-            found[each.subject] = value
+        value: Any = each.number(row.mark) if row.mark in each.info else each.info["published"].get(row.mark)
+        if finite(value) and each.subject in lines:
+            found[each.subject] = float(value)
     return found
 
 
@@ -261,10 +270,10 @@ def _known(bound: float | None, value: float) -> float:
     return value if bound is None else bound
 
 
-def _x_scale(key: str, points: Sequence[_Point], names: Sequence[str]) -> Scale:
+def _x_scale(key: str, points: Sequence[_Point], names: Sequence[str], marks: Iterable[float]) -> Scale:
     if names:
         return Categories(names)
-    values = [float(point.x) for point in points]
+    values = [*(float(point.x) for point in points), *marks]
     low, high = min(values), max(values)
     if low > 0 and high / low >= 16:
         return Log(low * 0.8, high * 1.25, text_of(key))
@@ -288,7 +297,7 @@ def text_of(key: str) -> Callable[[float], str]:
     unit = METRICS[key].unit if key in METRICS else ""
     if unit == "s" or (key.endswith("_s") and not unit):
         return seconds_text
-    if unit == "fraction" or key == "loss":
+    if unit == "fraction" or key == "loss" or key.endswith("_share"):
         return percent_text
     if unit == "bytes/s":
         return lambda value: f"{bytes_text(value)}/s"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_cloudbench.report.figures import Figure
+from pytest_cloudbench.report.figures.courses import courses
 from pytest_cloudbench.report.figures.curves import curves
 from pytest_cloudbench.report.figures.delays import delays_of_changes
 from pytest_cloudbench.report.figures.grids import capabilities, losses
@@ -32,12 +33,14 @@ def of(members: Sequence[Measurement]) -> list[Figure]:
     drawn = losses(members) if suite == "iot" else []
     drawn += capabilities(members) if (suite, test) == ("sync_capabilities", "test_table_1") else []
     drawn += [figure for _, figure in _single(members) if isinstance(figure, Figure)]
+    drawn += [figure for figure in courses(members) if isinstance(figure, Figure)]
     return [*drawn, *curves(members), *beside_published(members)]
 
 
 def undrawn(members: Sequence[Measurement]) -> list[str]:
     """Returns a line for each figure of one test function's experiments that their entries should have and lack."""
-    return [f"{each.subject}: {why}" for each, why in _single(members) if isinstance(why, str)]
+    single = [f"{each.subject}: {why}" for each, why in _single(members) if isinstance(why, str)]
+    return single + [why for why in courses(members) if isinstance(why, str)]
 
 
 def _single(members: Sequence[Measurement]) -> Iterator[tuple[Measurement, Figure | str | None]]:

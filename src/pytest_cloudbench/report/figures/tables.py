@@ -61,9 +61,7 @@ def _figure(table: published.Table, unit: str, rows: Sequence[published.Row]) ->
             y = len(shown) - place - 0.5
             canvas.text(left - 8, plane.py(y) + 4, shortened(_label(row), left - 10), anchor="end")
             canvas.add(f'<path d="M{plane.left:.1f} {plane.py(y):.1f}H{plane.right:.1f}" class="grid"/>')
-            x = plane.px(row.value)
-            canvas.add(f'<circle cx="{x:.1f}" cy="{plane.py(y):.1f}" r="5" class="published" '
-                       f'data-tip="published: {text(row.value)}"/>')  # fmt: skip
+            plane.ring(row.value, y, f"published: {text(row.value)}")
             for each in row.measured:
                 if each.value is not None:
                     doubt = ", has doubts" if each.doubts else ""

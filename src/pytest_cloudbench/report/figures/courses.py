@@ -1,0 +1,176 @@
+"""What went over the wire, or took CPU time, in the course of one experiment: a line for each client.
+
+What may live here: which list of an entry is drawn over which times for which experiments, as rows of a table, and the
+one figure that draws them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil
+from statistics import fmean
+from typing import Any
+
+from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.report.figures import Figure
+from pytest_cloudbench.report.figures.curves import text_of
+from pytest_cloudbench.report.gathering import Measurement, line_name
+from pytest_cloudbench.report.scales import Linear, seconds_text
+from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
+
+__all__ = ["courses"]
+
+_MOST_POINTS = 200
+_Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What one figure draws.
+
+    Attributes:
+        suite, test: which experiments: the folder, and the test's name.
+        y: what the axis is called; its ending says the unit.
+        values: the entry's list of what was seen in each interval.
+        times: the entry's list of when, in seconds, or what says how long each interval is: a number, or its name.
+        title: of the figure; ``told`` says what to look for.
+        is_sum: draw the sum so far.
+        over: the fact by which it is divided, if any.
+        published: names of published values, of the times at which they hold (empty: always), and words.
+    """
+
+    suite: str
+    test: str
+    y: str
+    values: str
+    times: str | float
+    title: str
+    told: str
+    is_sum: bool = True
+    over: str = ""
+    published: Sequence[tuple[str, str, str]] = ()
+
+
+_ALONE, _UDS, _RANGES = "client alone", "with UDS", "with UDS+"
+_TUE = "traffic per byte of the file"
+_ROWS = (
+    _Row("batching", "test_download", _TUE, "each_second_bytes", 1.0, "Traffic while a file is downloaded",
+         "The sum so far, over the size that the file has in the end; 1 is the best (UDS, Figures 16 and 21).",
+         over="file_bytes", published=(("uds_tue", "", _ALONE), ("uds_tue_batched", "", _UDS))),
+    _Row("batching", "test_log", _TUE, "each_second_bytes", 1.0, "Traffic while a log grows",
+         "The sum so far, over the size that the log has in the end; 1 is the best (UDS, Figures 15 and 22).",
+         over="file_bytes", published=(("uds_tue", "", _ALONE),)),
+    _Row("batching", "test_cpu", "cpu_share", "cpu_shares", "cpu_shares_at_s", "CPU time while a file grows",
+         "Of the client, and of what batches in front of it, as a share of one core (UDS, Figures 23 to 25); published "
+         "are means on a processor of 2012.", is_sum=False,
+         published=(("uds_cpu_share", "", _ALONE), ("uds_cpu_share_batched", "", _UDS),
+                    ("uds_cpu_share_ranges", "", _RANGES))),
+    _Row("batching", "test_single_bytes", _TUE, "each_second_bytes", 1.0, "Traffic while single bytes are appended",
+         "The sum so far, over the size that the file has in the end (UDS, section 3.3).", over="file_bytes"),
+    _Row("idle", "test_idle", "traffic_bytes", "interval_bytes", "interval_s", "Traffic of a client that is left alone",
+         "The sum so far: each step is the client asking for news (IMC, Figure 1)."),
+    _Row("mobile", "test_figure_2", "traffic_bytes", "interval_bytes", "interval_s", "Traffic since the start",
+         "The sum so far: what a start costs, and then what a client sends by itself (mobile study, Figure 2).",
+         published=(("published_start_bytes", "published_start_s", "the largest start"),)),
+)  # fmt: skip
+
+
+def courses(members: Sequence[Measurement]) -> list[Figure | str]:
+    """Returns the figures over time that the experiments of one test function have, and why some have none."""
+    found: list[Figure | str] = []
+    for row in _ROWS:
+        if (row.suite, row.test) == members[0].kind:
+            lines = dict[str, list[_Point]]()
+            for each in members:
+                line = _line(row, each)
+                if isinstance(line, str):
+                    found.append(f"{each.subject}: not drawn, {line}")
+                else:
+                    lines[line_name(each, members)] = line
+            found += [_figure(row, members, lines)] if lines else []
+    return found
+
+
+def _line(row: _Row, each: Measurement) -> list[_Point] | str:
+    """Returns the points of an entry, or why there are none."""
+    values, over = _numbers(each.info.get(row.values)), each.number(row.over) if row.over else 1.0
+    if not values:
+        return f"the entry's {row.values} is no list of numbers"
+    if not over or over < 0:
+        return f"the entry does not say its {row.over}"
+    step_s = each.number(row.times) if isinstance(row.times, str) else row.times
+    times = _numbers(each.info.get(row.times)) if isinstance(row.times, str) and step_s is None else []
+    if step_s is not None and step_s > 0:
+        times = [(place + 1) * step_s for place in range(len(values))]
+    if len(times) != len(values):
+        return f"the entry does not say when its {row.values} were seen ({row.times})"
+    size = ceil(len(values) / _MOST_POINTS)  # a log of four hours is drawn from parts of more than a minute
+    parts = [slice(first, first + size) for first in range(0, len(values), size)]
+    if not row.is_sum:
+        return [(times[part][-1], round(fmean(values[part]), 4)) for part in parts]
+    sums = list(accumulate(values))
+    return [(0.0, 0.0), *((times[part][-1], sums[part][-1] / over) for part in parts)]
+
+
+def _numbers(found: Any) -> list[float]:
+    """Returns a list of numbers, 0 or more each, or nothing."""
+    values = found if isinstance(found, list) else []
+    return [float(each) for each in values] if all(finite(each) and each >= 0 for each in values) else []
+
+
+def _published(row: _Row, members: Sequence[Measurement]) -> Iterator[tuple[float | None, float, str]]:
+    """Yields the time at which each published value holds, None for always, the value and words."""
+    for y_key, x_key, words in row.published:
+        for given in (each.info["published"] for each in members):
+            y, x = given.get(y_key), given.get(x_key) if x_key else None
+            if finite(y) and (finite(x) or not x_key):
+                yield None if x is None else float(x), float(y), words
+                break
+
+
+def _figure(row: _Row, members: Sequence[Measurement], lines: Mapping[str, Sequence[_Point]]) -> Figure:
+    theirs, text = list(_published(row, members)), text_of(row.y)
+    shown = list(lines.items())[:SERIES]
+    end_s = max([line[-1][0] for _, line in shown] + [x for x, _, _ in theirs if x is not None])
+    top = max([y for _, line in shown for _, y in line] + [y for _, y, _ in theirs])
+    y_words = row.y.removesuffix("_bytes").replace("_", " ")
+
+    def draw(width: int) -> Canvas:
+        canvas = Canvas(width, 0, row.title, told)
+        entries = [(f"s{number}", name) for number, (name, _) in enumerate(shown)]
+        entries += [("rule", "published")] if any(x is None for x, _, _ in theirs) else []
+        entries += [("published", "published")] if any(x is not None for x, _, _ in theirs) else []
+        head = canvas.legend(6, 14, entries, width - 4) + 34
+        x, y = Linear(0, end_s, seconds_text, fixed=True), Linear(0, top, text)
+        plane = Plane(canvas, x, y, 62, head, width - 14, head + 190)
+        plane.axes("since the start", y_words)
+        for at_s, value, words in theirs:
+            if at_s is None:
+                plane.rule(y=value, label=f"{words}: {text(value)}")
+            else:
+                tip = f"published, {words}: {text(value)} after {seconds_text(at_s)}"
+                plane.ring(at_s, value, tip)
+        for number, (_, line) in enumerate(shown):
+            plane.line(line, f"s{number}")
+            plane.dot(*line[-1], number, f"{shown[number][0]}: {text(line[-1][1])} after {seconds_text(line[-1][0])}")
+        canvas.height = plane.bottom + 42
+        return canvas
+
+    missing = len(lines) - len(shown)
+    told = row.told + (f" {missing} more lines are in the numbers only." if missing else "")
+    told += "".join(f" {_said(row, name, line)}." for name, line in shown)
+    rows: list[list[object]] = [[name, at_s, value] for name, line in lines.items() for at_s, value in line]
+    rows += [[f"published: {words}", at_s, value] for at_s, value, words in theirs]
+    sources = dict.fromkeys(str(each.info["published"].get("source") or "") for each in members)
+    notes = [f"Published: {source}" for source in sources if source and theirs]
+    name = f"{row.values}-over-time".replace("_", "-")
+    return Figure(name, row.title, told, draw, ["line", "since the start, s", y_words], rows, notes)
+
+
+def _said(row: _Row, name: str, line: Sequence[_Point]) -> str:
+    text = text_of(row.y)
+    if row.is_sum:
+        return f"{name}: {text(line[-1][1])} after {seconds_text(line[-1][0])}"
+    return f"{name}: {text(round(fmean(value for _, value in line), 4))} on average"

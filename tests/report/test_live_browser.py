@@ -68,7 +68,7 @@ def test_it_fits_a_phone_updates_itself_keeps_the_focus_and_says_its_end(browser
         browser("/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": size})
         browser("/url", {"url": page.address})
         assert seen("document.documentElement.scrollWidth <= 360")
-        assert seen("document.querySelectorAll('svg[role=img][aria-label]').length") == 3
+        assert seen("document.querySelectorAll('svg[role=img][aria-labelledby]').length") == 3
         seen("(document.getElementById('numbers').open = true, document.getElementById('numbers-summary').focus())")
         meter.told("gw0", 77, 0, 0, [0.1])
         assert becomes("document.querySelector('main').innerText.includes('77/1,000 ops')")

@@ -143,10 +143,13 @@ def test_what_changes_is_well_formed_and_each_figure_has_its_words() -> None:
     root = ElementTree.fromstring(f"<main>{body(OVERVIEW, points)}</main>".replace("scope=col", 'scope="col"'))
     figures = root.findall(".//svg")
     assert [each.get("role") for each in figures] == ["img"] * 3
-    assert figures[1].get("aria-label") == (
-        "Response time, last 10 s, now p50 100 ms, p99 300 ms (dashed), at most 300 ms"
-    )
-    assert figures[2].findall("path")[2].get("d", "").count("M") == 2, "a gap where nothing is known"
+    assert [each.text for each in figures[1][:2]] == [
+        "Response time, last 10 s", "now p50 100 ms, p99 300 ms (dashed), at most 300 ms"
+    ]  # fmt: skip
+    assert [figures[1].get("aria-labelledby")] == [" ".join(str(each.get("id")) for each in figures[1][:2])]
+    lines = {each.get("class"): each.get("d", "") for each in figures[2].findall("path")}
+    assert lines["line s1"].count("M") == 2, "a gap where nothing is known"
+    assert lines["line s0"].count("M") == 1
     bar = root.find(".//progress")
     assert bar is not None
     assert (bar.get("value"), bar.get("max")) == ("40", "100")
@@ -158,8 +161,11 @@ def test_what_changes_is_well_formed_and_each_figure_has_its_words() -> None:
 def test_a_long_run_draws_every_other_point_and_the_last_one() -> None:
     points = [LivePoint(float(at), float(at), None, None, None, None) for at in range(600)]
     text = body(OVERVIEW, points)
-    (line,) = re.findall(r'line0" d="([^"]+)"', text)
+    (line,) = re.findall(r'd="([^"]+)" class="line s0"', text)
     assert line.count("L") == 299
+    places = [tuple(map(float, each.split())) for each in re.split("[ML]", line)[1:]]
+    assert places[0] == pytest.approx((44, 92), abs=0.4)
+    assert places[-1] == pytest.approx((336, 92 - 82 * 599 / 600), abs=0.1), "the axis ends at 600"
     assert "rate 599/s" in text
     assert text.count("<tr><td>") == 20
 
@@ -180,7 +186,7 @@ def test_the_figures_grow_while_a_run_lasts() -> None:
         meter.told("gw0", 50, 10, 0, [0.1])
         path = own_path(made, "now")
         assert wait_for(
-            lambda: "L" in "".join(re.findall(r'line0" d="([^"]*)"', asked(made, path)[2])), HANG_S, poll_s=0.2
+            lambda: "L" in "".join(re.findall(r'd="([^"]*)" class="line s0"', asked(made, path)[2])), HANG_S, poll_s=0.2
         )
     finally:
         made.close()

@@ -20,6 +20,8 @@ from typing import Any
 from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.live import WINDOW_S, ExperimentRow, Overview, Progress, duration, figures
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.report.scales import Linear
+from pytest_cloudbench.report.svg import Canvas, Plane
 
 __all__ = ["LivePage", "LivePoint", "body", "chart", "page"]
 
@@ -28,7 +30,7 @@ _KEPT, _DRAWN = 600, 300
 """Points that are kept, ten minutes, and the most that a figure draws: it is not wider on most screens."""
 _SLOW_S = 5.0
 """How long a request may take to arrive."""
-_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 340, 110, 44, 18, 16
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 340, 112, 44, 10, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +270,7 @@ def _number(value: float | None) -> str:
 def chart(
     title: str, series: dict[str, list[float | None]], points: Sequence[LivePoint], scale: float, unit: str
 ) -> str:  # fmt: skip
-    """A figure of lines over time as inline SVG, with its last values in words; gaps are where nothing is known.
+    """A figure of lines over time, with its last values in words; gaps are where nothing is known.
 
     Args:
         title: what it shows.
@@ -277,38 +279,22 @@ def chart(
         scale: from values to what is shown.
         unit: of what is shown.
     """
-    known = [value * scale for values in series.values() for value in values if value is not None]
-    top = max(known, default=0.0) or 1.0
-    begin, end = (points[0].at_s, points[-1].at_s) if points else (0.0, 1.0)
-    right, bottom = _WIDTH - 4, _HEIGHT - _BOTTOM
-
-    def place(at_s: float, value: float) -> str:
-        x = _LEFT + (right - _LEFT) * (at_s - begin) / max(end - begin, 1e-9)
-        return f"{x:.1f} {bottom - (bottom - _TOP) * value * scale / top:.1f}"
-
-    marks, last = [], []
-    for number, (name, values) in enumerate(series.items()):
-        path, is_down = [], False
-        for point, value in zip(points, values, strict=True):
-            if value is None:
-                is_down = False
-                continue
-            path.append(f"{'L' if is_down else 'M'}{place(point.at_s, value)}")
-            is_down = True
-        marks.append(f'<path class="line{number}" d="{"".join(path)}"/>')
-        now = values[-1] if values else None
-        shown = "-" if now is None else f"{_number(now * scale)}{unit}"
-        last.append(f"{name} {shown}" + (" (dashed)" if number else ""))
-    told = ", ".join(last)
-    return (
-        f'<figure><figcaption>{escape(title)}: {escape(told)}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'role="img" aria-label="{escape(title)}, now {escape(told)}, at most {_number(top)}{unit}">'
-        f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>'
-        f'<text x="{_LEFT - 4}" y="{_TOP + 4}" text-anchor="end">{_number(top)}</text>'
-        f'<text x="{_LEFT - 4}" y="{bottom}" text-anchor="end">0</text>'
-        f'<text x="{_LEFT}" y="{_HEIGHT - 3}">{duration(begin)}</text>'
-        f'<text x="{right}" y="{_HEIGHT - 3}" text-anchor="end">{duration(end)}</text>{"".join(marks)}</svg></figure>'
+    lines = {name: [None if value is None else value * scale for value in values] for name, values in series.items()}
+    top = max((value for values in lines.values() for value in values if value is not None), default=0.0) or 1.0
+    last = [values[-1] if values else None for values in lines.values()]
+    told = ", ".join(
+        f"{name} {'-' if now is None else _number(now) + unit}" + " (dashed)" * bool(number)
+        for number, (name, now) in enumerate(zip(lines, last, strict=True))
     )
+    canvas = Canvas(_WIDTH, _HEIGHT, title, f"now {told}, at most {_number(top)}{unit}")
+    begin, end = (points[0].at_s, points[-1].at_s) if points else (0.0, 1.0)
+    x, y = Linear(begin, end, duration, fixed=True), Linear(0, top, _number)
+    plane = Plane(canvas, x, y, _LEFT, _TOP, _WIDTH - 4, _HEIGHT - _BOTTOM)
+    plane.axes()
+    for number, values in enumerate(lines.values()):
+        plane.line([None if value is None else (point.at_s, value)
+                    for point, value in zip(points, values, strict=True)], f"s{number}")  # fmt: skip
+    return f"<figure><figcaption>{escape(title)}: {escape(told)}</figcaption>{canvas.svg()}</figure>"
 
 
 _STYLE = """
@@ -330,8 +316,8 @@ font-variant-numeric:tabular-nums}
 .charts{display:grid;align-items:end;grid-template-columns:repeat(auto-fit,minmax(min(100%,19rem),1fr));gap:1rem}
 figure{margin:0}figcaption{color:var(--soft);font-size:.9rem;min-height:3em;font-variant-numeric:tabular-nums}
 svg{width:100%;height:auto;display:block}text{fill:var(--soft);font-size:11px}
-path{fill:none;stroke-width:1.6}.axis{stroke:var(--line)}.line0{stroke:var(--one)}
-.line1{stroke:var(--two);stroke-dasharray:5 3}
+path{fill:none}.grid,.base{stroke:var(--line)}.line{stroke-width:1.6}.s0{stroke:var(--one)}
+.s1{stroke:var(--two);stroke-dasharray:5 3}
 .all{padding:0;list-style:none}.all li{padding:.25rem 0;border-bottom:1px solid var(--line)}
 .all b{display:inline-block;min-width:5.5rem}.all span{color:var(--soft)}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}

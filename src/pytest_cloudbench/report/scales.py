@@ -65,7 +65,7 @@ def _short(value: float) -> str:
 
 
 def _clamped(share: float) -> float:
-    return min(1.0, max(0.0, share))
+    return 0.0 if share < 0 else 1.0 if share > 1 else share
 
 
 class Linear:

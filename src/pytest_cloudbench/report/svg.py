@@ -184,16 +184,14 @@ class Plane:
             if point is None:
                 is_open = False
                 continue
-            place = self.px(point[0]), self.py(point[1])
-            if not is_open:
-                path.append(f"M{_at(place[0])} {_at(place[1])}")
-            elif abs(place[0] - former[0]) + abs(place[1] - former[1]) < 0.4:
+            x, y = self.px(point[0]), self.py(point[1])
+            if is_open and abs(x - former[0]) + abs(y - former[1]) < 0.4:
                 continue
-            elif steps:
-                path.append(f"H{_at(place[0])}V{_at(place[1])}")
+            if is_open and steps:
+                path.append(f"H{_at(x)}V{_at(y)}")
             else:
-                path.append(f"L{_at(place[0])} {_at(place[1])}")
-            is_open, former = True, place
+                path.append(f"{'L' if is_open else 'M'}{_at(x)} {_at(y)}")
+            is_open, former = True, (x, y)
         if path:
             self.canvas.add(f'<path d="{"".join(path)}" class="line {style}"/>')
 

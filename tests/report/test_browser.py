@@ -18,6 +18,8 @@ import pytest
 from pytest_cloudbench.cli import main
 from tests.outside import with_index
 from tests.report.stored import HOSTILE, entry, operations, store
+from tests.results.stored_runs import DAY_MS, START_MS, info
+from tests.results.stored_runs import store as store_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -98,8 +100,21 @@ def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Browser:
     ]  # fmt: skip
     entries.append(entry(folder, "suites/sync_capabilities/test_sync_capabilities.py::test_table_1", "mine",
                          params={"capability": "Chunking"}, answer="yes", how="4 MiB"))  # fmt: skip
+    batching: dict[str, Any] = {
+        "each_second_bytes": [40, 60],
+        "file_bytes": 100,
+        "published": {"uds_tue": 15, "source": HOSTILE},
+    }
+    entries += [entry(folder, "suites/batching/test_batching.py::test_download", client, **batching)
+                for client in ("a", HOSTILE)]  # fmt: skip
     store(folder / "0001_r.json", entries)
-    assert main(["report", str(folder / "0001_r.json"), "-o", str(folder / "page.html")]) == 0
+    for number in range(1, 13):
+        told = info(quiet_p50=0.1 * (1 + number // 7), quiet_ops=300, start_wall_ms=START_MS + number * DAY_MS,
+                    run_id=str(number), doubts=["late"] * (number == 3))  # fmt: skip
+        store_run(folder / "results", number, {f"test_it.py::test_{HOSTILE}": told}, commit=HOSTILE)
+    page = ["0001_r.json", "last", "--storage", "results", "-o", "page.html"]
+    with contextlib.chdir(folder):
+        assert main(["report", *page]) == 0
     browser.do("POST", "/url", {"url": f"file://{folder}/page.html"})
     return browser
 

@@ -59,7 +59,7 @@ def test_a_change_is_where_the_command_finds_it(tmp_path: Path, capsys: pytest.C
     (change,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("change: ")]
     assert f"quiet p50: {change.removeprefix('change: ')}" in figure.told
     assert "since 0021_run (c021, " in change
-    assert figure.head == ["run", "time (UTC)", "commit", "quiet_p50", "remark"]
+    assert figure.head == ["run", "time (UTC)", "commit", "quiet_p50, s", "remark"]
     assert len(figure.rows) == RUNS
     assert {str(row[0]): row[-1] for row in figure.rows if row[-1]} == {
         "0005_run": "had doubts", "0021_run": "first run after a change of quiet p50", "0025_run": "had doubts",

@@ -45,6 +45,11 @@ class _Panel:
         return self.metric.replace("_", " ")
 
     @property
+    def head(self) -> str:
+        unit = METRICS[self.metric].unit if self.metric in METRICS else ""
+        return f"{self.metric}, {unit}" if unit else self.metric
+
+    @property
     def text(self) -> Callable[[float], str]:
         return text_of(self.metric)
 
@@ -141,7 +146,7 @@ def _figure(
         return canvas
 
     told = " ".join(_told(drawn, names, always))
-    head = ["run", "time (UTC)", "commit", *(panel.metric for panel in drawn), "remark"]
+    head = ["run", "time (UTC)", "commit", *(panel.head for panel in drawn), "remark"]
     rows = [
         [
             names[point.run], history.day_text(point.time_ms), point.commit[:10] or None,

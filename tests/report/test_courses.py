@@ -150,6 +150,7 @@ def test_the_byte_counter_decides_beside_the_published_best(tmp_path: Path) -> N
         (line,) = place_of(drawing, "s0")
         assert line[0][0] < line[1][0] < float(rule) <= WIDE - 14, "250 KB is right of what was measured"
         assert "published: 250" in texts(figure)
+        assert BOX not in figure.told, "what the paper found best is not this client's"
         assert figure.notes == ["Published: UDS"]
 
 

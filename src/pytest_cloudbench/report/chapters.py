@@ -71,9 +71,13 @@ class Chapter:
         yield from _figures(families.of(self.members), self.name, self.names)
         yield html.listed([safe(line) for line in dict.fromkeys(families.undrawn(self.members))], "soft")
         yield from self._tables()
+        made = {name: list(self._developments(group)) for name, group in self.groups.values()}
+        yield html.listed(
+            dict.fromkeys(safe(each) for of in made.values() for each in of if isinstance(each, str)), "soft"
+        )
         for name, group in self.groups.values():
-            label = self.label(group[0])
-            figures, remarks = "".join(self._experiment(name, label, group)), "".join(_remarks(group))
+            label, histories = self.label(group[0]), [each for each in made[name] if isinstance(each, Figure)]
+            figures, remarks = "".join(self._experiment(name, label, group, histories)), "".join(_remarks(group))
             if not figures:
                 told = f"<p><b>{safe(label)}</b></p>{remarks}" if remarks else ""
                 yield f'<div id="{name}">{told}</div>'
@@ -97,7 +101,9 @@ class Chapter:
             ]
             yield html.table(f"{self.title}: {', '.join(rows[0])}", head, body, style="values")
 
-    def _experiment(self, name: str, label: str, group: Sequence[Measurement]) -> Iterator[str]:
+    def _experiment(
+        self, name: str, label: str, group: Sequence[Measurement], histories: Sequence[Figure]
+    ) -> Iterator[str]:  # fmt: skip
         found, missing = dict[str, tuple[Measurement, Digest]](), list[str]()
         for each in group:
             records = [path for path in each.records if path not in self.drawn]
@@ -119,10 +125,7 @@ class Chapter:
         drawn += [
             times.over_time(f"{label}, {line}", read, line if len(lines) > 1 else "") for line, (_, read) in lines
         ]
-        made = list(self._developments(group))
-        drawn += [each for each in made if isinstance(each, Figure)]
-        missing += [each for each in made if isinstance(each, str)]
-        yield from _figures(drawn, name, self.names)
+        yield from _figures([*drawn, *histories], name, self.names)
         yield html.listed([safe(line) for line in dict.fromkeys(missing)], "soft")
 
     def _developments(self, group: Sequence[Measurement]) -> Iterator[Figure | str]:

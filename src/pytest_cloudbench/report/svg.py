@@ -82,7 +82,8 @@ class Canvas:
         """Write what marks mean, in as many lines as it takes. Returns where the last line is.
 
         ``entries`` are styles and names: a style ``sN`` is a line with its marker, ``dN`` a marker alone, ``rule`` a
-        line alone, any other one a box. The first line begins at ``x`` and ``y``, and lines end at ``right``.
+        line alone, as is each that begins with ``line``, any other one a box. The first line begins at ``x`` and ``y``,
+        and lines end at ``right``.
         """
         place = x
         for style, name in entries:
@@ -95,8 +96,8 @@ class Canvas:
                 self.add(_marker(place + 10, y - 4, int(style[1:]), ""))
             elif style[0] == "d" and style[1:].isdigit():
                 self.add(_marker(place + 10, y - 4, int(style[1:]), ""))
-            elif style == "rule":
-                self.add(f'<path d="M{_at(place)} {_at(y - 4)}h20" class="rule"/>')
+            elif style == "rule" or style.startswith("line "):
+                self.add(f'<path d="M{_at(place)} {_at(y - 4)}h20" class="{style}"/>')
             elif style == "published":
                 self.add(f'<circle cx="{_at(place + 10)}" cy="{_at(y - 4)}" r="4.5" class="published"/>')
             else:

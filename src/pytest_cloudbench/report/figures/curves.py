@@ -145,7 +145,8 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
     marks = _marks(row, members, lines)
     names = [*dict.fromkeys(str(point.x) for point in points)] if isinstance(points[0].x, str) else []
     published = sorted({(point.x, point.published) for point in points if point.published is not None}, key=str)
-    is_published = bool(published and row.published != "fitted_s") or bool(marks and row.mark.startswith("published"))
+    is_theirs = row.mark.startswith("published")
+    is_published = bool(published and row.published != "fitted_s") or bool(marks and is_theirs)
     beside = "fitted" if row.published == "fitted_s" else "published"
     y_text, shown = text_of(row.y), list(lines.items())[:SERIES]
 
@@ -179,7 +180,7 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
         canvas.height = top + 190 + 42
         return canvas
 
-    said = [f"{name}: {row.mark.replace('_', ' ')} {mark:g}" for name, mark in marks.items()]
+    said = [f"{name}: {row.mark.replace('_', ' ')} {mark:g}" for name, mark in marks.items() if not is_theirs]
     missing = len(lines) - len(shown)
     told = " ".join([row.told, *([f"{'; '.join(said)}."] if said else []),
                      *([f"{missing} more lines are in the numbers only."] if missing else [])])  # fmt: skip

@@ -25,8 +25,8 @@ from pytest_cloudbench.results.index import Point
 
 __all__ = ["over_runs"]
 
-_HIGH, _GAP = 96.0, 48.0
-_LEGEND = (("d0", "run"), ("d4", "run that does not count"), ("s0 solid", "median"), ("rule", "lasting change"))
+_HIGH, _GAP = 110.0, 48.0
+_LEGEND = (("d0", "run"), ("d4", "run that does not count"), ("line s0 solid", "median"), ("rule", "lasting change"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,9 @@ def over_runs(members: Sequence[Measurement], earlier: Earlier) -> Figure | str 
     same = [panel for panel in panels if len(panel.known) >= LEAST_RUNS and panel not in drawn]
     told = "; ".join(f"{panel.words} {panel.text(panel.known[0][1])}" for panel in same)
     always = f"The same in each of {runs} runs: {told}." if told else ""
-    return _figure(each, drawn, earlier, set(places), always) if drawn else f"{each.subject}: history: {always}"
+    if not drawn:
+        return f"{each.label}, {each.subject}: no history is drawn. {always}"
+    return _figure(each, drawn, earlier, set(places), always)
 
 
 def _gated(each: Measurement, earlier: Earlier) -> list[str]:
@@ -211,7 +213,7 @@ def _draw(plane: Plane, panel: _Panel, mine: Sequence[int], names: Mapping[str, 
             tip = f"{names[points[place].run]}: {history.value_text(value, panel.metric)}, {points[place].fit}"
             plane.dot(place, value, 4, tip)
     for number, (place, _) in enumerate(panel.course.changes):
-        plane.rule(x=place - 0.5, label=_since(points[place]), line=number % 3)
+        plane.rule(x=place - 0.5, label=_since(points[place]), line=number % 3 - 1)
 
 
 def _since(point: Point) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_cloudbench.clock import due_ns, now_ns, sleep_until_ns, wait_for
+from pytest_cloudbench.clock import due_ns, duration_s, now_ns, sleep_until_ns, wait_for
 
 FOR_EVER_S = 3600.0
 """Longer than any test may take: who waits so long without being woken fails by pytest's own limit."""
@@ -82,3 +82,20 @@ def test_time_passes_until_it_is_due() -> None:
     sleep_until_ns(due)
     assert now_ns() >= due
     sleep_until_ns(now_ns() - 10**18)
+
+
+@pytest.mark.parametrize(
+    ("text", "truth_s"),
+    [
+        ("90s", 90), ("6h", 21_600), ("20d", 1_728_000), ("1d12h", 129_600), ("1.5m", 90), ("0s", 0), ("7", 7),
+        ("500ms", 0.5), ("0.25", 0.25), ("1m500ms", 60.5),
+    ],
+)  # fmt: skip
+def test_durations(text: str, truth_s: float) -> None:
+    assert duration_s(text) == truth_s
+
+
+@pytest.mark.parametrize("text", ["", "s", "soon", "6 h", "-1s", "1h-2m", "1e3s", "6hh", "h6", "1s2", "٣s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a number with ms, s, m, h or d"):
+        duration_s(text)

@@ -1,16 +1,19 @@
 """The run's clock, and waiting by it.
 
-What may live here: reading the time that all records are in, the one way to wait for something, and the one way to
-let time pass. Imported by fifty agents: keep it light.
+What may live here: reading the time that all records are in, the one way to wait for something, the one way to let
+time pass, and durations as people write them. Imported by fifty agents: keep it light.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Signal", "due_ns", "now_ns", "sleep_until_ns", "wait_for"]
+__all__ = ["Signal", "due_ns", "duration_s", "now_ns", "sleep_until_ns", "wait_for"]
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 now_ns = time.monotonic_ns
 """Nanoseconds of this machine's monotonic clock: what every record of a run is in."""
@@ -26,6 +29,15 @@ class Signal(Protocol):
     def wait(self, timeout: float | None = None) -> object:
         """Return when it is given, or after ``timeout`` seconds."""
         ...
+
+
+def duration_s(text: str) -> float:
+    """Seconds of a text such as ``500ms``, ``90s`` or ``1d12h``; a bare number is seconds. Raises ValueError."""
+    number = r"\d+(?:\.\d+)?"
+    if re.fullmatch(rf"{number}|(?:{number}(?:ms|[smhd]))+", text, re.ASCII) is None:
+        raise ValueError("expected a number with ms, s, m, h or d, such as 500ms, 90s or 1d12h")
+    parts = re.findall(rf"({number})(ms|[smhd]|)", text)
+    return sum(float(amount) * _UNITS_S[unit] for amount, unit in parts)
 
 
 def due_ns(delay_s: float) -> int:

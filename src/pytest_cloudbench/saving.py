@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_cloudbench import clock
 from pytest_cloudbench.model import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["add_command"]
 
 _UNITS_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
-_UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000, "": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
 
 
 def add_command(commands: Any) -> None:
@@ -111,29 +111,31 @@ def _batcher(options: argparse.Namespace) -> Batcher:
     from pytest_cloudbench.batching.batcher import Batcher, BatchRules
     from pytest_cloudbench.batching.deferral import AdaptiveBatcher
 
-    limit_bytes = _amount("--bytes", options.limit, _UNITS_BYTES, "a number with k, m or g, such as 250k")
-    times_ns = [
-        _amount(name, text, _UNITS_NS, "a number with ms, s, m or h, such as 5s")
-        for name, text in (("--quiet", options.quiet), ("--at-most", options.at_most))
-    ]
-    rules = BatchRules(limit_bytes, *times_ns)
+    rules = BatchRules(
+        _bytes("--bytes", options.limit), _time_ns("--quiet", options.quiet), _time_ns("--at-most", options.at_most)
+    )  # fmt: skip
     if options.delay_at_most is None:
         return Batcher(rules)
-    bound_ns = _amount("--delay-at-most", options.delay_at_most, _UNITS_NS, "a number with ms, s, m or h, such as 60s")
+    bound_ns = _time_ns("--delay-at-most", options.delay_at_most)
     if bound_ns < rules.quiet_ns:
         raise UsageError(f"--delay-at-most {options.delay_at_most}: expected at least --quiet, {options.quiet}")
     return AdaptiveBatcher(rules, bound_ns)
 
 
-def _amount(option: str, text: str, units: dict[str, int], expected: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([a-zA-Z]*)", text)
-    if (
-        found is None
-        or found[2].lower() not in units
-        or (amount := round(float(found[1]) * units[found[2].lower()])) < 1
-    ):
-        raise UsageError(f"{option} {text}: expected {expected}, above 0")
+def _bytes(option: str, text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", text.lower(), re.ASCII)
+    if found is None or (amount := round(float(found[1]) * _UNITS_BYTES[found[2]])) < 1:
+        raise UsageError(f"{option} {text}: expected a number with k, m or g, such as 250k, above 0")
     return amount
+
+
+def _time_ns(option: str, text: str) -> int:
+    try:
+        if (amount_ns := round(clock.duration_s(text) * 1e9)) > 0:
+            return amount_ns
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: {error}") from error
+    raise UsageError(f"{option} {text}: expected a time above 0")
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -28,10 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def seconds(text: str) -> float:
     """The value of an option that is a duration. Raises pytest.UsageError."""
-    from pytest_cloudbench.load.series import duration_s
-    from pytest_cloudbench.model import UsageError
+    from pytest_cloudbench.clock import duration_s
 
     try:
         return duration_s(text)
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
+    except ValueError as error:
+        raise pytest.UsageError(f"duration {text!r}: {error}") from None

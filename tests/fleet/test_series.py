@@ -10,24 +10,10 @@ import pytest
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.load import series
 from pytest_cloudbench.load.messages import SeriesAdd, SeriesNext, SeriesOpen
-from pytest_cloudbench.load.series import SeriesKeeper, duration_s
+from pytest_cloudbench.load.series import SeriesKeeper
 from pytest_cloudbench.model import ResultsError, UsageError
 
 ASKED: dict[str, Any] = {"name": "test_it[x]", "key": {"test": "test_it", "provider": "x", "params": {}}, "setup": {}}
-
-
-@pytest.mark.parametrize(
-    ("text", "truth_s"),
-    [("90s", 90), ("6h", 21_600), ("20d", 1_728_000), ("1d12h", 129_600), ("1.5m", 90), ("0s", 0), ("7", 7)],
-)
-def test_durations(text: str, truth_s: float) -> None:
-    assert duration_s(text) == truth_s
-
-
-@pytest.mark.parametrize("text", ["", "s", "soon", "6 h", "-1s", "1h-2m", "1e3s", "6hh", "h6"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected a number with s, m, h or d"):
-        duration_s(text)
 
 
 class Clock:

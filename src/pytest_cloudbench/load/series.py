@@ -6,7 +6,6 @@ and the agents' half, which asks it. Imported by fifty agents: keep it light.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -28,20 +27,9 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment
     from pytest_cloudbench.results.series import SeriesFile
 
-__all__ = ["Series", "SeriesKeeper", "duration_s"]
+__all__ = ["Series", "SeriesKeeper"]
 
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PAGE = 200
-
-
-def duration_s(text: str) -> float:
-    """Seconds of a text such as ``90s``, ``6h``, ``20d`` or ``1d12h``; a bare number is seconds. Raises UsageError."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if text.isdecimal():
-        parts = [(text, "s")]
-    elif not parts or "".join(number + unit for number, unit in parts) != text:
-        raise UsageError(f"duration {text!r}: expected a number with s, m, h or d, such as 90s, 6h, 20d or 1d12h")
-    return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
 
 
 class SeriesKeeper:

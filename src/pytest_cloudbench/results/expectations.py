@@ -6,14 +6,13 @@ not renewed stay as they are; new claims stand at the end.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.judge.expect import Expectation, parse_expectations
 from pytest_cloudbench.judge.observed import ClaimChanges
 from pytest_cloudbench.model import ConfigError, ResultsError, UsageError
+from pytest_cloudbench.results.stored import write_whole
 
 __all__ = ["check", "read", "write"]
 
@@ -95,14 +94,6 @@ def _replace(path: Path, text: str) -> None:
     """Write the whole file at once; one that is a link stays a link."""
     path = path.resolve()
     try:
-        number, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        try:
-            with os.fdopen(number, "wb") as file:
-                file.write(text.encode())
-            os.chmod(partial, path.stat().st_mode if path.exists() else 0o644)
-            os.replace(partial, path)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
+        write_whole(path, lambda file: file.write(text.encode()), keeps_mode=path.exists())
     except OSError as error:
         raise ResultsError(f"{path}: cannot be written: {error.strerror}") from error

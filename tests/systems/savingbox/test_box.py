@@ -255,8 +255,8 @@ def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
         (["box/inner", "box"], "expected two folders apart from each other"),
         (["box", "sync", "--bytes", "many"], "--bytes many: expected a number with k, m or g, such as 250k, above 0"),
         (["box", "sync", "--bytes", "0"], "above 0"),
-        (["box", "sync", "--quiet=-5s"], "--quiet -5s: expected a number with ms, s, m or h"),
-        (["box", "sync", "--at-most", "soon"], "--at-most soon: expected a number with ms, s, m or h"),
+        (["box", "sync", "--quiet=-5s"], "--quiet -5s: expected a number with ms, s, m, h or d"),
+        (["box", "sync", "--at-most", "soon"], "--at-most soon: expected a number with ms, s, m, h or d"),
         (["box", "sync", "--status"], "it has not run with these folders"),
     ],
 )

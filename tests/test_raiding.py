@@ -273,7 +273,7 @@ def test_no_set_of_a_table(offers: str, capsys: pytest.CaptureFixture[str], word
     ("text", "said"),
     [
         ("", "expected one [[offer]] or more"),
-        ("offers = 1", "offers: unknown; expected [[offer]]; did you mean offer?"),
+        ("offers = 1", "offers: unknown; expected offer; did you mean offer?"),
         ("offer = [1]", "offer[1]: expected a table"),
         ('[[offer]]\nspec = ""', "offer[1].spec: expected a spec"),
         ('[[offer]]\nspec = "a"\nstore_usd_per_gib_month = -1', "expected a number from 0 to 1e+06, found -1"),

@@ -26,17 +26,16 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, NoReturn
 
 from pytest_cloudbench import opening, redact
 from pytest_cloudbench.coding.reed_solomon import MOST_SHARES
 from pytest_cloudbench.coding.sealing import KEY_BYTES, MasterKey
 from pytest_cloudbench.model import MIB, ConfigError, CredentialsError, did_you_mean
+from pytest_cloudbench.systems.raid.tables import StrictTable
 
 __all__ = ["PLACEMENTS", "ArrayFile", "Member", "load", "master_key", "no_key", "shipped"]
 
@@ -124,7 +123,7 @@ def load(path: str | Path) -> ArrayFile:
         names = shipped()
         known = f"expected raid:FILE.toml, or one of {', '.join(names)}{did_you_mean(str(path), names)}"
         raise ConfigError(f"array {str(path)!r}", "", known)
-    reader = _Reader(str(path), opening.read_toml(source, "the file of an array"), _KEYS)
+    reader = StrictTable(str(path), opening.read_toml(source, "the file of an array"), _KEYS)
     children = _children(reader)
     k, m = reader.number("k", None, 1, MOST_SHARES), reader.number("m", None, 0, MOST_SHARES)
     if k + m != len(children):
@@ -136,69 +135,14 @@ def load(path: str | Path) -> ArrayFile:
         metadata=source.absolute().parent / metadata, losses=_losses(reader, m),
         placement=reader.one_of("placement", PLACEMENTS), folder=_folder(reader),
         segment_bytes=reader.number("segment_mib", 8, 1, 1024) * MIB,
-        patience_s=reader.real("patience_s", 2.0, 0.001, 86400.0) or 0.0, mends=reader.flag("mends", True),
+        patience_s=reader.real("patience_s", 2.0, 0.001, 86400.0), mends=reader.flag("mends", True),
         overhead_at_most=_overhead(reader, k, m),
-        hedge_percentile=reader.real("hedge_percentile", 0.95, 0.5, 1.0) or 1.0,
-        hedge_budget=reader.real("hedge_budget", 0.1, 0.0, 1.0) or 0.0,
+        hedge_percentile=reader.real("hedge_percentile", 0.95, 0.5, 1.0),
+        hedge_budget=reader.real("hedge_budget", 0.1, 0.0, 1.0),
     )  # fmt: skip
 
 
-class _Reader:
-    """One table of the file: each value with its type checked, or a ConfigError that names the key."""
-
-    def __init__(self, source: str, table: Mapping[str, Any], known: tuple[str, ...], place: str = "") -> None:
-        self._source, self._table, self._place = source, table, place
-        for key in table:
-            if key not in known:
-                self.fail(ascii(key)[1:-1], f"unknown; expected one of {', '.join(known)}{did_you_mean(key, known)}")
-
-    def of(self, place: str, table: Mapping[str, Any], known: tuple[str, ...]) -> _Reader:
-        return _Reader(self._source, table, known, place)
-
-    def fail(self, key: str, expected: str) -> NoReturn:
-        raise ConfigError(self._source, f"{self._place}{key}", expected)
-
-    def get(self, key: str, default: Any, fits: Callable[[Any], bool], expected: str) -> Any:
-        value = self._table.get(key, default)
-        if value is None or (key in self._table and not fits(value)):
-            found = f", found {ascii(value)[:60]}" if key in self._table else ""
-            self.fail(key, f"expected {expected}{found}")
-        return value
-
-    def number(self, key: str, default: int | None, least: int, most: int) -> int:
-        found: int = self.get(
-            key, default, lambda value: type(value) is int and least <= value <= most,
-            f"a whole number from {least} to {most}",
-        )  # fmt: skip
-        return found
-
-    def real(self, key: str, default: float | None, least: float, most: float) -> float | None:
-        if default is None and key not in self._table:
-            return None
-        found = self.get(
-            key, default, lambda value: type(value) in (int, float) and least <= value <= most,
-            f"a number from {least:g} to {most:g}",
-        )  # fmt: skip
-        return float(found)
-
-    def text(self, key: str, default: str | None) -> str:
-        found: str = self.get(
-            key, default, lambda value: isinstance(value, str) and bool(value.strip()) and value.isprintable(), "a text"
-        )
-        return found
-
-    def flag(self, key: str, default: bool) -> bool:
-        found: bool = self.get(key, default, lambda value: isinstance(value, bool), "true or false")
-        return found
-
-    def one_of(self, key: str, choices: tuple[str, ...]) -> str:
-        found = self.text(key, choices[0])
-        if found not in choices:
-            self.fail(key, f"expected one of {', '.join(choices)}, found {found!r}{did_you_mean(found, choices)}")
-        return found
-
-
-def _children(reader: _Reader) -> tuple[Member, ...]:
+def _children(reader: StrictTable) -> tuple[Member, ...]:
     listed = reader.get(
         "children", None, lambda value: isinstance(value, list) and len(value) > 0, "a list of specs, or of tables"
     )
@@ -213,18 +157,18 @@ def _children(reader: _Reader) -> tuple[Member, ...]:
     return tuple(members)
 
 
-def _member(reader: _Reader, number: int, given: object) -> Member:
+def _member(reader: StrictTable, number: int, given: object) -> Member:
     if isinstance(given, str) and given.strip():
         return Member(given, given.partition("?")[0])
     if not isinstance(given, dict):
         reader.fail(f"children[{number}]", f"expected a spec or a table with one, found {ascii(given)[:60]}")
     table = reader.of(f"children[{number}].", given, ("spec", "name", *_NUMBERS))
     spec = table.text("spec", None)
-    numbers = [table.real(key, None, 0.0, 1.0 if key == "availability" else 1e9) for key in _NUMBERS]
+    numbers = [table.real_if_any(key, 0.0, 1.0 if key == "availability" else 1e9) for key in _NUMBERS]
     return Member(spec, table.text("name", spec.partition("?")[0]), *numbers)
 
 
-def _losses(reader: _Reader, m: int) -> int | None:
+def _losses(reader: StrictTable, m: int) -> int | None:
     text = reader.text("durability", "all")
     if text == "all":
         return None
@@ -234,8 +178,8 @@ def _losses(reader: _Reader, m: int) -> int | None:
     return int(losses)
 
 
-def _overhead(reader: _Reader, k: int, m: int) -> float:
-    found = reader.real("overhead_at_most", None, 1.0, 256.0)
+def _overhead(reader: StrictTable, k: int, m: int) -> float:
+    found = reader.real_if_any("overhead_at_most", 1.0, 256.0)
     if found is None:
         return inf
     if found < (least := (k + m) / k):
@@ -243,7 +187,7 @@ def _overhead(reader: _Reader, k: int, m: int) -> float:
     return found
 
 
-def _folder(reader: _Reader) -> str:
+def _folder(reader: StrictTable) -> str:
     folder = reader.text("folder", "/cloudraid")
     parts = folder.split("/")[1:]
     if not folder.startswith("/") or (folder != "/" and any(part in {"", ".", ".."} for part in parts)):

@@ -1,0 +1,86 @@
+"""Tables of TOML files, read strictly: every key is known, and every value has its type.
+
+What may live here: reading one table. Whatever it contains, only ConfigError is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from pytest_cloudbench.model import ConfigError, did_you_mean
+
+__all__ = ["StrictTable"]
+
+
+class StrictTable:
+    """One table: each value with its type checked, or a ConfigError that names file and key.
+
+    Args:
+        source: the file, as messages call it.
+        table: what it has.
+        known: keys that may be there; any other is refused.
+        place: what comes before a key in messages.
+    """
+
+    def __init__(self, source: str, table: Mapping[str, Any], known: tuple[str, ...], place: str = "") -> None:
+        self._source, self._table, self._place = source, table, place
+        for key in table:
+            if key not in known:
+                which = f"{'one of ' if len(known) > 1 else ''}{', '.join(known)}"
+                self.fail(ascii(key)[1:-1], f"unknown; expected {which}{did_you_mean(key, known)}")
+
+    def of(self, place: str, table: Mapping[str, Any], known: tuple[str, ...]) -> StrictTable:
+        """A table within this one."""
+        return StrictTable(self._source, table, known, place)
+
+    def fail(self, key: str, expected: str) -> NoReturn:
+        """Raise ConfigError."""
+        raise ConfigError(self._source, f"{self._place}{key}", expected)
+
+    def get(self, key: str, default: Any, fits: Callable[[Any], bool], expected: str) -> Any:
+        """Returns a value that ``fits``; ``default`` if the key is missing, which None forbids."""
+        value = self._table.get(key, default)
+        if value is None or (key in self._table and not fits(value)):
+            found = f", found {ascii(value)[:60]}" if key in self._table else ""
+            self.fail(key, f"expected {expected}{found}")
+        return value
+
+    def number(self, key: str, default: int | None, least: int, most: int) -> int:
+        """Returns a whole number within bounds."""
+        found: int = self.get(
+            key, default, lambda value: type(value) is int and least <= value <= most,
+            f"a whole number from {least} to {most}",
+        )  # fmt: skip
+        return found
+
+    def real(self, key: str, default: float | None, least: float, most: float) -> float:
+        """Returns a number within bounds."""
+        found = self.get(
+            key, default, lambda value: type(value) in (int, float) and least <= value <= most,
+            f"a number from {least:g} to {most:g}",
+        )  # fmt: skip
+        return float(found)
+
+    def real_if_any(self, key: str, least: float, most: float) -> float | None:
+        """Returns a number within bounds; None if it is missing."""
+        return self.real(key, None, least, most) if key in self._table else None
+
+    def text(self, key: str, default: str | None, expected: str = "a text") -> str:
+        """Returns a text that can be printed."""
+        found: str = self.get(
+            key, default, lambda value: isinstance(value, str) and bool(value.strip()) and value.isprintable(), expected
+        )
+        return found
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Returns true or false."""
+        found: bool = self.get(key, default, lambda value: isinstance(value, bool), "true or false")
+        return found
+
+    def one_of(self, key: str, choices: tuple[str, ...]) -> str:
+        """Returns one of some words, by default the first."""
+        found = self.text(key, choices[0])
+        if found not in choices:
+            self.fail(key, f"expected one of {', '.join(choices)}, found {found!r}{did_you_mean(found, choices)}")
+        return found

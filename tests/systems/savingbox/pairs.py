@@ -113,7 +113,7 @@ class Pair:
             side.clean()
         self.mirror = Mirror(sides[0], sides[1], self.store, self.writes)
         self.engine = BoxEngine(self.mirror, Batcher(self.rules), self.events.append)
-        self.mirror.settle_patches()
+        self.mirror.settle_begun()
 
     def end(self) -> None:
         """The process ends, without a word."""

@@ -392,6 +392,64 @@ def test_a_half_patched_file_that_is_deleted_meanwhile_is_gone(pair: Pair) -> No
     assert pair.both() == {}
 
 
+PAGES = b"".join(bytes([letter]) * 4096 for letter in b"abcdef")
+
+
+def killed_before_the_push_is_noted(pair: Pair) -> None:
+    def kill() -> None:
+        raise KilledError
+
+    pair.store.flush = kill  # type: ignore[method-assign]
+    with pytest.raises(KilledError):
+        pair.advance(6)
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "patched"])
+def test_what_was_pushed_by_a_killed_process_is_no_change_of_the_clients(pair: Pair, is_new: bool) -> None:
+    if not is_new:
+        write(pair.box / "a", b"x" + PAGES[1:])
+        pair.settle()
+    write(pair.box / "a", PAGES)
+    killed_before_the_push_is_noted(pair)
+    assert (pair.sync / "a").read_bytes() == PAGES
+    write(pair.box / "a", PAGES[:-1] + b"later, and longer")
+    pair.restart()
+    pair.settle()
+    assert pair.both() == {"a": PAGES[:-1].decode() + "later, and longer"}
+    assert not pair.troubles("conflict")
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "patched"])
+def test_what_the_client_made_of_it_is_one(pair: Pair, is_new: bool) -> None:
+    if not is_new:
+        write(pair.box / "a", b"x" + PAGES[1:])
+        pair.settle()
+    write(pair.box / "a", PAGES)
+    killed_before_the_push_is_noted(pair)
+    write(pair.box / "a", "mine")
+    write(pair.sync / "a", b"client" + PAGES[6:])
+    pair.restart()
+    pair.settle()
+    assert set(pair.both().values()) == {"mine", "client" + PAGES[6:].decode()}
+
+
+def test_another_file_with_the_same_time_and_size_is_not_taken_for_pushed(pair: Pair) -> None:
+    write(pair.box / "a", "ours")
+    write(pair.sync / "a", "else")
+    os.utime(pair.sync / "a", ns=((pair.box / "a").stat().st_mtime_ns,) * 2)
+
+    def kill(step: str, path: str) -> None:
+        raise KilledError
+
+    pair.fault = kill
+    with pytest.raises(KilledError):
+        pair.advance(6)
+    pair.fault = lambda step, path: None
+    pair.restart()
+    pair.settle()
+    assert set(pair.both().values()) == {"ours", "else"}
+
+
 # --- the watcher ---
 
 

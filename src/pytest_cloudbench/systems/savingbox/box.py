@@ -187,7 +187,7 @@ class SavingBox:
             self._adopt()
             for side in (self._box, self._sync):
                 side.clean()
-            self.engine.mirror.settle_patches()
+            self.engine.mirror.settle_begun()
         except OSError as error:
             self.close()
             raise ResultsError(f"{self.state_path}: {error.strerror or error}") from error

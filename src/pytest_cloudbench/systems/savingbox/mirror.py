@@ -40,7 +40,7 @@ from pytest_cloudbench.systems.savingbox.side import (
     may_be_written,
     parents,
 )
-from pytest_cloudbench.systems.savingbox.store import NEVER, Agreed, AgreementStore, Patching
+from pytest_cloudbench.systems.savingbox.store import NEVER, Agreed, AgreementStore, Intent, Patching
 from pytest_cloudbench.systems.savingbox.written import NoWrites, SeenWrites, Writes
 from pytest_cloudbench.watching import FileMark
 
@@ -53,6 +53,12 @@ Change = Literal["no", "time", "unsure", "yes"]
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 
 Deed = Literal["same", "agreed", "pushed", "pulled", "conflict"]
+
+
+def _is_done(intent: Intent, mark: FileMark) -> bool:
+    """Whether a push was done: the file is another one than before, with the box's time, which only a push sets."""
+    is_another = (mark.inode, mark.changed_ns) != (intent.was_inode, intent.was_changed_ns)
+    return is_another and (mark.size_bytes, mark.modified_ns) == (intent.size_bytes, intent.modified_ns)
 
 
 def change_of(was: Agreed | None, mark: FileMark | None, now: FoundEntry | None) -> Change:
@@ -156,15 +162,32 @@ class Mirror:
                 count += self._move(old, path, now)
         return count
 
-    def settle_patches(self) -> None:
-        """See what became of patches that a killed process had begun. Raises OSError."""
+    def begin(self, paths: Iterable[str]) -> None:
+        """Note that these are about to be pushed. Raises OSError."""
+        intents = {}
+        for path in paths:
+            try:
+                ours, theirs = self.box.look(path), self.sync.look(path)
+            except OSError:
+                continue  # the push says what is wrong
+            if ours is not None and ours.kind == "file" and (theirs is None or theirs.kind == "file"):
+                was = (theirs.mark.inode, theirs.mark.changed_ns) if theirs else (0, 0)
+                intents[path] = Intent(ours.mark.size_bytes, ours.mark.modified_ns, *was)
+        self.store.begin_pushes(intents)
+
+    def settle_begun(self) -> None:
+        """See what became of pushes that a killed process had begun. Raises OSError."""
+        for path, intent in self.store.pushes().items():
+            theirs = self.sync.look(path)
+            if theirs is not None and theirs.kind == "file" and _is_done(intent, theirs.mark):
+                self.store.replace(path, Agreed("file", theirs.mode, NEVER, theirs.mark))
         for path, patch in self.store.patches().items():
             was, theirs = self.store.get(path), self.sync.look(path)
             if was and theirs and theirs.mark.inode == patch.inode and self._is_ours(path, patch):
                 # Half old, half new, all of it ours: the sync folder's file is as agreed, the box's is to follow.
                 self.store.replace(path, was._replace(sync=theirs.mark, box=NEVER))
-            self.store.flush()
-            self.store.end_patch(path)
+        self.store.flush()
+        self.store.forget_begun()
 
     # --- one entry ---
 

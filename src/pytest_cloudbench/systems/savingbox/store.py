@@ -3,8 +3,9 @@
 What may live here: one SQLite file per pair of folders, held by one process at a time. An agreement that is older than
 the folders is never wrong, only less help: what it does not know is compared.
 
-A patch that is under way has a journal here: the pages it writes, by checksums of before and after. So the next process
-can tell a half-patched file of ours from one that somebody else changed.
+What a push is about to write has a journal here, and so has a patch that is under way: the pages it writes, by
+checksums of before and after. So the next process can tell a file of ours, whole or half patched, from one that
+somebody else changed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import sqlite3
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from pytest_cloudbench.systems.savingbox.content import Page
 from pytest_cloudbench.systems.savingbox.side import FoundEntry, Kind
 from pytest_cloudbench.watching import FileMark
 
-__all__ = ["NEVER", "SCHEMA", "Agreed", "AgreementStore", "Patching", "WrittenPage"]
+__all__ = ["NEVER", "SCHEMA", "Agreed", "AgreementStore", "Intent", "Patching", "WrittenPage"]
 
 SCHEMA = 1
 """1: the first one."""
@@ -36,6 +37,8 @@ CREATE TABLE IF NOT EXISTS agreed (
   path BLOB PRIMARY KEY, kind TEXT, mode INT, target BLOB,
   box_inode INT, box_bytes INT, box_modified_ns INT, box_changed_ns INT,
   sync_inode INT, sync_bytes INT, sync_modified_ns INT, sync_changed_ns INT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS pushing (path BLOB PRIMARY KEY,
+  bytes INT, modified_ns INT, was_inode INT, was_changed_ns INT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS patching (path BLOB PRIMARY KEY, inode INT, was_bytes INT, to_bytes INT, pages BLOB);
 """
 _PAGE = struct.Struct("<QIIII")
@@ -57,6 +60,22 @@ class Agreed(NamedTuple):
     box: FileMark
     sync: FileMark
     target: str = ""
+
+
+class Intent(NamedTuple):
+    """A file that is about to be pushed.
+
+    Attributes:
+        size_bytes: of the box's file, and of the sync folder's once it is pushed.
+        modified_ns: likewise.
+        was_inode: of the sync folder's file before; 0 if there is none.
+        was_changed_ns: likewise.
+    """
+
+    size_bytes: int
+    modified_ns: int
+    was_inode: int
+    was_changed_ns: int
 
 
 class WrittenPage(NamedTuple):
@@ -167,7 +186,8 @@ class AgreementStore:
         self._transaction([
             ("DELETE FROM agreed WHERE path = ?", gone),
             (f"INSERT OR REPLACE INTO agreed VALUES ({', '.join('?' * 12)})", here),
-            ("DELETE FROM patching WHERE path = ?", [(os.fsencode(path),) for path in self._pending]),
+            *((f"DELETE FROM {table} WHERE path = ?", [(os.fsencode(path),) for path in self._pending])
+              for table in ("patching", "pushing")),
         ])  # fmt: skip
         self._pending.clear()
 
@@ -178,7 +198,17 @@ class AgreementStore:
             self.entries[path] = agreed
         self._pending[path] = agreed
 
-    # --- patches under way ---
+    # --- pushes and patches under way ---
+
+    def begin_pushes(self, intents: Mapping[str, Intent]) -> None:
+        """Files are about to be pushed. Raises OSError if that cannot be noted."""
+        rows = [(os.fsencode(path), *intent) for path, intent in intents.items()]
+        self._transaction([("INSERT OR REPLACE INTO pushing VALUES (?, ?, ?, ?, ?)", rows)])
+
+    def pushes(self) -> dict[str, Intent]:
+        """Pushes that were begun, and whose end nobody has noted."""
+        rows = self._db.execute("SELECT * FROM pushing").fetchall()
+        return {os.fsdecode(path): Intent(*values) for path, *values in rows}
 
     def begin_patch(self, path: str, inode: int, was_bytes: int, to_bytes: int, pages: Sequence[Page]) -> None:
         """A patch is about to be written. Raises OSError if that cannot be noted."""
@@ -197,9 +227,9 @@ class AgreementStore:
             for path, inode, was, to, pages in rows
         }
 
-    def end_patch(self, path: str) -> None:
-        """A patch that was begun is of no interest any longer. Raises OSError."""
-        self._transaction([("DELETE FROM patching WHERE path = ?", [(os.fsencode(path),)])])
+    def forget_begun(self) -> None:
+        """Pushes and patches that were begun are of no interest any longer. Raises OSError."""
+        self._transaction([("DELETE FROM patching", [()]), ("DELETE FROM pushing", [()])])
 
     # --- the pair ---
 
@@ -216,7 +246,8 @@ class AgreementStore:
         """Nothing is agreed on: both folders are merged anew. Raises OSError."""
         self.entries.clear()
         self._pending.clear()
-        self._transaction([("DELETE FROM agreed", [()]), ("DELETE FROM patching", [()])])
+        self._transaction([("DELETE FROM agreed", [()])])
+        self.forget_begun()
 
     def close(self) -> None:
         """End it, without writing what has not been flushed."""

@@ -143,7 +143,7 @@ def test_options_that_cannot_work_are_refused_in_one_line(lab: Lab) -> None:
     assert run.status == 1
     run = lab.run(SUITE, "--duration", "soon")
     assert run.status == 4
-    assert run.lines_with("duration 'soon': expected a number with s, m, h or d")
+    assert run.lines_with("duration 'soon': expected a number with ms, s, m, h or d")
 
 
 # --- the time of day ---

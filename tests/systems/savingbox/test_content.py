@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
+import sys
 import time
 from pathlib import Path
 
@@ -113,3 +115,17 @@ def test_holes_are_neither_read_nor_filled(tmp_path: Path) -> None:
     assert os.fstat(copy).st_blocks * 512 < 1 << 20
     for fd in (files.new, files.old, copy):
         os.close(fd)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs sync_file_range")
+def test_every_store_into_a_mapping_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "mapped"
+    path.write_bytes(bytes(2 * PAGE))
+    missed = 0
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        for number in range(200):  # soon after one another: the page is still on its way to the disk
+            content.notice_stores(file.fileno())
+            os.utime(path, ns=(1, 1))
+            mapping[0] = number % 256
+            missed += path.stat().st_mtime_ns == 1
+    assert missed == 0

@@ -399,9 +399,10 @@ def killed_before_the_push_is_noted(pair: Pair) -> None:
     def kill() -> None:
         raise KilledError
 
-    pair.store.flush = kill  # type: ignore[method-assign]
-    with pytest.raises(KilledError):
-        pair.advance(6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair.store, "flush", kill)
+        with pytest.raises(KilledError):
+            pair.advance(6)
 
 
 @pytest.mark.parametrize("is_new", [True, False], ids=["new", "patched"])

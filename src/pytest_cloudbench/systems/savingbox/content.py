@@ -22,7 +22,7 @@ PAGE_BYTES = 4096
 
 _CHUNK_BYTES = 1 << 18
 _ZEROS = bytes(_CHUNK_BYTES)
-_SYNC_FILE_RANGE_WRITE = 2
+_WRITE_OUT = 1 | 2  # SYNC_FILE_RANGE_WAIT_BEFORE, as pages that are just being written are left out; and _WRITE
 _LEVEL = 1
 """Of zlib: the counter estimates what a client sends, and is asked at every change."""
 
@@ -153,7 +153,7 @@ def _libc() -> ctypes.CDLL:
 def notice_stores(fd: int) -> None:
     """Let the next store into a memory map of the file change its time, which only the first one to a page does."""
     with contextlib.suppress(AttributeError, TypeError):  # a system without it
-        _libc().sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
+        _libc().sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE_OUT)
 
 
 def _read(fd: int, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:

@@ -392,6 +392,16 @@ def test_multipart(wire: DriveWire, label: str, data: bytes) -> None:
     assert wire.ok("GET", f"files/{made['id']}?alt=media") == data
 
 
+@pytest.mark.parametrize("data", [b"x\r", b"x\n", b"x\r\n", b"\r", b"\n", b""])
+def test_multipart_by_a_client_that_ends_lines_its_own_way(wire: DriveWire, data: bytes) -> None:
+    """Google's client for Python separates parts by a line feed alone: what comes before it is content."""
+    head = b'--b\nContent-Type: application/json\n\n{"name": "m"}\n--b\nContent-Type: text/plain\n\n'
+    body = head + data + b"\n--b--"
+    headers = {"Content-Type": 'multipart/related; boundary="b"'}
+    made = wire.ok("POST", f"{UPLOAD}?uploadType=multipart", body, headers=headers)
+    assert wire.ok("GET", f"files/{made['id']}?alt=media") == data
+
+
 def test_a_multipart_body_in_chunks(wire: DriveWire) -> None:
     pieces = iter([b"--b\r\n\r\n{}\r\n--b\r\nContent-Transfer-Encoding: base64\r\n\r\n", b"YWJj\r\n", b"--b--"])
     headers = {"Authorization": f"Bearer {wire.token}", "Content-Type": "multipart/related; boundary=b"}

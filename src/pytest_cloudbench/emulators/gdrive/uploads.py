@@ -317,9 +317,14 @@ def _parts(call: Call) -> tuple[dict[str, Any], bytes, str]:
 
 
 def _part(text: bytes) -> tuple[Mapping[str, str], bytes]:
-    """Returns headers and content of one part, without the line end that belongs to the next boundary."""
+    """Returns headers and content of one part, without the line end that belongs to the next boundary.
+
+    That is the client's own, as it stands after the boundary: Google's client for Python ends lines by a line feed,
+    and content that ends with a carriage return keeps it.
+    """
     text = text.lstrip(b" \t")
-    text = text[2:] if text.startswith(b"\r\n") else text[1:]
+    end = b"\r\n" if text.startswith(b"\r\n") else b"\n"
+    text = text[len(end) :]
     if text.startswith((b"\r\n", b"\n")):
         head, rest = b"", text[2:] if text.startswith(b"\r\n") else text[1:]
     else:
@@ -327,7 +332,7 @@ def _part(text: bytes) -> tuple[Mapping[str, str], bytes]:
         if gap is None:
             raise DriveError(400, "badContent", "Malformed multipart body.")
         head, rest = text[: gap.start()], text[gap.end() :]
-    return _headers(head), rest[:-2] if rest.endswith(b"\r\n") else rest[:-1]
+    return _headers(head), rest.removesuffix(end)
 
 
 @lru_cache(maxsize=64)

@@ -158,13 +158,13 @@ def test_what_changes_is_well_formed_and_each_figure_has_its_words() -> None:
     assert "".join(root.findall(".//ol/li")[0].itertext()) == "passed a.py::test_a 5 s"
 
 
-def test_a_long_run_draws_every_other_point_and_the_last_one() -> None:
+def test_a_long_run_draws_every_fourth_point_and_the_last_one() -> None:
     points = [LivePoint(float(at), float(at), None, None, None, None) for at in range(600)]
     text = body(OVERVIEW, points)
     (line,) = re.findall(r'd="([^"]+)" class="line s0"', text)
-    assert line.count("L") == 299
+    assert line.count("L") == 149
     places = [tuple(map(float, each.split())) for each in re.split("[ML]", line)[1:]]
-    assert places[0] == pytest.approx((44, 92), abs=0.4)
+    assert places[0] == pytest.approx((44, 92 - 82 * 3 / 600), abs=0.1)
     assert places[-1] == pytest.approx((336, 92 - 82 * 599 / 600), abs=0.1), "the axis ends at 600"
     assert "rate 599/s" in text
     assert text.count("<tr><td>") == 20

@@ -26,8 +26,8 @@ from pytest_cloudbench.report.svg import Canvas, Plane
 __all__ = ["LivePage", "LivePoint", "body", "chart", "page"]
 
 _EVERY_S = 1.0
-_KEPT, _DRAWN = 600, 300
-"""Points that are kept, ten minutes, and the most that a figure draws: it is not wider on most screens."""
+_KEPT, _DRAWN = 600, 150
+"""Points that are kept, ten minutes, and the most that a figure draws: one for every two units of its width."""
 _SLOW_S = 5.0
 """How long a request may take to arrive."""
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 340, 112, 44, 10, 20

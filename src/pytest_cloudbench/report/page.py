@@ -6,6 +6,7 @@ is shown where the pointer is. It is made piece by piece, so that its records ar
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,9 @@ from pytest_cloudbench.report.gathering import Gathered, Measurement, moment
 from pytest_cloudbench.report.html import safe
 
 __all__ = ["page"]
+
+_COMMIT = re.compile("_[0-9a-f]{40}_")
+"""In the name of a run's file; the run's commit has a column of its own."""
 
 _MARKS = {"met": "\u2713 met", "broken": "\u2717 broken", "unknown": "? unknown", "note": "\u2013 no baseline"}
 _PATTERNS = (
@@ -131,15 +135,16 @@ def _measured(gathered: Gathered, parts: Sequence[Chapter]) -> Iterator[str]:
         scale = sorted({each.info["time_scale"] for each in of})
         clock = "real" if scale == [1.0] else ", ".join(f"{each:g} x" for each in scale)
         rows.append([
-            run.name, moment(of[0]), str(info.get("machine") or "-"),
-            run.commit or "-", _agents(of), clock,
-            ", ".join(seeds) or "-", _versions(of),
+            _COMMIT.sub("_..._", run.name), moment(of[0]), str(info.get("machine") or "-"),
+            run.commit or "-", _agents(of), clock, ", ".join(seeds) or "-",
         ])  # fmt: skip
     if rows:
-        titles = ["run", "began", "machine", "commit", "agents", "clock", "seed", "versions"]
+        titles = ["run", "began", "machine", "commit", "agents", "clock", "seed"]
         yield html.table("Runs", titles, rows, style="words")
         titles = ["provider or client", "kind", "profile", "experiments", "operations"]
         yield html.table("Providers and clients", titles, _subjects(found), style="words")
+        versions = html.table("Versions", ["what", "version", "in how many runs"], _versions(found), style="words")
+        yield f'<details class="run"><summary>Versions and settings of libraries</summary>{versions}</details>'
     machines = {str(each.info.get("machine") or "-") for each in found}
     if len(machines) > 1:
         yield _warning("Runs of different machines", [f"{safe(each)}" for each in sorted(machines)],
@@ -178,9 +183,13 @@ def _agents(found: Sequence[Measurement]) -> str:
     return ", ".join(map(str, counts)) or "-"
 
 
-def _versions(found: Sequence[Measurement]) -> str:
-    known = {str(name): str(value) for each in found for name, value in each.info["versions"].items()}
-    return ", ".join(f"{name} {value}" for name, value in known.items()) or "-"
+def _versions(found: Sequence[Measurement]) -> Iterator[list[str]]:
+    runs: dict[tuple[str, str], set[str]] = {}
+    for each in found:
+        for name, version in each.info["versions"].items():
+            runs.setdefault((str(name), str(version)), set()).add(each.run.name)
+    for (name, version), names in sorted(runs.items()):
+        yield [name, version, f"{len(names):,}"]
 
 
 def _warning(title: str, lines: Sequence[str], after: str = "") -> str:

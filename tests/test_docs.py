@@ -368,7 +368,7 @@ def test_the_site_is_built_without_a_warning_and_needs_no_other_place(tmp_path: 
     assert "WARNING" not in done.stdout + done.stderr
     pages = {path.relative_to(tmp_path).as_posix(): path.read_text("utf-8") for path in tmp_path.rglob("*.html")}
     documents = {path.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for path in ROOT.glob("docs/**/*.md")}
-    assert pages.keys() == documents | {"404.html"}
+    assert pages.keys() == documents | {"404.html", "example-report.html"}
     fetched = r'<(?:script|img|iframe|link rel="(?:stylesheet|preconnect|icon)")[^>]*(?:src|href)="(?:https?:)?//'
     assert not [page for page, text in pages.items() if re.search(fetched, text)]
 

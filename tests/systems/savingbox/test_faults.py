@@ -405,6 +405,18 @@ def killed_before_the_push_is_noted(pair: Pair) -> None:
             pair.advance(6)
 
 
+def test_what_was_renamed_by_a_killed_process_is_no_change_of_the_clients(pair: Pair) -> None:
+    write(pair.box / "a", PAGES)
+    pair.settle()
+    (pair.box / "a").rename(pair.box / "b")
+    killed_before_the_push_is_noted(pair)
+    assert (pair.sync / "b").read_bytes() == PAGES
+    write(pair.box / "b", "later")
+    pair.restart()
+    pair.settle()
+    assert pair.both() == {"b": "later"}
+
+
 @pytest.mark.parametrize("is_new", [True, False], ids=["new", "patched"])
 def test_what_was_pushed_by_a_killed_process_is_no_change_of_the_clients(pair: Pair, is_new: bool) -> None:
     if not is_new:

@@ -402,6 +402,7 @@ class BoxEngine:
         self.mirror.sync.must_be_there()
         self.mirror.box.must_be_there()
         before_bytes, changed = self.mirror.written_bytes, 0
+        self._begin(paths)
         try:
             changed += self.mirror.moved(paths)
         except (OSError, CloudbenchError):
@@ -423,7 +424,7 @@ class BoxEngine:
                 changed += deed in ("pushed", "conflict")
                 self._succeeded(path)
 
-        self._all_of(self._deepest_deletions_first(list(paths)), self.mirror.sync, push_path, self._begin)
+        self._all_of(self._deepest_deletions_first(list(paths)), self.mirror.sync, push_path)
         if changed:
             self.pushes += 1
             self.tell(Push(
@@ -441,24 +442,21 @@ class BoxEngine:
             self._failed.update({path: _Failed(now_ns, waiting) for path, waiting in again.items()})
             raise
 
-    def _all_of(
-        self, paths: Sequence[str], target: FolderSide, act: Callable[[str], None],
-        begin: Callable[[Sequence[str]], None] = lambda paths: None,
-    ) -> None:  # fmt: skip
+    def _all_of(self, paths: Sequence[str], target: FolderSide, act: Callable[[str], None]) -> None:
         """Do something to many entries. No agreement is written before the files that it speaks of are on the disk."""
         target.is_durable = len(paths) <= _MANY
-        for first in range(0, len(paths), _SYNCED):
-            some = paths[first : first + _SYNCED]
-            begin(some)
-            for count, path in enumerate(some, first + 1):
-                act(path)
-                if count % _PROGRESS == 0:
-                    self.tell(MirrorProgress(count, len(paths)))
-            if not target.is_durable:
-                os.sync()
-            self._flush()
+        for count, path in enumerate(paths):
+            act(path)
+            if count % _PROGRESS == _PROGRESS - 1:
+                self.tell(MirrorProgress(count + 1, len(paths)))
+                if count % _SYNCED == _SYNCED - 1:
+                    os.sync()
+                    self._flush()
+        if not target.is_durable:
+            os.sync()
+        self._flush()
 
-    def _begin(self, paths: Sequence[str]) -> None:
+    def _begin(self, paths: Iterable[str]) -> None:
         try:
             self.mirror.begin(paths)
         except OSError as error:  # it only helps to tell, after a kill, who changed a file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -153,6 +154,14 @@ def test_without_a_keyring_the_file_counts(ring: Ring, file: Any, error: Excepti
     file('[dropbox]\naccess_token = "from-file"\n')
     assert load("dropbox") == {"access_token": "from-file"}
     assert ring.asked == 1
+
+
+def test_what_a_killed_process_of_the_same_number_left_is_in_nobodys_way(file: Any) -> None:
+    path = file("")
+    left = path.with_name(f"{path.name}.{os.getpid()}.new")
+    left.touch()
+    assert credentials.store("dropbox", {"access_token": "stored"}) == str(path)
+    assert load("dropbox") == {"access_token": "stored"}
 
 
 def test_keyring_that_waits_for_its_user_is_left(ring: Ring, file: Any, monkeypatch: pytest.MonkeyPatch) -> None:

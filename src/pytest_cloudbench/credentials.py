@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -261,7 +262,7 @@ def _write(path: Path, tables: Mapping[str, Any]) -> None:
         if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
             raise CredentialsError(f"{path}: [{name}]: expected a table of texts; correct it first")
         lines += [f"[{_quoted(name)}]", *(f"{_quoted(key)} = {_quoted(value)}" for key, value in table.items()), ""]
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")  # in containers pids are alike
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:

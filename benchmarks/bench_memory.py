@@ -25,9 +25,10 @@ _TEST = """
         experiment.run(payloads.random(5120), arrival=FixedInterval(0.0), sensors=50, ops_per_sensor=OPS)
 """
 _CONFTEST = """
-    import json, pathlib, pytest, resource
+    import json, os, pathlib, pytest
     from benchmarks.engine_agent import NoDriver
     from pytest_cloudbench.providers import Provider
+    from pytest_cloudbench.sync.usage import rss_bytes
     from pytest_cloudbench.model import Entry
 
     class Lists(NoDriver):
@@ -42,7 +43,7 @@ _CONFTEST = """
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(config):
         if not hasattr(config, "workerinput"):
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            peak = rss_bytes([os.getpid()], peak=True)
             pathlib.Path("peak.json").write_text(json.dumps(peak))
 """
 

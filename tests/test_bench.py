@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import Blocks, Figure, alternating
+from benchmarks.harness import ROOT, Blocks, Figure, alternating
+from tests.limits import HANG_S
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 1.1, 2.0])
@@ -34,3 +38,13 @@ def test_blocks_take_turns_after_one_of_each_that_does_not_count() -> None:
 )
 def test_a_bound_is_met_or_not(value: float, sense: str, met: bool) -> None:
     assert Figure("a", value, "x", 2.0, sense).met is met  # type: ignore[arg-type]  # a parameter is any text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_memory_of_the_process_that_measures_is_not_counted(tmp_path: Path) -> None:
+    large = "import subprocess, sys; held = bytearray(b'x') * 400_000_000; subprocess.run(sys.argv[1:], check=True)"
+    measured = [sys.executable, "-m", "benchmarks.bench_raid", str(tmp_path), "1000000"]
+    done = subprocess.run(
+        [sys.executable, "-c", large, *measured], cwd=ROOT, capture_output=True, text=True, check=True, timeout=HANG_S
+    )
+    assert all(0 < int(word) < 300_000 for word in done.stdout.split()), done.stdout

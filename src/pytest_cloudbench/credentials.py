@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -262,14 +261,10 @@ def _write(path: Path, tables: Mapping[str, Any]) -> None:
         if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
             raise CredentialsError(f"{path}: [{name}]: expected a table of texts; correct it first")
         lines += [f"[{_quoted(name)}]", *(f"{_quoted(key)} = {_quoted(value)}" for key, value in table.items()), ""]
-    new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")  # in containers pids are alike
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write("\n".join(lines))
-        os.replace(new, path)
+        opening.write_whole(path, lambda file: file.write("\n".join(lines).encode()), mode=0o600)
     except OSError as error:
-        new.unlink(missing_ok=True)
         raise CredentialsError(f"{path}: cannot be written: {error.strerror}") from error
 
 

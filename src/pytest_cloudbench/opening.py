@@ -1,7 +1,7 @@
 """Opening files that a user or another program names: regular files of limited size; anything else is an error.
 
-What may live here: opening such files. A name can be a FIFO without a writer, an endless device, a socket, a folder, or
-a symbolic link to one of these. Opening or reading these as files could hang or fill memory.
+What may live here: opening such files, and replacing them. A name can be a FIFO without a writer, an endless device, a
+socket, a folder, or a symbolic link to one of these. Opening or reading these as files could hang or fill memory.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import errno
 import io
 import os
 import stat
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pytest_cloudbench.model import ConfigError
 
-__all__ = ["MIB", "read_file", "read_toml", "regular_file", "regular_log"]
+__all__ = ["MIB", "read_file", "read_toml", "regular_file", "regular_log", "write_whole"]
 
 MIB = 1024 * 1024
 
@@ -88,3 +90,34 @@ def read_toml(path: str | os.PathLike[str], expected: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         told = f"not TOML ({str(error).partition(chr(10))[0]}); expected {expected}"
         raise ConfigError(os.fspath(path), "", told) from error
+
+
+def write_whole(
+    path: Path, write: Callable[[BinaryIO], object], *,
+    is_durable: bool = False, keeps_mode: bool = False, mode: int = 0o666,
+) -> None:  # fmt: skip
+    """Write a file that is there as a whole or not at all, whoever else writes it at the same time.
+
+    Args:
+        path: the file; one that is there is replaced.
+        write: writes its content.
+        is_durable: whether a power cut must leave one of the two, which takes longer.
+        keeps_mode: whether the new one has the rights of the one that it replaces.
+        mode: its rights from the beginning, without those that the process's mask takes away.
+
+    Raises OSError, and what ``write`` raises.
+    """
+    partial = path.with_name(f".{path.name[:200]}-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            write(file)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+        if keeps_mode:
+            partial.chmod(path.stat().st_mode & 0o777)
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise

@@ -132,13 +132,13 @@ def _survey(options: argparse.Namespace, *, deep: bool) -> int:
 
 
 def _survey_text(file: str, array: Array, found: Survey) -> list[str]:
+    from pytest_cloudbench.coding.placement import least_overhead
     from pytest_cloudbench.report.columns import fitted
 
     held_bytes = sum(child.held_bytes for child in found.children)
-    equal_bytes, overhead = found.equal_bytes * len(found.children), ""
+    overhead, least = "", least_overhead(array.file.k + array.file.m, array.file.m)
     if found.content_bytes:
-        overhead = (f", {held_bytes / found.content_bytes:.2f} bytes stored per byte "
-                    f"(equal shares: {equal_bytes / found.content_bytes:.2f})")  # fmt: skip
+        overhead = f", {held_bytes / found.content_bytes:.2f} bytes stored per byte (equal shares: {least:.2f})"
     rows = [["child", "packages", "held", "missing", "damaged", "unread", "strange", "stored"]]
     for child in found.children:
         listed = [str(child.held), str(child.missing)]
@@ -238,7 +238,7 @@ def _changed_file(file: str, child: int, spec: str) -> str:
 def _write(path: Path, text: str) -> None:
     """Replace a file as a whole. If it is no array's then, the old text is back. Raises UsageError."""
     from pytest_cloudbench import providers
-    from pytest_cloudbench.results.stored import write_whole
+    from pytest_cloudbench.opening import write_whole
 
     def put(content: str) -> None:
         write_whole(path, lambda file: file.write(content.encode()), is_durable=True, keeps_mode=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench import opening
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results import parquet, recovery, stored
 from pytest_cloudbench.results.index import INDEX_NAME, Index
@@ -200,7 +201,7 @@ def test_a_storage_that_nobody_may_write_is_read(storage: Path, monkeypatch: pyt
     def refused(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(stored, "write_whole", refused)
+    monkeypatch.setattr(opening, "write_whole", refused)
     index = Index.open(storage)
     assert len(index.runs()) == 3
     assert not index.write()

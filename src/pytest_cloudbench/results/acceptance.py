@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from pytest_cloudbench import opening
 from pytest_cloudbench.model import ResultsError
-from pytest_cloudbench.results import stored
 
 __all__ = ["ACCEPTED_FOLDER", "ACCEPTED_SUFFIX", "Accepted", "accept", "accepted"]
 
@@ -43,7 +43,7 @@ def accept(storage: Path, decision: Accepted) -> Path:
     path = storage / ACCEPTED_FOLDER / f"{blake2b(content.encode(), digest_size=8).hexdigest()}{ACCEPTED_SUFFIX}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        stored.write_whole(path, lambda file: file.write(content.encode()))
+        opening.write_whole(path, lambda file: file.write(content.encode()))
     except OSError as error:
         raise ResultsError(f"{path}: cannot be written: {error.strerror}") from error
     return path

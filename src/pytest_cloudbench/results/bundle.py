@@ -16,6 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO
 
+from pytest_cloudbench import opening
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
 from pytest_cloudbench.results.acceptance import ACCEPTED_FOLDER, ACCEPTED_SUFFIX
@@ -44,7 +45,7 @@ def export_runs(index: Index, runs: Sequence[str], target: Path) -> int:
                 archive.write(path, place)
 
     try:
-        stored.write_whole(target, write)
+        opening.write_whole(target, write)
     except (OSError, ValueError, zipfile.LargeZipFile) as error:
         raise ResultsError(f"{target}: cannot be written: {error}") from error
     return len(places)
@@ -77,7 +78,7 @@ def import_runs(storage: Path, source: Path) -> tuple[int, int, list[str]]:
     for path, content in new:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            stored.write_whole(path, partial(_put, content))
+            opening.write_whole(path, partial(_put, content))
         except OSError as error:
             raise ResultsError(f"{path}: cannot be written: {error.strerror}") from error
     return len(new), known, strange

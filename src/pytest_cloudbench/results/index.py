@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pytest_cloudbench import opening
 from pytest_cloudbench.judge.baseline import CONDITIONS, finite, unfit
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError, UsageError
@@ -180,7 +181,7 @@ class Index:
     def write(self) -> bool:
         """Write the file, so that other programs see every run in it. Returns whether that was possible."""
         try:
-            stored.write_whole(self.storage / INDEX_NAME, self._write)
+            opening.write_whole(self.storage / INDEX_NAME, self._write)
         except OSError:  # nobody may write there: reading needs no file
             return False
         return True

@@ -10,20 +10,18 @@ import contextlib
 import json
 import os
 import re
-import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from stat import S_ISREG
-from typing import IO, Any
+from typing import Any
 
 from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA
 from pytest_cloudbench.model import ResultsError
 
 __all__ = [
     "LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "alone", "commit_of", "find", "read", "read_document",
-    "write_whole",
 ]  # fmt: skip
 
 LARGEST_BYTES = 256 * 1024 * 1024
@@ -178,35 +176,6 @@ def _epoch_ms(found: Any) -> int | None:
         return round(datetime.fromisoformat(found).timestamp() * 1000)
     except (TypeError, ValueError, OverflowError, OSError):
         return None
-
-
-def write_whole(
-    path: Path, write: Callable[[IO[bytes]], object], *, is_durable: bool = False, keeps_mode: bool = False
-) -> None:
-    """Write a file that is there as a whole or not at all, whoever else writes it at the same time.
-
-    Args:
-        path: the file; one that is there is replaced.
-        write: writes its content.
-        is_durable: whether a power cut must leave one of the two, which takes longer.
-        keeps_mode: whether the new one has the rights of the one that it replaces.
-
-    Raises OSError, and what ``write`` raises.
-    """
-    partial = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        with partial.open("xb") as file:
-            write(file)
-            if is_durable:
-                file.flush()
-                os.fsync(file.fileno())
-        if keeps_mode:
-            partial.chmod(path.stat().st_mode & 0o777)
-        os.replace(partial, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
 
 
 @contextlib.contextmanager

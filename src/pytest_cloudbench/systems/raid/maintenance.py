@@ -16,12 +16,12 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from pytest_cloudbench.model import CloudError, ErrorKind, UsageError
+from pytest_cloudbench.opening import write_whole
 from pytest_cloudbench.systems.raid.array import Array
 from pytest_cloudbench.systems.raid.costs import Costs
 from pytest_cloudbench.systems.raid.metadata import Lacking, ObjectRow
@@ -282,16 +282,7 @@ def _exported(array: Array, target: Path, progress: Progress) -> Exported:
 
 def _one_file(array: Array, row: ObjectRow, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
-    new = place.with_name(f".{place.name[:200]}.{os.getpid()}.part")
-    try:
-        with new.open("wb") as file:
-            _copy(array, row, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(place)
-    finally:
-        with suppress(OSError):
-            new.unlink(missing_ok=True)
+    write_whole(place, lambda file: _copy(array, row, file), is_durable=True)
 
 
 def _copy(array: Array, row: ObjectRow, file: BinaryIO) -> None:
@@ -309,9 +300,9 @@ def _archived(array: Array, target: Path, progress: Progress) -> Exported:
 
     done, total = Exported(), array.metadata.count()
     target.parent.mkdir(parents=True, exist_ok=True)
-    new = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with new.open("wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+
+    def write(file: BinaryIO) -> None:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for number, row in enumerate(_all(array), 1):
                 begin = file.tell()
                 header = tarfile.TarInfo(row.path.strip("/"))
@@ -328,10 +319,8 @@ def _archived(array: Array, target: Path, progress: Progress) -> Exported:
                     archive.offset = file.tell()
                     done.objects, done.content_bytes = done.objects + 1, done.content_bytes + row.size_bytes
                 progress("objects", number, max(total, number))
-        new.replace(target)
-    finally:
-        with suppress(OSError):
-            new.unlink(missing_ok=True)
+
+    write_whole(target, write)
     return done
 
 

@@ -14,7 +14,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
 from pathlib import Path
 from stat import S_ISDIR
 from typing import ClassVar
@@ -124,8 +123,6 @@ class FolderDriver:
     def __init__(self, root: Path, *, fsync: bool = False, made: Sequence[Path] = ()) -> None:
         self._root, self._made = root, made
         self._fsync = fsync
-        # Another driver's names, in this process or on another machine that mounts the folder, are different ones.
-        self._temporary_prefix, self._temporary_numbers = f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}", count()
 
     def __repr__(self) -> str:
         return f"FolderDriver({str(self._root)!r}, fsync={self._fsync})"
@@ -199,7 +196,8 @@ class FolderDriver:
     def put(self, path: str, content: Content) -> Entry:
         """Write beside the target, then rename over it: a reader sees the old or the new file, never a partial one."""
         local = self._local("put", path)
-        temporary = local.with_name(f"{self._temporary_prefix}-{os.getpid()}-{next(self._temporary_numbers)}")
+        # Other drivers of this folder, here or on a machine that mounts it too, may be writing at the same time.
+        temporary = local.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}")
         digest = hashlib.sha256()
         with _errors_of("put", path):
             local.parent.mkdir(parents=True, exist_ok=True)

@@ -77,7 +77,6 @@ _CAPABILITIES = Capabilities(
 )
 
 _PARAMS = frozenset({"endpoint", "region", "etag", "ranges", "timeout_s", "token_env"})
-_TIMEOUT_S = 100.0
 _NEVER = "365days"
 _READ_PIECE_BYTES = 1 * KIB
 _DELETED_AT_ONCE = 1000
@@ -152,7 +151,8 @@ class S3FastDriver:
         if not has_ranges:
             self.capabilities = replace(_CAPABILITIES, ranges=False)
         self._library, self._store, self._tells_md5 = library, store, tells_md5
-        self._connect_cleaner, self._cleaner, self._lock = connect_cleaner, list[S3Bucket](), Lock()
+        self._connect_cleaner, self._lock = connect_cleaner, Lock()
+        self._cleaner: S3Bucket | None = None
         self._must_tell = is_kept
         self._put = library.put
         self._failed = (library.exceptions.BaseError, OSError, ValueError)
@@ -188,8 +188,8 @@ class S3FastDriver:
 
     def close(self) -> None:
         """Close what removed folders. The client itself closes its connections when it is garbage-collected."""
-        for cleaner in self._cleaner:
-            cleaner.close()
+        if self._cleaner is not None:
+            self._cleaner.close()
 
     @contextmanager
     def _calling(self, verb: str, path: str) -> Iterator[None]:
@@ -263,14 +263,14 @@ class S3FastDriver:
     def _cleaner_of(self, path: str) -> S3Bucket | None:
         """Returns what removes a folder whole; None if the official SDK is not installed, which is told once."""
         with self._lock:
-            if not self._cleaner:
+            if self._cleaner is None:
                 try:
-                    self._cleaner.append(self._connect_cleaner())
+                    self._cleaner = self._connect_cleaner()
                 except ImportError:
                     if self._must_tell:
                         warnings.warn(_LEFT.format(folder=f"/{path.split('/')[1]}"), stacklevel=2)
                     self._must_tell = False
-            return self._cleaner[0] if self._cleaner else None
+            return self._cleaner
 
     def mkdir(self, path: str) -> None:
         """There are no folders."""
@@ -291,7 +291,7 @@ def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, 
 
     url = endpoint.url if endpoint else spec.params.get("endpoint")
     # Not ``timeout``, which covers a whole transfer.
-    client: Any = dict.fromkeys(("read_timeout", "connect_timeout"), f"{round(timeout_of(spec, _TIMEOUT_S) * 1000)}ms")
+    client: Any = dict.fromkeys(("read_timeout", "connect_timeout"), f"{round(timeout_of(spec) * 1000)}ms")
     client["timeout"] = _NEVER
     if url:
         client["allow_http"] = url.startswith("http://")

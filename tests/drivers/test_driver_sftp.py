@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 from collections.abc import Iterator
@@ -167,6 +168,28 @@ def test_requests_are_those_of_the_protocol(server: Any) -> None:
         assert driver.requests() - before == 5, "open, three writes, close"
         assert content_of(driver, "/count/a") == bytes(3 * 32 * 1024)
         assert driver.requests() - before == 5 + 6, "open, its size, three reads, close"
+
+
+def test_a_failed_operation_leaves_no_open_file(server: Any) -> None:
+    """paramiko closes a forgotten one from the collector, which hangs the thread if its connection is sending."""
+    import paramiko
+
+    class Torn(RandomContent):
+        def read(self, offset: int, size_bytes: int) -> bytes:
+            raise ValueError("torn")
+
+    with connected(server.endpoint, "sftp") as driver:
+        driver.mkdir("/open/folder")
+        before = driver.requests()
+        errors: list[Exception] = [refusal(ErrorKind.CONFLICT, lambda: content_of(driver, "/open/folder"))]
+        assert driver.requests() - before == 3, "open, its kind, close"
+        assert len(driver._idle) == 1, "the connection can be used again"
+        with pytest.raises(ValueError, match="torn") as caught:
+            driver.put("/open/torn", Torn("torn", 9))
+        errors.append(caught.value)  # errors keep frames, and frames keep files
+        files = [each for each in gc.get_objects() if isinstance(each, paramiko.SFTPFile)]
+        assert [file for file in files if not file._closed] == []
+        driver.delete("/open")
 
 
 @contextmanager

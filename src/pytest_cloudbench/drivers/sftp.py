@@ -7,6 +7,8 @@ What the library does on its own, and how this driver handles it:
 
 - Eight threads that share one of its clients hang: each operation has a connection from a pool to itself. There are as
   many connections as simultaneous operations, and the first operation on each includes the handshake.
+- It closes a forgotten file when the collector finds it, which can be inside another request, whose lock it then waits
+  for without end: files are closed here, also after a failure.
 - Its pipelined writes lose the last refusals, and its prefetch leaves a thread behind when a download is abandoned:
   both are replaced by a window of requests over its own messages.
 - It sends nothing again. Keys of an agent or of the home folder are not tried; host keys are always checked.
@@ -149,11 +151,19 @@ class _Connection:
         channel, transport = self.sftp.get_channel(), self.client.get_transport()
         return transport is not None and transport.is_active() and not channel.closed
 
-    def finish(self, file: Any) -> None:
-        """Close a file. The library would ignore the server's answer to that."""
+    @contextmanager
+    def closing(self, file: Any) -> Iterator[None]:
+        """Closes the file in the end. The library would ignore the server's answer to that."""
         from paramiko.sftp import CMD_CLOSE
 
-        file._closed = True
+        file._closed = True  # else the collector would close it, too
+        try:
+            yield
+        except Exception:
+            if self.is_open() and not self.sftp._expecting:  # else the connection ends, and its files with it
+                with suppress(Exception):  # the first failure counts
+                    self.sftp._request(CMD_CLOSE, file.handle)
+            raise
         self.sftp._request(CMD_CLOSE, file.handle)
 
     def close(self) -> None:
@@ -303,6 +313,15 @@ class SftpDriver:
                 detail = "no folder can be where a file is"
                 raise CloudError(ErrorKind.CONFLICT, verb, remote, detail=detail) from error
 
+    @contextmanager
+    def _file(self, verb: str, path: str, mode: str) -> Iterator[tuple[Any, Any]]:
+        """Yields a channel for this thread alone and an open file, and closes the file."""
+        remote = self._remote(verb, path)
+        with self._calling(verb, path) as connection:
+            file = self._opened(connection, verb, path, remote, mode)
+            with connection.closing(file):
+                yield connection.sftp, file
+
     def _opened(self, connection: _Connection, verb: str, path: str, remote: str, mode: str) -> Any:
         """Open a file; to write one, its folder is created if it is missing."""
         try:
@@ -325,10 +344,8 @@ class SftpDriver:
         """Write straight to the target; reads the answer to each write, and to closing the file."""
         from paramiko.sftp import CMD_WRITE
 
-        remote = self._remote("put", path)
-        with self._calling("put", path) as connection:
-            file = self._opened(connection, "put", path, remote, "wb")
-            window, offset = _Window(connection.sftp), 0
+        with self._file("put", path, "wb") as (sftp, file):
+            window, offset = _Window(sftp), 0
             for piece in chunks(content, _PIECE_BYTES):
                 if len(window.waiting) == _WINDOW_PIECES:
                     window.oldest()
@@ -336,20 +353,17 @@ class SftpDriver:
                 offset += len(piece)
             while window.waiting:
                 window.oldest()
-            connection.finish(file)
         return Entry(path, size_bytes=content.size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """Yields the file's bytes from ``offset``; opens it when the first piece is asked for."""
         from paramiko.sftp import CMD_DATA, CMD_READ, SFTPError
 
-        remote = self._remote("get", path)
-        with self._calling("get", path) as connection:
-            file = self._opened(connection, "get", path, remote, "rb")
+        with self._file("get", path, "rb") as (sftp, file):
             status = file.stat()
             if S_ISDIR(status.st_mode or 0):
                 raise CloudError(ErrorKind.CONFLICT, "get", path, detail="it is a folder")
-            window, at, end = _Window(connection.sftp), offset, status.st_size or 0
+            window, at, end = _Window(sftp), offset, status.st_size or 0
             while at < end or window.waiting:
                 while at < end and len(window.waiting) < _WINDOW_PIECES:
                     length = min(_PIECE_BYTES, end - at)
@@ -365,7 +379,6 @@ class SftpDriver:
                     window.send(CMD_READ, file.handle, begin + len(data), length - len(data))
                     window.waiting.rotate(1)
                 yield data
-            connection.finish(file)
 
     def stat(self, path: str) -> Entry:
         """Returns what the server knows about one path."""

@@ -51,11 +51,10 @@ def test_a_killed_server_is_a_broken_network() -> None:
         assert_a_killed_server_is_a_broken_network(service, driver)
 
 
-def test_silence_ends_with_the_timeout(monkeypatch: pytest.MonkeyPatch, server: Any) -> None:
-    monkeypatch.setattr(sftp, "_TIMEOUT_S", 0.2)
+def test_silence_ends_with_the_timeout(server: Any) -> None:
     with silent_server() as port:
         mute = replace(server.endpoint, urls={"": f"sftp://127.0.0.1:{port}/"})
-        with connected(mute, "sftp") as driver:
+        with connected(mute, "sftp?timeout_s=0.2") as driver:
             refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
 
 

@@ -44,9 +44,9 @@ def test_a_killed_server_is_a_broken_network() -> None:
         assert_a_killed_server_is_a_broken_network(service, driver)
 
 
-def test_silence_ends_with_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webdav, "_TIMEOUT_S", 0.2)
-    with silent_server() as port, connected(Endpoint({"": f"http://127.0.0.1:{port}"}, KEYS), "webdav") as driver:
+def test_silence_ends_with_the_timeout() -> None:
+    spec = "webdav?timeout_s=0.2"
+    with silent_server() as port, connected(Endpoint({"": f"http://127.0.0.1:{port}"}, KEYS), spec) as driver:
         refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
         refusal(ErrorKind.NETWORK, lambda: content_of(driver, "/a"))
 

@@ -24,7 +24,6 @@ from urllib.parse import urlsplit
 from pytest_cloudbench import redact
 from pytest_cloudbench.drivers.base import RequestCount
 
-TIMEOUT_S = 100.0
 _READ_PIECE_BYTES = 64 * 1024
 # http.client waits for a whole piece: a small first one marks the first byte.
 _FIRST_READ_BYTES = 1024

@@ -72,7 +72,6 @@ _CAPABILITIES = Capabilities(
 )
 
 _PARAMS = frozenset({"account", "endpoint", "timeout_s", "token_env"})
-_TIMEOUT_S = 100.0
 _CONNECTIONS = 256
 _NO_NAME = re.compile(r"\.(?:/|\Z)|[\\\x00-\x08\x0b\x0c\x0e-\x1f]")
 _READ_PIECE_BYTES = 4 * KIB
@@ -341,8 +340,8 @@ def _container(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[s
         "transport": RequestsTransport(
             session=session,
             session_owner=False,
-            connection_timeout=timeout_of(spec, _TIMEOUT_S),
-            read_timeout=timeout_of(spec, _TIMEOUT_S),
+            connection_timeout=timeout_of(spec),
+            read_timeout=timeout_of(spec),
             connection_verify=endpoint.ca_file if endpoint and endpoint.ca_file else True,
             connection_data_block_size=_READ_PIECE_BYTES,
             use_env_settings=endpoint is None,

@@ -39,7 +39,7 @@ REQUIRED_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELET
 """What every driver offers."""
 
 _METHODS = ("versions", "put", "get", "stat", "list", "delete", "mkdir", "close")
-_LONGEST_TIMEOUT_S = 86400
+_TIMEOUT_S, _LONGEST_TIMEOUT_S = 100.0, 86400
 _DETAIL_CHARACTERS = 300
 _MOST_CHARACTERS = 8192
 _LEAST_NAME = 4
@@ -217,14 +217,14 @@ def check_params(spec: ProviderSpec, known: Collection[str]) -> None:
             raise SpecError(f"provider {spec.text!r}: unknown parameter {name!r}; {spec.scheme} knows: {expected}")
 
 
-def timeout_of(spec: ProviderSpec, default_s: float = 100.0) -> float:
-    """Returns how many seconds a driver waits in each single step: the spec's ``timeout_s``, or the default.
+def timeout_of(spec: ProviderSpec) -> float:
+    """Returns how many seconds a driver waits in each single step: the spec's ``timeout_s``, or 100.
 
     Raises SpecError.
     """
     text = spec.params.get("timeout_s")
     if text is None:
-        return default_s
+        return _TIMEOUT_S
     try:
         timeout_s = float(text)
     except ValueError:

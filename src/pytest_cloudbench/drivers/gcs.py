@@ -85,7 +85,6 @@ _PARAMS = frozenset({"endpoint", "timeout_s", "token_env"})
 _HOST = "https://storage.googleapis.com"
 _TOKEN_URL = "https://oauth2.googleapis.com/token"
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
-_TIMEOUT_S = 100.0
 _CONNECTIONS = 256
 _READ_PIECE_BYTES = 64 * KIB
 # The HTTP library waits for a whole piece: a small first one marks the first byte.
@@ -165,7 +164,7 @@ class GcsDriver:
             project="none", credentials=session.credentials, _http=session, client_options={"api_endpoint": host}
         )
         client._bucket_metadata_cache = None
-        return cls(client, session, host, spec.target, timeout_of(spec, _TIMEOUT_S))
+        return cls(client, session, host, spec.target, timeout_of(spec))
 
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""

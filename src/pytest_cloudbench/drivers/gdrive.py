@@ -27,7 +27,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from pytest_cloudbench import opening, redact
-from pytest_cloudbench.drivers._gdrive_http import TIMEOUT_S, Misled, Refused, Token, Transport
+from pytest_cloudbench.drivers._gdrive_http import Misled, Refused, Token, Transport
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     OAuthLogin,
@@ -215,7 +215,7 @@ class GoogleDriveDriver:
         token_url = f"{endpoint.urls.get('oauth', endpoint.url)}/token" if endpoint else _TOKEN_URL
         token = _token(spec, secrets, token_url, is_emulated=endpoint is not None)
         transport = Transport(
-            endpoint.ca_file if endpoint else "", frozenset({urlsplit(base).netloc}), token, timeout_of(spec, TIMEOUT_S)
+            endpoint.ca_file if endpoint else "", frozenset({urlsplit(base).netloc}), token, timeout_of(spec)
         )
         discovery = import_module("googleapiclient.discovery")
         document = _document()

@@ -67,7 +67,6 @@ _CAPABILITIES = Capabilities(
     via="paramiko; one connection for each operation at a time; sends nothing again",
 )
 
-_TIMEOUT_S = 100.0
 _PORT = 22
 # paramiko raises what it logs; a server that dies would fill the report with a traceback for each connection.
 _LOG = logging.getLogger(f"{__name__}.paramiko")
@@ -217,7 +216,7 @@ class SftpDriver:
                 why = getattr(error, "strerror", None) or error
                 told = "; or give ?host_key=SHA256:..." if name == known_hosts else ""
                 raise SpecError(f"provider {spec.text!r}: {name} cannot be read ({why}){told}") from error
-        timeout_s = timeout_of(spec, _TIMEOUT_S)
+        timeout_s = timeout_of(spec)
         return cls(host, port, base, lambda: _opened(host, port, secrets, known_hosts, host_key, timeout_s), timeout_s)
 
     def versions(self) -> Mapping[str, str]:

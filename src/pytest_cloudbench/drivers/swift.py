@@ -66,7 +66,6 @@ _CAPABILITIES = Capabilities(
 )
 
 _PARAMS = frozenset({"auth", "timeout_s", "token_env"})
-_TIMEOUT_S = 100.0
 _ONE_PIECE_BYTES = MIB
 _READ_PIECE_BYTES = 64 * KIB
 _PAGE_ENTRIES = 1000
@@ -150,7 +149,7 @@ class SwiftDriver:
         if "auth" in spec.params:
             given["auth_url"] = spec.params["auth"]
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
-        return cls(secrets, spec.target, endpoint, timeout_of(spec, _TIMEOUT_S))
+        return cls(secrets, spec.target, endpoint, timeout_of(spec))
 
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""

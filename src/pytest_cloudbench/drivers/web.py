@@ -20,10 +20,8 @@ from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["TIMEOUT_S", "Bearer", "Reason", "Unsuccessful", "WebClient"]
+__all__ = ["Bearer", "Reason", "Unsuccessful", "WebClient"]
 
-TIMEOUT_S = 100.0
-"""For each single step: connecting, sending a piece, waiting for the next bytes of an answer."""
 _CONNECTIONS = 256
 _EARLY_S = 60.0
 
@@ -41,7 +39,7 @@ class WebClient:
         timeout_s: how long each single step may take, see ``timeout_of``.
     """
 
-    def __init__(self, endpoint: Endpoint | None, reason: Reason, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, endpoint: Endpoint | None, reason: Reason, timeout_s: float) -> None:
         import httpx
 
         verify: ssl.SSLContext | bool = True

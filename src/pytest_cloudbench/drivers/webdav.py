@@ -68,7 +68,6 @@ _CAPABILITIES = Capabilities(
     via="webdav4 on httpx; retries off",
 )
 
-_TIMEOUT_S = 100.0
 _CONNECTIONS = 256
 _PIECE_BYTES = MIB
 
@@ -152,7 +151,7 @@ class WebdavDriver:
         url = endpoint.url if endpoint else _url_of(spec)
         given = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
-        return cls(url, endpoint, secrets, timeout_of(spec, _TIMEOUT_S))
+        return cls(url, endpoint, secrets, timeout_of(spec))
 
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""

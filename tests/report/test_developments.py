@@ -65,7 +65,7 @@ def test_a_change_is_where_the_command_finds_it(tmp_path: Path, capsys: pytest.C
         "0005_run": "had doubts", "0021_run": "first run after a change of quiet p50", "0025_run": "had doubts",
         "0028_run": "this page",
     }  # fmt: skip
-    assert "2 of them do not count" in figure.told
+    assert "2 of them do not count (see the numbers); what is beyond the others is drawn at the edge." in figure.told
     assert "The same in each of 30 runs: failed rate 2 %." in figure.told
 
 
@@ -101,7 +101,8 @@ def test_runs_changes_and_the_page_are_at_their_places(tmp_path: Path) -> None:
     band = re.search(r'<rect x="(\S+)" [^>]*width="(\S+)" [^>]*class="band" data-tip="this page', drawing)
     assert band is not None
     assert float(band[1]) + float(band[2]) / 2 == pytest.approx(x(27), abs=0.1)
-    assert drawing.count('data-tip="0005_run: 300 ms, had doubts"') == 1
+    assert drawing.count('data-tip="0005_run: 300 ms, had doubts; drawn at the edge"') == 1
+    assert highest[1] < lowest[1] - 60, "runs that do not count leave most of 110 pixels to those that do"
     assert "c021, 2026-" in figure.draw(NARROW).svg()
 
 

@@ -41,6 +41,13 @@ class _Panel:
         return [(place, each.value) for place, each in enumerate(self.course.points) if each.value is not None]
 
     @property
+    def reach(self) -> tuple[float, float]:
+        """The ends of the axis: those of the runs that count. One in doubt must not flatten all others."""
+        counted = [value for place, value in self.known if not self.course.points[place].fit]
+        values = counted if len({*counted}) > 1 else [value for _, value in self.known]
+        return min(values), max(values)
+
+    @property
     def words(self) -> str:
         return self.metric.replace("_", " ")
 
@@ -166,7 +173,9 @@ def _told(drawn: Sequence[_Panel], names: Mapping[str, str], always: str) -> Ite
     yield f"{len(points)} runs under the conditions of this one."
     uncounted = sum(any(panel.course.points[place].fit for panel in drawn) for place in range(len(points)))
     if uncounted:
-        yield f"{uncounted} of them {'does' if uncounted == 1 else 'do'} not count (see the numbers)."
+        beyond = any(not panel.reach[0] <= value <= panel.reach[1] for panel in drawn for _, value in panel.known)
+        edge = "; what is beyond the others is drawn at the edge" if beyond else ""
+        yield f"{uncounted} of them {'does' if uncounted == 1 else 'do'} not count (see the numbers){edge}."
     changes = [
         f"{panel.words}: {history.change_text(first, change, panel.metric, names[first.run])}"
         for panel in drawn for first, change in panel.changes
@@ -191,8 +200,7 @@ def _remark(place: int, drawn: Sequence[_Panel], *, is_mine: bool) -> str:
 
 
 def _scale(panel: _Panel) -> Scale:
-    values = [value for _, value in panel.known]
-    low, high = min(values), max(values)
+    low, high = panel.reach
     if low > 0 and high / low >= 30:
         return Log(low * 0.8, high * 1.25, panel.text)
     return Linear(low, high, panel.text)
@@ -211,6 +219,7 @@ def _draw(plane: Plane, panel: _Panel, mine: Sequence[int], names: Mapping[str, 
     for place, value in panel.known:
         if points[place].fit:
             tip = f"{names[points[place].run]}: {history.value_text(value, panel.metric)}, {points[place].fit}"
+            tip += "" if panel.reach[0] <= value <= panel.reach[1] else "; drawn at the edge"
             plane.dot(place, value, 4, tip)
     for number, (place, _) in enumerate(panel.course.changes):
         plane.rule(x=place - 0.5, label=_since(points[place]), line=number % 3 - 1)

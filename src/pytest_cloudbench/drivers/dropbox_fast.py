@@ -11,10 +11,8 @@ request, inside the operation that notices it.
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -130,12 +128,7 @@ class DropboxFastDriver:
 
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""
-        names = ("httpx", "httpcore", "h11")
-        return {name: version(name) for name in names} | {
-            "openssl": ssl.OPENSSL_VERSION,
-            "httpx.redirects": "off",
-            "httpx.retries": "off",
-        }
+        return self._client.versions()
 
     def close(self) -> None:
         """Close all connections."""

@@ -19,9 +19,7 @@ What costs more than one request, all of them counted:
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from typing import Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -181,12 +179,7 @@ class OneDriveDriver:
 
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""
-        names = ("httpx", "httpcore", "h11")
-        return {name: version(name) for name in names} | {
-            "openssl": ssl.OPENSSL_VERSION,
-            "httpx.redirects": "off",
-            "httpx.retries": "off",
-        }
+        return self._client.versions()
 
     def close(self) -> None:
         """Close all connections."""

@@ -14,7 +14,6 @@ import html
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 from unicodedata import is_normalized
@@ -131,8 +130,8 @@ class TahoeDriver:
         return cls(url, endpoint, cap, timeout_of(spec))
 
     def versions(self) -> Mapping[str, str]:
-        """Returns the libraries."""
-        return {name: version(name) for name in ("httpx", "httpcore", "h11")} | {"httpx.retries": "has none"}
+        """Returns the libraries, and what is switched off in them."""
+        return self._client.versions()
 
     def close(self) -> None:
         """Close all connections."""

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,15 @@ class WebClient:
         )  # fmt: skip
         self._unsendable = (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeError)
         self._failed = (httpx.HTTPError, httpx.StreamError, ssl.SSLError, OSError)
+
+    def versions(self) -> Mapping[str, str]:
+        """Returns the libraries, and what is switched off in them."""
+        names = ("httpx", "httpcore", "h11")
+        return {name: version(name) for name in names} | {
+            "openssl": ssl.OPENSSL_VERSION,
+            "httpx.redirects": "off",
+            "httpx.retries": "off",
+        }
 
     def close(self) -> None:
         """Close all connections."""

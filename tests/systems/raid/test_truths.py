@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -11,14 +13,14 @@ import pytest
 
 from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.coding.policies import Fixed, Split
-from pytest_cloudbench.model import MIB, CloudError, ErrorKind
+from pytest_cloudbench.model import MIB, CloudError, Content, Entry, ErrorKind
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.systems.raid.driver import RaidDriver
 from pytest_cloudbench.systems.raid.metadata import Lacking
 from pytest_cloudbench.systems.raid.survey import survey
 from tests.limits import HANG_S
 
-from .harness import Lab
+from .harness import Child, Lab
 
 Make = Callable[..., Lab]
 CONTENT = random.Random(3).randbytes(2 * MIB + 12345)
@@ -271,6 +273,33 @@ def test_a_child_that_is_far_behind_is_left_out_until_it_has_caught_up(
         made.children[2].thawed.set()
         assert driver.settle(HANG_S)
         assert len(made.children[2].packages) == 6
+
+
+def test_nothing_keeps_a_package_in_memory_when_its_transfer_has_ended(
+    lab: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the frames of a failed child's error nor a thread without work; 64 packages would be 256 MiB."""
+    made = lab(2, 1, durability="k+0")
+    packages: list[weakref.ref[Content]] = []
+    put = Child.put
+
+    def noted(child: Child, path: str, content: Content) -> Entry:
+        packages.append(weakref.ref(content))
+        return put(child, path, content)
+
+    monkeypatch.setattr(Child, "put", noted)
+    gc.disable()
+    try:
+        with made.opened() as driver:
+            made.children[2].fails = {"put": ErrorKind.SERVER}
+            for number in range(4):
+                driver.put(f"/{number}", Literal(CONTENT))
+            made.children[2].fails.clear()
+            assert driver.settle(HANG_S)
+            assert len(packages) >= 4 * 3 * (3 + 1), "two arrive at once, the third fails and is made again"
+            assert wait_for(lambda: not any(package() for package in packages), HANG_S, poll_s=0.01)
+    finally:
+        gc.enable()
 
 
 def test_a_disk_that_is_full_is_an_error_of_the_seam_and_changes_nothing(lab: Make) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-from pytest_cloudbench import clock
+from pytest_cloudbench import clock, redact
 from pytest_cloudbench.coding.policies import Rates
 from pytest_cloudbench.coding.reed_solomon import Buffer
 from pytest_cloudbench.coding.sealing import MasterKey
@@ -248,6 +248,8 @@ class Children:
                 data = call(driver)
             except Exception as raised:  # a driver raises CloudError alone; what else it raises is for who waits
                 error = raised
+                if isinstance(error, CloudError):
+                    redact.clean_error(error)  # its frames would keep the package in memory as long as anybody has it
             duration_ns = clock.now_ns() - begin_ns
             if is_read is not None and not (pending and pending.is_given_up):
                 if error is None:
@@ -305,6 +307,7 @@ class _Lane:
                 self._waiting -= 1
             task, size_bytes = given
             task()
+            del task, given  # an idle thread keeps no package in memory
             with self._lock:
                 self.behind_bytes -= size_bytes
 

@@ -152,7 +152,8 @@ class Upkeep:
             costs = Costs(operations=1)
             try:
                 mend(array, package, costs)
-            except CloudError:
+            except CloudError as error:
+                error.__traceback__ = None  # whose frames have the error, too: a circle that keeps the package
                 failed.add(package.child)
             array.ledger.add("mend", costs)
         return is_done and not failed

@@ -188,7 +188,7 @@ class _Writer:
     def _free(self, flight: _Flight) -> None:
         """Use the memory of a durable segment again: the packages that are still on their way take their own along."""
         if flight.packages:
-            for child in flight.holders - flight.held_by:
+            for child in flight.holders - flight.held_by - flight.failures.keys():
                 flight.packages[child].detach()
             self._array.children.buffers.give(flight.buffer)
             flight.packages, flight.buffer = {}, bytearray()

@@ -1,7 +1,7 @@
 """Real sessions through the regression gate: unchanged ones that must not alarm, changed ones that must.
 
-``python benchmarks/real_sessions.py FOLDER --unchanged 40 --changed 10`` takes about a minute for each session and goes
-on where it was stopped. FOLDER keeps the history. The last line is a JSON object for ``real-sessions.json``.
+``python benchmarks/real_sessions.py FOLDER --unchanged 40 --changed 10`` takes one to three minutes for each
+session and goes on where it was stopped. FOLDER keeps the history. The last line is a JSON object.
 
 Every session is a pytest process of its own with 20 experiments of 300 uploads each, against an emulator with a latency
 of 50 ms. A changed session works on a copy of the history, and all its experiments have the same change: the driver

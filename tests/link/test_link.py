@@ -53,22 +53,23 @@ def measured(link: Link, stream_s: float = 0) -> Delivered:
     return got
 
 
-def within(asked_ms: float, share: float = 0.1) -> Any:
-    """A figure of ``measured`` that the product calls as asked; what is further off, it names."""
-    return pytest.approx(asked_ms, abs=asked_ms * share + 1)
+def near(asked_ms: float, deviation_ms: float | None) -> Any:
+    """A tenth around what was asked, and as much more as the link saw its own probes scatter on this machine."""
+    assert deviation_ms is not None
+    return pytest.approx(asked_ms, abs=0.1 * asked_ms + deviation_ms)
 
 
-def carries(way: DeliveredWay, asked_bit_per_s: float) -> bool:
-    """Whether a direction has its rate, by its stream or, where that is slowed down, by its datagrams."""
-    return pytest.approx(asked_bit_per_s, rel=0.1) in (way.throughput_bit_per_s, way.rate_bit_per_s)
+def delayed(way: DeliveredWay, asked_ms: float) -> bool:
+    """Whether a direction without jitter has its delay. ``jitter_ms`` is twice the deviation of its probes."""
+    return way.jitter_ms is not None and way.delay_ms == near(asked_ms, way.jitter_ms / 2)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_forty_milliseconds_are_forty(mode: str) -> None:
     with open_or_skip(up=Way(delay_ms=20), mode=mode) as link:
         got = measured(link)
-    assert got.rtt_ms == within(40)
-    assert got.up.delay_ms == within(20)
+    assert got.rtt_ms == near(40, got.rtt_mad_ms)
+    assert delayed(got.up, 20)
     assert (got.up.arrived, got.down.arrived) == (got.up.sent, got.down.sent)
     assert got.up.goodput_bit_per_s is None
 
@@ -78,10 +79,10 @@ def test_directions_differ_in_delay_and_rate(mode: str) -> None:
     up, down = Way(delay_ms=15, rate_bit_per_s=10e6), Way(delay_ms=5, rate_bit_per_s=40e6)
     with open_or_skip(up=up, down=down, mode=mode) as link:
         got = measured(link, 0.7)
-    assert got.up.delay_ms == within(15)
-    assert got.down.delay_ms == within(5)
-    assert carries(got.up, 10e6)
-    assert carries(got.down, 40e6)
+    assert delayed(got.up, 15)
+    assert delayed(got.down, 5)
+    assert got.up.throughput_bit_per_s == pytest.approx(10e6, rel=0.1)
+    assert got.down.throughput_bit_per_s == pytest.approx(40e6, rel=0.1)
 
 
 @pytest.mark.parametrize(("rtt_ms", "rate_mbit_per_s"), [(73, 12), pytest.param(300, 50, marks=pytest.mark.slow)])
@@ -92,8 +93,8 @@ def test_a_long_link_has_its_rate_before_a_stream_is_up_to_speed(rtt_ms: float, 
         got = measured(link, 0.3)
         link.up = link.down = replace(way, rate_bit_per_s=2 * rate_mbit_per_s * 1e6)
         wrong = link.measure(stream_s=0.3)
-    assert carries(got.up, rate_mbit_per_s * 1e6)
-    assert carries(got.down, rate_mbit_per_s * 1e6)
+    assert got.up.rate_bit_per_s == pytest.approx(rate_mbit_per_s * 1e6, rel=0.05)
+    assert got.down.rate_bit_per_s == pytest.approx(rate_mbit_per_s * 1e6, rel=0.05)
     assert [text.partition(":")[0] for text in wrong.off if "rate" in text] == ["up rate", "down rate"]
 
 
@@ -105,7 +106,7 @@ def test_loss_and_jitter() -> None:
     assert abs(got.up.sent - got.up.arrived - got.up.sent * 0.05) <= bound
     assert got.up.sent >= 1000
     assert got.down.arrived == got.down.sent
-    assert got.up.jitter_ms == within(6, 0.3)
+    assert got.up.jitter_ms == pytest.approx(6, rel=0.3)
     if lost:  # with netem nobody counts
         assert lost["up"]["lost"] >= got.up.sent - got.up.arrived
         assert lost["down"]["lost"] == 0
@@ -121,17 +122,17 @@ def test_a_link_that_loses_nearly_everything_is_measured_and_says_so() -> None:
 def test_a_slow_link_is_soon_measured_and_as_asked() -> None:
     with Link(Way(rate_bit_per_s=256e3), Way()) as link:
         got = measured(link, 0.5)
-    assert got.up.delay_ms == within(48 * 8 / 256)
-    assert carries(got.up, 256e3)
+    assert got.up.delay_ms == pytest.approx(48 * 8 / 256, abs=1)
+    assert got.up.throughput_bit_per_s == pytest.approx(256e3, rel=0.1)
     assert got.up.stream_bytes <= 30_000
 
 
 def test_the_record_says_what_was_asked_and_delivered() -> None:
     with Link(Way(delay_ms=2), run="record") as link:
-        measured(link)
+        link.measure(stream_s=0)
         record = json.loads(json.dumps(link.record()))
     assert record["asked"]["up"]["delay_ms"] == 2
-    assert record["delivered"]["up"]["delay_ms"] == within(2)
+    assert record["delivered"]["up"]["delay_ms"] == pytest.approx(2, abs=1)
     assert record["mode"] in ("netem", "tun", "packet")
     assert record["offloads"] == {
         side: {"tx_checksum": False, "tso": False, "gso": False, "gro": False} for side in ("client", "server")
@@ -188,8 +189,8 @@ def test_the_way_netem_is_wired_with_another_qdisc(monkeypatch: pytest.MonkeyPat
         with pytest.raises(UsageError, match="interruptible"):
             link.interrupt("reset", at_byte=1)
         got = measured(link, 1.0)
-    assert carries(got.up, 10e6)
-    assert carries(got.down, 30e6)
+    assert got.up.throughput_bit_per_s == pytest.approx(10e6, rel=0.15)
+    assert got.down.throughput_bit_per_s == pytest.approx(30e6, rel=0.15)
     assert (got.up.loss, got.down.loss) == (0, 0)
 
 
@@ -225,7 +226,7 @@ def test_a_user_namespace_needs_no_root() -> None:
         got = measured(link)
         assert got.rtt_ms is not None
         assert got.rtt_ms >= 20  # what is longer, the product flags: a busy machine adds to it
-        assert got.rtt_ms == within(20) or got.off
+        assert got.rtt_ms == near(20, got.rtt_mad_ms) or got.off
 
 
 @needs_root
@@ -234,14 +235,14 @@ def test_a_user_without_rights_gets_a_link_or_a_reason() -> None:
         "from pytest_cloudbench.link import Delivered, Link, LinkUnavailable, Way\n"
         "try:\n    with Link(Way(delay_ms=10)) as link:\n"
         "        got = link.measure(stream_s=0)\n"
-        "        print(link.rights, got.rtt_ms, 'off' if got.off else 'as set')\n"
+        "        print(link.rights, got.rtt_ms, got.rtt_mad_ms, 'off' if got.off else 'as set')\n"
         "except LinkUnavailable as error: print(error)"
     )
     words = said.split()
     if words[0] == "user":
         rtt_ms = float(words[1])
         assert rtt_ms >= 20  # what is longer, the product flags: a busy machine adds to it
-        assert rtt_ms == within(20) or words[2] == "off"
+        assert rtt_ms == near(20, float(words[2])) or words[3] == "off"
     else:
         assert "sysctl" in said or "/dev/net/tun" in said
 

@@ -97,10 +97,11 @@ def test_a_server_that_is_killed_in_mid_run(name: str, lab: Lab) -> None:
     assert "Traceback" not in run.text
     assert re.search(rf"the server of local:{name} died \(.*killed by signal 9\)", run.text), run.text
     table, counts = merged(run)
-    # The last success may be noted late, by a thread that waits for a processor; so the first broken operation counts.
-    dead_ns = min(end for end, kind in zip(table.end_ns, table.kind, strict=True) if kind is ErrorKind.NETWORK)
+    last_ns = max(end for end, outcome in zip(table.end_ns, table.outcome, strict=True) if outcome is Outcome.OK)
+    # That may be noted late, by a thread that waits for a processor: then the first broken operation tells.
+    broken_ns = min(end for end, kind in zip(table.end_ns, table.kind, strict=True) if kind is ErrorKind.NETWORK)
     # What came before is the server's own: rclone's for S3 may lose a file that is replaced meanwhile, and answers 500.
-    after = [kind for start, kind in zip(table.start_ns, table.kind, strict=True) if start > dead_ns]
+    after = [kind for start, kind in zip(table.start_ns, table.kind, strict=True) if start > min(last_ns, broken_ns)]
     assert set(after) == {ErrorKind.NETWORK}, counts
 
 

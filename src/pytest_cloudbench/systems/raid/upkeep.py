@@ -51,7 +51,10 @@ def mend(array: Array, package: Lacking, costs: Costs) -> bool:
         answer = answers.get()
     costs.requests += answer.requests or 0
     if answer.error is not None:
-        raise answer.error
+        try:
+            raise answer.error
+        finally:
+            del answer  # else this frame and the error hold each other, and the package with them
     costs.mended += 1
     array.metadata.arrived(package, row.segments)
     return True
@@ -152,8 +155,7 @@ class Upkeep:
             costs = Costs(operations=1)
             try:
                 mend(array, package, costs)
-            except CloudError as error:
-                error.__traceback__ = None  # whose frames have the error, too: a circle that keeps the package
+            except CloudError:
                 failed.add(package.child)
             array.ledger.add("mend", costs)
         return is_done and not failed

@@ -48,6 +48,12 @@ class _Panel:
         return min(values), max(values)
 
     @property
+    def beyond(self) -> frozenset[int]:
+        """The places of the runs that lie beyond the axis."""
+        low, high = self.reach
+        return frozenset(place for place, value in self.known if not low <= value <= high)
+
+    @property
     def words(self) -> str:
         return self.metric.replace("_", " ")
 
@@ -173,8 +179,7 @@ def _told(drawn: Sequence[_Panel], names: Mapping[str, str], always: str) -> Ite
     yield f"{len(points)} runs under the conditions of this one."
     uncounted = sum(any(panel.course.points[place].fit for panel in drawn) for place in range(len(points)))
     if uncounted:
-        beyond = any(not panel.reach[0] <= value <= panel.reach[1] for panel in drawn for _, value in panel.known)
-        edge = "; what is beyond the others is drawn at the edge" if beyond else ""
+        edge = "; what is beyond the others is drawn at the edge" if any(panel.beyond for panel in drawn) else ""
         yield f"{uncounted} of them {'does' if uncounted == 1 else 'do'} not count (see the numbers){edge}."
     changes = [
         f"{panel.words}: {history.change_text(first, change, panel.metric, names[first.run])}"
@@ -208,7 +213,7 @@ def _scale(panel: _Panel) -> Scale:
 
 def _draw(plane: Plane, panel: _Panel, mine: Sequence[int], names: Mapping[str, str]) -> None:
     """Draw one metric: the runs of this page behind all, then levels, runs and changes."""
-    points, canvas = panel.course.points, plane.canvas
+    points, canvas, beyond = panel.course.points, plane.canvas, panel.beyond
     for place in mine:
         left, right = plane.px(place - 0.5), plane.px(place + 0.5)
         tip = f"this page: {history.value_text(points[place].value, panel.metric)}"
@@ -219,7 +224,7 @@ def _draw(plane: Plane, panel: _Panel, mine: Sequence[int], names: Mapping[str, 
     for place, value in panel.known:
         if points[place].fit:
             tip = f"{names[points[place].run]}: {history.value_text(value, panel.metric)}, {points[place].fit}"
-            tip += "" if panel.reach[0] <= value <= panel.reach[1] else "; drawn at the edge"
+            tip += "; drawn at the edge" if place in beyond else ""
             plane.dot(place, value, 4, tip)
     for number, (place, _) in enumerate(panel.course.changes):
         plane.rule(x=place - 0.5, label=_since(points[place]), line=number % 3 - 1)

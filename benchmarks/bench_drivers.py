@@ -21,7 +21,7 @@ from pytest_cloudbench.model import Endpoint
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.services.command import load_recipe
 
-__all__ = ["measure"]
+__all__ = ["bare_dropbox", "measure"]
 
 _PUTS = 200
 _BLOCKS = 8
@@ -32,9 +32,10 @@ Put = Callable[[str], object]
 """Stores the body under a path, such as ``/folder/name``."""
 
 
-def _dropbox(endpoint: Endpoint) -> Put:
+def bare_dropbox(endpoint: Endpoint, connections: int = 8) -> Put:
+    """The Dropbox SDK with the driver's settings, and a pool of so many connections."""
     sdk: Any = import_module("dropbox")
-    session = sdk.create_session(ca_certs=endpoint.ca_file)
+    session = sdk.create_session(max_connections=connections, ca_certs=endpoint.ca_file)
     session.trust_env = False
     client = sdk.Dropbox(
         oauth2_access_token=endpoint.credentials["access_token"], max_retries_on_error=0, max_retries_on_rate_limit=0,
@@ -93,7 +94,7 @@ def _s3(endpoint: Endpoint) -> Put:
 
 _BARE: Mapping[str, tuple[str, Callable[[Endpoint], Put]]] = {
     "box": ("emulated:box?profile=ideal", _box),
-    "dropbox": ("emulated:ideal", _dropbox),
+    "dropbox": ("emulated:ideal", bare_dropbox),
     "s3": ("local:s3", _s3),
 }
 """Driver to the server that stands in for its provider, and to its bare SDK."""

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from math import exp
+from math import exp, sin
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,16 @@ def test_history_shows_a_change_and_the_first_run_after_it(storage: Path, run: A
     assert "worse, p " in change
     assert "since 0023_run (c023, 2026-" in change
     assert sum("first run after a change" in line for line in out.splitlines()) == 1
+
+
+def test_a_change_among_runs_that_are_alike_is_said_to_be_doubtful(storage: Path, run: Any) -> None:
+    """Their level swings slowly, and then it is 50 % higher."""
+    store_series(storage, [0.1 * (1 + 0.05 * sin(number / 2)) * (1.5 if number >= 20 else 1) for number in range(40)])
+    out, _ = run("history")
+    assert " since 0021_run (may be chance)" in out
+    out, _ = run("history", "test_put")
+    (change,) = [line for line in out.splitlines() if line.startswith("change: ")]
+    assert "; may be chance: successive runs are alike (correlation 0." in change
 
 
 @pytest.mark.parametrize("command", [

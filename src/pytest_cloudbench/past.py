@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.results.places import USUAL, in_order
 
 if TYPE_CHECKING:
     from pytest_cloudbench.results.index import Index, RunRow
 
 __all__ = ["RUN_HELP", "add_commands", "add_storage", "find_storage", "open_index"]
 
-_STORAGES = ("results", ".benchmarks")
-"""Where runs are stored unless pytest is told another place: runs of suites, and others."""
 _PIPE_COLUMNS = 400
 _MOST_ROWS = 1000
 
@@ -77,7 +76,8 @@ def _command(
 def add_storage(parser: argparse.ArgumentParser) -> None:
     """Add the option that says where the runs are stored; ``open_index`` reads it."""
     parser.add_argument("--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
-                        f"(default: {' or '.join(_STORAGES)}, the first with a run)")  # fmt: skip
+                        "(default: the folder that pytest's configuration names with --benchmark-storage, "
+                        f"{' or '.join(map(str, USUAL))}, the first with a run)")  # fmt: skip
 
 
 def _add_metrics(parser: argparse.ArgumentParser) -> None:
@@ -140,12 +140,12 @@ def _width() -> int:
 def find_storage(options: argparse.Namespace) -> Path | None:
     """Returns the folder that the user means, or None. Raises UsageError if the user has named one and it is none.
 
-    Of the usual folders it is the first one with a run: ``results`` has records of runs that are stored elsewhere, too.
+    Unless named, it is the first one with a run: ``results`` has records of runs that are stored elsewhere, too.
     """
     if options.storage is None:
         from pytest_cloudbench.results.stored import find
 
-        places = [place for place in map(Path, _STORAGES) if place.is_dir()]
+        places = [place for place in in_order() if place.is_dir()]
         return next((place for place in places if any(True for _ in find(place))), next(iter(places), None))
     if not options.storage.is_dir():
         raise UsageError(f"--storage {options.storage}: there is no such folder")
@@ -159,7 +159,8 @@ def open_index(options: argparse.Namespace) -> Index:
 
     storage = find_storage(options)
     if storage is None:
-        raise UsageError(f"there are no stored runs in {' or '.join(_STORAGES)}; name their folder with --storage")
+        places = " or ".join(map(str, in_order()))
+        raise UsageError(f"there are no stored runs in {places}; name their folder with --storage")
     index = Index.open(storage)
     for problem in index.problems:
         sys.stderr.write(f"cloudbench: left out: {printable(problem)}\n")
@@ -315,7 +316,7 @@ def _import(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results.bundle import import_runs
     from pytest_cloudbench.results.index import Index
 
-    storage = options.storage or Path(_STORAGES[0])
+    storage = options.storage or in_order()[0]
     new, known, strange = import_runs(storage, options.file)
     for name in strange:
         sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: is no name of a run\n")

@@ -13,13 +13,15 @@ RUNS, SERIES = 100, 150
 SD = 0.03
 
 
-def noise(kind: str, rng: random.Random, count: int = RUNS) -> list[float]:
-    """Run-to-run noise of log values, of one standard deviation whatever its kind."""
+def noise(kind: str, rng: random.Random, count: int = RUNS, correlation: float = 0.28) -> list[float]:
+    """Run-to-run noise of log values, of one standard deviation whatever its kind.
+
+    Runs 75 s apart were correlated by 0.28.
+    """
     if kind == "normal":
         return [rng.gauss(0, SD) for _ in range(count)]
     if kind == "heavy tails":  # t with 4 degrees of freedom
         return [rng.gauss(0, 1) / sqrt(rng.gammavariate(2, 2) / 4) * SD / sqrt(2) for _ in range(count)]
-    correlation = 0.28  # of runs 75 s apart, as measured
     found = [rng.gauss(0, SD)]
     while len(found) < count:
         found.append(correlation * found[-1] + rng.gauss(0, SD * sqrt(1 - correlation**2)))
@@ -44,6 +46,26 @@ def test_ten_percent_is_found_after_four_runs(kind: str, change: float) -> None:
     there = [each[-1] for each in found if each and abs(each[-1].first - first) <= 1]
     assert len(there) >= 0.9 * SERIES
     assert all((each.ratio or 0) * change > 0 for each in there)
+
+
+def test_a_change_by_chance_among_runs_that_are_alike_is_doubtful() -> None:
+    rng = random.Random(11)
+    alike = [[exp(3 * value) for value in noise("correlated", rng, correlation=0.6)] for _ in range(SERIES)]
+    by_chance = [change for values in alike for change in find_changes(values)]
+    assert len(by_chance) > 0.2 * SERIES, "a test that takes runs for independent errs here"
+    assert sum(change.is_doubtful for change in by_chance) >= 0.9 * len(by_chance)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("normal", 0.02), ("heavy tails", 0.02), ("correlated", 0.5)])
+def test_a_real_change_is_seldom_doubtful_unless_runs_are_alike(kind: str, most: float) -> None:
+    rng = random.Random(kind)
+    found = [find_changes(series(kind, rng, 0.3, RUNS // 2))[0] for _ in range(SERIES)]
+    assert sum(change.is_doubtful for change in found) <= most * SERIES
+
+
+def test_what_does_not_vary_is_never_doubtful() -> None:
+    (found,) = find_changes([1000.0] * 20 + [1010.0] * 5)
+    assert (found.correlation, found.is_doubtful) == (0.0, False)
 
 
 def test_several_changes_are_found_at_their_places() -> None:

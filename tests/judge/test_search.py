@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil
 from random import Random
 
 import pytest
@@ -70,6 +71,36 @@ def test_noise_costs_little_time(truth_s: Callable[[int], float]) -> None:
     found = [look(LevelSearch(repeats=5, max_probes=80), noisy(truth_s, 0.05, seed)) for seed in SEEDS]
     assert sum(each.level is not None and truth_s(each.level) <= 1.15 * best_s for each in found) >= 95
     assert sum(each.noise == pytest.approx(0.05, rel=0.5) for each in found) >= 85
+
+
+def waves(level: int) -> float:
+    """Eight at a time, so nine take twice as long."""
+    return ceil(level / 8) * (0.1 + 0.874 / level)
+
+
+def held_up(truth_s: Callable[[int], float], share: float, seed: int) -> Callable[[int], float]:
+    """Some measurements take up to twice as long, for reasons of their own."""
+    random, time_s = Random(seed), noisy(truth_s, 0.02, seed)
+    return lambda level: time_s(level) * (random.uniform(1.2, 2) if random.random() < share else 1)
+
+
+@pytest.mark.parametrize("truth_s", [waves, valley, falling, edge_at_50])
+def test_single_measurements_that_took_much_longer_decide_nothing(truth_s: Callable[[int], float]) -> None:
+    best_s = min(truth_s(level) for level in range(1, 101))
+    found = [look(LevelSearch(), held_up(truth_s, 0.05, seed)) for seed in SEEDS]
+    assert sum(each.level is not None and truth_s(each.level) <= 1.1 * best_s for each in found) >= 94
+    assert sum(each.noise is not None and each.noise < 0.05 for each in found) >= 94
+
+
+def test_a_level_beside_the_answer_is_not_left_out_after_one_slow_measurement() -> None:
+    told: list[int] = []
+
+    def time_s(level: int) -> float:
+        told.append(level)
+        return waves(level) * (1.6 if level == 8 and told.count(8) == 1 else 1)
+
+    found = look(LevelSearch(start=[1, 5, 8, 10, 20, 50]), time_s)
+    assert (found.level, found.quickest, told.count(8)) == (8, 8, 3)
 
 
 def test_without_noise_the_least_level_of_a_plateau_is_found() -> None:

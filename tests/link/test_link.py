@@ -129,10 +129,11 @@ def test_a_slow_link_is_soon_measured_and_as_asked() -> None:
 
 def test_the_record_says_what_was_asked_and_delivered() -> None:
     with Link(Way(delay_ms=2), run="record") as link:
-        link.measure(stream_s=0)
+        got = link.measure(stream_s=0)
         record = json.loads(json.dumps(link.record()))
     assert record["asked"]["up"]["delay_ms"] == 2
-    assert record["delivered"]["up"]["delay_ms"] == pytest.approx(2, abs=1)
+    assert record["delivered"]["up"]["delay_ms"] == got.up.delay_ms
+    assert got.up.delay_ms == pytest.approx(2, abs=1) or record["delivered"]["off"] == list(got.off) != []
     assert record["mode"] in ("netem", "tun", "packet")
     assert record["offloads"] == {
         side: {"tx_checksum": False, "tso": False, "gso": False, "gro": False} for side in ("client", "server")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,8 +153,8 @@ def test_a_leader_that_is_lost_fails_its_test_and_the_next_one_leads(lab: Lab) -
         (HERE / "second").write_text(fleet.name)
     """)
     running = lab.start("--client", "reference", "-n", "2", "-rf")
-    path = running.wait_for("the first test", lambda: next(lab.folder.glob("pid-gw*"), None))
-    os.kill(int(path.read_text()), signal.SIGKILL)
+    (leader,) = running.wait_for("the first test", running.workers).values()
+    leader.kill()
     run = running.end()
     assert run.counts() == {"failed": 1, "passed": 1}, run.text
     assert len(run.lines_with("FAILED test_it.py::test_first[reference] - agent gw0 was lost")) == 1

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, repeat
+from itertools import accumulate, pairwise, repeat
 from math import exp, inf, log, sqrt
 from operator import sub
 from statistics import fmean
 
 from pytest_cloudbench.judge.significance import f_sf
 
-__all__ = ["LEAST_RUNS", "LEAST_STEP", "ChangePoint", "find_changes"]
+__all__ = ["LEAST_RUNS", "LEAST_STEP", "MOST_ALIKE", "ChangePoint", "find_changes"]
 
 LEAST_RUNS = 4
 """The fewest runs on each side of a change."""
@@ -32,6 +32,9 @@ _LEAST_POINTS = 0.005
 """The same as ``LEAST_STEP`` for values that reach zero, such as rates: half a point, or units."""
 _EXACT = 0.005
 """The smallest change of a series without noise, such as counts: half a percent."""
+MOST_ALIKE = 0.28
+"""The correlation of successive runs up to which the rates hold; measured of runs 75 s apart. Where it is larger, the
+level of runs wanders, and a test that takes them for independent finds changes by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ class ChangePoint:
         first: the place of the first value after it.
         before, after: the levels up to the change before or after it: geometric means, or means if values reach zero.
         ratio: ``after / before - 1``; None if values reach zero.
-        p_value: the probability of such a difference by chance; 0 where neither side varies.
+        p_value: the probability of such a difference by chance, if runs are independent; 0 where neither side varies.
+        correlation: of successive runs about the levels of the whole series; 0 where nothing varies.
     """
 
     first: int
@@ -50,6 +54,12 @@ class ChangePoint:
     after: float
     ratio: float | None
     p_value: float
+    correlation: float = 0.0
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether runs are so alike that the change may be chance."""
+        return self.p_value > 0 and self.correlation > MOST_ALIKE
 
     @property
     def confidence(self) -> float:
@@ -69,17 +79,31 @@ def find_changes(values: Sequence[float]) -> list[ChangePoint]:
         ]
         weakest = max(range(len(tested)), key=tested.__getitem__)
         if tested[weakest] < _CERTAIN:
+            alike = _correlation([levels[a:b] for a, b in pairwise(ends)])
             found = zip(ends[:-2], splits, ends[2:], tested, strict=True)
-            return [_change(levels[a:b], levels[b:c], b, p_value, is_positive) for a, b, c, p_value in found]
+            return [_change(levels[a:b], levels[b:c], b, p_value, alike, is_positive) for a, b, c, p_value in found]
         del splits[weakest]
     return []
 
 
-def _change(before: Sequence[float], after: Sequence[float], first: int, p_value: float, is_log: bool) -> ChangePoint:
+def _change(
+    before: Sequence[float], after: Sequence[float], first: int, p_value: float, alike: float, is_log: bool
+) -> ChangePoint:
     old, new = fmean(before), fmean(after)
     if is_log:
-        return ChangePoint(first, exp(old), exp(new), exp(new - old) - 1, p_value)
-    return ChangePoint(first, old, new, None, p_value)
+        return ChangePoint(first, exp(old), exp(new), exp(new - old) - 1, p_value, alike)
+    return ChangePoint(first, old, new, None, p_value, alike)
+
+
+def _correlation(parts: Sequence[Sequence[float]]) -> float:
+    """Returns the correlation of successive values about the mean of their part."""
+    products = squares = 0.0
+    for part in parts:
+        middle = fmean(part)
+        apart = [value - middle for value in part]
+        products += sum(one * other for one, other in pairwise(apart))
+        squares += sum(each**2 for each in apart)
+    return products / squares if squares else 0.0
 
 
 def _split(levels: Sequence[float], start: int, end: int, is_log: bool) -> list[int]:

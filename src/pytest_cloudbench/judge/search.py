@@ -7,14 +7,18 @@ that are told the same ask for the same. The caller measures; a search never doe
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import inf, isfinite, log, sqrt
-from statistics import median
+from statistics import fmean, median
 from typing import Literal
 
 __all__ = ["BestLevel", "Bracket", "BracketProbe", "BracketSearch", "LevelSearch"]
+
+_USUAL = 4.0
+"""Repeats that differ by more than so many median differences do not count as noise. Of a normal distribution, that is
+0.7 % of the differences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,8 @@ class BestLevel:
         time_s: median time at this level.
         quickest: the level with the least median time; of equal ones the smallest.
         contenders: ascending levels whose times cannot be distinguished from the quickest one's.
-        noise: relative standard deviation of the repeats at one level. None: nothing was measured twice.
+        noise: relative standard deviation of the repeats at one level, apart from single measurements that took much
+            longer. None: nothing was measured twice.
         probes: how many measurements were made, failed ones included.
         is_complete: whether the search finished; otherwise its probes ran out, or it is still running.
         measured: ascending levels to their times in seconds, in the order of measuring. A level whose
@@ -53,6 +58,11 @@ class LevelSearch:
     proportion) while they are wider than ``resolution``. Two levels can be told apart when their medians differ by
     more than two standard errors of that difference, and by more than 2 %. Until something was measured twice, the
     noise is taken to be 10 %.
+
+    One measurement that took much longer than the others must not decide. So differences between repeats that are far
+    beyond the median one are no noise, and no level beside the answer is left out after one measurement: at the end,
+    the levels next to the quickest and next to the smallest contender are measured again, up to ``repeats`` times if
+    one of their measurements is as quick as a contender.
 
     A level that failed twice, and more often than it was measured, is not requested again.
     """
@@ -131,12 +141,25 @@ class LevelSearch:
         if not medians:
             return None
         contenders = self._contenders(medians)
-        few = [
-            level for level in contenders if len(self._times[level]) < self._repeats and not self._is_hopeless(level)
-        ]
-        if few:
-            return min(few, key=lambda level: (len(self._times[level]), level))
-        return self._between(_quickest(medians), contenders[0])
+        if (few := self._fewest(contenders)) is not None:
+            return few
+        if (between := self._between(_quickest(medians), contenders[0])) is not None:
+            return between
+        return self._fewest(self._hasty(medians, contenders))
+
+    def _fewest(self, levels: Iterable[int]) -> int | None:
+        """Returns the level with the fewest measurements, of those that may have more."""
+        few = [level for level in levels if len(self._times[level]) < self._repeats and not self._is_hopeless(level)]
+        return min(few, key=lambda level: (len(self._times[level]), level), default=None)
+
+    def _hasty(self, medians: Mapping[int, float], contenders: Sequence[int]) -> set[int]:
+        """Returns the levels that a single slow measurement may have shut out."""
+        levels, quickest = list(medians), _quickest(medians)
+        places = [levels.index(level) for level in (quickest, contenders[0])]
+        beside = {level for place in places for level in levels[max(0, place - 1) : place + 2]}
+        seen_once = {level for level in beside if len(self._times[level]) == 1}
+        least_s = {level: min(self._times[level]) for level in levels}
+        return seen_once | set(self._close(least_s, medians, quickest))
 
     def _between(self, quickest: int, smallest: int) -> int | None:
         """Returns a level in the widest gap beside the quickest level, or in the gap below all contenders."""
@@ -160,25 +183,25 @@ class LevelSearch:
 
     def _noise(self) -> float | None:
         """Returns the noise pooled over levels, since one level has too few repeats to estimate its own."""
-        squares, freedom = 0.0, 0
-        for times in self._times.values():
-            logs = [log(time_s) for time_s in times]
-            middle = sum(logs) / len(logs) if logs else 0.0
-            squares += sum((each - middle) ** 2 for each in logs)
-            freedom += max(0, len(logs) - 1)
-        return sqrt(squares / freedom) if freedom else None
+        apart = [abs(log(one / other)) for times in self._times.values() for one, other in combinations(times, 2)]
+        if not apart:
+            return None
+        usual = _USUAL * median(apart)
+        return sqrt(fmean(each**2 for each in apart if each <= usual) / 2)
 
     def _contenders(self, medians: Mapping[int, float]) -> list[int]:
+        return self._close(medians, medians, _quickest(medians))
+
+    def _close(self, times_s: Mapping[int, float], medians: Mapping[int, float], best: int) -> list[int]:
+        """Returns the levels whose given times cannot be told from the median of the best one."""
         noise = self._noise()
         noise = 0.1 if noise is None else noise
-        best = _quickest(medians)
-        count = len(self._times[best])
 
         def margin(level: int) -> float:
             # 1.25: a median's error is so much larger than a mean's.
-            return max(0.02, 2 * 1.25 * noise * sqrt(1 / len(self._times[level]) + 1 / count))
+            return max(0.02, 2 * 1.25 * noise * sqrt(1 / len(self._times[level]) + 1 / len(self._times[best])))
 
-        return [level for level in medians if log(medians[level] / medians[best]) <= margin(level)]
+        return [level for level, time_s in times_s.items() if log(time_s / medians[best]) <= margin(level)]
 
 
 def _doubling(lowest: int, highest: int) -> list[int]:

@@ -125,7 +125,8 @@ def change_text(point: Point, change: ChangePoint, metric: str, run: str) -> str
     sure = "certain" if change.p_value == 0 else f"p {change.p_value:.0e}"
     where = f"{printable(run)} ({_commit(point.commit)}, {day_text(point.time_ms)})"
     levels = f"{value_text(change.before, metric)} to {value_text(change.after, metric)}"
-    return f"{far} ({levels}, {tone}, {sure}) since {where}"
+    doubt = f"; may be chance: successive runs are alike (correlation {change.correlation:.2f})"
+    return f"{far} ({levels}, {tone}, {sure}) since {where}{doubt if change.is_doubtful else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,7 @@ def overview(
         changes = _changes(points)
         far = _difference(changes[-1][1].after, changes[-1][1].before, name) if changes else ""
         since = f"{far} since {runs[changes[-1][0].run].name}" if changes else "none"
+        since += " (may be chance)" if changes and changes[-1][1].is_doubtful else ""
         bars = _bars([point.value for point in points[-_MOST_BARS:]], plain=plain)
         fit = sum(not point.fit for point in points)
         rows.append([printable(test), name, f"{fit} of {len(points)}" if fit < len(points) else str(fit),

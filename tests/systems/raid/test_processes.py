@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
-from pytest_cloudbench.model import MIB, CloudError
+import pytest
+
+from pytest_cloudbench.clock import wait_for
+from pytest_cloudbench.model import MIB, CloudError, ErrorKind
 from pytest_cloudbench.payload import RandomContent
 from pytest_cloudbench.payload.contents import Literal
-from pytest_cloudbench.systems.raid.driver import RaidDriver
+from pytest_cloudbench.results.owner import owner_text
+from pytest_cloudbench.systems.raid.costs import Costs
+from pytest_cloudbench.systems.raid.driver import RaidDriver, prepared
+from pytest_cloudbench.systems.raid.metadata import Metadata
+from pytest_cloudbench.systems.raid.upkeep import delete_leftovers
+from pytest_cloudbench.systems.raid.writing import write
 from tests.limits import HANG_S
 
 from .harness import Lab
+from .test_truths import stored_but_failed
 
 Make = Callable[..., Lab]
 
@@ -48,6 +58,48 @@ def test_of_writes_at_once_one_is_read_and_the_others_leave_nothing(lab: Make) -
         assert [len(child.packages) for child in made.children] == [2, 2, 2]
 
 
+def test_what_arrives_while_another_process_deletes_it_stays_noted(lab: Make) -> None:
+    """The other looks before it arrives; what it has not seen it must not forget."""
+    made = lab()
+    with ExitStack() as stack:
+        one = prepared(stack.enter_context(made.opened()).array, "prepare", "/")
+        mine = made.children
+        other = stack.enter_context(made.opened()).array
+        mine[0].fails, mine[2].frozen = {"put": ErrorKind.SERVER}, {"put"}
+        with pytest.raises(CloudError):
+            write(one, "/a", Literal(b"content"), Costs())
+        assert wait_for(lambda: one.pending.count == 1, HANG_S, poll_s=0.01), "the second child has its own"
+        (version,) = {each.version for each in other.metadata.garbage()}
+
+        def has_arrived(path: str) -> None:
+            mine[2].thawed.set()
+            assert wait_for(lambda: not one.pending.may_arrive(version, 2), HANG_S, poll_s=0.01)
+            raise CloudError(ErrorKind.NOT_FOUND, "delete", path, detail="as it was when it was looked for")
+
+        made.children[2].delete = has_arrived
+        delete_leftovers(other, other.metadata.garbage(), Costs())
+        assert [each.child for each in other.metadata.garbage()] == [2]
+        delete_leftovers(one, other.metadata.garbage(), Costs())
+        assert [len(child.packages) for child in mine] == [0, 0, 0]
+
+
+def test_what_a_child_stored_and_said_it_had_not_is_deleted_though_another_process_looked_before(lab: Make) -> None:
+    made = lab(2, 1, durability="k+0")
+    with ExitStack() as stack:
+        one = stack.enter_context(made.opened())
+        mine = made.children
+        other = stack.enter_context(made.opened()).array  # without upkeep, which would make the package, too
+        mine[2].frozen, mine[2].after_put = {"put"}, stored_but_failed
+        one.put("/a", Literal(b"content"))
+        row = other.metadata.find("/a")
+        assert row is not None
+        delete_leftovers(other, other.metadata.remove(row, 3), Costs())
+        assert other.metadata.garbage() == [], "it is not there yet"
+        mine[2].thawed.set()
+        assert one.settle(HANG_S)
+        assert [len(child.packages) for child in mine] == [0, 0, 0]
+
+
 def test_a_reader_gets_one_version_or_an_error_while_it_is_replaced(lab: Make) -> None:
     made = lab()
     versions = [RandomContent(f"version {number}", 2 * MIB + 7) for number in range(6)]
@@ -66,3 +118,22 @@ def test_a_reader_gets_one_version_or_an_error_while_it_is_replaced(lab: Make) -
                 read += 1
             writing.result()
         assert content_of(driver, "/a") == versions[-1].read(0, 2 * MIB + 7)
+
+
+def test_metadata_of_an_earlier_layout_is_brought_up_with_all_that_is_noted(lab: Make) -> None:
+    made = lab()
+    with made.opened() as driver:
+        driver.put("/a", Literal(b"content"))
+        driver.put("/b", Literal(b"content"))
+    metadata = Metadata(made.metadata, owner_text())
+    row = metadata.find("/b")
+    assert row is not None
+    assert len(metadata.remove(row, 3)) == 3
+    metadata.close()
+    with closing(sqlite3.connect(made.metadata)) as db, db:
+        db.execute("ALTER TABLE garbage DROP COLUMN note")
+        db.execute("UPDATE settings SET value = 1 WHERE name = 'layout'")
+    with made.opened() as driver:
+        assert content_of(driver, "/a") == b"content"
+        assert driver.settle(HANG_S)
+        assert [len(child.packages) for child in made.children] == [1, 1, 1]

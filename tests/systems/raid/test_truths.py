@@ -15,9 +15,11 @@ from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.coding.policies import Fixed, Split
 from pytest_cloudbench.model import MIB, CloudError, Content, Entry, ErrorKind
 from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.systems.raid.costs import Costs
 from pytest_cloudbench.systems.raid.driver import RaidDriver
 from pytest_cloudbench.systems.raid.metadata import Lacking
 from pytest_cloudbench.systems.raid.survey import survey
+from pytest_cloudbench.systems.raid.upkeep import delete_leftovers
 from tests.limits import HANG_S
 
 from .harness import Child, Lab
@@ -35,6 +37,11 @@ def refusal(kind: ErrorKind, action: Callable[[], object]) -> CloudError:
         action()
     assert caught.value.kind is kind, caught.value
     return caught.value
+
+
+def stored_but_failed() -> None:
+    """After a put: the answer of a child that has stored what it was given."""
+    raise CloudError(ErrorKind.NETWORK, "put", "/", detail="reset after it was stored")
 
 
 def flip(path: Path, at: int) -> None:
@@ -212,14 +219,27 @@ def test_what_arrives_late_is_what_was_written_although_its_memory_is_used_again
         assert content_of(driver) == content
 
 
+def test_what_arrives_after_its_write_has_failed_is_deleted(lab: Make) -> None:
+    made = lab(2, 1)
+    with made.opened() as driver:
+        made.children[0].fails, made.children[2].frozen = {"put": ErrorKind.SERVER}, {"put"}
+        refusal(ErrorKind.SERVER, lambda: driver.put("/a", Literal(b"content")))
+        assert wait_for(lambda: driver.array.pending.count == 1, HANG_S, poll_s=0.01), "the second child has its own"
+        delete_leftovers(driver.array, driver.array.metadata.garbage(), Costs())
+        assert [each.child for each in driver.array.metadata.garbage()] == [2], "it may still arrive"
+        made.children[2].thawed.set()
+        assert driver.settle(HANG_S)
+        assert [len(child.packages) for child in made.children] == [0, 0, 0]
+
+
 def test_what_arrives_is_not_made_again_before_that_is_noted(lab: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = lab(2, 2, durability="k+1")
     with made.opened() as driver:
         arrived = driver.array.metadata.arrived
 
-        def slowly(package: Lacking, segments: int) -> None:
+        def slowly(package: Lacking, segments: int, *, has_it: bool) -> None:
             driver.settle(0.5)  # the package is listed as missing, and upkeep looks
-            arrived(package, segments)
+            arrived(package, segments, has_it=has_it)
 
         monkeypatch.setattr(driver.array.metadata, "arrived", slowly)
         made.children[3].frozen = {"put"}
@@ -256,6 +276,22 @@ def test_a_child_that_fails_after_the_write_was_done_gets_its_package_when_it_is
         made.children[0].fails.clear()
         assert driver.settle(20)
         assert len(made.children[0].packages) == 3
+
+
+def test_what_a_child_stored_and_said_it_had_not_is_deleted_with_its_object(lab: Make) -> None:
+    """The package is made again while the object is deleted; then the child stores it, and fails."""
+    made = lab(2, 1, durability="k+0")
+    with made.opened() as driver:
+        slow = made.children[2]
+        slow.fails = {"put": ErrorKind.SERVER}
+        driver.put("/a", Literal(CONTENT[:1000]))
+        slow.fails, slow.frozen, slow.after_put = {}, {"put"}, stored_but_failed
+        driver.array.pending.wake()
+        assert slow.froze.wait(HANG_S), "upkeep makes it again"
+        driver.delete("/a")
+        slow.thawed.set()
+        assert driver.settle(HANG_S)
+        assert [len(child.packages) for child in made.children] == [0, 0, 0]
 
 
 def test_a_child_that_is_far_behind_is_left_out_until_it_has_caught_up(

@@ -51,6 +51,17 @@ class Pending:
         with self._lock:
             return package in self._travelling
 
+    @property
+    def count(self) -> int:
+        """How many are on their way."""
+        with self._lock:
+            return len(self._travelling)
+
+    def may_arrive(self, version: bytes, child: int) -> bool:
+        """Returns whether any package of a version is on its way to a child."""
+        with self._lock:
+            return any(each.version == version and each.child == child for each in self._travelling)
+
     def wake(self) -> None:
         """There is something to see to."""
         self.signal.set()
@@ -134,10 +145,9 @@ class Array:
             return False
 
     def late(self, package: Lacking, segments: int, *, has_it: bool) -> None:
-        """A package ended its way after its operation: the child has it, or has not and it is to be made again."""
+        """A package ended its way after its operation: the child has it, or failed and it is to be made again."""
         try:
-            if has_it:
-                self.metadata.arrived(package, segments)
+            self.metadata.arrived(package, segments, has_it=has_it)
         finally:
             self.pending.ended(package)  # only now, or somebody would find it neither there nor on its way
             self.pending.wake()

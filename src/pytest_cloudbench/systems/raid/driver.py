@@ -36,7 +36,7 @@ from pytest_cloudbench.systems.raid import config
 from pytest_cloudbench.systems.raid.array import Array
 from pytest_cloudbench.systems.raid.config import ArrayFile
 from pytest_cloudbench.systems.raid.costs import Ledger
-from pytest_cloudbench.systems.raid.metadata import Discarded, Metadata, ObjectRow
+from pytest_cloudbench.systems.raid.metadata import Metadata, ObjectRow
 from pytest_cloudbench.systems.raid.observing import Observer
 from pytest_cloudbench.systems.raid.reading import read
 from pytest_cloudbench.systems.raid.recovery import Recovery, recover
@@ -289,10 +289,8 @@ class RaidDriver:
             if not rows:
                 raise _not_found("delete", path)
             with costs.timed("metadata_ns"):
-                gone = [row for row in rows if array.metadata.remove(row, len(array.children))]
-            delete_leftovers(array, [
-                Discarded(row.version, child, row.segments) for row in gone for child in range(len(array.children))
-            ], costs)  # fmt: skip
+                gone = [each for row in rows for each in array.metadata.remove(row, len(array.children))]
+            delete_leftovers(array, gone, costs)
         array.pending.wake()
 
     def mkdir(self, path: str) -> None:

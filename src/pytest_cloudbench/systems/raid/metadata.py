@@ -23,7 +23,9 @@ from pytest_cloudbench.model import CloudError, ErrorKind, UsageError
 
 __all__ = ["Discarded", "Lacking", "Metadata", "ObjectRow"]
 
-_LAYOUT = 1
+_LAYOUT = 2
+"""1: garbage had no ``note``."""
+
 _BUSY_S = 120.0
 _TABLES = """
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -35,7 +37,7 @@ CREATE TABLE IF NOT EXISTS writes (version BLOB PRIMARY KEY, path BLOB NOT NULL,
 CREATE TABLE IF NOT EXISTS missing (version BLOB, segment INTEGER, child INTEGER, owner TEXT NOT NULL,
     PRIMARY KEY (version, segment, child)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS garbage (version BLOB, child INTEGER, segments INTEGER NOT NULL, owner TEXT NOT NULL,
-    PRIMARY KEY (version, child)) WITHOUT ROWID;
+    note INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (version, child)) WITHOUT ROWID;
 """
 
 
@@ -71,11 +73,16 @@ class Lacking:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """Packages of a version that nobody reads, on one child."""
+    """Packages of a version that nobody reads, on one child.
+
+    Attributes:
+        note: another one when a package arrives: whoever looked before may not have seen it.
+    """
 
     version: bytes
     child: int
     segments: int
+    note: int
 
 
 class Metadata:
@@ -100,11 +107,20 @@ class Metadata:
                 for statement in _TABLES.split(";"):
                     self._db.execute(statement)
                 self._db.execute("INSERT OR IGNORE INTO settings VALUES ('layout', ?)", (_LAYOUT,))
-                (found,) = self._db.execute("SELECT value FROM settings WHERE name = 'layout'").fetchone()
+                found = self._brought_up()
         except (OSError, sqlite3.Error, CloudError) as error:
             raise UsageError(f"{path}: cannot be used as an array's metadata: {error}") from error
         if found != _LAYOUT:
             raise UsageError(f"{path}: has layout {found}, expected {_LAYOUT}: another version of this package made it")
+
+    def _brought_up(self) -> object:
+        """Returns the layout; an earlier one becomes this one."""
+        (found,) = self._db.execute("SELECT value FROM settings WHERE name = 'layout'").fetchone()
+        if found != 1:
+            return found
+        self._db.execute("ALTER TABLE garbage ADD COLUMN note INTEGER NOT NULL DEFAULT 0")
+        self._db.execute("UPDATE settings SET value = ? WHERE name = 'layout'", (_LAYOUT,))
+        return _LAYOUT
 
     def close(self) -> None:
         """Close the file."""
@@ -273,20 +289,22 @@ class Metadata:
             db.execute("DELETE FROM writes WHERE version = ?", (version,))
             self._discard(version, segments, children)
 
-    def remove(self, row: ObjectRow, children: int) -> bool:
-        """An object is no more; its version is garbage. Returns whether this version was current until now."""
+    def remove(self, row: ObjectRow, children: int) -> Sequence[Discarded]:
+        """An object is no more. Returns its garbage; none if this version was not current until now."""
         with self._transaction() as db:
-            gone = db.execute("DELETE FROM objects WHERE version = ?", (row.version,)).rowcount > 0
-            if gone:
-                self._discard(row.version, row.segments, children)
-            return gone
+            if not db.execute("DELETE FROM objects WHERE version = ?", (row.version,)).rowcount:
+                return []
+            self._discard(row.version, row.segments, children)
+            return self._garbage(" WHERE version = ?", row.version)
 
     def _discard(self, version: bytes, segments: int, children: int) -> None:
         self._db.execute("DELETE FROM missing WHERE version = ?", (version,))
-        self._db.executemany(
-            "INSERT OR REPLACE INTO garbage VALUES (?, ?, ?, ?)",
-            [(version, child, segments, self._owner) for child in range(children)],
-        )
+        for child in range(children):
+            self._note_garbage(version, child, segments)
+
+    def _note_garbage(self, version: bytes, child: int, segments: int) -> None:
+        values = (version, child, segments, self._owner)
+        self._db.execute("INSERT OR REPLACE INTO garbage VALUES (?, ?, ?, ?, random())", values)
 
     # --- what is not done yet -----------------------------------------------------------------------
 
@@ -301,22 +319,25 @@ class Metadata:
             [(each.version, each.segment, each.child, self._owner) for each in missing],
         )
 
-    def arrived(self, package: Lacking, segments: int) -> None:
-        """A child has a package now; if the version is no longer current, that is garbage."""
+    def arrived(self, package: Lacking, segments: int, *, has_it: bool) -> None:
+        """A transfer has ended: the child has the package now, or failed, and then it may have it all the same.
+
+        If the version is no longer current, that is garbage.
+        """
         with self._lock:
             if self._is_closed:
                 return  # the note stays, and whoever comes next finds that the package is there
-            self._arrived(package, segments)
+            self._arrived(package, segments, has_it=has_it)
 
-    def _arrived(self, package: Lacking, segments: int) -> None:
+    def _arrived(self, package: Lacking, segments: int, *, has_it: bool) -> None:
         with self._transaction() as db:
-            db.execute(
-                "DELETE FROM missing WHERE version = ? AND segment = ? AND child = ?",
-                (package.version, package.segment, package.child),
-            )
+            if has_it:
+                db.execute(
+                    "DELETE FROM missing WHERE version = ? AND segment = ? AND child = ?",
+                    (package.version, package.segment, package.child),
+                )
             if self.find_version(package.version) is None:
-                values = (package.version, package.child, segments, self._owner)
-                db.execute("INSERT OR REPLACE INTO garbage VALUES (?, ?, ?, ?)", values)
+                self._note_garbage(package.version, package.child, segments)
 
     def is_missing(self, package: Lacking) -> bool:
         """Returns whether a child lacks a package now."""
@@ -335,19 +356,22 @@ class Metadata:
     def garbage(self, *, own: bool = False) -> Sequence[Discarded]:
         """Returns what is to be deleted from children: all, or what this process has to see to."""
         where, values = self._whose(own)
+        return self._garbage(where, *values)
+
+    def _garbage(self, where: str, *values: object) -> list[Discarded]:
         with self._reading() as db:
-            rows = db.execute(f"SELECT version, child, segments FROM garbage{where}", values).fetchall()
+            rows = db.execute(f"SELECT version, child, segments, note FROM garbage{where}", values).fetchall()
         return [Discarded(*row) for row in rows]
 
     def _whose(self, own: bool) -> tuple[str, tuple[str, ...]]:
         return (" WHERE owner = ?", (self._owner,)) if own else ("", ())
 
     def deleted(self, leftovers: Iterable[Discarded]) -> None:
-        """Children have no packages of these any more."""
+        """Children have no packages of these any more, but for those that have arrived since the note was read."""
         with self._transaction() as db:
             db.executemany(
-                "DELETE FROM garbage WHERE version = ? AND child = ?",
-                [(each.version, each.child) for each in leftovers],
+                "DELETE FROM garbage WHERE version = ? AND child = ? AND note = ?",
+                [(each.version, each.child, each.note) for each in leftovers],
             )
 
     def owners(self) -> frozenset[str]:

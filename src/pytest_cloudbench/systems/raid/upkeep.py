@@ -50,24 +50,27 @@ def mend(array: Array, package: Lacking, costs: Costs) -> bool:
     with costs.timed("transfer_ns"):
         answer = answers.get()
     costs.requests += answer.requests or 0
+    array.metadata.arrived(package, row.segments, has_it=answer.error is None)
     if answer.error is not None:
         try:
             raise answer.error
         finally:
             del answer  # else this frame and the error hold each other, and the package with them
     costs.mended += 1
-    array.metadata.arrived(package, row.segments)
     return True
 
 
 def delete_leftovers(array: Array, leftovers: Sequence[Discarded], costs: Costs) -> Sequence[CloudError]:
     """Delete packages that nobody reads. Returns why some children did not; those stay noted.
 
+    What is still on its way stays noted, too: it would not be found now, and wakes upkeep when it has arrived.
+
     Raises what is no CloudError.
     """
     by_child: dict[int, list[Discarded]] = defaultdict(list)
     for leftover in leftovers:
-        by_child[leftover.child].append(leftover)
+        if not array.pending.may_arrive(leftover.version, leftover.child):
+            by_child[leftover.child].append(leftover)
     answers: SimpleQueue[Ended] = SimpleQueue()
     for child, each in by_child.items():
         names = [name for one in each for name in array.names_of(one.version, child, one.segments)]
@@ -100,15 +103,15 @@ class Upkeep:
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until nothing is left to do, or a child does not take it. Returns whether nothing is left."""
-        until_ns, metadata = clock.due_ns(timeout_s), self._array.metadata
+        until_ns, metadata, pending = clock.due_ns(timeout_s), self._array.metadata, self._array.pending
         with self._changed:
             wanted = self._begun + 1  # what is under way may have begun before the last note
-            self._array.pending.wake()
+            pending.wake()
             while True:
                 while self._ended < wanted:
                     if not self._changed.wait(max(0, until_ns - clock.now_ns()) / 1e9):
                         return False
-                is_done = not metadata.missing(own=True) and not metadata.garbage(own=True)
+                is_done = not (pending.count or metadata.missing(own=True) or metadata.garbage(own=True))
                 if is_done or self._failed:
                     return is_done
                 wanted = self._ended + 1  # something is still on its way, and wakes the thread when it has arrived

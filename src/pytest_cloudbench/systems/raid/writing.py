@@ -39,12 +39,13 @@ _AT_ONCE = 2
 
 @dataclass(slots=True)
 class _Flight:
-    """The packages of one segment on their way: who has its own, and who failed."""
+    """The packages of one segment: to whom one was sent, who has its own, and who failed."""
 
     number: int
     split: Split
     buffer: bytearray
     packages: dict[int, Package] = field(default_factory=dict)
+    sent: set[int] = field(default_factory=set)
     held_by: set[int] = field(default_factory=set)
     failures: dict[int, Exception] = field(default_factory=dict)
 
@@ -52,6 +53,11 @@ class _Flight:
     def holders(self) -> set[int]:
         """The children that are to have one."""
         return {child for child, count in enumerate(self.split.counts) if count}
+
+    @property
+    def travelling(self) -> set[int]:
+        """The children whose package has been sent, and has neither arrived nor failed."""
+        return self.sent - self.held_by - self.failures.keys()
 
 
 def write(array: Array, path: str, content: Content, costs: Costs, copy_of: ObjectRow | None = None) -> bool:
@@ -151,6 +157,7 @@ class _Writer:
             self._costs.sent_bytes += package.size_bytes
             flight.packages[child] = package
             self._array.children.put(child, name, package, partial(self._arrived, flight), waits=waits)
+            flight.sent.add(child)
 
     def _arrived(self, flight: _Flight, result: Ended) -> None:
         """A package has arrived, or will not. Called in its transfer's thread."""
@@ -188,7 +195,7 @@ class _Writer:
     def _free(self, flight: _Flight) -> None:
         """Use the memory of a durable segment again: the packages that are still on their way take their own along."""
         if flight.packages:
-            for child in flight.holders - flight.held_by - flight.failures.keys():
+            for child in flight.travelling:
                 flight.packages[child].detach()
             self._array.children.buffers.give(flight.buffer)
             flight.packages, flight.buffer = {}, bytearray()
@@ -203,8 +210,7 @@ class _Writer:
                 for flight in self._flights
                 for child in sorted(flight.holders - flight.held_by)
             ]
-            travelling = {each for each in missing if each.child not in self._flights[each.segment].failures}
-            array.pending.travel(travelling)
+            array.pending.travel(self._travelling())
             is_current = array.metadata.commit(row, missing, len(array.children), instead_of)
             self._is_over = True
         array.pending.wake()
@@ -213,6 +219,10 @@ class _Writer:
     def abandon(self) -> None:
         """Nobody will read this version: what has arrived, or will, is garbage."""
         with self._changed:
+            self._array.pending.travel(self._travelling())
             self._is_over = True
         self._array.metadata.abandon(self._version, self._count, len(self._array.children))
         self._array.pending.wake()
+
+    def _travelling(self) -> set[Lacking]:
+        return {Lacking(self._version, flight.number, child) for flight in self._flights for child in flight.travelling}

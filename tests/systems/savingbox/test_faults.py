@@ -6,14 +6,14 @@ import errno
 import mmap
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.systems.savingbox.side import STAGED, FolderSide, FoundAll, VanishedError
-from pytest_cloudbench.systems.savingbox.store import AgreementStore
+from pytest_cloudbench.systems.savingbox.store import AgreementStore, Intent
 from pytest_cloudbench.systems.savingbox.watcher import EventWatcher
 from tests.systems.savingbox.pairs import KilledError, Pair, certain_marks, save, stamp, tree, write
 
@@ -344,10 +344,27 @@ def test_stores_into_a_mapping_are_pushed_though_no_event_tells(pair: Pair) -> N
 # --- killed ---
 
 
+PAGES = b"".join(bytes([letter]) * 4096 for letter in b"abcdef")
+
+
+@pytest.fixture
+def summed_bytes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Up to which size all of a file is noted by checksums before it is patched."""
+    monkeypatch.setattr("pytest_cloudbench.systems.savingbox.mirror._SUMMED_BYTES", request.param)
+
+
+SMALL_AND_LARGE = pytest.mark.parametrize("summed_bytes", [1 << 20, 0], ids=["small", "large"], indirect=True)
+
+
 def half_patched(pair: Pair) -> None:
-    write(pair.box / "a", b"".join(bytes([letter]) * 4096 for letter in b"abcdef"))
+    killed_at_second_write(pair, PAGES, b"".join(bytes([letter]) * 4096 for letter in b"AbCdEf"))
+    assert (pair.sync / "a").read_bytes()[::4096] == b"Abcdef"
+
+
+def killed_at_second_write(pair: Pair, old: bytes, new: bytes) -> None:
+    write(pair.box / "a", old)
     pair.settle()
-    write(pair.box / "a", b"".join(bytes([letter]) * 4096 for letter in b"AbCdEf"))
+    write(pair.box / "a", new)
     written: list[str] = []
 
     def second_write(step: str, path: str) -> None:
@@ -360,10 +377,10 @@ def half_patched(pair: Pair) -> None:
     with pytest.raises(KilledError):
         pair.advance(6)
     pair.fault = lambda step, path: None
-    assert (pair.sync / "a").read_bytes()[::4096] == b"Abcdef"
 
 
-def test_a_half_patched_file_is_finished(pair: Pair) -> None:
+@SMALL_AND_LARGE
+def test_a_half_patched_file_is_finished(pair: Pair, summed_bytes: None) -> None:
     half_patched(pair)
     pair.restart()
     pair.settle()
@@ -371,8 +388,9 @@ def test_a_half_patched_file_is_finished(pair: Pair) -> None:
     assert not pair.troubles("conflict")
 
 
+@SMALL_AND_LARGE
 @pytest.mark.parametrize("page", [0, 1, 2, 3], ids=["one of ours", "another", "one to come", "a last one"])
-def test_a_half_patched_file_that_the_client_changed_meanwhile_is_kept(pair: Pair, page: int) -> None:
+def test_a_half_patched_file_that_the_client_changed_is_kept(pair: Pair, page: int, summed_bytes: None) -> None:
     half_patched(pair)
     with (pair.sync / "a").open("r+b") as file:
         file.seek(page * 4096 + 100)
@@ -384,15 +402,53 @@ def test_a_half_patched_file_that_the_client_changed_meanwhile_is_kept(pair: Pai
     assert any("client" in text for text in pair.both().values())
 
 
+def test_a_half_patched_file_is_ours_whatever_the_box_has_now(pair: Pair) -> None:
+    half_patched(pair)
+    write(pair.box / "a", PAGES[::-1])
+    pair.restart()
+    pair.settle()
+    assert pair.both() == {"a": PAGES[::-1].decode()}
+
+
+@SMALL_AND_LARGE
+def test_what_the_client_wrote_beside_a_patched_byte_of_a_page_is_kept(pair: Pair, summed_bytes: None) -> None:
+    killed_at_second_write(pair, PAGES, b"A" + PAGES[1:4096] + b"B" + PAGES[4097:])
+    with (pair.sync / "a").open("r+b") as file:
+        file.seek(100)
+        file.write(b"client")
+    stamp(pair.sync / "a")
+    pair.restart()
+    pair.settle()
+    assert any("client" in text for text in pair.both().values())
+
+
+@pytest.mark.parametrize("new", [PAGES[:5000], b"A" + PAGES[1:9000] + b"longer" * 5000], ids=["cut", "grown"])
+def test_a_half_patched_file_of_another_size_is_ours(pair: Pair, new: bytes) -> None:
+    write(pair.box / "a", PAGES)
+    pair.settle()
+    write(pair.box / "a", new)
+
+    def before_the_stamp(step: str, path: str) -> None:
+        if step == "stamp":
+            raise KilledError
+
+    pair.fault = before_the_stamp
+    with pytest.raises(KilledError):
+        pair.advance(6)
+    pair.fault = lambda step, path: None
+    assert (pair.sync / "a").read_bytes() == new
+    write(pair.box / "a", PAGES[::-1])
+    pair.restart()
+    pair.settle()
+    assert pair.both() == {"a": PAGES[::-1].decode()}
+
+
 def test_a_half_patched_file_that_is_deleted_meanwhile_is_gone(pair: Pair) -> None:
     half_patched(pair)
     (pair.box / "a").unlink()
     pair.restart()
     pair.settle()
     assert pair.both() == {}
-
-
-PAGES = b"".join(bytes([letter]) * 4096 for letter in b"abcdef")
 
 
 def killed_before_the_push_is_noted(pair: Pair) -> None:
@@ -429,6 +485,29 @@ def test_what_was_pushed_by_a_killed_process_is_no_change_of_the_clients(pair: P
     pair.restart()
     pair.settle()
     assert pair.both() == {"a": PAGES[:-1].decode() + "later, and longer"}
+    assert not pair.troubles("conflict")
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "patched"])
+def test_what_was_written_between_the_note_and_the_push_is_known_as_pushed(pair: Pair, is_new: bool) -> None:
+    if not is_new:
+        write(pair.box / "a", b"x" + PAGES[1:])
+        pair.settle()
+    write(pair.box / "a", PAGES)
+    begin, left = pair.store.begin_pushes, [PAGES[:-1] + b"later, and longer"]
+
+    def begin_and_write(intents: Mapping[str, Intent]) -> None:
+        begin(intents)
+        if left:
+            write(pair.box / "a", left.pop())
+
+    pair.store.begin_pushes = begin_and_write  # type: ignore[method-assign]
+    killed_before_the_push_is_noted(pair)
+    assert (pair.sync / "a").read_bytes().endswith(b"longer")
+    write(pair.box / "a", PAGES[::-1])
+    pair.restart()
+    pair.settle()
+    assert pair.both() == {"a": PAGES[::-1].decode()}
     assert not pair.troubles("conflict")
 
 

@@ -32,6 +32,7 @@ from typing import Literal
 
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.systems.savingbox import content
+from pytest_cloudbench.systems.savingbox.content import Page
 from pytest_cloudbench.systems.savingbox.side import (
     BusyError,
     FolderSide,
@@ -40,9 +41,9 @@ from pytest_cloudbench.systems.savingbox.side import (
     may_be_written,
     parents,
 )
-from pytest_cloudbench.systems.savingbox.store import NEVER, Agreed, AgreementStore, Intent, Patching
+from pytest_cloudbench.systems.savingbox.store import NEVER, Agreed, AgreementStore, Intent, Patching, WrittenPiece
 from pytest_cloudbench.systems.savingbox.written import NoWrites, SeenWrites, Writes
-from pytest_cloudbench.watching import FileMark
+from pytest_cloudbench.watching import FileMark, mark_of
 
 __all__ = ["Change", "Deed", "Mirror", "change_of"]
 
@@ -50,15 +51,44 @@ Change = Literal["no", "time", "unsure", "yes"]
 """Whether an entry has changed. ``time``: its content can only have changed if somebody has set its time back.
 ``unsure``: its mark was too young to show a change."""
 
+_SUMMED_BYTES = 4 << 20
+"""A patch of a file up to this size is noted with checksums of all of it, so that what is left of it is known, too."""
+
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 
 Deed = Literal["same", "agreed", "pushed", "pulled", "conflict"]
+
+
+def _intent(wanted: FileMark, there: FoundEntry | None) -> Intent:
+    """The push of a file with this mark to where a file is, or none."""
+    looks_done = there is not None and there.mark[1:3] == wanted[1:3]
+    was = (there.mark.inode, there.mark.changed_ns) if there is not None and looks_done else (0, 0)
+    return Intent(wanted.size_bytes, wanted.modified_ns, *was)
 
 
 def _is_done(intent: Intent, mark: FileMark) -> bool:
     """Whether a push was done: the file is another one than before, with the box's time, which only a push sets."""
     is_another = (mark.inode, mark.changed_ns) != (intent.was_inode, intent.was_changed_ns)
     return is_another and (mark.size_bytes, mark.modified_ns) == (intent.size_bytes, intent.modified_ns)
+
+
+def _written(pages: Iterable[Page]) -> list[WrittenPiece]:
+    return [
+        WrittenPiece(page.offset, len(page.old), zlib.crc32(page.old), len(page.new), zlib.crc32(page.new))
+        for page in pages
+    ]
+
+
+def _left(old: int, pages: Iterable[Page], was_bytes: int, to_bytes: int) -> list[WrittenPiece]:
+    """What a patch leaves as it is, up to where it cuts."""
+    pieces, at = [], 0
+    for begin, end in (*((page.offset, page.offset + len(page.new)) for page in pages), (was_bytes, was_bytes)):
+        if at < min(begin, was_bytes):
+            kept = os.pread(old, min(begin, was_bytes) - at, at)
+            after = kept[: max(0, to_bytes - at)]
+            pieces.append(WrittenPiece(at, len(kept), zlib.crc32(kept), len(after), zlib.crc32(after)))
+        at = end
+    return pieces
 
 
 def change_of(was: Agreed | None, mark: FileMark | None, now: FoundEntry | None) -> Change:
@@ -100,6 +130,7 @@ class Mirror:
     written_bytes: int = 0
     conflicts: int = 0
     again: set[str] = field(default_factory=set)
+    _begun: dict[str, Intent] = field(default_factory=dict)
 
     def box_change(self, path: str) -> tuple[Change, FoundEntry | None]:
         """Whether the box's entry has changed since the agreement, and what it is now. Raises OSError."""
@@ -171,9 +202,26 @@ class Mirror:
             except OSError:
                 continue  # the push says what is wrong
             if ours is not None and ours.kind == "file" and (theirs is None or theirs.kind == "file"):
-                was = (theirs.mark.inode, theirs.mark.changed_ns) if theirs else (0, 0)
-                intents[path] = Intent(ours.mark.size_bytes, ours.mark.modified_ns, *was)
+                intents[path] = _intent(ours.mark, theirs)
         self.store.begin_pushes(intents)
+        self._begun = intents
+
+    def _note(self, path: str, taken: FileMark, there: FoundEntry | None) -> None:
+        """What is pushed now is not what the box had when the push was noted: note it again."""
+        intent = _intent(taken, there)
+        if self._begun.get(path) != intent:
+            with contextlib.suppress(OSError):  # as at the beginning of all: it only helps after a kill
+                self.store.begin_pushes({path: intent})
+
+    def _begin_patch(self, path: str, there: FoundEntry, pages: list[Page], was_bytes: int, to_bytes: int) -> None:
+        """Note what is about to be patched. Raises OvertakenError and OSError."""
+        pieces = _written(pages)
+        if was_bytes <= _SUMMED_BYTES:
+            with self.sync.reading(path) as theirs:
+                pieces += _left(theirs, pages, was_bytes, to_bytes)
+                if mark_of(os.fstat(theirs)) != there.mark:
+                    raise OvertakenError(f"{path!r} has changed")
+        self.store.begin_patch(path, Patching(there.mark.inode, was_bytes, to_bytes, tuple(pieces)))
 
     def settle_begun(self) -> None:
         """See what became of pushes that a killed process had begun. Raises OSError."""
@@ -227,18 +275,22 @@ class Mirror:
     def _carry_file(self, path: str, wanted: FoundEntry, there: FoundEntry | None, *, push: bool) -> Deed:
         if not push:
             return self._pull_file(path, wanted, there)
+
+        def note(taken: FileMark) -> None:
+            self._note(path, taken, there)
+
         with self.box.reading(path) as fd:
             if may_be_written(fd):
                 content.notice_stores(fd)
             if there is None:
                 self.writes.follow(fd)
-                made, taken = self.sync.put_file(path, fd, wanted.mode, None)
+                made, taken = self.sync.put_file(path, fd, wanted.mode, None, note)
                 written_bytes = made.mark.size_bytes
             else:
                 try:
                     made, taken, written_bytes = self.sync.patch_file(
-                        path, fd, wanted.mode, there, lambda: self._take_ranges(path, fd),
-                        lambda pages, was, to: self.store.begin_patch(path, there.mark.inode, was, to, pages),
+                        path, fd, wanted.mode, there, lambda: self._take_ranges(path, fd), note,
+                        lambda pages, was, to: self._begin_patch(path, there, pages, was, to),
                     )  # fmt: skip
                 except BaseException:
                     self.writes.distrust(fd, "a push failed")
@@ -429,17 +481,16 @@ class Mirror:
             size_bytes = os.fstat(theirs).st_size
             if not min(patch.was_bytes, patch.to_bytes) <= size_bytes <= max(patch.was_bytes, patch.to_bytes):
                 return False
-            for page in patch.pages:
-                found = os.pread(theirs, max(page.new_bytes, page.old_bytes), page.offset)
-                sums = {zlib.crc32(found[: page.new_bytes]), zlib.crc32(found[: page.old_bytes])}
-                if not sums & {page.old_crc, page.new_crc}:
+            for piece in patch.pieces:
+                found = os.pread(theirs, max(piece.new_bytes, piece.old_bytes), piece.offset)
+                sums = {zlib.crc32(found[: piece.new_bytes]), zlib.crc32(found[: piece.old_bytes])}
+                if not sums & {piece.old_crc, piece.new_crc}:
                     return False
             ours = self.box.look(path)
-            if ours is None or ours.kind != "file":
+            if patch.is_all_known or ours is None or ours.kind != "file":
                 return True
-            written = {page.offset // content.PAGE_BYTES for page in patch.pages}
             with self.box.reading(path) as mine:
                 return all(
-                    page.offset // content.PAGE_BYTES in written or page.offset >= patch.was_bytes
+                    page.offset >= patch.was_bytes or patch.wrote(page.offset, page.offset + len(page.new))
                     for page in content.changed_pages(mine, theirs)
                 )

@@ -252,24 +252,26 @@ class FolderSide:
         _rename_to_free_name(self.path(old), self.path(new))
 
     def put_file(
-        self, relative: str, source: int, mode: int, replaced: FoundEntry | None
-    ) -> tuple[FoundEntry, FileMark]:
+        self, relative: str, source: int, mode: int, replaced: FoundEntry | None,
+        note: Callable[[FileMark], None] = lambda taken: None,
+    ) -> tuple[FoundEntry, FileMark]:  # fmt: skip
         """Create a file, or replace one that is what was seen, by a copy of an open one: with its time, whole at once.
 
+        ``note`` is given the size and time that the file will have, before anybody sees it.
         Returns the new file, and the mark that the source had before what was copied was read.
         Raises FileExistsError, OvertakenError, BusyError and OSError; then the folder is as before.
         """
         self.before("copy", relative)
         try:
-            return self._put_file(relative, source, mode, replaced)
+            return self._put_file(relative, source, mode, replaced, note)
         except OSError as error:
             if error.errno != errno.EXDEV or not self._staging:
                 raise
             self._staging = ""  # a mount begins at the folder, or in it: files are made beside where they go
-            return self._put_file(relative, source, mode, replaced)
+            return self._put_file(relative, source, mode, replaced, note)
 
     def _put_file(
-        self, relative: str, source: int, mode: int, replaced: FoundEntry | None
+        self, relative: str, source: int, mode: int, replaced: FoundEntry | None, note: Callable[[FileMark], None]
     ) -> tuple[FoundEntry, FileMark]:
         staging = self._staging or os.path.dirname(self.path(relative))
         with self._unnamed(staging) as (fd, name):
@@ -286,6 +288,7 @@ class FolderSide:
             os.utime(fd, ns=(taken.modified_ns, taken.modified_ns))
             if self.is_durable:
                 os.fsync(fd)
+            note(taken)
             self.before("publish", relative)
             if replaced is None:
                 _name(fd, name, self.path(relative))
@@ -305,7 +308,7 @@ class FolderSide:
 
     def patch_file(
         self, relative: str, source: int, mode: int, seen: FoundEntry,
-        ranges: Callable[[], Iterable[tuple[int, int]] | None],
+        ranges: Callable[[], Iterable[tuple[int, int]] | None], note: Callable[[FileMark], None],
         journal: Callable[[list[content.Page], int, int], None],
     ) -> tuple[FoundEntry, FileMark, int]:  # fmt: skip
         """Make a file that is what was seen equal to an open one, by writing the pages that differ.
@@ -316,6 +319,7 @@ class FolderSide:
             mode: permissions.
             seen: the file as it was looked at.
             ranges: asked for where the two may differ, after the source's mark was read; None: anywhere.
+            note: is given the size and time that the file will have, before it is changed.
             journal: is given all pages, the old size and the new one before the first one is written.
 
         Returns the file, the mark that the source had before what was copied was read, and how many bytes were
@@ -328,9 +332,10 @@ class FolderSide:
         was_bytes = seen.mark.size_bytes
         is_as_before = not pages and was_bytes == taken.size_bytes
         if pages is None or not (is_as_before or (seen.names == 1 and os.access(self.path(relative), os.W_OK))):
-            return *self.put_file(relative, source, mode, seen), taken.size_bytes
+            return *self.put_file(relative, source, mode, seen, note), taken.size_bytes
         if is_as_before and (seen.mode, seen.mark.modified_ns) == (mode, taken.modified_ns):
             return seen, taken, 0
+        note(taken)
         if not is_as_before:
             journal(pages, was_bytes, taken.size_bytes)
         self.before("patch", relative)

@@ -3,9 +3,9 @@
 What may live here: one SQLite file per pair of folders, held by one process at a time. An agreement that is older than
 the folders is never wrong, only less help: what it does not know is compared.
 
-What a push is about to write has a journal here, and so has a patch that is under way: the pages it writes, by
-checksums of before and after. So the next process can tell a file of ours, whole or half patched, from one that
-somebody else changed.
+What a push is about to write has a journal here, and so has a patch that is under way: what it writes, and as much of
+what it leaves as is cheap to read, by checksums of before and after. So the next process can tell a file of ours,
+whole or half patched, from one that somebody else changed.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from __future__ import annotations
 import os
 import sqlite3
 import struct
-import zlib
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pytest_cloudbench.model import ResultsError, UsageError
-from pytest_cloudbench.systems.savingbox.content import Page
 from pytest_cloudbench.systems.savingbox.side import FoundEntry, Kind
 from pytest_cloudbench.watching import FileMark
 
-__all__ = ["NEVER", "SCHEMA", "Agreed", "AgreementStore", "Intent", "Patching", "WrittenPage"]
+__all__ = ["NEVER", "SCHEMA", "Agreed", "AgreementStore", "Intent", "Patching", "WrittenPiece"]
 
 SCHEMA = 1
 """1: the first one."""
@@ -41,7 +40,7 @@ CREATE TABLE IF NOT EXISTS pushing (path BLOB PRIMARY KEY,
   bytes INT, modified_ns INT, was_inode INT, was_changed_ns INT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS patching (path BLOB PRIMARY KEY, inode INT, was_bytes INT, to_bytes INT, pages BLOB);
 """
-_PAGE = struct.Struct("<QIIII")
+_PIECE = struct.Struct("<QIIII")
 
 
 class Agreed(NamedTuple):
@@ -68,7 +67,7 @@ class Intent(NamedTuple):
     Attributes:
         size_bytes: of the box's file, and of the sync folder's once it is pushed.
         modified_ns: likewise.
-        was_inode: of the sync folder's file before; 0 if there is none.
+        was_inode: of the sync folder's file before, if that had this size and time already; else 0.
         was_changed_ns: likewise.
     """
 
@@ -78,8 +77,8 @@ class Intent(NamedTuple):
     was_changed_ns: int
 
 
-class WrittenPage(NamedTuple):
-    """One page of a patch: where, and the length and CRC-32 of its bytes before and after."""
+class WrittenPiece(NamedTuple):
+    """One piece of a patched file: where, and the length and CRC-32 of its bytes before and after."""
 
     offset: int
     old_bytes: int
@@ -89,12 +88,22 @@ class WrittenPage(NamedTuple):
 
 
 class Patching(NamedTuple):
-    """A patch of a file in the sync folder that was begun: which file, its size before and after, its pages."""
+    """A patch of a file in the sync folder that was begun: which file, its size before and after, its pieces."""
 
     inode: int
     was_bytes: int
     to_bytes: int
-    pages: tuple[WrittenPage, ...]
+    pieces: tuple[WrittenPiece, ...]
+
+    @property
+    def is_all_known(self) -> bool:
+        """Whether the pieces are all of the old file, also what is not written."""
+        return sum(piece.old_bytes for piece in self.pieces) == self.was_bytes
+
+    def wrote(self, begin: int, end: int) -> bool:
+        """Whether a part of the file lies in one of the pieces."""
+        at = bisect_right(self.pieces, begin, key=lambda piece: piece.offset) - 1
+        return at >= 0 and end <= self.pieces[at].offset + max(self.pieces[at].old_bytes, self.pieces[at].new_bytes)
 
 
 class AgreementStore:
@@ -210,21 +219,18 @@ class AgreementStore:
         rows = self._db.execute("SELECT * FROM pushing").fetchall()
         return {os.fsdecode(path): Intent(*values) for path, *values in rows}
 
-    def begin_patch(self, path: str, inode: int, was_bytes: int, to_bytes: int, pages: Sequence[Page]) -> None:
+    def begin_patch(self, path: str, patch: Patching) -> None:
         """A patch is about to be written. Raises OSError if that cannot be noted."""
-        packed = b"".join(
-            _PAGE.pack(page.offset, len(page.old), zlib.crc32(page.old), len(page.new), zlib.crc32(page.new))
-            for page in pages
-        )
-        row = (os.fsencode(path), inode, was_bytes, to_bytes, packed)
+        packed = b"".join(_PIECE.pack(*piece) for piece in patch.pieces)
+        row = (os.fsencode(path), patch.inode, patch.was_bytes, patch.to_bytes, packed)
         self._transaction([("INSERT OR REPLACE INTO patching VALUES (?, ?, ?, ?, ?)", [row])])
 
     def patches(self) -> dict[str, Patching]:
         """Patches that were begun, and whose end nobody has noted."""
         rows = self._db.execute("SELECT path, inode, was_bytes, to_bytes, pages FROM patching").fetchall()
         return {
-            os.fsdecode(path): Patching(inode, was, to, tuple(WrittenPage(*each) for each in _PAGE.iter_unpack(pages)))
-            for path, inode, was, to, pages in rows
+            os.fsdecode(path): Patching(inode, was, to, tuple(map(WrittenPiece._make, _PIECE.iter_unpack(pieces))))
+            for path, inode, was, to, pieces in rows
         }
 
     def forget_begun(self) -> None:

@@ -1,7 +1,8 @@
 """Real sessions through the regression gate: unchanged ones that must not alarm, changed ones that must.
 
 ``python benchmarks/real_sessions.py FOLDER --unchanged 40 --changed 10`` takes one to three minutes for each
-session and goes on where it was stopped. FOLDER keeps the history. The last line is a JSON object.
+session and goes on where it was stopped. FOLDER keeps the history. With ``--record FILE`` each session is also a line
+of that file, where those of other histories may stand. The last line sums up all of it, as a JSON object.
 
 Every session is a pytest process of its own with 20 experiments of 300 uploads each, against an emulator with a latency
 of 50 ms. A changed session works on a copy of the history, and all its experiments have the same change: the driver
@@ -88,6 +89,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--unchanged", type=int, default=40, metavar="N")
     parser.add_argument("--changed", type=int, default=10, metavar="N", help="of each change")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="sessions of this and other histories")
     options = parser.parse_args()
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,10 +103,12 @@ def main() -> int:
     for change, count in wanted:
         for _ in range(count - done[change]):
             found = _session(folder, change)
-            with log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found) + "\n")
+            found["history"] = next((each["history"] for each in _told(log)), found["start"])
+            for kept in filter(None, (log, options.record)):
+                with kept.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(found) + "\n")
             print(json.dumps(found), flush=True)
-    print(json.dumps(summary(_told(log))))
+    print(json.dumps(summary(_told(options.record or log))))
     return 0
 
 
@@ -147,8 +151,11 @@ def _answers(report: Path) -> dict[str, int]:
 
 def summary(sessions: list[dict[str, Any]]) -> dict[str, Any]:
     """What all sessions came to: false alarms of judged unchanged ones, and how often each change was found."""
-    unchanged = [each for each in sessions if not each["change"]]
-    judged = [each for each in unchanged[_LEAST_RUNS:] if each["answers"]]
+    histories: dict[str, list[dict[str, Any]]] = {}
+    for each in sessions:
+        if not each["change"]:
+            histories.setdefault(each["history"], []).append(each)
+    judged = [each for unchanged in histories.values() for each in unchanged[_LEAST_RUNS:] if each["answers"]]
     total = sum(sum(each["answers"].values()) for each in judged)
     made: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

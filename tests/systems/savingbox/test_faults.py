@@ -501,7 +501,7 @@ def test_what_was_written_between_the_note_and_the_push_is_known_as_pushed(pair:
         if left:
             write(pair.box / "a", left.pop())
 
-    pair.store.begin_pushes = begin_and_write  # type: ignore[method-assign]
+    pair.store.begin_pushes = begin_and_write  # type: ignore[method-assign]  # the moment between
     killed_before_the_push_is_noted(pair)
     assert (pair.sync / "a").read_bytes().endswith(b"longer")
     write(pair.box / "a", PAGES[::-1])

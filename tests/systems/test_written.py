@@ -11,8 +11,10 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -294,6 +296,27 @@ def test_events_that_were_lost_are_said(box: Path) -> None:
     assert pair.seen() == []
     pair.close()
     writes.close()
+
+
+@pytest.mark.parametrize("removed", [1, 9])
+def test_an_instance_that_another_process_removes_at_once_is_made_again(
+    box: Path, monkeypatch: pytest.MonkeyPatch, removed: int
+) -> None:
+    really, left = Path.mkdir, list(range(removed))
+
+    def mkdir(path: Path, *args: Any, **named: Any) -> None:
+        really(path, *args, **named)
+        if path.parent.name == "instances" and left:
+            left.pop()
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with closing(TracedWrites(box)) as writes:
+        assert not left
+        with (box / "a").open("wb", buffering=0) as file:
+            writes.follow(file.fileno())
+            file.write(b"1234")
+            assert list(writes.take(file.fileno()).ranges or ()) == [(0, 4)]
 
 
 def test_what_a_killed_run_left_is_removed_and_nothing_else(box: Path) -> None:

@@ -30,6 +30,8 @@ _FSCONFIG_CREATE, _CLOEXEC = 6, 1
 _PREFIX = "cloudbench-"
 _BUFFER_KIB = 4096
 _PERCENT_FULL = 25
+_TRIES = 10
+"""As often an instance is made that another process removes at once."""
 _FIELD = re.compile(
     r"field:[^;]*?(?P<name>\w+)(?:\[\w*\])?;\s*offset:(?P<offset>\d+);\s*size:(?P<size>\d+);\s*signed:(?P<signed>\d)"
 )
@@ -83,10 +85,7 @@ class TraceInstance:
         try:
             tracefs = self._open_tracefs()
             self._remove_left(tracefs)
-            self._folder = tracefs / "instances" / f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
-            self._folder.mkdir()
-            for path in sorted((self._folder / "per_cpu").iterdir()):
-                self._pipes.append(os.open(path / "trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            self._make(tracefs / "instances")
             self._page_bytes, self._commit, self._data = _page_layout(self._folder)
             self._write("buffer_size_kb", str(buffer_kib))
             with suppress(OSError):  # since Linux 5.0; without it whoever waits is woken at every event
@@ -143,6 +142,20 @@ class TraceInstance:
         for path in tracefs.joinpath("instances").glob(f"{_PREFIX}*"):
             with suppress(OSError):
                 path.rmdir()
+
+    def _make(self, instances: Path) -> None:
+        """Make an instance, and hold it. Before its pipes are open, others may take it for one that was left."""
+        for tries_left in reversed(range(_TRIES)):
+            self._folder = instances / f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
+            self._folder.mkdir()
+            try:
+                for path in sorted((self._folder / "per_cpu").iterdir()):
+                    self._pipes.append(os.open(path / "trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            except FileNotFoundError:
+                if self._pipes or not tries_left:
+                    raise
+            else:
+                return
 
     def _write(self, name: str, text: str) -> None:
         (self._folder / name).write_text(text, "ascii")

@@ -27,6 +27,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.freeze_bare import ARRIVAL, OPS_PER_SENSOR, SENSORS
 from benchmarks.freeze_driver import request
 from benchmarks.harness import ROOT, Figure, environment, median, python, run_tree, scratch
 from pytest_cloudbench.judge.stats import percentile
@@ -41,12 +42,14 @@ _SEED = "freeze-378"
 _WAITED_NS = 1_000_000_000
 """Only a frozen server takes so long: from these operations the emulator's thaws are known."""
 
-_TEST = """
+_TEST = f"""
     from pytest_cloudbench.arrival import FixedInterval
 
     def test_freeze(experiment, payloads):
-        arrival = FixedInterval(1.0, first_delay_max_s=1.0)
-        experiment.run(payloads.random(5120), arrival=arrival, sensors=100, ops_per_sensor=40, verify={verify})
+        experiment.run(
+            payloads.random(5120), arrival={ARRIVAL!r}, sensors={SENSORS}, ops_per_sensor={OPS_PER_SENSOR},
+            verify={{verify}},
+        )
 """
 _CONFTEST = """
     import pytest

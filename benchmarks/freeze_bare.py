@@ -16,14 +16,16 @@ from pytest_cloudbench.arrival import FixedInterval, plan
 from pytest_cloudbench.clock import now_ns, sleep_until_ns
 from pytest_cloudbench.emulators import EmulatorService
 
-_SENSORS, _OPS_PER_SENSOR = 100, 40
+SENSORS, OPS_PER_SENSOR = 100, 40
+ARRIVAL = FixedInterval(1.0, first_delay_max_s=1.0)
+"""Also of the engine's experiment: the order in which both end is compared."""
 _THREADS = 256
 """More than the operations that one freeze holds."""
 _MARGIN_NS = 50_000_000
 
 
 def main(profile: str, seed: str) -> None:
-    schedule = plan(FixedInterval(1.0, first_delay_max_s=1.0), range(_SENSORS), _OPS_PER_SENSOR, seed)
+    schedule = plan(ARRIVAL, range(SENSORS), OPS_PER_SENSOR, seed)
     with EmulatorService(profile) as emulator:
         put = bare_dropbox(emulator.start(), connections=_THREADS)
         emulator.refill()

@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from pytest_cloudbench.clock import now_ns
+
 _LEAST_RUNS = 10
 _LATENCY_S = 0.05
 _CHANGES: Mapping[str, str] = {"p50 +10 %": f"time:{_LATENCY_S * 0.1}", "errors +1 point": "error:100"}
@@ -98,18 +100,22 @@ def main() -> int:
     }.items():  # fmt: skip
         (folder / name).write_text(text, "utf-8")
     log = folder / "sessions.jsonl"
-    done = Counter(each["change"] for each in _told(log))
+    before = _told(log)
+    done, history = Counter(each["change"] for each in before), before[0]["history"] if before else _now_text()
     wanted = [("", options.unchanged), *((change, options.changed) for change in _CHANGES)]
     for change, count in wanted:
         for _ in range(count - done[change]):
-            found = _session(folder, change)
-            found["history"] = next((each["history"] for each in _told(log)), found["start"])
+            found = {"history": history, **_session(folder, change)}
             for kept in filter(None, (log, options.record)):
                 with kept.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(found) + "\n")
             print(json.dumps(found), flush=True)
     print(json.dumps(summary(_told(options.record or log))))
     return 0
+
+
+def _now_text() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _told(log: Path) -> list[dict[str, Any]]:
@@ -129,14 +135,14 @@ def _session(folder: Path, change: str) -> dict[str, Any]:
         "--cloudbench-gate", f"--benchmark-storage={store}", f"--junitxml={report}", "-p", "no:cacheprovider",
     ]  # fmt: skip
     environment = {**os.environ, "CHANGE": _CHANGES.get(change, "")}
-    started = datetime.datetime.now(datetime.UTC)
+    started, start_ns = _now_text(), now_ns()
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if run.returncode not in (0, 1):
         raise SystemExit(f"the session ended with {run.returncode}:\n{run.stdout[-3000:]}{run.stderr[-2000:]}")
     answers = _answers(report)
     return {
-        "change": change, "start": started.isoformat(timespec="seconds"), "load": round(before, 1),
-        "duration_s": round((datetime.datetime.now(datetime.UTC) - started).total_seconds()),
+        "change": change, "start": started, "load": round(before, 1),
+        "duration_s": round((now_ns() - start_ns) / 1e9),
         "answers": answers, "broken": [line for line in run.stdout.splitlines() if ": broken" in line],
     }  # fmt: skip
 

@@ -356,27 +356,33 @@ def summed_bytes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 SMALL_AND_LARGE = pytest.mark.parametrize("summed_bytes", [1 << 20, 0], ids=["small", "large"], indirect=True)
 
 
-def half_patched(pair: Pair) -> None:
-    killed_at_second_write(pair, PAGES, b"".join(bytes([letter]) * 4096 for letter in b"AbCdEf"))
-    assert (pair.sync / "a").read_bytes()[::4096] == b"Abcdef"
+def killed_at(pair: Pair, step: str, count: int = 1) -> None:
+    """The process ends when it reaches this step for that time."""
+    steps: list[str] = []
 
+    def fault(now: str, path: str) -> None:
+        steps.append(now)
+        if steps.count(step) == count:
+            raise KilledError
 
-def killed_at_second_write(pair: Pair, old: bytes, new: bytes) -> None:
-    write(pair.box / "a", old)
-    pair.settle()
-    write(pair.box / "a", new)
-    written: list[str] = []
-
-    def second_write(step: str, path: str) -> None:
-        if step == "write":
-            written.append(path)
-            if len(written) == 2:
-                raise KilledError
-
-    pair.fault = second_write
+    pair.fault = fault
     with pytest.raises(KilledError):
         pair.advance(6)
     pair.fault = lambda step, path: None
+
+
+def half_patched(pair: Pair) -> None:
+    changed(pair, PAGES, b"".join(bytes([letter]) * 4096 for letter in b"AbCdEf"))
+    killed_at(pair, "write", 2)
+    assert (pair.sync / "a").read_bytes()[::4096] == b"Abcdef"
+
+
+def changed(pair: Pair, old: bytes | None, new: bytes) -> None:
+    """A file of the box is new, or has changed since both folders were equal; it waits to be pushed."""
+    if old is not None:
+        write(pair.box / "a", old)
+        pair.settle()
+    write(pair.box / "a", new)
 
 
 @SMALL_AND_LARGE
@@ -412,7 +418,8 @@ def test_a_half_patched_file_is_ours_whatever_the_box_has_now(pair: Pair) -> Non
 
 @SMALL_AND_LARGE
 def test_what_the_client_wrote_beside_a_patched_byte_of_a_page_is_kept(pair: Pair, summed_bytes: None) -> None:
-    killed_at_second_write(pair, PAGES, b"A" + PAGES[1:4096] + b"B" + PAGES[4097:])
+    changed(pair, PAGES, b"A" + PAGES[1:4096] + b"B" + PAGES[4097:])
+    killed_at(pair, "write", 2)
     with (pair.sync / "a").open("r+b") as file:
         file.seek(100)
         file.write(b"client")
@@ -424,18 +431,8 @@ def test_what_the_client_wrote_beside_a_patched_byte_of_a_page_is_kept(pair: Pai
 
 @pytest.mark.parametrize("new", [PAGES[:5000], b"A" + PAGES[1:9000] + b"longer" * 5000], ids=["cut", "grown"])
 def test_a_half_patched_file_of_another_size_is_ours(pair: Pair, new: bytes) -> None:
-    write(pair.box / "a", PAGES)
-    pair.settle()
-    write(pair.box / "a", new)
-
-    def before_the_stamp(step: str, path: str) -> None:
-        if step == "stamp":
-            raise KilledError
-
-    pair.fault = before_the_stamp
-    with pytest.raises(KilledError):
-        pair.advance(6)
-    pair.fault = lambda step, path: None
+    changed(pair, PAGES, new)
+    killed_at(pair, "stamp")
     assert (pair.sync / "a").read_bytes() == new
     write(pair.box / "a", PAGES[::-1])
     pair.restart()
@@ -449,6 +446,9 @@ def test_a_half_patched_file_that_is_deleted_meanwhile_is_gone(pair: Pair) -> No
     pair.restart()
     pair.settle()
     assert pair.both() == {}
+
+
+NEW_AND_PATCHED = pytest.mark.parametrize("old", [None, b"x" + PAGES[1:]], ids=["new", "patched"])
 
 
 def killed_before_the_push_is_noted(pair: Pair) -> None:
@@ -473,12 +473,9 @@ def test_what_was_renamed_by_a_killed_process_is_no_change_of_the_clients(pair: 
     assert pair.both() == {"b": "later"}
 
 
-@pytest.mark.parametrize("is_new", [True, False], ids=["new", "patched"])
-def test_what_was_pushed_by_a_killed_process_is_no_change_of_the_clients(pair: Pair, is_new: bool) -> None:
-    if not is_new:
-        write(pair.box / "a", b"x" + PAGES[1:])
-        pair.settle()
-    write(pair.box / "a", PAGES)
+@NEW_AND_PATCHED
+def test_what_was_pushed_by_a_killed_process_is_no_change_of_the_clients(pair: Pair, old: bytes | None) -> None:
+    changed(pair, old, PAGES)
     killed_before_the_push_is_noted(pair)
     assert (pair.sync / "a").read_bytes() == PAGES
     write(pair.box / "a", PAGES[:-1] + b"later, and longer")
@@ -488,12 +485,11 @@ def test_what_was_pushed_by_a_killed_process_is_no_change_of_the_clients(pair: P
     assert not pair.troubles("conflict")
 
 
-@pytest.mark.parametrize("is_new", [True, False], ids=["new", "patched"])
-def test_what_was_written_between_the_note_and_the_push_is_known_as_pushed(pair: Pair, is_new: bool) -> None:
-    if not is_new:
-        write(pair.box / "a", b"x" + PAGES[1:])
-        pair.settle()
-    write(pair.box / "a", PAGES)
+@NEW_AND_PATCHED
+def test_what_was_written_between_the_note_and_the_push_is_known_as_pushed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, old: bytes | None
+) -> None:
+    changed(pair, old, PAGES)
     begin, left = pair.store.begin_pushes, [PAGES[:-1] + b"later, and longer"]
 
     def begin_and_write(intents: Mapping[str, Intent]) -> None:
@@ -501,7 +497,7 @@ def test_what_was_written_between_the_note_and_the_push_is_known_as_pushed(pair:
         if left:
             write(pair.box / "a", left.pop())
 
-    pair.store.begin_pushes = begin_and_write  # type: ignore[method-assign]  # the moment between
+    monkeypatch.setattr(pair.store, "begin_pushes", begin_and_write)
     killed_before_the_push_is_noted(pair)
     assert (pair.sync / "a").read_bytes().endswith(b"longer")
     write(pair.box / "a", PAGES[::-1])
@@ -511,12 +507,9 @@ def test_what_was_written_between_the_note_and_the_push_is_known_as_pushed(pair:
     assert not pair.troubles("conflict")
 
 
-@pytest.mark.parametrize("is_new", [True, False], ids=["new", "patched"])
-def test_what_the_client_made_of_it_is_one(pair: Pair, is_new: bool) -> None:
-    if not is_new:
-        write(pair.box / "a", b"x" + PAGES[1:])
-        pair.settle()
-    write(pair.box / "a", PAGES)
+@NEW_AND_PATCHED
+def test_what_the_client_made_of_it_is_one(pair: Pair, old: bytes | None) -> None:
+    changed(pair, old, PAGES)
     killed_before_the_push_is_noted(pair)
     write(pair.box / "a", "mine")
     write(pair.sync / "a", b"client" + PAGES[6:])
@@ -529,14 +522,7 @@ def test_another_file_with_the_same_time_and_size_is_not_taken_for_pushed(pair: 
     write(pair.box / "a", "ours")
     write(pair.sync / "a", "else")
     os.utime(pair.sync / "a", ns=((pair.box / "a").stat().st_mtime_ns,) * 2)
-
-    def kill(step: str, path: str) -> None:
-        raise KilledError
-
-    pair.fault = kill
-    with pytest.raises(KilledError):
-        pair.advance(6)
-    pair.fault = lambda step, path: None
+    killed_at(pair, "rename")
     pair.restart()
     pair.settle()
     assert set(pair.both().values()) == {"ours", "else"}

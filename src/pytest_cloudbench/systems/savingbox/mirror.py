@@ -26,13 +26,13 @@ import errno
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.systems.savingbox import content
-from pytest_cloudbench.systems.savingbox.content import Page
 from pytest_cloudbench.systems.savingbox.side import (
     BusyError,
     FolderSide,
@@ -72,14 +72,14 @@ def _is_done(intent: Intent, mark: FileMark) -> bool:
     return is_another and (mark.size_bytes, mark.modified_ns) == (intent.size_bytes, intent.modified_ns)
 
 
-def _written(pages: Iterable[Page]) -> list[WrittenPiece]:
+def _written(pages: Iterable[content.Page]) -> list[WrittenPiece]:
     return [
         WrittenPiece(page.offset, len(page.old), zlib.crc32(page.old), len(page.new), zlib.crc32(page.new))
         for page in pages
     ]
 
 
-def _left(old: int, pages: Iterable[Page], was_bytes: int, to_bytes: int) -> list[WrittenPiece]:
+def _left(old: int, pages: Iterable[content.Page], was_bytes: int, to_bytes: int) -> list[WrittenPiece]:
     """What a patch leaves as it is, up to where it cuts."""
     pieces, at = [], 0
     for begin, end in (*((page.offset, page.offset + len(page.new)) for page in pages), (was_bytes, was_bytes)):
@@ -206,14 +206,16 @@ class Mirror:
         self.store.begin_pushes(intents)
         self._begun = intents
 
-    def _note(self, path: str, taken: FileMark, there: FoundEntry | None) -> None:
+    def _note(self, path: str, there: FoundEntry | None, taken: FileMark) -> None:
         """What is pushed now is not what the box had when the push was noted: note it again."""
         intent = _intent(taken, there)
         if self._begun.get(path) != intent:
             with contextlib.suppress(OSError):  # as at the beginning of all: it only helps after a kill
                 self.store.begin_pushes({path: intent})
 
-    def _begin_patch(self, path: str, there: FoundEntry, pages: list[Page], was_bytes: int, to_bytes: int) -> None:
+    def _begin_patch(
+        self, path: str, there: FoundEntry, pages: Sequence[content.Page], was_bytes: int, to_bytes: int
+    ) -> None:
         """Note what is about to be patched. Raises OvertakenError and OSError."""
         pieces = _written(pages)
         if was_bytes <= _SUMMED_BYTES:
@@ -275,10 +277,7 @@ class Mirror:
     def _carry_file(self, path: str, wanted: FoundEntry, there: FoundEntry | None, *, push: bool) -> Deed:
         if not push:
             return self._pull_file(path, wanted, there)
-
-        def note(taken: FileMark) -> None:
-            self._note(path, taken, there)
-
+        note = partial(self._note, path, there)
         with self.box.reading(path) as fd:
             if may_be_written(fd):
                 content.notice_stores(fd)
@@ -290,7 +289,7 @@ class Mirror:
                 try:
                     made, taken, written_bytes = self.sync.patch_file(
                         path, fd, wanted.mode, there, lambda: self._take_ranges(path, fd), note,
-                        lambda pages, was, to: self._begin_patch(path, there, pages, was, to),
+                        partial(self._begin_patch, path, there),
                     )  # fmt: skip
                 except BaseException:
                     self.writes.distrust(fd, "a push failed")

@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import uuid
@@ -237,6 +238,9 @@ class Lab:
         self.folder = folder
         self._running: list[Running] = []
         self._options = QUIET if may_be_late else LEAN
+        # Processes that share pytest's own folder of temporary ones remove each other's, and may warn of it.
+        self._temporary = tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True)
+        os.chmod(self._temporary.name, 0o1777)  # some labs run as another user
         (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
 
     def write(self, body: str, name: str = "test_it.py") -> Lab:
@@ -256,7 +260,7 @@ class Lab:
         for old in [*self.folder.glob("pid-*"), self.folder / "out.json"]:
             old.unlink(missing_ok=True)
         stored = ("--benchmark-json=out.json",) if store else ()
-        given = {"PYTEST_ADDOPTS": self._options, **(env or {})}
+        given = {"PYTEST_ADDOPTS": self._options, "PYTEST_DEBUG_TEMPROOT": self._temporary.name, **(env or {})}
         running = Running(self.folder, (*stored, *args), given, within, after, enter)
         self._running.append(running)
         return running
@@ -270,6 +274,7 @@ class Lab:
     def close(self) -> None:
         for running in self._running:
             running.destroy()
+        self._temporary.cleanup()
 
 
 FOLDER = ("--provider", "folder:objects")

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -298,7 +298,7 @@ def test_events_that_were_lost_are_said(box: Path) -> None:
     writes.close()
 
 
-@pytest.mark.parametrize("removed", [1, 9])
+@pytest.mark.parametrize("removed", [1, 5])
 def test_an_instance_that_another_process_removes_at_once_is_made_again(
     box: Path, monkeypatch: pytest.MonkeyPatch, removed: int
 ) -> None:
@@ -308,7 +308,8 @@ def test_an_instance_that_another_process_removes_at_once_is_made_again(
         really(path, *args, **named)
         if path.parent.name == "instances" and left:
             left.pop()
-            path.rmdir()
+            with suppress(OSError):  # another test's savingbox was quicker
+                path.rmdir()
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     with closing(TracedWrites(box)) as writes:
@@ -317,6 +318,18 @@ def test_an_instance_that_another_process_removes_at_once_is_made_again(
             writes.follow(file.fileno())
             file.write(b"1234")
             assert list(writes.take(file.fileno()).ranges or ()) == [(0, 4)]
+
+
+def test_savingboxes_that_start_at_the_same_time_do_not_take_each_other_s_tracing(box: Path) -> None:
+    """Without tries, one start of eight fails: the instance goes, or the kernel has given its memory to another."""
+    code = f"""
+from pathlib import Path
+from pytest_cloudbench.systems.savingbox.written import TracedWrites
+for _ in range(15):
+    TracedWrites(Path({str(box)!r})).close()
+"""
+    starts = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [each.communicate()[1] for each in starts] == [""] * 4
 
 
 def test_what_a_killed_run_left_is_removed_and_nothing_else(box: Path) -> None:

@@ -10,6 +10,7 @@ kernel and outlives a killed process; the next one that opens an instance remove
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import struct
@@ -116,9 +117,7 @@ class TraceInstance:
 
     def close(self) -> None:
         """Remove the instance; safe to call again."""
-        for pipe in self._pipes:
-            os.close(pipe)
-        self._pipes = []
+        self._close_pipes()
         if self._folder.name:
             with suppress(OSError):
                 self._folder.rmdir()
@@ -145,17 +144,33 @@ class TraceInstance:
 
     def _make(self, instances: Path) -> None:
         """Make an instance, and hold it. Before its pipes are open, others may take it for one that was left."""
-        for tries_left in reversed(range(_TRIES)):
+        for _ in range(_TRIES):
             self._folder = instances / f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
             self._folder.mkdir()
-            try:
-                for path in sorted((self._folder / "per_cpu").iterdir()):
-                    self._pipes.append(os.open(path / "trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-            except FileNotFoundError:
-                if self._pipes or not tries_left:
-                    raise
-            else:
+            if self._hold():
                 return
+        raise FileNotFoundError(errno.ENOENT, f"removed by others {_TRIES} times, as soon as it was made", self._folder)
+
+    def _hold(self) -> bool:
+        """Open the pipes. Returns whether they are the instance's: with one of them open, nobody can remove it.
+
+        A pipe that was found and opened while the instance was removed may be another's, which has its memory now.
+        """
+        try:
+            for path in sorted((self._folder / "per_cpu").iterdir()):
+                self._pipes.append(os.open(path / "trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # ENODEV: being removed
+                raise
+        else:
+            if self._pipes and self._folder.is_dir():
+                return True
+        self._close_pipes()
+        return False
+
+    def _close_pipes(self) -> None:
+        while self._pipes:
+            os.close(self._pipes.pop())
 
     def _write(self, name: str, text: str) -> None:
         (self._folder / name).write_text(text, "ascii")

@@ -7,15 +7,13 @@ folders, only keys with a common beginning.
 from __future__ import annotations
 
 import io
-import re
 
 from pytest_cloudbench.model import MIB, CloudError, Content, ErrorKind
 
 __all__ = ["ContentFile", "key_of", "md5_of", "path_of", "prefix_of"]
 
 _BLOCK_BYTES = MIB
-_NO_PART = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
-_MD5 = re.compile(r"[0-9a-f]{32}")
+_HEX_DIGITS = "0123456789abcdef"
 
 
 def key_of(verb: str, path: str) -> str:
@@ -27,7 +25,8 @@ def key_of(verb: str, path: str) -> str:
     if not path.startswith("/"):
         raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /KEY")
     key = path[1:]
-    if _NO_PART.search(key):
+    # Strings' own methods here and below: with cold caches, as between two requests, ``re`` takes twice as long.
+    if "//" in path or "/./" in path or "/../" in path or path.endswith(("/", "/.", "/..")):
         raise CloudError(ErrorKind.INVALID, verb, path, detail="a part of a key is not empty, . or ..")
     try:
         key.encode()
@@ -49,7 +48,7 @@ def path_of(key: str) -> str:
 def md5_of(text: str | None) -> str | None:
     """Returns an entity tag or a header as an MD5 in hex; None if it is not one, as for an object in several parts."""
     bare = (text or "").strip('"').lower()
-    return bare if _MD5.fullmatch(bare) else None
+    return bare if len(bare) == 32 and not bare.strip(_HEX_DIGITS) else None
 
 
 class ContentFile(io.RawIOBase):

@@ -13,7 +13,7 @@ from pytest_cloudbench.model import MIB, CloudError, Content, ErrorKind
 __all__ = ["ContentFile", "key_of", "md5_of", "path_of", "prefix_of"]
 
 _BLOCK_BYTES = MIB
-_HEX_DIGITS = "0123456789abcdef"
+_HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 def key_of(verb: str, path: str) -> str:
@@ -48,7 +48,7 @@ def path_of(key: str) -> str:
 def md5_of(text: str | None) -> str | None:
     """Returns an entity tag or a header as an MD5 in hex; None if it is not one, as for an object in several parts."""
     bare = (text or "").strip('"').lower()
-    return bare if len(bare) == 32 and not bare.strip(_HEX_DIGITS) else None
+    return bare if len(bare) == 32 and _HEX_DIGITS.issuperset(bare) else None
 
 
 class ContentFile(io.RawIOBase):

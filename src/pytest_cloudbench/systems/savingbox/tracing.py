@@ -31,7 +31,7 @@ _FSCONFIG_CREATE, _CLOEXEC = 6, 1
 _PREFIX = "cloudbench-"
 _BUFFER_KIB = 4096
 _PERCENT_FULL = 25
-_TRIES = 10
+_TRIES = 20
 """As often an instance is made that another process removes at once."""
 _FIELD = re.compile(
     r"field:[^;]*?(?P<name>\w+)(?:\[\w*\])?;\s*offset:(?P<offset>\d+);\s*size:(?P<size>\d+);\s*signed:(?P<signed>\d)"

@@ -2,7 +2,8 @@
 
 ``python benchmarks/real_sessions.py FOLDER --unchanged 40 --changed 10`` takes one to three minutes for each
 session and goes on where it was stopped. FOLDER keeps the history. With ``--record FILE`` each session is also a line
-of that file, where those of other histories may stand. The last line sums up all of it, as a JSON object.
+of that file, where those of other histories may stand. The last lines sum up all of it, as a JSON object and as the
+table in ``docs/gates.md``.
 
 Every session is a pytest process of its own with 20 experiments of 300 uploads each, against an emulator with a latency
 of 50 ms. A changed session works on a copy of the history, and all its experiments have the same change: the driver
@@ -21,7 +22,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -100,7 +101,7 @@ def main() -> int:
     }.items():  # fmt: skip
         (folder / name).write_text(text, "utf-8")
     log = folder / "sessions.jsonl"
-    before = _told(log)
+    before = read_sessions(log)
     done, history = Counter(each["change"] for each in before), before[0]["history"] if before else _now_text()
     wanted = [("", options.unchanged), *((change, options.changed) for change in _CHANGES)]
     for change, count in wanted:
@@ -110,7 +111,8 @@ def main() -> int:
                 with kept.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(found) + "\n")
             print(json.dumps(found), flush=True)
-    print(json.dumps(summary(_told(options.record or log))))
+    sessions = read_sessions(options.record or log)
+    print(json.dumps(summary(sessions)), *table(sessions), sep="\n")
     return 0
 
 
@@ -118,7 +120,8 @@ def _now_text() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _told(log: Path) -> list[dict[str, Any]]:
+def read_sessions(log: Path) -> list[dict[str, Any]]:
+    """What a record says, one mapping for each session; nothing if there is no such file."""
     return [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
 
 
@@ -142,6 +145,7 @@ def _session(folder: Path, change: str) -> dict[str, Any]:
     answers = _answers(report)
     return {
         "change": change, "start": started, "load": round(before, 1),
+        "machine": f"{platform.machine()}, {os.cpu_count()} processors",
         "duration_s": round((now_ns() - start_ns) / 1e9),
         "answers": answers, "broken": [line for line in run.stdout.splitlines() if ": broken" in line],
     }  # fmt: skip
@@ -157,25 +161,45 @@ def _answers(report: Path) -> dict[str, int]:
 
 def summary(sessions: list[dict[str, Any]]) -> dict[str, Any]:
     """What all sessions came to: false alarms of judged unchanged ones, and how often each change was found."""
+    judged = _judged(sessions)
+    made: dict[str, Any] = {
+        "dates": [min(each["start"] for each in sessions)[:10], max(each["start"] for each in sessions)[:10]],
+        "machines": sorted({each["machine"] for each in sessions}),
+        "load": [min(each["load"] for each in sessions), max(each["load"] for each in sessions)],
+        "judged_sessions": len(judged),
+        "alarmed_sessions": sum("broken" in each["answers"] for each in judged),
+        "experiments": sum(sum(each["answers"].values()) for each in judged),
+        "answers": _answers_of(judged),
+    }
+    for change in _CHANGES:
+        made[change] = _answers_of(each for each in sessions if each["change"] == change)
+    return made
+
+
+def _judged(sessions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The unchanged sessions whose history was long enough."""
     histories: dict[str, list[dict[str, Any]]] = {}
     for each in sessions:
         if not each["change"]:
             histories.setdefault(each["history"], []).append(each)
-    judged = [each for unchanged in histories.values() for each in unchanged[_LEAST_RUNS:] if each["answers"]]
-    total = sum(sum(each["answers"].values()) for each in judged)
-    made: dict[str, Any] = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} processors",
-        "load": [min(each["load"] for each in sessions), max(each["load"] for each in sessions)],
-        "judged_sessions": len(judged),
-        "alarmed_sessions": sum("broken" in each["answers"] for each in judged),
-        "experiments": total,
-        "answers": dict(sum((Counter(each["answers"]) for each in judged), Counter[str]())),
-    }
-    for change in _CHANGES:
-        answers = sum((Counter(each["answers"]) for each in sessions if each["change"] == change), Counter[str]())
-        made[change] = dict(answers)
-    return made
+    return [each for unchanged in histories.values() for each in unchanged[_LEAST_RUNS:] if each["answers"]]
+
+
+def _answers_of(sessions: Iterable[dict[str, Any]]) -> dict[str, int]:
+    return dict(sum((Counter(each["answers"]) for each in sessions), Counter[str]()))
+
+
+def table(sessions: list[dict[str, Any]]) -> list[str]:
+    """The lines of a Markdown table: sessions of each kind, red ones, and what their experiments came to."""
+    lines = ["| real sessions | judged | red | experiments: met | inconclusive | broken |", "|---|---|---|---|---|---|"]
+    kinds = {"nothing changed": _judged(sessions)}
+    kinds |= {change: [each for each in sessions if each["change"] == change] for change in _CHANGES}
+    for kind, those in kinds.items():
+        answers, red = _answers_of(those), sum("broken" in each["answers"] for each in those)
+        counts = " | ".join(str(answers.get(answer, 0)) for answer in ("met", "inconclusive", "broken"))
+        if those:
+            lines.append(f"| {kind} | {len(those)} | {red} | {counts} |")
+    return lines
 
 
 if __name__ == "__main__":

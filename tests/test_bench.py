@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import ROOT, Blocks, Figure, alternating
+from benchmarks.real_sessions import read_sessions, summary, table
 from tests.limits import HANG_S
 
 
@@ -48,3 +50,25 @@ def test_the_memory_of_the_process_that_measures_is_not_counted(tmp_path: Path) 
         [sys.executable, "-c", large, *measured], cwd=ROOT, capture_output=True, text=True, check=True, timeout=HANG_S
     )
     assert all(0 < int(word) < 300_000 for word in done.stdout.split()), done.stdout
+
+
+def made_sessions(path: Path) -> Path:
+    """Two histories of 12 unchanged sessions, whose second judged ones are red, and one changed session."""
+    lines = []
+    for history in ("2026-01-01", "2026-01-02"):
+        found = {"change": "", "history": history, "start": history, "load": 1.5, "machine": "toy"}
+        lines += [{**found, "answers": {"inconclusive": 20}}] * 10
+        lines += [{**found, "answers": {"met": 19, "inconclusive": 1}}, {**found, "answers": {"met": 19, "broken": 1}}]
+    lines.append({**found, "change": "p50 +10 %", "answers": {"broken": 18, "inconclusive": 2}, "load": 0.5})
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf-8")
+    return path
+
+
+def test_real_sessions_are_judged_once_their_own_history_is_long_enough(tmp_path: Path) -> None:
+    sessions = read_sessions(made_sessions(tmp_path / "sessions.jsonl"))
+    assert summary(sessions) == {
+        "dates": ["2026-01-01", "2026-01-02"], "machines": ["toy"], "load": [0.5, 1.5], "judged_sessions": 4,
+        "alarmed_sessions": 2, "experiments": 80, "answers": {"met": 76, "inconclusive": 2, "broken": 2},
+        "p50 +10 %": {"broken": 18, "inconclusive": 2}, "errors +1 point": {},
+    }  # fmt: skip
+    assert table(sessions)[2:] == ["| nothing changed | 4 | 2 | 76 | 2 | 2 |", "| p50 +10 % | 1 | 1 | 0 | 2 | 18 |"]

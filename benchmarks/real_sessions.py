@@ -18,6 +18,7 @@ import datetime
 import json
 import os
 import platform
+import secrets
 import shutil
 import subprocess
 import sys
@@ -102,7 +103,7 @@ def main() -> int:
         (folder / name).write_text(text, "utf-8")
     log = folder / "sessions.jsonl"
     before = read_sessions(log)
-    done, history = Counter(each["change"] for each in before), before[0]["history"] if before else _now_text()
+    done, history = Counter(each["change"] for each in before), before[0]["history"] if before else new_history()
     wanted = [("", options.unchanged), *((change, options.changed) for change in _CHANGES)]
     for change, count in wanted:
         for _ in range(count - done[change]):
@@ -114,6 +115,11 @@ def main() -> int:
     sessions = read_sessions(options.record or log)
     print(json.dumps(summary(sessions)), *table(sessions), sep="\n")
     return 0
+
+
+def new_history() -> str:
+    """Histories may begin in the same second, and are told apart by their names in one record."""
+    return f"{_now_text()} {secrets.token_hex(4)}"
 
 
 def _now_text() -> str:
@@ -142,21 +148,24 @@ def _session(folder: Path, change: str) -> dict[str, Any]:
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if run.returncode not in (0, 1):
         raise SystemExit(f"the session ended with {run.returncode}:\n{run.stdout[-3000:]}{run.stderr[-2000:]}")
-    answers = _answers(report)
+    answers, broken = answers_in(report)
     return {
         "change": change, "start": started, "load": round(before, 1),
         "machine": f"{platform.machine()}, {os.cpu_count()} processors",
-        "duration_s": round((now_ns() - start_ns) / 1e9),
-        "answers": answers, "broken": [line for line in run.stdout.splitlines() if ": broken" in line],
+        "duration_s": round((now_ns() - start_ns) / 1e9), "answers": answers, "broken": broken,
     }  # fmt: skip
 
 
-def _answers(report: Path) -> dict[str, int]:
-    found = Counter[str]()
+def answers_in(report: Path) -> tuple[dict[str, int], list[str]]:
+    """How many experiments of a JUnit report came to which answer, and each metric that was called broken."""
+    found, broken = Counter[str](), list[str]()
     for case in ElementTree.parse(report).iter("testcase"):
-        told = {each.get("name"): each.get("value") for each in case.iter("property")}
-        found[told.get("cloudbench.gate") or "none"] += 1
-    return dict(found)
+        told = {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
+        found[told.get("cloudbench.gate", "none")] += 1
+        metrics = {name.removeprefix("cloudbench.gate."): answer for name, answer in told.items()}
+        broken += [f"{case.get('name')}: {name} {answer}" for name, answer in metrics.items()
+                   if answer.startswith("broken ")]  # fmt: skip
+    return dict(found), broken
 
 
 def summary(sessions: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,11 +7,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks.harness import ROOT, Blocks, Figure, alternating
-from benchmarks.real_sessions import read_sessions, summary, table
+from benchmarks.real_sessions import answers_in, new_history, read_sessions, summary, table
 from tests.limits import HANG_S
 
 
@@ -72,3 +73,37 @@ def test_real_sessions_are_judged_once_their_own_history_is_long_enough(tmp_path
         "p50 +10 %": {"broken": 18, "inconclusive": 2}, "errors +1 point": {},
     }  # fmt: skip
     assert table(sessions)[2:] == ["| nothing changed | 4 | 2 | 76 | 2 | 2 |", "| p50 +10 % | 1 | 1 | 0 | 2 | 18 |"]
+
+
+def test_a_session_names_the_metrics_that_were_called_broken(tmp_path: Path) -> None:
+    cases = [
+        ("test_a", {"cloudbench.gate": "broken", "cloudbench.gate.quiet_p50": "broken +11 % (+8 to +14 %)"}),
+        ("test_b", {"cloudbench.gate": "met", "cloudbench.gate.quiet_p50": "met +0.1 % (-1 to +1.2 %)"}),
+        ("test_c", {}),
+    ]
+    suite = ElementTree.Element("testsuite")
+    for name, properties in cases:
+        inside = ElementTree.SubElement(ElementTree.SubElement(suite, "testcase", name=name), "properties")
+        for each, value in properties.items():
+            ElementTree.SubElement(inside, "property", name=each, value=value)
+    ElementTree.ElementTree(suite).write(tmp_path / "junit.xml")
+    assert answers_in(tmp_path / "junit.xml") == (
+        {"broken": 1, "met": 1, "none": 1}, ["test_a: quiet_p50 broken +11 % (+8 to +14 %)"],
+    )  # fmt: skip
+
+
+def test_two_histories_of_the_same_second_are_two() -> None:
+    assert len({new_history() for _ in range(100)}) == 100
+
+
+def test_the_documents_have_the_table_of_the_recorded_sessions() -> None:
+    sessions = read_sessions(ROOT / "benchmarks" / "real-sessions.jsonl")
+    found, text = summary(sessions), (ROOT / "docs" / "gates.md").read_text("utf-8")
+    assert found["judged_sessions"] >= 30
+    assert "\n".join(table(sessions)) in text
+    bound = 1 - 0.025 ** (1 / found["judged_sessions"])  # Clopper and Pearson, for no alarm
+    assert found["alarmed_sessions"] == 0
+    assert f"at most {bound:.0%}".replace("%", " %") in " ".join(text.split())
+    assert all(
+        word in " ".join(text.split()) for word in (*found["dates"], *found["machines"], *map(str, found["load"]))
+    )

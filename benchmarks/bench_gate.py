@@ -17,6 +17,7 @@ from statistics import NormalDist
 
 from benchmarks.harness import Figure
 from pytest_cloudbench.judge.gate import AGAIN, Check, Reading, Ruling, is_suspect, judge
+from pytest_cloudbench.judge.significance import wilson
 
 __all__ = ["Change", "Noise", "alarms", "finds", "measure", "session"]
 
@@ -144,17 +145,11 @@ def measure(figures: list[str], runs: int) -> list[Figure]:
         noise, baseline, change, metric = CASES[name]
         with ProcessPoolExecutor() as pool:
             count = sum(pool.map(partial(one, name), range(SESSIONS), chunksize=20))
+        interval = [round(each, 4) for each in wilson(count / SESSIONS, SESSIONS)]
         details = {
             "sessions": SESSIONS, "experiments": EXPERIMENTS, "baseline_runs": baseline, "ops": noise.ops,
-            "change": asdict(change), "metric": metric, "simulated": True, "interval": _interval(count),
+            "change": asdict(change), "metric": metric, "simulated": True, "interval": interval,
         }  # fmt: skip
         bound, sense = (0.9, "at least") if metric else (0.01, "at most")
         found.append(Figure(name, count / SESSIONS, "of sessions", bound, sense, details))  # type: ignore[arg-type]  # mypy takes a conditional's literals for str
     return found
-
-
-def _interval(count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of the share of sessions."""
-    share, z = count / SESSIONS, 1.96
-    middle, half = share + z * z / 2 / SESSIONS, z * sqrt(share * (1 - share) / SESSIONS + z * z / 4 / SESSIONS**2)
-    return round((middle - half) / (1 + z * z / SESSIONS), 4), round((middle + half) / (1 + z * z / SESSIONS), 4)

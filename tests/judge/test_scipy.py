@@ -37,6 +37,7 @@ from pytest_cloudbench.judge.significance import (
     theil_sen,
     trimmed_mean,
     weighted_line,
+    wilson,
 )
 from pytest_cloudbench.judge.stats import percentile
 
@@ -338,6 +339,21 @@ def test_availability_agrees_with_scipy(tried: int, share: float) -> None:
     ours, theirs = availability(completed, tried), stats.binomtest(completed, tried).proportion_ci(method="wilson")
     assert ours.share == completed / tried
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), rel=1e-9, abs=1e-15)
+
+
+@MANY
+@given(tries=st.integers(1, 10**7), share=st.floats(0, 1), level=st.sampled_from([(0.90, Z90), (0.95, Z95)]))
+@example(tries=34, share=0.0, level=(0.95, Z95))
+def test_wilson_agrees_with_scipy(tries: int, share: float, level: tuple[float, float]) -> None:
+    from scipy import stats
+
+    (confidence, z), count = level, round(tries * share)
+    theirs = stats.binomtest(count, tries).proportion_ci(confidence, method="wilson")
+    assert wilson(count / tries, tries, z) == pytest.approx((theirs.low, theirs.high), rel=1e-9, abs=1e-15)
+
+
+def test_without_tries_any_share_is_possible() -> None:
+    assert wilson(0.0, 0) == (0.0, 1.0)
 
 
 @MANY

@@ -14,7 +14,7 @@ from math import ceil, expm1, floor, inf, isfinite, log, log1p, sqrt
 from statistics import fmean, median
 from typing import Literal
 
-from pytest_cloudbench.judge.significance import Z90, binomial_sf, hypergeometric_sf, t_isf, t_sf
+from pytest_cloudbench.judge.significance import Z90, Z95, binomial_sf, hypergeometric_sf, t_isf, t_sf, wilson
 from pytest_cloudbench.judge.stats import percentile
 
 __all__ = [
@@ -452,14 +452,14 @@ class _Rate:
         return self._newcombe(readings, Z90)[1]
 
     def interval(self, readings: Sequence[Reading]) -> tuple[float, float]:
-        return self._newcombe(readings, 1.959963984540054)
+        return self._newcombe(readings, Z95)
 
     def _newcombe(self, readings: Sequence[Reading], z: float) -> tuple[float, float]:
         """Newcombe's interval of a difference of shares (1998, method 10), from Wilson's of both."""
         count, of = self._pooled(readings)
         share = count / of if of else 0.0
-        low, high = _wilson(share, of / self.dispersion, z)
-        their_low, their_high = _wilson(self.share, self.of / self.dispersion, z)
+        low, high = wilson(share, of / self.dispersion, z)
+        their_low, their_high = wilson(self.share, self.of / self.dispersion, z)
         change = share - self.share
         return (
             change - sqrt((share - low) ** 2 + (their_high - self.share) ** 2),
@@ -482,11 +482,3 @@ class _Rate:
             share = (below + above) / 2
             below, above = (below, share) if binomial_sf(low, of, share) >= 0.9 else (share, above)
         return max(above - self.share, _LEAST_POINTS)
-
-
-def _wilson(share: float, of: float, z: float) -> tuple[float, float]:
-    if of <= 0:
-        return 0.0, 1.0
-    middle = (share + z * z / (2 * of)) / (1 + z * z / of)
-    half = z / (1 + z * z / of) * sqrt(share * (1 - share) / of + z * z / (4 * of * of))
-    return max(0.0, middle - half), min(1.0, middle + half)

@@ -11,12 +11,13 @@ import datetime
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, floor, log10, sqrt
+from math import ceil, floor, log10
 from typing import Any
 
 from pytest_cloudbench.judge.baseline import finite, unfit
 from pytest_cloudbench.judge.expect import Expectation, select
 from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.significance import wilson
 
 __all__ = ["ClaimChanges", "SessionEntry", "is_observed", "observe"]
 
@@ -32,7 +33,6 @@ _MARGIN = 0.25
 """A bound's distance from the number: 10 % for a median and for what is no time, 25 % for other times."""
 
 _EXACT = "1 is yes"
-_Z = 1.96
 _DIGITS = 3
 
 
@@ -190,9 +190,7 @@ def _bound(each: SessionEntry, metric: str, way: int) -> float:
         return value + way * abs(value) * _margin(metric)
     if value in (0.0, 1.0):
         return value
-    middle = value + _Z * _Z / (2 * count)
-    width = _Z * sqrt(value * (1 - value) / count + _Z * _Z / (4 * count * count))
-    return (middle + way * width) / (1 + _Z * _Z / count)
+    return wilson(value, count)[way > 0]
 
 
 def _margin(metric: str) -> float:

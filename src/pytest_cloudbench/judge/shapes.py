@@ -20,7 +20,6 @@ from typing import Literal
 
 from pytest_cloudbench.judge.significance import (
     Z90,
-    Z95,
     Evidence,
     best_line,
     jonckheere,
@@ -29,6 +28,7 @@ from pytest_cloudbench.judge.significance import (
     theil_sen,
     trimmed_mean,
     weighted_line,
+    wilson,
 )
 
 __all__ = [
@@ -385,13 +385,8 @@ def availability(completed: int, tried: int) -> Availability:
         raise ValueError(f"{completed} of {tried} is not a share")
     if not tried:
         return Availability(None, 0.0, 1.0)
-    share, weight = completed / tried, Z95**2 / tried
-    middle = (share + weight / 2) / (1 + weight)
-    half = Z95 / (1 + weight) * sqrt(share * (1 - share) / tried + weight / 4 / tried)
-    # At the edges the formula is exactly 0 or 1, which rounding misses.
-    return Availability(
-        share, max(0.0, middle - half) if completed else 0.0, min(1.0, middle + half) if completed < tried else 1.0
-    )
+    share = completed / tried
+    return Availability(share, *wilson(share, tried))
 
 
 # --- drift: over the day and over the whole time ---

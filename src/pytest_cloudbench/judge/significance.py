@@ -36,6 +36,7 @@ __all__ = [
     "theil_sen",
     "trimmed_mean",
     "weighted_line",
+    "wilson",
 ]
 
 Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
@@ -350,6 +351,20 @@ def binomial_sf(count: int, tries: int, share: float) -> float:
         return 1.0
     freedom, rest = 2 * (tries - count + 1), 2 * count
     return f_sf(rest * (1 - share) / (share * freedom), freedom, rest)
+
+
+def wilson(share: float, tries: float, z: float = Z95) -> tuple[float, float]:
+    """Wilson's interval (1927) of the share behind ``share`` of so many tries; (0, 1) without any.
+
+    ``z`` is the normal quantile of one side. Tries need not be whole: an overdispersed sample counts as fewer.
+    """
+    if tries <= 0:
+        return 0.0, 1.0
+    weight = z * z / tries
+    middle = (share + weight / 2) / (1 + weight)
+    half = z / (1 + weight) * sqrt(share * (1 - share) / tries + weight / 4 / tries)
+    # At the edges the formula is exactly 0 or 1, which rounding misses.
+    return max(0.0, middle - half) if share > 0 else 0.0, min(1.0, middle + half) if share < 1 else 1.0
 
 
 def hypergeometric_sf(count: int, drawn: int, marked: int, whole: int) -> float:

@@ -1,12 +1,13 @@
 """How often ``--cloudbench-versus`` is wrong of two equal sides, and whether it finds a tenth within ten minutes.
 
-Simulated: ``versus-noise.json`` holds pairs of blocks of two equal sides, as they were recorded on a machine that
-others used; it says how busy that was. Sessions are drawn from it in stretches of neighbouring pairs, in which either
-side may be B; a difference is B's times made longer. The rule, looked at after each pair, is the product's own.
+Simulated: a record holds pairs of blocks of two equal sides, as they were measured on a machine that others used, and
+says how busy that was. ``versus-noise.json`` is of two cores with two endless loops, ``versus-noise-busy.json`` of two
+cores with some thirty busy processes. Sessions are drawn from a record in stretches of neighbouring pairs, in which
+either side may be B; a difference is B's times made longer. The rule, looked at after each pair, is the product's own.
 
 Real: sessions of this machine as it is now, on two emulators whose latency differs by a tenth.
 
-``python -m benchmarks.bench_versus MINUTES`` records the noise of this machine anew.
+``python -m benchmarks.bench_versus MINUTES`` records the noise of this machine anew, into ``versus-noise.json``.
 """
 
 from __future__ import annotations
@@ -37,10 +38,17 @@ _Times = Sequence[Sequence[float]]
 """Service times of a block in ms: of its quiet operations, and of all."""
 
 NOISE = Path(__file__).with_name("versus-noise.json")
+BUSY = Path(__file__).with_name("versus-noise-busy.json")
 MINUTES = 10.0
 SESSIONS, STRETCH = 500, 8
 CHANGE = 0.10
-_SIMULATED = {"versus_false_answers": 0.0, "versus_finds_p50": CHANGE}
+_SIMULATED = {
+    "versus_false_answers": (NOISE, 0.0),
+    "versus_finds_p50": (NOISE, CHANGE),
+    "versus_false_answers_busy": (BUSY, 0.0),
+    "versus_finds_p50_busy": (BUSY, CHANGE),
+}
+"""Figure to the recorded noise, and the change of B."""
 
 _TEST = """
     from pytest_cloudbench.arrival import Jittered
@@ -62,15 +70,15 @@ _PROFILE = """
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """Simulated ``versus_false_answers`` and ``versus_finds_p50``; real ``versus_finds_p50_really``."""
+    """The simulated figures, and the real ``versus_finds_p50_really``."""
     found = []
-    for name, change in _SIMULATED.items():
+    for name, (noise, change) in _SIMULATED.items():
         if name not in names:
             continue
         with ProcessPoolExecutor() as pool:
-            answers = list(pool.map(partial(session, change), range(SESSIONS), chunksize=10))
+            answers = list(pool.map(partial(session, noise, change), range(SESSIONS), chunksize=10))
         count = sum(answer.endswith("better") if not change else answer == "A better" for answer, _ in answers)
-        recorded = json.loads(NOISE.read_text(encoding="utf-8"))
+        recorded = _recorded(noise)
         details = {
             "simulated": True, "sessions": SESSIONS, "change": change, "recorded": recorded["told"],
             "median_minutes": round(median([pairs for _, pairs in answers]) * recorded["pair_s"] / 60, 2),
@@ -90,16 +98,17 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
 
 
 @cache
-def _recorded() -> tuple[list[list[_Times]], float]:
-    noise = json.loads(NOISE.read_text(encoding="utf-8"))
-    return noise["pairs"], noise["pair_s"]
+def _recorded(noise: Path) -> Mapping[str, Any]:
+    """A record: ``pairs`` of blocks, the seconds that a pair takes, and what it was measured on."""
+    recorded: Mapping[str, Any] = json.loads(noise.read_text(encoding="utf-8"))
+    return recorded
 
 
-def session(change: float, seed: int) -> tuple[str, int]:
+def session(noise: Path, change: float, seed: int) -> tuple[str, int]:
     """Returns the answer of one simulated session, and after how many pairs it came."""
     draws, answer = random.Random(f"versus/{change}/{seed}"), "inconclusive"
     pairs: list[Pair] = []
-    for pair in _drawn(draws, change):
+    for pair in _drawn(_recorded(noise), draws, change):
         pairs.append(pair)
         told = compare(pairs)
         if is_decided(told, DECIDING):
@@ -109,10 +118,10 @@ def session(change: float, seed: int) -> tuple[str, int]:
     return answer, len(pairs)
 
 
-def _drawn(draws: random.Random, change: float) -> Iterator[Pair]:
+def _drawn(noise: Mapping[str, Any], draws: random.Random, change: float) -> Iterator[Pair]:
     """Yields the pairs that fit into the budget."""
-    recorded, pair_s = _recorded()
-    count = int(MINUTES * 60 / pair_s) - 1
+    recorded: list[list[_Times]] = noise["pairs"]
+    count = int(MINUTES * 60 / noise["pair_s"]) - 1
     for _ in range(0, count, STRETCH):
         begin, is_turned = draws.randrange(len(recorded)), draws.random() < 0.5
         for place in range(min(STRETCH, count)):

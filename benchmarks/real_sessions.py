@@ -29,10 +29,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 from pytest_cloudbench.clock import now_ns
+from pytest_cloudbench.judge.significance import wilson
 
 _LEAST_RUNS = 10
 _LATENCY_S = 0.05
 _CHANGES: Mapping[str, str] = {"p50 +10 %": f"time:{_LATENCY_S * 0.1}", "errors +1 point": "error:100"}
+
+_METRIC = "cloudbench.gate."
+"""How the names of those JUnit properties begin that have a metric's answer."""
 
 _PROFILE = f"""[meta]
 name = "real-sessions"
@@ -162,21 +166,22 @@ def answers_in(report: Path) -> tuple[dict[str, int], list[str]]:
     for case in ElementTree.parse(report).iter("testcase"):
         told = {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
         found[told.get("cloudbench.gate", "none")] += 1
-        metrics = {name.removeprefix("cloudbench.gate."): answer for name, answer in told.items()}
-        broken += [f"{case.get('name')}: {name} {answer}" for name, answer in metrics.items()
-                   if answer.startswith("broken ")]  # fmt: skip
+        broken += [f"{case.get('name')}: {name.removeprefix(_METRIC)} {answer}" for name, answer in told.items()
+                   if name.startswith(_METRIC) and answer.startswith("broken")]  # fmt: skip
     return dict(found), broken
 
 
 def summary(sessions: list[dict[str, Any]]) -> dict[str, Any]:
     """What all sessions came to: false alarms of judged unchanged ones, and how often each change was found."""
     judged = _judged(sessions)
+    alarmed = _red(judged)
     made: dict[str, Any] = {
         "dates": [min(each["start"] for each in sessions)[:10], max(each["start"] for each in sessions)[:10]],
         "machines": sorted({each["machine"] for each in sessions}),
         "load": [min(each["load"] for each in sessions), max(each["load"] for each in sessions)],
         "judged_sessions": len(judged),
-        "alarmed_sessions": sum("broken" in each["answers"] for each in judged),
+        "alarmed_sessions": alarmed,
+        "alarmed_interval": [round(each, 3) for each in wilson(alarmed / len(judged) if judged else 0.0, len(judged))],
         "experiments": sum(sum(each["answers"].values()) for each in judged),
         "answers": _answers_of(judged),
     }
@@ -198,13 +203,17 @@ def _answers_of(sessions: Iterable[dict[str, Any]]) -> dict[str, int]:
     return dict(sum((Counter(each["answers"]) for each in sessions), Counter[str]()))
 
 
+def _red(sessions: Iterable[dict[str, Any]]) -> int:
+    return sum("broken" in each["answers"] for each in sessions)
+
+
 def table(sessions: list[dict[str, Any]]) -> list[str]:
     """The lines of a Markdown table: sessions of each kind, red ones, and what their experiments came to."""
     lines = ["| real sessions | judged | red | experiments: met | inconclusive | broken |", "|---|---|---|---|---|---|"]
     kinds = {"nothing changed": _judged(sessions)}
     kinds |= {change: [each for each in sessions if each["change"] == change] for change in _CHANGES}
     for kind, those in kinds.items():
-        answers, red = _answers_of(those), sum("broken" in each["answers"] for each in those)
+        answers, red = _answers_of(those), _red(those)
         counts = " | ".join(str(answers.get(answer, 0)) for answer in ("met", "inconclusive", "broken"))
         if those:
             lines.append(f"| {kind} | {len(those)} | {red} | {counts} |")

@@ -218,6 +218,75 @@ def test_a_broken_run_is_no_baseline_so_a_retry_stays_red(lab: Lab) -> None:
         assert run.lines_with("worse than 10 runs"), "the one before is not among them"
 
 
+def test_repetitions_with_doubts_do_not_count_and_the_line_says_which(lab: Lab) -> None:
+    """Payloads that take longer than the due times allow make every repetition late; what was measured first is not."""
+    slow = """
+        import time
+        from dataclasses import dataclass
+        from pathlib import Path
+        from typing import Any
+
+        @dataclass
+        class Slow:
+            payload: Any
+            size_bytes: int = 100
+
+            def content(self, sensor, seq):
+                time.sleep(2)
+                return self.payload.content(sensor, seq)
+
+        def test_broken(experiment, payloads):
+            payload, mark = payloads.random(100), Path("measured")
+            kept = Slow(payload) if mark.exists() else payload
+            mark.touch()
+            experiment.run(kept, arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=3)
+    """
+    (lab.folder / "pyproject.toml").write_text(SETTINGS)
+    lab.write(slow).run(*FOLDER, "--cloudbench-gate")
+    write_history(lab, {"test_broken": HISTORY["test_broken"]})
+    (lab.folder / "measured").unlink()
+    run = lab.run(*FOLDER, "--cloudbench-gate", "--cloudbench-max-lateness=1", "-rs")
+    assert run.counts() == {"skipped": 1}, run.text
+    (line,) = run.lines_with("a suspect, measured again 0 of 3 times")[:1]
+    assert "; 3 repetitions do not count: engine saturated (lateness p99 " in line
+
+
+HURRIES = """
+    import functools
+    from pathlib import Path
+
+    from pytest_cloudbench.clock import wait_for
+    from pytest_cloudbench.fleet.scheduler import FleetScheduling
+
+    DONE = Path(__file__).with_name("gw1-is-done")
+    complete = FleetScheduling.mark_test_complete
+
+    @functools.wraps(complete)
+    def completed(self, node, *args, **options):
+        complete(self, node, *args, **options)
+        if node.gateway.id == "gw1":
+            DONE.touch()
+
+    FleetScheduling.mark_test_complete = completed
+
+    def pytest_report_to_serializable(config):
+        if getattr(config, "workerinput", {}).get("workerid") == "gw0":
+            wait_for(DONE.exists, 30, poll_s=0.01)
+"""
+
+
+def test_a_suspect_is_measured_again_when_another_agent_has_left_the_last_item_before_its_leader(lab: Lab) -> None:
+    """Which items are suspects is asked when all have left the last one, and the leader has said how it ended."""
+    (lab.folder / "pyproject.toml").write_text(SETTINGS)
+    lab.write(TESTS).run(*FOLDER, "-n2", "--cloudbench-gate", "-k", "test_broken")
+    write_history(lab, {"test_broken": HISTORY["test_broken"]})
+    lab.write(HURRIES, "conftest.py")
+    run = lab.run(*FOLDER, "-n2", "--cloudbench-gate", "-k", "test_broken")
+    assert (lab.folder / "gw1-is-done").exists()
+    assert run.counts() == {"failed": 1}, run.text
+    assert len(entry(run, "test_broken")["gate"]["again"]) == 3
+
+
 @pytest.mark.slow
 def test_ctrl_c_while_a_suspect_is_held_ends_in_order_and_says_nothing_good_of_it(lab: Lab) -> None:
     """It waits to be measured again when Ctrl-C comes: what was measured is stored, and it has not passed."""

@@ -71,7 +71,7 @@ def test_by_name_beside_another_program_at_the_same_address(tmp_path: Path) -> N
     assert network["round_trip_s"] == pytest.approx(0.02, rel=0.3)
     assert network["mode"] == "the user's own network, not shaped"
     assert any("20" in note and "measured from handshakes" in note for note in found["notes"])
-    assert any("told by name (*.example.test)" in note for note in found["notes"])
+    assert any("recognised by name (*.example.test): " in note for note in found["notes"])
     assert not any("on this machine" in note for note in found["notes"])
     assert not any("quiet network" in note for note in found["notes"])
 

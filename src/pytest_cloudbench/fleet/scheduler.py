@@ -102,11 +102,7 @@ class FleetScheduling(EachScheduling):
         """A node has finished an item: send it another one."""
         self.node2pending[node].remove(item_index)
         self._over.add(item_index)
-        if self._again is not None and self._cursor[node] == len(self._for_all) and len(self.node2pending[node]) == 1:
-            again, self._again = self._again(), None  # all have left the last item: it waits here for its second turn
-            self._for_all += [self._collection.index(nodeid) for nodeid in again]
-            for each in self._cursor:
-                self._feed(each)
+        self._ask_again()
         self._feed(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
@@ -118,6 +114,7 @@ class FleetScheduling(EachScheduling):
         if crashed is not None:
             self._over.add(crashed)
         self._take_back(pending[1:])
+        self._ask_again()
         for other in self._cursor:
             self._feed(other)
         return None if crashed is None else self._collection[crashed]
@@ -156,6 +153,21 @@ class FleetScheduling(EachScheduling):
         return False
 
     # ----------------------------------------------------------------------------------------------
+
+    def _ask_again(self) -> None:
+        """Once every node has finished all but the last item's second turn, ask what is to be run again.
+
+        Not when the first one has: the leader of an item still tells the controller how it ended.
+        """
+        total, pending = len(self._for_all), self.node2pending
+        if self._again is None or not self._cursor or self._shared:
+            return
+        if any(cursor < total or len(pending[node]) >= _AHEAD for node, cursor in self._cursor.items()):
+            return
+        again, self._again = self._again(), None
+        self._for_all += [self._collection.index(nodeid) for nodeid in again]
+        for node in self._cursor:
+            self._feed(node)
 
     def _feed(self, node: WorkerController) -> None:
         """Keep a node ``_AHEAD`` items ahead: shared items first, then what all run."""

@@ -50,6 +50,7 @@ class Gated:
         remark: why other stored runs are no baseline, or an empty text.
         why: why it cannot be judged, or an empty text.
         again: numbers of the runs that measured it again.
+        left_out: the doubts of those that do not count, each a text.
         is_over: its test did not pass, so there is nothing to judge.
         rulings, answer: of the last judgement.
     """
@@ -65,6 +66,7 @@ class Gated:
     remark: str = ""
     why: str = ""
     again: list[Numbers] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     is_over: bool = False
     rulings: list[Ruling] = field(default_factory=list)
     answer: Answer | None = None
@@ -181,7 +183,11 @@ class SessionGate:
         """Take a measured entry. Returns False if it repeats a suspect: then it is no entry of its own."""
         if self._round.get(subject.nodeid):
             for entry in self.entries:
-                if entry.fullname == subject.fullname and not doubts:
+                if entry.fullname != subject.fullname:
+                    continue
+                if doubts:
+                    entry.left_out.append("; ".join(doubts))
+                else:
                     entry.again.append({name: info.get(name) for name in NUMBERS})
             return False
         entry = Gated(
@@ -292,8 +298,8 @@ class SessionGate:
         rest = [each for each in giving if not each.why.startswith("baseline ")]
         remark = f" ({entry.remark})" if entry.remark else ""
         lines = [f"{begin} {entry.answer}: {why}{remark}" for why in too_few]
-        since = self._since(entry) if entry.answer == "broken" else ""
-        return lines + [f"{begin} {entry.answer}: {ruling_text(each)}{since}" for each in rest]
+        end = self._since(entry) if entry.answer == "broken" else _left_out(entry)
+        return lines + [f"{begin} {entry.answer}: {ruling_text(each)}{end}" for each in rest]
 
     def _since(self, entry: Gated) -> str:
         """Which commit may have broken it, as the end of a line."""
@@ -357,6 +363,14 @@ class SessionGate:
                     yield f"{answer:12} {entry.fullname}: {'; '.join(changes) or 'nothing could be compared'}"
                     if answer != "met":
                         yield from (f"{'':12} {line}" for line in self.lines(entry))
+
+
+def _left_out(entry: Gated) -> str:
+    """Why repetitions do not count, as the end of a line."""
+    if not (count := len(entry.left_out)):
+        return ""
+    noun = "1 repetition does" if count == 1 else f"{count} repetitions do"
+    return f"; {noun} not count: {entry.left_out[0]}"
 
 
 def _told(entry: Gated | GatedPairs) -> dict[str, str]:

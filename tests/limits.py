@@ -5,4 +5,4 @@ from __future__ import annotations
 __all__ = ["HANG_S"]
 
 HANG_S = 500.0
-"""Far above what anything takes on a slow and busy machine, and below pytest's own limit (``faulthandler_timeout``)."""
+"""Far above what anything takes on a slow and busy machine, and below that of ``make test`` (``ENDED_AFTER_S``)."""

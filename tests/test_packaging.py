@@ -30,7 +30,8 @@ from tests.outside import with_index
 from tests.runs import SPREAD, Spread
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PROJECT = PYPROJECT["project"]
 # Comes with every environment, so it is nobody's pin.
 UNPINNED = {"pip", "setuptools", "wheel", "pytest-cloudbench"}
 
@@ -402,3 +403,11 @@ def test_modules_are_imported_as_they_were_compiled(tmp_path: Path) -> None:
         "    assert rewritten('pytest_benchmark.session'), 'other plugins are as pytest has them'\n"
     )
     run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "test_it.py", cwd=tmp_path)
+
+
+def test_a_suite_that_runs_in_the_checkout_is_not_ended_as_a_test_that_hangs() -> None:
+    """An item of ``suites/batching --grid paper`` takes four hours, one of ``suites/availability`` a week."""
+    assert [name for name in PYPROJECT["tool"]["pytest"]["ini_options"] if "timeout" in name] == []
+    asked = "pytest -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true"
+    told = run("make", "-n", "test", cwd=ROOT)
+    assert [line for line in told.splitlines() if " -m pytest" in line and asked not in line] == [], told

@@ -3,6 +3,9 @@
 Simulated: each run of an experiment has a disturbance of its own (Student's t with 4 degrees of freedom, standard
 deviation 1 %), a fifth of whose variance a run and its repetitions share, and the order statistics of independent
 operations (lognormal, sigma 0.35). The rule is the product's own (``judge/gate``), and suspects are measured again.
+
+The same figures stand for recorded runs (``gate_recorded``): all four for a machine that did little else, false alarms
+for one that others used.
 """
 
 from __future__ import annotations
@@ -13,8 +16,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import exp, sqrt
+from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
+from benchmarks.gate_recorded import BUSY, NOISE, drawn_session, recorded
 from benchmarks.harness import Figure
 from pytest_cloudbench.judge.gate import AGAIN, Check, Reading, Ruling, is_suspect, judge
 from pytest_cloudbench.judge.significance import wilson
@@ -122,34 +128,50 @@ def finds(metric: str) -> Callable[[Sequence[Ruling]], bool]:
 
 EXPERIMENTS, SESSIONS = 20, 600
 
-CASES: dict[str, tuple[Noise, int, Change, str]] = {
-    "gate_false_alarms": (Noise(), 15, Change(), ""),
-    "gate_finds_p50": (Noise(), 15, Change(p50=0.10), "quiet_p50"),
-    "gate_finds_p99": (Noise(), 15, Change(p99=0.25), "quiet_p99"),
-    "gate_finds_errors": (Noise(ops=300), 15, Change(failed=0.01), "failed_rate"),
+_RUNS = 15
+
+CASES: dict[str, tuple[Noise, Change, str]] = {
+    "gate_false_alarms": (Noise(), Change(), ""),
+    "gate_finds_p50": (Noise(), Change(p50=0.10), "quiet_p50"),
+    "gate_finds_p99": (Noise(), Change(p99=0.25), "quiet_p99"),
+    "gate_finds_errors": (Noise(ops=300), Change(failed=0.01), "failed_rate"),
 }
-"""Figure to the noise, the baseline's runs, what has changed, and the metric that must show it."""
+"""Figure to the noise, what has changed, and the metric that must show it."""
+
+_RECORDS = {"_recorded": NOISE, "_busy": BUSY}
+"""How the names of figures end that are of recorded runs."""
 
 
-def one(name: str, seed: int) -> bool:
-    """Whether one simulated session alarms, or finds its change."""
-    noise, runs, change, metric = CASES[name]
-    found = session(noise, runs, EXPERIMENTS, change, f"{name}/{seed}")
+def one(name: str, record: Path | None, seed: int) -> bool:
+    """Whether one session, simulated or drawn from recorded runs, alarms, or finds its change."""
+    noise, change, metric = CASES[name]
+    if record:
+        ops = noise.ops if change.failed else 0
+        made = {each: more for each, more in asdict(change).items() if more}
+        found = drawn_session(recorded(record)["runs"], _RUNS, EXPERIMENTS, made, ops, f"{name}/{seed}")
+    else:
+        found = session(noise, _RUNS, EXPERIMENTS, change, f"{name}/{seed}")
     return finds(metric)(found) if metric else alarms(found)
 
 
 def measure(figures: list[str], runs: int) -> list[Figure]:
     """The share of sessions that alarm, or find what has changed: ``SESSIONS`` of them, however many runs are asked."""
     found = []
-    for name in figures:
-        noise, baseline, change, metric = CASES[name]
+    for figure in figures:
+        end, record = next((each for each in _RECORDS.items() if figure.endswith(each[0])), ("", None))
+        name = figure.removesuffix(end)
+        noise, change, metric = CASES[name]
         with ProcessPoolExecutor() as pool:
-            count = sum(pool.map(partial(one, name), range(SESSIONS), chunksize=20))
-        interval = [round(each, 4) for each in wilson(count / SESSIONS, SESSIONS)]
-        details = {
-            "sessions": SESSIONS, "experiments": EXPERIMENTS, "baseline_runs": baseline, "ops": noise.ops,
-            "change": asdict(change), "metric": metric, "simulated": True, "interval": interval,
+            count = sum(pool.map(partial(one, name, record), range(SESSIONS), chunksize=20))
+        details: dict[str, Any] = {
+            "sessions": SESSIONS, "experiments": EXPERIMENTS, "baseline_runs": _RUNS, "change": asdict(change),
+            "metric": metric, "simulated": not record,
+            "interval": [round(each, 4) for each in wilson(count / SESSIONS, SESSIONS)],
         }  # fmt: skip
+        if record:
+            details |= {"recorded": recorded(record)["told"], "recorded_runs": len(recorded(record)["runs"])}
+        if not record or change.failed:
+            details["ops"] = noise.ops
         bound, sense = (0.9, "at least") if metric else (0.01, "at most")
-        found.append(Figure(name, count / SESSIONS, "of sessions", bound, sense, details))  # type: ignore[arg-type]  # mypy takes a conditional's literals for str
+        found.append(Figure(figure, count / SESSIONS, "of sessions", bound, sense, details))  # type: ignore[arg-type]  # mypy takes a conditional's literals for str
     return found

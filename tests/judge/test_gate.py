@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from math import exp
+from pathlib import Path
 
 import pytest
 
 from benchmarks.bench_gate import Change, Noise, alarms, finds, session
+from benchmarks.gate_recorded import BUSY, NOISE, drawn_session, recorded
 from pytest_cloudbench.judge.gate import (
     AGAIN,
     Check,
@@ -19,6 +22,7 @@ from pytest_cloudbench.judge.gate import (
     detectable,
     holm,
     is_suspect,
+    is_test,
     judge,
     operations_for,
 )
@@ -231,6 +235,17 @@ def test_holm_rejects_in_steps_until_one_holds() -> None:
     assert holm([], 0.01, 5) == []
 
 
+@pytest.mark.parametrize(("counted", "tests", "answer"), [(0, 1, "broken"), (1, 301, "inconclusive")])
+def test_a_rate_of_which_nothing_was_ever_counted_makes_no_other_check_stricter(
+    counted: int, tests: int, answer: str
+) -> None:
+    worse = level(1.09, (1.09,) * 3, spread=0.02)
+    rates = [replace(rate((0, 300), before=((counted, 300),) * 20), experiment=f"e{number}") for number in range(300)]
+    assert sum(map(is_test, [worse, *rates])) == tests
+    assert judge([worse, *rates])[0].answer == answer
+    assert judge([worse])[0].answer == "broken"
+
+
 def test_a_session_with_nothing_changed_is_not_red_and_a_changed_one_is() -> None:
     """Small here; benchmarks/bench_gate.py has the figures of 500 sessions and more."""
     noise = Noise(ops=3000)
@@ -241,3 +256,27 @@ def test_a_session_with_nothing_changed_is_not_red_and_a_changed_one_is() -> Non
         sum(finds("failed_rate")(session(replace(noise, ops=300), 15, 20, Change(failed=0.03), s)) for s in range(6))
         == 6
     )
+
+
+@pytest.mark.parametrize("record", [NOISE, BUSY], ids=["calm", "busy"])
+def test_sessions_drawn_from_recorded_runs_alarm_for_what_has_changed_alone(record: Path) -> None:
+    """Of the numbers that ship; benchmarks/bench_gate.py has the figures of 500 sessions and more."""
+    runs = recorded(record)["runs"]
+
+    def drawn(change: Mapping[str, float], ops: int = 0) -> list[list[Ruling]]:
+        return [drawn_session(runs, 15, 20, change, ops, seed) for seed in range(4)]
+
+    assert not any(alarms(each) for each in drawn({}))
+    assert all(finds("quiet_p50")(each) for each in drawn({"p50": 0.5}))
+    assert all(finds("quiet_p99")(each) for each in drawn({"p99": 1.0}))
+    assert not any(finds("quiet_p50")(each) for each in drawn({"p99": 1.0}))
+    assert all(finds("failed_rate")(each) for each in drawn({"failed": 0.05}, ops=300))
+    assert {each.check.experiment for each in drawn({"p50": 0.5})[0] if each.answer == "broken"} == {"t0"}
+
+
+@pytest.mark.parametrize("record", [NOISE, BUSY], ids=["calm", "busy"])
+def test_recorded_runs_are_what_the_figures_are_said_to_be_of(record: Path) -> None:
+    runs = recorded(record)["runs"]
+    assert len(runs) >= 50
+    assert min(each["quiet_ops"] for each in runs) >= 3000
+    assert len({each["quiet_p50"] for each in runs}) > len(runs) / 2, "each run was measured"

@@ -31,6 +31,7 @@ __all__ = [
     "detectable",
     "holm",
     "is_suspect",
+    "is_test",
     "judge",
     "operations_for",
 ]
@@ -154,15 +155,24 @@ def is_suspect(check: Check) -> bool:
     return all(each.value == 1 for each in check.baseline) and check.now.value == 0
 
 
+def is_test(check: Check) -> bool:
+    """Returns whether it can be called significant, so that the session's probability of a false alarm is shared by it.
+
+    A rate of which nothing was counted in any run cannot: whatever the truth, its probability is 1 (Tarone, 1990).
+    """
+    if check.why or check.kind not in ("level", "rate"):
+        return False
+    return check.kind == "level" or any(each.count for each in (check.now, *check.baseline))
+
+
 def judge(checks: Sequence[Check], tests: int | None = None) -> list[Ruling]:
     """Judge all checks of a session. A suspect that was not measured again three times is inconclusive.
 
     Args:
-        checks: all of them: what is called broken depends on how many there are.
-        tests: their number, if it is known to be larger.
+        checks: all of them: what is called broken depends on how many of them are tests (``is_test``).
+        tests: how many are, if that is known to be more.
     """
-    judged = sum(check.kind in ("level", "rate") and not check.why for check in checks)
-    tests = max(1, tests or 0, judged)
+    tests = max(1, tests or 0, sum(map(is_test, checks)))
     suspects = [check for check in checks if is_suspect(check) and len(_known(check.again)) >= AGAIN]
     ranked = [(check, _p_again(check)) for check in suspects if check.kind in ("level", "rate")]
     rejected = holm([p for _, p in ranked], ALPHA, tests)

@@ -17,7 +17,7 @@ import pytest
 from pytest_cloudbench.fleet.protocol import rule
 from pytest_cloudbench.fleet.wire import ItemEnded, WhatToLog
 from pytest_cloudbench.judge.baseline import differing, told
-from pytest_cloudbench.judge.gate import AGAIN, Answer, Check, Ruling, answer_of, is_suspect, judge
+from pytest_cloudbench.judge.gate import AGAIN, Answer, Check, Ruling, answer_of, is_suspect, is_test, judge
 from pytest_cloudbench.judge.watched import NUMBERS, Margins, Numbers, checks_of
 from pytest_cloudbench.load.gate_settings import GateSettings
 from pytest_cloudbench.load.gate_text import brief, ruling_text
@@ -197,7 +197,7 @@ class SessionGate:
         if doubts:
             entry.why = f"doubts: {'; '.join(doubts)}"
         self.entries.append(entry)
-        self._tests += sum(check.kind in ("level", "rate") and not check.why for check in entry.checks())
+        self._tests += sum(map(is_test, entry.checks()))
         return True
 
     def _find_baseline(self, entry: Gated) -> None:

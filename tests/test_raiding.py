@@ -211,6 +211,15 @@ def test_export_without_metadata(arrays: Arrays, tmp_path: Path, capsys: pytest.
     capsys.readouterr()
 
 
+def test_nothing_is_exported_to_where_a_child_s_provider_reads(
+    arrays: Arrays, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert arrays.run("export", str(arrays.folder / "1" / "out.tar")) == 4
+    said = capsys.readouterr().err
+    assert f"is in the folder of the child folder:{arrays.folder}/1, whose provider could read it all" in said
+    assert not (arrays.folder / "1" / "out.tar").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -266,8 +266,11 @@ def _rebalance(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.systems.raid import config
     from pytest_cloudbench.systems.raid.maintenance import export
 
+    if child := config.load(options.file).child_around(options.target):
+        raise UsageError(f"{options.target}: is in the folder of the child {child}, whose provider could read it all")
     with _array(options.file, recovers=options.recover) as array, _progress(options) as progress:
         done = export(array, options.target, progress)
     lines = [f"{done.objects} objects, {bytes_text(done.content_bytes)}: {options.target}"]

@@ -142,16 +142,20 @@ def test_losses(experiment: Experiment, payloads: Payloads, array: RaidDriver, o
     doubts = [] if is_whole else ["objects were not what they had been when the children were back"]
     if any(failed[: most + 1]):
         doubts.append(f"reads failed although the array survives the loss: {failed[: most + 1]}")
+    slowest = max((each for each in slower if each is not None), default=None)
+    notes = [f"with {most + 1} lost: {told['error']}"]
+    if slowest is not None and slowest > MOST_SLOWER:
+        notes.append(f"with children lost, reads took {slowest:.2f} times as long; wanted: at most {MOST_SLOWER}")
     experiment.conclude(
         {"p50": first_s}, found[0].ok_s or [0.0], of=[*found, after], stats_of="time of a read with nothing lost",
         columns=("lost_at_most", "reads_failed", "slower_at_most", "with_one_more", "whole_afterwards"),
         facts={
             "lost_at_most": most, "reads_failed": sum(failed[: most + 1]), "median_s": medians_s, "slower": slower,
-            "slower_at_most": max((each for each in slower if each is not None), default=None),
+            "slower_at_most": slowest,
             "wanted": f"at most {MOST_SLOWER} x", "failed": failed, "with_one_more": told["answer"], **told,
             "whole_afterwards": is_whole, "loop": "closed",
         },
-        notes=[f"with {most + 1} lost: {told['error']}"], doubts=doubts,
+        notes=notes, doubts=doubts,
     ).check()  # fmt: skip
 
 

@@ -34,6 +34,22 @@ BAD: dict[str, tuple[dict[str, str | None], str]] = {
     "k of truth": ({"k": "true"}, "k: expected a whole number from 1 to 256, found True"),
     "k 0": ({"k": "0", "m": "2"}, "k: expected a whole number from 1 to 256, found 0"),
     "too few": ({"k": "2"}, "children: expected k + m = 3 of them, found 2"),
+    "too many": (
+        {"k": "200", "m": "100", "children": str(["emulated:ideal"] * 300)},
+        "children: expected at most 256 of them, found 300",
+    ),
+    "the key on a child": (
+        {"key": '"one/array.key"'},
+        "one/array.key is in the folder of the child folder:{here}/one: its provider could read everything",
+    ),
+    "the metadata on a child": (
+        {"metadata": '"one/of/it.sqlite"'},
+        "one/of/it.sqlite is in the folder of the child folder:{here}/one: its provider could read the names",
+    ),
+    "a child in a child": (
+        {"m": "2", "children": '["emulated:ideal", "folder:{here}/one", "folder:{here}/one/two"]'},
+        "folder:{here}/one/two is inside folder:{here}/one: they would fail together",
+    ),
     "no children": ({"children": None}, "children: expected a list of specs, or of tables"),
     "a number among them": ({"children": '["emulated:ideal", 3]'}, "children[2]: expected a spec or a table with one"),
     "a table without spec": (
@@ -70,7 +86,7 @@ def test_what_is_wrong_is_one_line(case: str, tmp_path: Path) -> None:
     changes, message = BAD[case]
     with pytest.raises(UsageError) as caught:
         providers.check_name(f"raid:{written(tmp_path, **changes)}")
-    assert message in str(caught.value)
+    assert message.replace("{here}", tmp_path.as_posix()) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -413,3 +413,16 @@ def test_a_file_and_a_folder_of_one_name_go_into_an_archive(lab: Make, tmp_path:
     with array_of(made) as array:
         assert list(export(array, tmp_path / "out").failed) == ["/x/y"]
         assert export(array, tmp_path / "out.tar").objects == 2
+
+
+def test_a_name_that_cannot_be_a_file_s_does_not_end_an_export(lab: Make, tmp_path: Path) -> None:
+    made, long = lab(2, 1), f"/{'n' * 300}"
+    with made.opened() as driver:
+        for path in ("/a", long, "/z"):
+            driver.put(path, Literal(path.encode()))
+        with pytest.raises(CloudError, match="a NUL in a name"):
+            driver.put("/b\0c", Literal(b""))
+    with array_of(made) as array:
+        done = export(array, tmp_path / "out")
+        assert (done.objects, done.failed) == (2, {long: "its name is too long here; export to a .tar"})
+        assert export(array, tmp_path / "out.tar").objects == 3

@@ -405,6 +405,46 @@ def test_with_fewer_than_k_children_nothing_is_recovered_and_nothing_is_written(
         assert content_of(driver) == b"content"
 
 
+def interrupted(made: Lab, path: str, content: bytes) -> None:
+    """Leave what a process leaves that is killed when one child has the first package of a new version."""
+    with made.opened() as driver:
+        before = [{name: file.read_bytes() for name, file in child.packages.items()} for child in made.children]
+        driver.put(path, Literal(content))
+        assert driver.settle(10)
+        (begun,) = made.children[0].packages.keys() - before[0].keys()
+        kept = made.children[0].packages[begun].read_bytes()
+        for child, packages in zip(made.children, before, strict=True):
+            for file in child.packages.values():
+                file.unlink()
+            for name, data in packages.items():
+                (child.root / "cloudraid" / name).write_bytes(data)
+        (made.children[0].root / "cloudraid" / begun).write_bytes(kept)
+    made.lose_metadata()
+
+
+def test_a_write_that_was_interrupted_does_not_hinder_recovery_without_the_children_that_may_fail(lab: Make) -> None:
+    made = lab(2, 1)
+    with made.opened() as driver:
+        driver.put("/a", Literal(b"first"))
+        driver.put("/z", Literal(b"last"))
+    interrupted(made, "/a", b"never acknowledged")
+    with made.opened() as driver:
+        made.children[2].fails = dict.fromkeys(("list", "get", "put"), ErrorKind.NETWORK)
+        assert {path: content_of(driver, path) for path in ("/a", "/z")} == {"/a": b"first", "/z": b"last"}
+
+
+def test_where_a_silent_child_may_have_what_was_acknowledged_recovery_waits_and_says_what_to_do(lab: Make) -> None:
+    made = lab(2, 1, durability="k+0")  # acknowledged when two of the three have it
+    with made.opened() as driver:
+        driver.put("/a", Literal(b"first"))
+        assert driver.settle(10)
+    interrupted(made, "/a", b"perhaps acknowledged")
+    with made.opened() as driver:
+        made.children[2].fails = dict.fromkeys(("list", "get", "put"), ErrorKind.NETWORK)
+        error = refusal(ErrorKind.NETWORK, lambda: content_of(driver))
+        assert "1 objects may be newer on children that do not answer; if one of them is gone for good" in error.detail
+
+
 def test_another_key_opens_nothing(lab: Make) -> None:
     made = lab(2, 1)
     with made.opened() as driver:

@@ -34,10 +34,10 @@ from pathlib import Path
 from pytest_cloudbench import opening, redact
 from pytest_cloudbench.coding.reed_solomon import MOST_SHARES
 from pytest_cloudbench.coding.sealing import KEY_BYTES, MasterKey
-from pytest_cloudbench.model import MIB, ConfigError, CredentialsError, did_you_mean
+from pytest_cloudbench.model import MIB, ConfigError, CredentialsError, ProviderSpec, did_you_mean
 from pytest_cloudbench.systems.raid.tables import StrictTable
 
-__all__ = ["PLACEMENTS", "ArrayFile", "Member", "load", "master_key", "no_key", "shipped"]
+__all__ = ["PLACEMENTS", "ArrayFile", "Member", "check_places", "load", "master_key", "no_key", "shipped"]
 
 _SHIPPED = Path(__file__).parent / "arrays"
 PLACEMENTS = ("equal", "throughput")
@@ -108,6 +108,16 @@ class ArrayFile:
     hedge_percentile: float = 0.95
     hedge_budget: float = 0.1
 
+    @property
+    def bearable(self) -> int:
+        """How many children may fail without harm to a write that was acknowledged."""
+        return self.m if self.losses is None else self.losses
+
+    def child_around(self, path: Path) -> str:
+        """Returns the name of the child in whose folder a path is; an empty text if it is in none."""
+        place = path.expanduser().resolve()
+        return next((name for name, folder in _folders(self).items() if place.is_relative_to(folder)), "")
+
 
 def shipped() -> tuple[str, ...]:
     """Returns the names of the arrays that ship with the package; all their children are emulated."""
@@ -128,6 +138,8 @@ def load(path: str | Path) -> ArrayFile:
     k, m = reader.number("k", None, 1, MOST_SHARES), reader.number("m", None, 0, MOST_SHARES)
     if k + m != len(children):
         reader.fail("children", f"expected k + m = {k + m} of them, found {len(children)}")
+    if k + m > MOST_SHARES:
+        reader.fail("children", f"expected at most {MOST_SHARES} of them, found {k + m}")
     metadata, key = reader.text("metadata", f"{source.stem}.sqlite"), reader.text("key", "")
     return ArrayFile(
         source=source, children=children, k=k, m=m,
@@ -193,6 +205,27 @@ def _folder(reader: StrictTable) -> str:
     if not folder.startswith("/") or (folder != "/" and any(part in {"", ".", ".."} for part in parts)):
         reader.fail("folder", f"expected a path such as /cloudraid, found {folder!r}")
     return folder
+
+
+def _folders(file: ArrayFile) -> dict[str, Path]:
+    """Children that are folders of this machine: name to place."""
+    specs = {member.name: ProviderSpec.parse(member.spec) for member in file.children}
+    return {
+        name: Path(spec.target).expanduser().resolve() for name, spec in specs.items() if spec.scheme == "folder"
+    }  # fmt: skip
+
+
+def check_places(file: ArrayFile) -> None:
+    """Raise ConfigError if a child holds what it must not: the key, the metadata, or another child."""
+    for what, path in (("key", file.key), ("metadata", str(file.metadata))):
+        if path and not path.startswith(_KEYRING) and (child := file.child_around(Path(path))):
+            why = f"its provider could read {'everything' if what == 'key' else 'the names of all objects'}"
+            raise ConfigError(str(file.source), what, f"{path} is in the folder of the child {child}: {why}")
+    folders = _folders(file)
+    for name, folder in folders.items():
+        for other, outer in folders.items():
+            if folder != outer and folder.is_relative_to(outer):
+                raise ConfigError(str(file.source), "children", f"{name} is inside {other}: they would fail together")
 
 
 # --- the master key -----------------------------------------------------------------------------------

@@ -164,8 +164,11 @@ class RaidDriver:
 
     @classmethod
     def check_children(cls, spec: ProviderSpec, children: Sequence[ProviderSpec]) -> None:
-        """Raise UsageError if the array cannot work: it outlives the run, and its file names no key."""
+        """Raise UsageError if the array cannot work, or a child could read what it must not."""
         file = config.load(spec.target)
+        config.check_places(
+            replace(file, key="", metadata=Path(spec.params["state"])) if "state" in spec.params else file
+        )
         if not file.key and "state" not in spec.params and not all(child.scheme in _ENDS for child in children):
             raise config.no_key(file)
 
@@ -242,7 +245,8 @@ class RaidDriver:
 
     def put(self, path: str, content: Content) -> Entry:
         """Write an object; it replaces the old one when it is as durable as the file says, or not at all."""
-        key_of("put", path)
+        if "\0" in key_of("put", path):
+            raise CloudError(ErrorKind.INVALID, "put", path, detail="a NUL in a name: no export could write it")
         array = self._ready("put", path)
         with array.ledger.operation("put") as costs:
             write(array, path, content, costs)

@@ -13,6 +13,7 @@ one before the process is killed:
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -263,21 +264,27 @@ def _exported(array: Array, target: Path, progress: Progress) -> Exported:
     target.mkdir(parents=True, exist_ok=True)
     for number, row in enumerate(_all(array), 1):
         parts = row.path.strip("/").split("/")
-        place = target.joinpath(*parts)
-        if os.name == "nt" and any(set(part) & set('\\:<>"|?*') for part in parts):
+        if any(map(_cannot_be_a_name, parts)):
             done.failed[row.path] = "no file can be called so here; export to a .tar"
         else:
             try:
-                _one_file(array, row, place)
-            except (CloudError, NotADirectoryError, FileExistsError, IsADirectoryError) as error:
-                told = (
-                    str(error) if isinstance(error, CloudError) else "a file and a folder of one name; export to a .tar"
-                )
-                done.failed[row.path] = told
+                _one_file(array, row, target.joinpath(*parts))
+            except CloudError as error:
+                done.failed[row.path] = str(error)
+            except (NotADirectoryError, FileExistsError, IsADirectoryError):
+                done.failed[row.path] = "a file and a folder of one name; export to a .tar"
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                done.failed[row.path] = "its name is too long here; export to a .tar"
             else:
                 done.objects, done.content_bytes = done.objects + 1, done.content_bytes + row.size_bytes
         progress("objects", number, max(total, number))
     return done
+
+
+def _cannot_be_a_name(part: str) -> bool:
+    return "\0" in part or (os.name == "nt" and bool(set(part) & set('\\:<>"|?*')))
 
 
 def _one_file(array: Array, row: ObjectRow, place: Path) -> None:
@@ -305,6 +312,9 @@ def _archived(array: Array, target: Path, progress: Progress) -> Exported:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for number, row in enumerate(_all(array), 1):
                 begin = file.tell()
+                if "\0" in row.path:
+                    done.failed[row.path] = "a NUL in its name, which an archive cuts it at"
+                    continue
                 header = tarfile.TarInfo(row.path.strip("/"))
                 header.size, header.mode = row.size_bytes, 0o600
                 try:

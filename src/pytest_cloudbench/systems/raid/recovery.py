@@ -64,8 +64,11 @@ class Recovery:
 def recover(array: Array, verb: str, path: str) -> Recovery:
     """Take in every object that children hold.
 
+    A version that was acknowledged can be read as long as no more children are silent than the file's durability
+    bears. So one that cannot is of a write that was interrupted, and the version before it counts.
+
     Raises CloudError, for the operation that needs it, if fewer than k children answer, if nothing opens with this key,
-    or if a silent child might hold what decides which version of an object is the newest.
+    or if more are silent and might hold what decides which version of an object is the newest.
     """
     names, silent = listed(array)
     if len(names) < array.file.k:
@@ -76,8 +79,11 @@ def recover(array: Array, verb: str, path: str) -> Recovery:
         detail = "what the children hold was not sealed with this key"
         raise CloudError(ErrorKind.AUTH, verb, path, detail=detail)
     rows, older, unreadable = _newest(array, versions)
-    if unreadable and silent:
-        told = f"{unreadable} objects may be newer on children that do not answer"
+    if unreadable and len(silent) > array.file.bearable:
+        told = (
+            f"{unreadable} objects may be newer on children that do not answer; if one of them is gone for good, write "
+            "its replacement into the array's file, and run: cloudbench raid replace FILE CHILD"
+        )
         raise shortage(verb, path, told, silent, array.children.names) from next(iter(silent.values()))
     highest = max((found.manifest.generation for found in versions), default=0)
     array.metadata.recovered(rows, len(array.children), highest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 import pytest
@@ -104,3 +105,43 @@ def test_shares_by_throughput_come_within_a_tenth_of_the_bound(lab: Lab, truths:
     if truths.judged(run, info):
         assert info["throughput_s"] < 1.1 * info["least_s"]
         assert info["equal_s"] > 2.3, "the same six, equally: 10 MB take 46.2 s"
+
+
+# --- an array is a provider like the others ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", ["transfer", "consistency", "filesize", "concurrency"])
+def test_suites_of_providers_measure_an_array(lab: Lab, suite: str) -> None:
+    run = run_suite(lab, suite, *array(lab), "-n", "2")
+    assert run.counts().get("passed", 0) > 0, run.text
+    assert not {"failed", "error", "errors"} & set(run.counts()), run.text
+    assert {each["extra_info"]["provider"] for each in run.document["benchmarks"]} == {"raid:array.toml"}
+
+
+BENCH = """
+    [[experiment]]
+    name = "readings"
+    operations = ["upload", "download"]
+    sensors = 4
+    ops_per_sensor = 3
+    [experiment.payload]
+    generator = "random"
+    size_bytes = 5120
+    [experiment.arrival]
+    process = "fixed"
+    interval_s = 0.1
+    [[experiment.expect]]
+    metric = "loss_rate"
+    at_most = 0
+"""
+
+
+def test_a_bench_file_measures_an_array_and_its_gate_is_judged(lab: Lab) -> None:
+    options = array(lab)
+    (lab.folder / "array.bench.toml").write_text(textwrap.dedent(BENCH), "utf-8")
+    run = lab.run("array.bench.toml", *options, "--cloudbench-fail", "loss_rate:0")
+    assert run.counts() == {"passed": 1}, run.text
+    assert {each["extra_info"].get("ok_rate") for each in run.document["benchmarks"]} >= {1.0}
+    run = lab.run("array.bench.toml", *options, "--cloudbench-gate", "--benchmark-storage", "runs")
+    assert run.lines_with("baseline 0 of 10"), run.text

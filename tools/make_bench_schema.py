@@ -186,6 +186,7 @@ def tables() -> Schema:
         "arrival": _closed(arrival, keys.EXPERIMENT["arrival"].about),
         "until": _closed({name: of_key(key) for name, key in keys.UNTIL.items()}, keys.EXPERIMENT["until"].about)
         | {"required": [name for name, key in keys.UNTIL.items() if key.is_required]},
+        "gate": _closed({name: of_key(key) for name, key in keys.GATE.items()}, keys.EXPERIMENT["gate"].about),
         "grid": _closed(grids, keys.EXPERIMENT["grid"].about),
         "expect": {"type": "array", "description": keys.EXPERIMENT["expect"].about, "items": expectation()},
     }

@@ -14,7 +14,8 @@ PATHS = (
     "arrival.interval_s", "arrival.first_delay_max_s", "arrival.curve", "arrival.file", "arrival.scale", "grid",
     "grid.sensors", "grid.threads", "grid.payload", "grid.payload.size_bytes", "grid.arrival",
     "grid.arrival.interval_s", "expect", "expect.0", "expect.0.metric", "expect.0.at_most", "expect.0.at_least",
-    "warm_up_s", "until", "until.metric", "until.within", "until.min_ops",
+    "warm_up_s", "until", "until.metric", "until.within", "until.min_ops", "gate", "gate.p50",
+    "gate.unknown",
     "expect.0.operation", "expect.0.where", "expect.0.where.sensors", "unknown", "payload.unknown", "grid.unknown",
 )  # fmt: skip
 """Places in an experiment that a change can be about."""
@@ -82,6 +83,7 @@ VALID: list[dict[str, Any]] = [
     BASE, TRACE, THREADS, GRID, {**TRACE, "sensors": 1},
     {**BASE, "warm_up_s": 0.5, "until": {"metric": "response_p99", "within": 0.1, "min_ops": 5000}},
     {**THREADS, "until": {"metric": "throughput"}},
+    {**THREADS, "gate": {"p50": 0.05, "quiet_p99": "30%", "throttled_rate": False}},
     *({**BASE, "payload": payload} for payload in PAYLOADS),
     *({**BASE, "arrival": arrival} for arrival in ARRIVALS),
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from pytest_cloudbench.configs.bench_keys import (
     ARRIVALS,
     EXPECT,
     EXPERIMENT,
+    GATE,
     GRID,
     METRICS,
     MIXED,
@@ -35,6 +36,7 @@ from pytest_cloudbench.configs.bench_keys import (
 )
 from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.judge.steady import Stable
+from pytest_cloudbench.judge.watched import parse_margins
 from pytest_cloudbench.model import ConfigError, ProviderSpec, SpecError, UsageError, Verb
 from pytest_cloudbench.payload import Generator, generator
 from pytest_cloudbench.payload.registry import Param
@@ -151,6 +153,7 @@ class BenchExperiment:
         cases: the combinations of the grid, in the file's order, the last key changing fastest.
         expectations: what must hold.
         warm_up_s, until: what is left out, and when it ends early; see ``Experiment.run``.
+        gate: margins of the regression gate, by metric; None: not gated.
     """
 
     name: str
@@ -162,6 +165,7 @@ class BenchExperiment:
     expectations: tuple[BenchExpectation, ...]
     warm_up_s: float = 0.0
     until: Stable | None = None
+    gate: Mapping[str, float | None] = field(default_factory=dict)
 
     def claims(
         self, case: BenchCase, operation: Verb | None, providers: Sequence[str], date: datetime.date
@@ -244,8 +248,20 @@ def _experiment(table: Mapping[str, Any], locator: Locator, files: NamedFiles) -
     return BenchExperiment(
         table["name"], table.get("description", ""), tuple(providers), tuple(OPERATIONS[name] for name in operations),
         table.get("repeat", 1), cases, expectations, float(table.get("warm_up_s", 0.0)),
-        _until(table, operations, locator),
+        _until(table, operations, locator), _gate(table, locator),
     )  # fmt: skip
+
+
+def _gate(table: Mapping[str, Any], locator: Locator) -> Mapping[str, float | None]:
+    given = table.get("gate", {})
+    locator.fitting(given, GATE, "gate")
+    margins: dict[str, float | None] = {}
+    for name, value in given.items():
+        try:
+            margins |= parse_margins({name: value}, "gate")
+        except UsageError as error:
+            raise locator.error(f"gate.{name}", str(error).partition(f"{name}: ")[2]) from None
+    return margins
 
 
 def _until(table: Mapping[str, Any], operations: Sequence[str], locator: Locator) -> Stable | None:

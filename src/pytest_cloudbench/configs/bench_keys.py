@@ -22,6 +22,7 @@ __all__ = [
     "ARRIVALS",
     "EXPECT",
     "EXPERIMENT",
+    "GATE",
     "GRID",
     "METRICS",
     "MIXED",
@@ -66,6 +67,8 @@ def fits(value: Any, schema: Mapping[str, Any]) -> bool:
     """Whether a TOML value is what a schema of these tables says: the words of JSON Schema that occur in them."""
     if "anyOf" in schema:
         return any(fits(value, each) for each in schema["anyOf"])
+    if "const" in schema:
+        return value is schema["const"]
     if "enum" in schema:
         return isinstance(value, str) and value in schema["enum"]
     kind = schema["type"]
@@ -147,6 +150,10 @@ EXPERIMENT: Mapping[str, Key] = MappingProxyType({
         "a table [experiment.until]", _TABLE,
         "Each operation of the list ends when this metric has been steady, or with its last file.",
     ),
+    "gate": Key(
+        "a table [experiment.gate]", _TABLE,
+        "Margins of --cloudbench-gate for these tests: the smallest change that matters, by metric.",
+    ),
     "payload": Key("a table [experiment.payload]", _TABLE, "What the files hold.", True),
     "arrival": Key("a table [experiment.arrival]", _TABLE, "With sensors: when operations are due."),
     "grid": Key("a table [experiment.grid]", _TABLE, "Lists of values; each combination of them is a test."),
@@ -203,6 +210,22 @@ UNTIL: Mapping[str, Key] = MappingProxyType({
     ),
 })  # fmt: skip
 """Keys of ``[experiment.until]``."""
+
+_MARGIN: _Schema = {
+    "anyOf": [
+        {"type": "number", "exclusiveMinimum": 0},
+        {"type": "string", "pattern": r"^(?=.*[1-9])[0-9]+(\.[0-9]+)?%$"},
+        {"const": False},
+    ],
+}
+GATE: Mapping[str, Key] = MappingProxyType({
+    name: Key('a margin such as 0.1 or "10%", or false', _MARGIN, f"{about} 0.1 is 10 %; false: not gated.")
+    for name, about in {
+        "p50": "For all metrics whose names end so.", "p99": "For all metrics whose names end so.",
+        **dict.fromkeys(metrics.METRICS, "For this metric."),
+    }.items()
+})  # fmt: skip
+"""Keys of ``[experiment.gate]``."""
 
 ONLY_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

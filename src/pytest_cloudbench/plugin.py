@@ -428,6 +428,9 @@ def lab(
     spec = _client or _chosen(request)
     if "experiment" in comes_to(request.node, __name__):
         pytest.fail("lab measures a client on one agent, experiment a provider on all: make two tests", pytrace=False)
+    if request.config.option.cloudbench_versus:
+        told = "--cloudbench-versus compares providers; to compare sync clients, name both: --client A --client B"
+        pytest.fail(told, pytrace=False)
     new_folder = partial(tmp_path_factory.mktemp, "lab")
     made = request.node.stash[_LAB] = LabItem(request.node, spec, fleet, _session(request.config).facts, new_folder)
     yield made

@@ -238,3 +238,11 @@ def test_an_unknown_side_is_refused_before_anything_starts(lab: Lab) -> None:
     assert ended.status == pytest.ExitCode.USAGE_ERROR
     assert "nowhere" in ended.text
     assert not (lab.folder / "results").exists()
+
+
+def test_a_sync_client_is_not_compared_so_and_the_test_says_how(lab: Lab) -> None:
+    run = lab.write("    def test_it(lab):\n        pass\n").run(
+        "--provider", A, "--cloudbench-versus", B, "--client", "reference"
+    )  # fmt: skip
+    assert run.counts() == {"error": 1}, run.text
+    assert run.lines_with("--cloudbench-versus compares providers; to compare sync clients, name both")

@@ -59,6 +59,16 @@ def test_a_slower_machine_is_no_regression() -> None:
     assert why == "this machine is 2.4 times as slow as in the baseline"
 
 
+@pytest.mark.parametrize(("reference_s", "answer"), [(0.005, "broken"), (0.0096, "inconclusive")])
+def test_a_client_that_takes_longer_on_a_slower_machine_is_no_regression(reference_s: float, answer: str) -> None:
+    """Times of a sync client depend on the machine, which the fixed work beside them shows."""
+    before = {"start_up": 2.0, "reference_cpu_s": 0.004}
+    now = {"start_up": 3.5, "reference_cpu_s": reference_s}
+    (found,) = judge(checks_of("t", now, ("start_up",), [before] * 20, {}, [now] * 3))
+    assert (found.check.metric, found.answer) == ("start_up", answer)
+    assert found.why == ("" if answer == "broken" else "this machine is 2.4 times as slow as in the baseline")
+
+
 def test_fewer_quiet_operations_are_the_neighbours_unless_the_client_itself_works_more() -> None:
     assert answers({"quiet_kept": 200, "quiet_share": 0.5})["quiet_share"] == "inconclusive"
 

@@ -46,6 +46,7 @@ class _Watched:
         fewest_ops: quiet operations that it needs.
         count, of: keys of a rate's counts; with ``rest``, what is left of the whole is counted.
         by: the number that it is divided by before it is compared.
+        beside: the number that must not be much larger than before, or nothing can be said.
         clump: see ``gate.Check``.
     """
 
@@ -57,6 +58,7 @@ class _Watched:
     of: str = "ops"
     rest: bool = False
     by: str = ""
+    beside: str = ""
     clump: int = 1
 
 
@@ -204,7 +206,8 @@ def _watched_in(info: Numbers, columns: Iterable[str], margins: Margins) -> dict
             elif name in _EXACT and info[name] is not None:
                 found[name] = _Watched("exact")
             elif name in columns and METRICS[name].unit in _LEVEL_UNITS and info[name] is not None:
-                found[name] = _Watched("level", 0.25 if name.endswith("_p99") else 0.10)
+                beside = "reference_cpu_s" if METRICS[name].unit == "s" else ""  # a client's times are this machine's
+                found[name] = _Watched("level", 0.25 if name.endswith("_p99") else 0.10, beside=beside)
     for name in margins:
         if name in info and name in METRICS and name not in found and METRICS[name].unit in _LEVEL_UNITS:
             found[name] = _Watched("level")
@@ -245,8 +248,8 @@ def _unfit_now(metric: str, watched: _Watched, info: Numbers, baseline: Sequence
         return f"{watched.fewest_ops} quiet operations are needed, found {round(ops)}"
     if watched.rest and not _uses_more_cpu(info, baseline):
         return "the client itself used no more CPU than before, so the machine was busy with something else"
-    if watched.by and (now := _number(info, watched.by)):
-        before = [each for numbers in baseline if (each := _number(numbers, watched.by))]
+    if (by := watched.by or watched.beside) and (now := _number(info, by)):
+        before = [each for numbers in baseline if (each := _number(numbers, by))]
         if before and now > max(before) * _SLOWER:
             return f"this machine is {now / (sum(before) / len(before)):.1f} times as slow as in the baseline"
     return ""

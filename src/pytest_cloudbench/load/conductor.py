@@ -303,6 +303,7 @@ class Conductor:
             **self.entries.info(asked.subject, item, asked.published, digest), "ops": asked.ops,
             "ops_files": list(asked.ops_files), "stats_of": asked.stats_of, "loop": asked.loop, **asked.own,
             **asked.extra, **asked.metrics, **asked.shown, **capabilities(asked.metrics),
+            **({} if self.entries.gate is None else {"reference_cpu_s": reference_cpu_s()}),
         }  # fmt: skip
         judgements = self.entries.judge(asked.subject, asked.expect, asked.metrics, doubts, info)
         self.entries.add(

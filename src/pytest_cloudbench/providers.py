@@ -109,6 +109,9 @@ class Provider:
         driver: the connected driver, safe to use from many threads.
         profile: the emulator's behaviour profile, or None for a real service.
         open: in place of the two above, returns the driver and what is known about the provider at first use.
+
+    Attributes:
+        has_answered: whether a run has been told by it that its folder is there.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class Provider:
         *,
         open: Callable[[], tuple[Driver, Provided]] | None = None,
     ) -> None:
-        self.spec, self._open = spec, open
+        self.spec, self._open, self.has_answered = spec, open, False
         if driver is not None:
             emulated = "none" if profile is None else "all"
             self._opened = (driver, Provided(spec, profile=profile, emulated=emulated, is_kept=profile is None))

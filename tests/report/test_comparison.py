@@ -147,6 +147,24 @@ def test_six_providers_fit(width: int) -> None:
     assert len(set(names)) == len(specs), "short names are names, too"
 
 
+@pytest.mark.parametrize(
+    ("specs", "shown"),
+    [
+        (
+            [f"emulated:{each}?profile=ideal" for each in ("onedrive", "gdrive", "box")],
+            ["emulated:onedrive?prof..", "emulated:gdrive?profil..", "emulated:box?profile=i.."],
+        ),
+        (
+            [f"s3://bucket?endpoint=http://{each}.example.org:9000" for each in ("old", "new")],
+            ["s3:..ld.example.org:9000", "s3:..ew.example.org:9000"],
+        ),
+    ],
+)
+def test_a_long_name_is_cut_where_it_is_like_the_others(specs: list[str], shown: list[str]) -> None:
+    lines = comparison([found(spec, 0.1 * number) for number, spec in enumerate(specs, 1)], 80)
+    assert [line.split()[0] for line in lines if line.startswith("  ") and ":" in line.split()[0]] == shown
+
+
 def test_what_is_best_is_emphasized_and_nothing_else() -> None:
     def tone(text: str) -> str:
         return f"<{text}>"

@@ -6,6 +6,7 @@ No clock runs meanwhile, and an emulator's faults are off.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,8 +23,9 @@ from pytest_cloudbench.providers import Provider
 __all__ = ["Unmeasured"]
 
 _LISTING_FILES = 2000
-_PATIENT_TRIES = 60
-_PATIENT_S = 1.0
+_PATIENT_S, _FIRST_PATIENT_S = 60.0, 5.0
+"""How long errors that pass are waited out; the second until a provider has ever answered: its name may be mistyped."""
+_RETRY_S = 1.0
 _UPLOADING_THREADS = 8
 _PASSING = frozenset({ErrorKind.THROTTLED, ErrorKind.NETWORK, ErrorKind.SERVER})
 """Errors that this work waits out."""
@@ -43,7 +45,9 @@ class Unmeasured:
         if provider.has_services and is_fresh:  # before the claim, whose marker it might remove
             self._agent.ask("fresh", provider.spec)
         if provider.is_kept:
-            self._patiently(lambda: provider.claim(folder, self._facts.owner))
+            limit_s = _PATIENT_S if provider.has_answered else _FIRST_PATIENT_S
+            self._patiently(lambda: provider.claim(folder, self._facts.owner), limit_s=limit_s)
+            provider.has_answered = True
         if mkdir and provider.driver.capabilities.folders:
             with self._without_faults():
                 self._patiently(lambda: provider.driver.mkdir(folder), {ErrorKind.THROTTLED})
@@ -128,18 +132,20 @@ class Unmeasured:
         if self._provider.has_services:
             self._agent.ask("faults", SwitchFaults(self._provider.spec, are_on))
 
-    def _patiently(self, work: Callable[[], object], passing: Set[ErrorKind] = _PASSING) -> None:
-        for _ in range(_PATIENT_TRIES):
+    def _patiently(
+        self, work: Callable[[], object], passing: Set[ErrorKind] = _PASSING, limit_s: float = _PATIENT_S
+    ) -> None:  # fmt: skip
+        end_s = time.monotonic() + limit_s / self._facts.time_scale
+        while True:
             try:
                 work()
                 return
             except CloudError as error:
-                if error.kind not in passing:
+                if error.kind not in passing or time.monotonic() >= end_s:
                     raise
-                wait_s = (error.retry_after_s or _PATIENT_S) / self._facts.time_scale
+                wait_s = (error.retry_after_s or _RETRY_S) / self._facts.time_scale
             if self._agent.stop.wait(wait_s):
                 return
-        work()
 
 
 def _page_of(run: str, files: Sequence[Entry]) -> ListingPage:

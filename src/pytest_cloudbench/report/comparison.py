@@ -308,19 +308,22 @@ def _pages(widths: Sequence[int], room: int) -> list[list[int]]:
 
 
 def _short_names(providers: Sequence[str], width: int) -> dict[str, str]:
-    """Returns a name for each provider that leaves room for numbers; a long one is cut in its middle."""
-    most = max(_SHORTEST_NAME, width * 3 // 10)
-    names: dict[str, str] = {}
-    for provider in dict.fromkeys(providers):
-        short = provider
-        if len(short) > most:
-            head = provider.partition(":")[0][: most // 2]
-            short = f"{head}:..{provider[len(provider) - (most - len(head) - 3) :]}"
-        number = 2
-        while short in names.values():
-            short, number = f"{short[: most - 3]}({number})", number + 1
-        names[provider] = short
-    return names
+    """Returns a name for each provider that leaves room for numbers; a long one is cut where they do not differ."""
+    most, names = max(_SHORTEST_NAME, width * 3 // 10), list(dict.fromkeys(providers))
+    ways = ([_cut(name, most, keeps_end=end) for name in names] for end in (True, False))
+    short = next((found for found in ways if len(set(found)) == len(names)), None)
+    if short is None:
+        short = [f"{_cut(name, most - 4, keeps_end=False)}({number})" for number, name in enumerate(names, 1)]
+    return dict(zip(names, short, strict=True))
+
+
+def _cut(name: str, most: int, *, keeps_end: bool) -> str:
+    if len(name) <= most:
+        return name
+    if not keeps_end:
+        return f"{name[: most - 2]}.."
+    head = name.partition(":")[0][: most // 2]
+    return f"{head}:..{name[len(name) - (most - len(head) - 3) :]}"
 
 
 def _notes(groups: Sequence[_Group], names: Mapping[str, str]) -> list[str]:

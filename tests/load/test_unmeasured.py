@@ -1,0 +1,68 @@
+"""How long work around a run waits for a provider that does not answer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.load import unmeasured
+from pytest_cloudbench.load.unmeasured import Unmeasured
+from pytest_cloudbench.model import CloudError, ErrorKind
+
+
+class Clock:
+    """Passes while somebody waits."""
+
+    def __init__(self) -> None:
+        self.now_s, self.tries = 0.0, 0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def wait(self, seconds: float) -> bool:
+        self.now_s += seconds
+        return False
+
+
+class Absent:
+    """A provider where nothing listens; each try takes so long."""
+
+    spec, is_kept, has_services, has_answered = "s3://mistyped", True, False, False
+
+    def __init__(self, clock: Clock, kind: ErrorKind, each_s: float) -> None:
+        self.clock, self.kind, self.each_s = clock, kind, each_s
+
+    def claim(self, folder: str, owner: str) -> None:
+        self.clock.tries += 1
+        self.clock.now_s += self.each_s
+        raise CloudError(self.kind, "put", folder, detail="connection refused")
+
+
+def made(monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, each_s: float) -> tuple[Clock, Absent, Unmeasured]:
+    clock = Clock()
+    monkeypatch.setattr(unmeasured, "time", clock)
+    provider: Any = Absent(clock, kind, each_s)
+    agent: Any = SimpleNamespace(stop=clock)
+    facts: Any = SimpleNamespace(owner="me", time_scale=1.0)
+    return clock, provider, Unmeasured(agent, provider, facts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "each_s", "has_answered", "tries", "waited_s"),
+    [
+        (ErrorKind.NETWORK, 0.0, False, 6, 5.0),  # a mistyped name is told of soon
+        (ErrorKind.NETWORK, 0.0, True, 61, 60.0),  # an outage between two experiments is waited out
+        (ErrorKind.NETWORK, 100.0, False, 1, 100.0),  # packets that are dropped: one try says it
+        (ErrorKind.AUTH, 0.0, True, 1, 0.0),  # what does not pass is not waited for
+    ],
+)
+def test_a_provider_that_never_answered_is_waited_for_shortly(
+    monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, each_s: float, has_answered: bool, tries: int, waited_s: float
+) -> None:
+    clock, provider, around = made(monkeypatch, kind, each_s)
+    provider.has_answered = has_answered
+    with pytest.raises(CloudError, match="connection refused"):
+        around.make("/cloudbench-x/1", mkdir=True, is_fresh=True)
+    assert (clock.tries, clock.now_s) == (tries, waited_s)

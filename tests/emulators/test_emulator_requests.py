@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -305,3 +306,24 @@ def test_links_that_do_not_exist(wire: Any, name: str, url: str, malformed: bool
     reply = wire(name, {"url": url})
     expected = "shared_link_malformed" if malformed and "revoke" in name else "shared_link_not_found"
     assert (reply.status, _tags(reply.value["error"])) == (409, expected)
+
+
+def test_a_download_by_get_that_has_not_changed_is_not_sent_again(wire: Any) -> None:
+    wire("files/upload", {"path": "/kept.bin"}, b"0123456789")
+    arg, bearer = quote('{"path": "/kept.bin"}'), {"Authorization": f"Bearer {wire.token}"}
+    path = f"/2/files/download?arg={arg}"
+    first = wire.request("GET", path, b"", bearer, "files/download")
+    assert (first.status, first.value) == (200, b"0123456789")
+    again = wire.request("GET", path, b"", {**bearer, "If-None-Match": first.headers["etag"]})
+    assert (again.status, again.value, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    wire("files/upload", {"path": "/kept.bin", "mode": "overwrite"}, b"new")
+    changed = wire.request("GET", path, b"", {**bearer, "If-None-Match": first.headers["etag"]}, "files/download")
+    assert (changed.status, changed.value) == (200, b"new")
+    assert wire.request("GET", "/2/files/get_metadata", b"", bearer).status == 405
+
+
+def test_what_a_link_shows_is_refused_and_never_taken_for_the_account(wire: Any) -> None:
+    wire("files/upload", {"path": "/linked/a.bin"}, b"x")
+    link = wire("sharing/create_shared_link_with_settings", {"path": "/linked"}).value["url"]
+    told = wire("files/list_folder", {"path": "", "shared_link": {"url": link}})
+    assert (told.status, "shared_link" in told.value) == (400, True)

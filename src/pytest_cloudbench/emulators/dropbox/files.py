@@ -156,11 +156,13 @@ def _run_download(state: State, arg: dict[str, Any], call: Call) -> Answer:
         entry, version = state.tree.file(path, call.now_s)
     except StoreError as error:
         raise lookup_error(error) from error
-    content, size = version.blob.data, version.blob.size_bytes
+    content, size, etag = version.blob.data, version.blob.size_bytes, b'W/"%s"' % version.rev.encode()
+    if etag in call.headers.get(b"if-none-match", b"").replace(b" ", b"").split(b","):
+        return Answer(304, [(b"etag", etag)], b"")
     headers = [
         (b"content-type", b"application/octet-stream"),
         (b"dropbox-api-result", json.dumps(file_metadata(entry.path, entry.node.id, version)).encode()),
-        (b"etag", b'W/"%s"' % version.rev.encode()),
+        (b"etag", etag),
         (b"accept-ranges", b"bytes"),
         (b"original-content-length", b"%d" % size),
     ]

@@ -90,6 +90,8 @@ def _typed(value: Any, key: str, kind: type | tuple[type, ...]) -> Any:
 
 
 def _start(state: State, arg: dict[str, Any], now_s: float) -> tuple[Folder, _Cursor]:
+    if arg["shared_link"] is not None:
+        raise BadRequest("shared_link: this emulator does not list what a link shows")
     path = arg["path"]
     if path.startswith("//"):  # rclone asks for what is below the root in this way, and the service answers
         path = f"/{path.lstrip('/')}"

@@ -94,9 +94,12 @@ class Dropbox:
         self.configure(profile)
         token = Route("oauth2/token", Kind.FREE, oauth.token)
         authorize = Route("oauth2/authorize", Kind.FREE, oauth.authorize)
+        functions = {name: self._route(name, entry) for name, entry in _FUNCTIONS.items()}
+        downloads = [name for name, entry in _FUNCTIONS.items() if entry.style == "download"]
         self._routes = RouteTable(
             [
-                *(("POST", f"/2/{name}", self._route(name, entry)) for name, entry in _FUNCTIONS.items()),
+                *(("POST", f"/2/{name}", route) for name, route in functions.items()),
+                *(("GET", f"/2/{name}", functions[name]) for name in downloads),
                 ("POST", "/oauth2/token", token),
                 ("POST", "/1/oauth2/token", token),
                 ("GET", "/oauth2/authorize", authorize),
@@ -114,7 +117,7 @@ class Dropbox:
         self.state.job_times = profile.jobs
 
     def route(self, method: str, path: str, query: bytes) -> Match | None:
-        """Every function has its own path, and nearly all use POST."""
+        """Every function has its own path and uses POST; those that download also use GET."""
         return self._routes.find(method, path)
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:

@@ -234,7 +234,7 @@ class Watched:
 
 def test_a_large_file_goes_up_in_pieces(emulator: EmulatorService, driver: Any) -> None:
     content = Watched(5 * MIB + 17)
-    driver.resumable_bytes, driver.piece_bytes = 2 * MIB, 2 * MIB
+    driver.multipart_bytes, driver.part_bytes = 2 * MIB, 2 * MIB
     driver.prepare("/")
     entry = driver.put("/big", content)
     assert max(content.reads) == 2 * MIB
@@ -246,14 +246,14 @@ def test_a_large_file_goes_up_in_pieces(emulator: EmulatorService, driver: Any) 
 
 
 def test_exactly_the_threshold_is_one_upload(emulator: EmulatorService, driver: Any) -> None:
-    assert driver.resumable_bytes == 5 * MIB
-    driver.resumable_bytes = 5 * KIB
+    assert driver.multipart_bytes == 5 * MIB
+    driver.multipart_bytes = 5 * KIB
     driver.put("/a", SMALL)
     assert routes(emulator) == {"files.list": 1, "upload": 1}
 
 
 def test_an_answer_that_leads_an_upload_elsewhere_is_not_followed(scripted: FaultServer, at_fault: Any) -> None:
-    at_fault.resumable_bytes = 0
+    at_fault.multipart_bytes = 0
     headers = {**JSON, "location": "https://{elsewhere}/upload"}
     scripted.say(Answer(200, b'{"files": []}', headers))
     error = failure(lambda: at_fault.put("/f/a", SMALL))

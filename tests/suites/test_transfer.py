@@ -36,14 +36,15 @@ def test_latency_and_bandwidth_are_found_again(lab: Lab, truths: Truths) -> None
         truths.assert_time(found["1MiB", "put"]["service_p50"], 0.3, 0.2, own_s)
 
 
-def test_parts_are_counted(lab: Lab) -> None:
-    """24 MiB in parts of 8 are three requests, in parts of 16 two."""
-    run = run_suite(lab, "transfer::test_parts", "--provider", "emulated:ideal")
+@pytest.mark.parametrize(("spec", "others"), [("emulated:ideal", 0), ("emulated:gdrive?profile=ideal", 2)])
+def test_parts_are_counted(lab: Lab, spec: str, others: int) -> None:
+    """24 MiB in parts of 8 are three requests, in parts of 16 two; Drive has two more, for name and session."""
+    run = run_suite(lab, "transfer::test_parts", "--provider", spec)
     assert run.counts() == {"passed": 2}, run.text
     counts = {
         entry["params"]["part_mib"]: entry["extra_info"]["requests_per_op"] for entry in run.document["benchmarks"]
     }
-    assert counts == {8: 3, 16: 2}
+    assert counts == {8: 3 + others, 16: 2 + others}
 
 
 def test_a_folder_has_no_parts_and_no_wire(lab: Lab) -> None:

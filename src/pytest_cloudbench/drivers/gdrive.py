@@ -197,8 +197,8 @@ class GoogleDriveDriver:
         self._failed: tuple[type[Exception], ...] = (OSError, library.HttpLib2Error, client.HTTPException)
         self._folders: dict[str, str] = {"": root_id}
         self._folders_lock = RLock()
-        self.resumable_bytes = _RESUMABLE_BYTES
-        self.piece_bytes = _PIECE_BYTES
+        self.multipart_bytes = _RESUMABLE_BYTES
+        self.part_bytes = _PIECE_BYTES
         self.page_entries = _PAGE_ENTRIES
 
     @classmethod
@@ -385,12 +385,12 @@ class GoogleDriveDriver:
     def _media(self, content: Content) -> Any:
         """The library's interface to uploaded content: read piece by piece, or at once if it is small."""
         upload: Any = self._http_module.MediaUpload
-        size_bytes, piece_bytes = content.size_bytes, self.piece_bytes
-        is_resumable = size_bytes > self.resumable_bytes
+        size_bytes, part_bytes = content.size_bytes, self.part_bytes
+        is_resumable = size_bytes > self.multipart_bytes
 
         class Media(upload):  # type: ignore[misc]  # the library has no types
             def chunksize(self) -> int:
-                return piece_bytes
+                return part_bytes
 
             def mimetype(self) -> str:
                 return _MIME

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import pytest
 
 from pytest_cloudbench import drivers
+from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.model import ProviderSpec, SpecError, Verb
 from pytest_cloudbench.payload import DIGESTS
 
@@ -35,3 +37,29 @@ def test_what_is_declared_is_there(scheme: str) -> None:
     assert [verb for verb in driver.capabilities.verbs if not hasattr(driver, verb.value)] == []
     undeclared = set(Verb) - driver.capabilities.verbs
     assert [verb for verb in undeclared if hasattr(driver, verb.value)] == []
+
+
+def made(*absent: str, **more: Any) -> type[Any]:
+    """A class that has what every driver has, but for some of it."""
+    names = {"connect", "versions", "put", "get", "stat", "list", "delete", "mkdir", "close"} - {*absent}
+    methods = dict.fromkeys(names, classmethod(lambda *_: None))
+    return type("Made", (), {"capabilities": FolderDriver.capabilities, **methods, **more})
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [
+        (made("mkdir"), f"{__name__}:Made has no mkdir: every driver must have it"),
+        (made("stat"), f"{__name__}:Made has no stat: every driver must have it"),
+        (made(connect=lambda *_: made("stat")()), "Made has no stat: every driver must have it"),
+    ],
+)
+def test_a_missing_method_is_one_line_for_drivers_of_the_package_too(
+    driver: type[Any], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where ``connect`` returns an object of another class than the registered one."""
+    monkeypatch.setattr(sys.modules[__name__], "Registered", driver, raising=False)
+    monkeypatch.setattr(drivers, "_DRIVERS", {"made": f"{__name__}:Registered"})
+    with pytest.raises(SpecError) as caught:
+        drivers.connect(ProviderSpec.parse("made:"))
+    assert str(caught.value) == f"provider 'made': {expected}"

@@ -94,7 +94,17 @@ def driver_class(scheme: str) -> type[Driver]:
         if told := missing_library(scheme):
             raise SpecError(f"provider {scheme!r}: {told}")
         module_name, _, class_name = _DRIVERS[scheme].partition(":")
-        return cast("type[Driver]", getattr(importlib.import_module(module_name), class_name))
+        return _checked(scheme, getattr(importlib.import_module(module_name), class_name))
+    return _checked(scheme, _loaded(scheme))
+
+
+def _checked(scheme: str, found: object) -> type[Driver]:
+    check_class(scheme, found)
+    return cast("type[Driver]", found)
+
+
+def _loaded(scheme: str) -> object:
+    """Returns what another distribution brings for a scheme."""
     found = _installed(scheme)
     if not found:
         others = {point.name for point in _installed()} - _DRIVERS.keys()
@@ -107,13 +117,11 @@ def driver_class(scheme: str) -> type[Driver]:
             f"provider {scheme!r}: several distributions bring this driver: {brought}; uninstall all but one"
         )
     try:
-        loaded = found[0].load()
+        return found[0].load()
     except (Exception, SystemExit) as error:  # whatever a stranger's module raises
         reason = " ".join(str(error).split()) or "no reason given"
         why = f"{found[0].value} cannot be imported: {type(error).__name__}: {reason}"
         raise SpecError(f"provider {scheme!r}: {why} (from {_distribution(found[0])})") from error
-    check_class(scheme, loaded)
-    return cast("type[Driver]", loaded)
 
 
 def credentials_of(scheme: str) -> str:

@@ -39,6 +39,7 @@ REQUIRED_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELET
 """What every driver offers."""
 
 _METHODS = ("versions", "put", "get", "stat", "list", "delete", "mkdir", "close")
+_EVERYWHERE = (*_METHODS, "capabilities")
 _TIMEOUT_S, _LONGEST_TIMEOUT_S = 100.0, 86400
 _DETAIL_CHARACTERS = 300
 _MOST_CHARACTERS = 8192
@@ -291,13 +292,19 @@ def check_class(scheme: str, found: object) -> None:
         wanted = ", ".join(("connect", *_METHODS))
         raise SpecError(f"provider {scheme!r}: {name} is no class: expected one that has {wanted}")
     begins = _COMPOSED if any(hasattr(found, method) for method in _COMPOSED) else ("connect",)
-    if absent := [method for method in (*begins, *_METHODS, "capabilities") if not hasattr(found, method)]:
+    _check_has(scheme, name, found, (*begins, *_EVERYWHERE))
+
+
+def _check_has(scheme: str, name: str, found: object, required: Iterable[str]) -> None:
+    if absent := [method for method in required if not hasattr(found, method)]:
         raise SpecError(f"provider {scheme!r}: {name} has no {', '.join(absent)}: every driver must have it")
 
 
 def check_declared(scheme: str, driver: Driver) -> None:
-    """Raise SpecError, in one line, if a driver declares capabilities that it does not have."""
-    name, declared = type(driver).__qualname__, driver.capabilities
+    """Raise SpecError, in one line, if a driver lacks what every driver must have, or what it declares."""
+    name = type(driver).__qualname__
+    _check_has(scheme, name, driver, _EVERYWHERE)  # ``connect`` may return an object of another class
+    declared = driver.capabilities
     if not isinstance(declared, Capabilities):
         raise SpecError(f"provider {scheme!r}: {name}.capabilities is no Capabilities, but {type(declared).__name__}")
     if absent := sorted(REQUIRED_VERBS - declared.verbs):

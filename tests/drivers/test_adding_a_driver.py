@@ -17,10 +17,23 @@ from pathlib import Path
 import pytest
 
 from tests.adding import copy_checkout, environment_of, places, run_in, steps
-from tests.test_docs import NOT_COPIED
+from tests.test_architecture import DRIVER_IMPORTS
+from tests.test_docs import NOT_COPIED, commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "adding-a-driver.md"
+TOOL = re.compile(r"python (tools/\S+)")
+MADE = {"docs/providers.md"}
+"""What the page's tool writes."""
+
+ABOUT_ALL = re.compile(r"\bschemes\(\)|\bconformance_table\b|load_tool\(.make_provider_table")
+"""What a test file says that looks at all drivers of the package."""
+LONG = (
+    "tests/drivers/test_driver_conformance.py",
+    "tests/drivers/faults/test_faults.py",
+    "tests/drivers/test_odd_names.py",
+)
+"""Files of these that take each driver in turn, with its service: there, only the new one's turn is run."""
 
 
 def difference(one: Path, other: Path) -> set[str]:
@@ -55,9 +68,28 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkout(original: Path) -> Path:
     """A copy in which everything was done that the page says."""
     copy = Path(shutil.copytree(original, original.with_name("checkout")))
-    for step in steps(PAGE.read_text("utf-8")):
-        step.do(copy)
+    follow_in(copy)
     return copy
+
+
+def follow_in(copy: Path, without: str = "") -> None:
+    """Do what the page says, but for one place."""
+    page = PAGE.read_text("utf-8")
+    for step in steps(page):
+        if step.path != without:
+            step.do(copy)
+    for command in filter(None, map(TOOL.fullmatch, commands(page))):
+        if without not in MADE:
+            done = run_in(copy, command[1])
+            assert without or done.returncode == 0, done.stderr
+
+
+def about_all() -> list[str]:
+    """The test files that look at all drivers, but for those that take long, and for this one."""
+    found = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")
+             if ABOUT_ALL.search(path.read_text("utf-8"))}  # fmt: skip
+    assert found > {*LONG}
+    return sorted(found - {*LONG, str(Path(__file__).relative_to(ROOT))})
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +113,14 @@ def python(checkout: Path, environment: Mapping[str, str], *command: str) -> str
 
 def test_the_page_names_every_place_and_no_other_one_changes(original: Path, checkout: Path) -> None:
     page = PAGE.read_text("utf-8")
-    assert places(page) == [step.path for step in steps(page)]
-    assert len(places(page)) == 6
+    assert [place for place in places(page) if place not in MADE] == [step.path for step in steps(page)]
+    assert len(places(page)) == 7
     assert difference(original, checkout) == set(places(page))
+
+
+def test_the_page_says_what_a_driver_may_import() -> None:
+    page = PAGE.read_text("utf-8")
+    assert [name for name in DRIVER_IMPORTS if f"`{name}`" not in page] == []
 
 
 def test_the_copy_is_what_is_tested(checkout: Path, environment: Mapping[str, str]) -> None:
@@ -112,28 +149,41 @@ def test_the_driver_passes_the_conformance_suite(checkout: Path, environment: Ma
 def test_no_other_test_wants_a_change(checkout: Path, environment: Mapping[str, str]) -> None:
     """The rules of the architecture, and every test that looks at all drivers."""
     told = python(
-        checkout, environment, "pytest", "-q", "-p", "no:cacheprovider", "tests/test_architecture.py",
-        "tests/drivers/test_driver_registry.py", "tests/drivers/test_third_party.py",
-        "tests/drivers/test_sdk_import.py", "tests/test_credentials.py",
+        checkout, environment, "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "tests/test_architecture.py",
+        "tests/test_credentials.py", *about_all(),
     )  # fmt: skip
     assert re.search(r"\d+ passed", told)
 
 
+def test_the_driver_keeps_odd_names(checkout: Path, environment: Mapping[str, str]) -> None:
+    tests = "tests/drivers/test_odd_names.py"
+    told = python(checkout, environment, "pytest", "-q", "-p", "no:cacheprovider", tests, "-k", "pail")
+    assert "1 passed" in told
+
+
 def test_the_driver_passes_the_fault_matrix(checkout: Path, environment: Mapping[str, str]) -> None:
-    told = python(checkout, environment, "pytest", "-q", "-p", "no:cacheprovider", "tests/drivers/faults", "-k", "pail")
+    tests = "tests/drivers/faults"
+    told = python(checkout, environment, "pytest", "-q", "-p", "no:cacheprovider", tests, "-k", "pail or every_driver")
     assert re.search(r"\d+ passed", told)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("left_out", [place for place in written(".py") if "/faults/" not in place])
+@pytest.mark.parametrize(
+    ("left_out", "test"),
+    [
+        ("src/pytest_cloudbench/drivers/pail.py", "test_driver_registry.py"),
+        ("src/pytest_cloudbench/drivers/__init__.py", "test_driver_registry.py"),
+        ("tests/drivers/conformance_table.py", "test_driver_registry.py"),
+        ("tests/drivers/faults/rows.py", "faults/test_faults.py::test_every_driver_has_a_row"),
+        ("docs/providers.md", "test_provider_table.py"),
+    ],
+)
 def test_each_of_its_places_is_needed(
-    original: Path, environment: Mapping[str, str], left_out: str, tmp_path: Path
+    original: Path, environment: Mapping[str, str], left_out: str, test: str, tmp_path: Path
 ) -> None:
-    """What the tests above see is no accident: without one of the steps, the registry's tests fail."""
+    """What the tests above see is no accident: without one of the steps, a test of all drivers fails."""
     copy = Path(shutil.copytree(original, tmp_path / "checkout"))
-    for step in steps(PAGE.read_text("utf-8")):
-        if step.path != left_out:
-            step.do(copy)
+    follow_in(copy, without=left_out)
     there = {**environment, "PYTHONPATH": str(copy / "src")}
     with pytest.raises(AssertionError, match="ended with 1"):
-        python(copy, there, "pytest", "-q", "-p", "no:cacheprovider", "tests/drivers/test_driver_registry.py")
+        python(copy, there, "pytest", "-q", "-p", "no:cacheprovider", f"tests/drivers/{test}")

@@ -1,6 +1,6 @@
 """The fault matrix's rows: for each driver, how it is pointed at the server that is at fault.
 
-To add a driver: a row in ROWS. ``connected`` makes its Endpoint from the server's URL, and nothing else is needed where
+To add a driver: a row in ROWS. ``urls`` makes its Endpoint from the server's URL, and nothing else is needed where
 each operation reads an answer in JSON or XML. Where it does not, the row says so, with the reason. A driver that sends
 no HTTP stands in WITHOUT_HTTP.
 """

@@ -202,6 +202,9 @@ class NameRules:
 class Capabilities:
     """What a driver can do, as data. The conformance suite requires what is declared here, and nothing else.
 
+    ``requests`` and ``max_request_bytes`` are checked at drivers that count their requests; ``server_side_copy`` and
+    ``via`` are for readers only.
+
     Attributes:
         digest: name of the hash the provider lists for a file (see ``payload.DIGESTS``), or None.
         verbs: the verbs the driver implements.

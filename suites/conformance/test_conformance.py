@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import islice
+from math import inf
 from operator import xor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.drivers.base import Counting, Driver
+from pytest_cloudbench.drivers.base import Counting, Driver, Parted
 from pytest_cloudbench.model import KIB, MIB, CloudError, Conflict, Entry, ErrorKind, ProviderSpec, SpecError, Verb
 from pytest_cloudbench.payload import DIGESTS, RandomContent
 from pytest_cloudbench.payload.contents import Literal, difference
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.sandbox import Sandbox
 
 needs = pytest.mark.needs
+
+LARGEST_BYTES = {"quick": 8 * MIB, "paper": inf}
+"""Up to which bound of one request an upload above it is tried: an account's traffic may cost money."""
 
 MOST_LISTED = 10_000
 """Entries of a listing of everything that are looked through: an account may hold millions."""
@@ -85,6 +89,10 @@ def test_capabilities_make_sense_together(driver: Any) -> None:
     assert (Verb.SHARE in declared.verbs) == (Verb.REVOKE in declared.verbs)
     assert declared.requests.keys() <= declared.verbs
     assert all(isinstance(number, int) and number >= 0 for number in declared.requests.values())
+    if isinstance(driver, Parted):
+        assert driver.multipart_bytes == declared.max_request_bytes, (
+            "uploads are split at another size than is declared"
+        )
 
 
 def test_unknown_parameter_is_refused(sandbox: Sandbox) -> None:
@@ -110,6 +118,22 @@ def test_a_verb_sends_as_many_requests_as_are_declared(sandbox: Sandbox, top: st
         before = driver.requests()
         action()
         assert driver.requests() - before >= driver.capabilities.requests.get(verb, 0), verb
+
+
+@needs("max_request_bytes")
+def test_a_larger_upload_takes_more_requests(driver: Any, top: str, grid: str) -> None:
+    bound = driver.capabilities.max_request_bytes
+    counts = isinstance(driver, Counting)
+    if not counts:
+        pytest.skip("not declared: how many requests it has sent")
+    if bound > LARGEST_BYTES[grid]:
+        pytest.skip(f"left to --grid paper: an upload of more than {bound} bytes")
+    sent: list[int] = []
+    for size_bytes in (1, 1, bound + 1):  # the first one may look for the folder
+        before = driver.requests()
+        assert driver.put(f"{top}/{len(sent)}", RandomContent("larger", size_bytes)).size_bytes == size_bytes
+        sent.append(driver.requests() - before)
+    assert sent[2] > sent[1], f"{bound + 1} bytes took {sent[2]} requests, and one byte {sent[1]}"
 
 
 # --- files ---
@@ -175,7 +199,10 @@ def test_get_from_an_offset(driver: Any, top: str, offset: int) -> None:
 def test_get_gives_pieces_and_can_be_left(driver: Any, top: str) -> None:
     driver.put(f"{top}/a", RandomContent("pieces", 3 * MIB))
     pieces: Any = driver.get(f"{top}/a")
-    assert 0 < len(next(pieces)) < 3 * MIB
+    first = len(next(pieces))
+    assert 0 < first < 3 * MIB, (
+        f"the first piece has {first} of {3 * MIB} bytes: declare streams=False, or give it sooner"
+    )
     pieces.close()  # iterators of drivers are generators
     assert driver.stat(f"{top}/a").size_bytes == 3 * MIB
 
@@ -338,7 +365,9 @@ def missing(driver: Any, top: str, verb: str) -> Callable[[], object]:
 def test_not_found(driver: Any, top: str, verb: str) -> None:
     error = refusal(ErrorKind.NOT_FOUND, missing(driver, top, verb))
     assert (error.operation, error.path) == (verb, f"{top}/no")
-    assert error.__cause__ is not None
+    assert error.__cause__ is not None, (
+        f"{error}: has no cause; raise it from the library's error, or from one of your own"
+    )
     assert error.retry_after_s is None
 
 

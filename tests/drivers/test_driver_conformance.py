@@ -73,9 +73,9 @@ def test_conformance(scheme: str, workers: str, lab: Lab) -> None:
         lab, "--provider", spec, "-n", workers, "--cloudbench-patience", str(patience_s), timeout_s=300 + patience_s
     )
     assert (run.status, run.leftovers) == (0, []), run.text
-    # What shipped drivers declare not to do is known; whatever else is skipped was not checked.
+    # What shipped drivers declare not to do is known, and large uploads; whatever else is skipped was not checked.
     reasons = {line.rpartition(": ")[0].rpartition(": ")[2] for line in run.lines_with("SKIPPED")}
-    assert reasons <= {"not declared"}, run.text
+    assert reasons <= {"not declared", "left to --grid paper"}, run.text
     assert set(re.findall(r"^PASSED \S+::test_(\w+)", run.text, re.M)) >= ALWAYS
     assert_nothing_is_left(run)
 

@@ -30,6 +30,7 @@ FOUND: Mapping[str, str] = {
     "StopsWhereAFolderGoes": "a_folder_that_goes_while_it_is_listed_is_left_out",
     "MovesOverFiles": "move_onto_a_file_is_refused any_order",
     "CopiesAreLinks": "any_order",
+    "SplitsElsewhere": "capabilities_make_sense_together",
     "NotForThreads": "sixteen_threads",
     "Whole": "get_gives_pieces_and_can_be_left",
     # lies about capabilities
@@ -45,6 +46,7 @@ FOUND: Mapping[str, str] = {
     "longest": "longest_name",
     "shortest": "longest_name",
     "requests": "a_verb_sends_as_many_requests_as_are_declared",
+    "splits": "a_larger_upload_takes_more_requests",
     "refused": "refused_characters_are_invalid",
 }
 # Mistakes that show in nearly everything: then the rest of what fails is not listed.
@@ -151,6 +153,18 @@ def test_content_that_differs_is_told_by_its_first_byte(lab: Lab, brought: dict[
                     env={**brought, "CI": "true"}, timeout_s=HANG_S)  # fmt: skip
     assert alone.counts()["failed"] == 5
     assert alone.lines_with("100,000 bytes where 30,000 were expected, of which the first 0 are the same")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "the first piece has 3145728 of 3145728 bytes: declare streams=False, or give it sooner",
+        "has no cause; raise it from the library's error, or from one of your own",
+        "1025 bytes took 0 requests, and one byte 0",
+    ],
+)
+def test_what_is_wrong_is_said_in_words(run: Ended, told: str) -> None:
+    assert run.lines_with(told)
 
 
 def test_nothing_is_left_by_drivers_that_can_delete(run: Ended) -> None:

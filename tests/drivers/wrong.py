@@ -42,6 +42,7 @@ LIES: Mapping[str, Capabilities] = {
     "longest": replace(_RIGHT, names=NameRules(max_chars=300)),
     "shortest": replace(_RIGHT, names=NameRules(max_chars=100)),
     "requests": replace(_RIGHT, requests=dict.fromkeys(_RIGHT.verbs, 1)),
+    "splits": replace(_RIGHT, max_request_bytes=1024),
     "refused": replace(_RIGHT, names=replace(_RIGHT.names, refused=":")),
 }
 """What a right driver declares that is not so."""
@@ -202,6 +203,12 @@ class NotForThreads(WrongDriver):
         return super().put(path, self._kept)
 
 
+class SplitsElsewhere(WrongDriver):
+    """Splits uploads at another size than it declares."""
+
+    part_bytes = multipart_bytes = 1024
+
+
 class Whole(WrongDriver):
     """Gives the whole file at once, though it declares pieces."""
 
@@ -213,7 +220,7 @@ WRONGS: Mapping[str, type[WrongDriver]] = {
     each.__name__: each
     for each in (
         LosesBytes, IgnoresRanges, ListsStaleSizes, WrongKind, ForeignError, NoCause, Swallows, NotRecursive,
-        StopsWhereAFolderGoes, MovesOverFiles, CopiesAreLinks, NotForThreads, Whole,
+        StopsWhereAFolderGoes, MovesOverFiles, CopiesAreLinks, NotForThreads, SplitsElsewhere, Whole,
     )
 }  # fmt: skip
 """Mistakes, by name."""

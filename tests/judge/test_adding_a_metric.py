@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pytest_cloudbench.report.table import column, shown_value
 from tests.adding import run_in
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,20 @@ def run(copy: Path, *words: str) -> str:
     done = run_in(copy, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+SHOWN = {"ms": "50.0", "%": "5.00 %", "MB/s": "0.00", "its own unit": "0.05"}
+"""How 0.05 is shown in each."""
+
+
+def test_it_says_how_numbers_are_shown() -> None:
+    rows = re.findall(r"^\| (.*?) \| (.*?)\s*\| (ms|%|MB/s|its own unit) \|$", PAGE, re.MULTILINE)
+    assert [shown for _, _, shown in rows] == [*SHOWN]
+    for units, ends, shown in rows:
+        for unit in re.findall(r"`(\S+?)`", units):
+            assert shown_value(unit, 0.05).startswith(SHOWN[shown])
+        for end in re.findall(r"`(\S+?)`", ends):
+            assert column(f"of{end}")[2](0.05) == SHOWN[shown], end
 
 
 def command(start: str) -> list[str]:

@@ -74,6 +74,12 @@ def test_an_empty_file_holds_no_claim() -> None:
         ('metric = "loss_rate"', "", "expect[0].metric: is missing"),
         ('source = "thesis, Table 4.2"', "", "expect[0].source: is missing"),
         ("date = 2014-11-05", "", "expect[0].date: is missing"),
+        (
+            '"emulated:one"',
+            '"emulated:*"',
+            "expect[0].provider: expected one provider, as --provider names it, or emulated:PROFILE; patterns match "
+            "nothing, found 'emulated:*'",
+        ),
         ("at_most = 0.1", "", "expect[0]: expected at_least, at_most or both"),
         ("at_most = 0.1", "at_most = 0.1\nat_least = 0.2", "expect[0]: at_least 0.2 is above at_most 0.1"),
         ("at_most = 0.1", 'at_most = "0.1"', "expect[0].at_most: expected int or float, found '0.1'"),

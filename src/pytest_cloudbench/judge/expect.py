@@ -56,7 +56,7 @@ class Expectation:
     """A recorded claim: for this provider (and these parameters) the metric stays within its bounds.
 
     Attributes:
-        provider: the provider's spec or the name of its profile.
+        provider: the spec as the command line has it, or ``emulated:`` with the name of the emulator's profile.
         metric: a key of ``metrics.METRICS``.
         at_least: lower bound, or None.
         at_most: upper bound, or None.
@@ -112,6 +112,9 @@ def _expectation(table: Mapping[str, Any], source: str, place: str) -> Expectati
     for key in ("provider", "metric", "source", "date"):
         if key not in table:
             raise ConfigError(source, f"{place}.{key}", "is missing")
+    if "*" in table["provider"]:
+        wanted = "expected one provider, as --provider names it, or emulated:PROFILE; patterns match nothing"
+        raise ConfigError(source, f"{place}.provider", f"{wanted}, found {_shown(table['provider'])}")
     if table["metric"] not in METRICS:
         raise ConfigError(source, f"{place}.metric", _unknown("metric", table["metric"], METRICS))
     at_least, at_most = table.get("at_least"), table.get("at_most")
@@ -146,7 +149,7 @@ def _shown(value: Any) -> str:
 def select(
     expectations: Iterable[Expectation], providers: Sequence[str], test: str, params: Mapping[str, Any]
 ) -> list[Expectation]:
-    """The expectations for one experiment. ``providers`` are the names the provider goes by (spec, profile)."""
+    """The expectations for one experiment. ``providers`` are all names that its provider goes by."""
     known = {"test": test, **params}
     return [
         claim

@@ -279,6 +279,7 @@ class Experiment:
 
         Args:
             metrics: values by name; expectations and gates can name those in ``metrics.METRICS``. None is "not known".
+                Any other is kept and shown like a fact.
             rounds_s: the durations that pytest-benchmark compares, at least one.
             stats_of: what these durations are.
             of: the runs that it combines; None for all runs that no conclusion has used yet.

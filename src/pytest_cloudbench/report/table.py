@@ -31,7 +31,7 @@ class _Finding(Protocol):
 
 
 _RATIO_ENDS = ("deviation", "noise", "share")
-"""Facts of conclusions that are ratios; those that end with ``_s`` are seconds."""
+"""Ends of names without a row in ``METRICS`` that are ratios; ``_s`` is seconds (docs/adding-a-metric.md)."""
 
 _Column = tuple[str, str, Callable[[Any], str]]
 
@@ -197,7 +197,7 @@ def _varied(members: Sequence[_Finding], shown: Set[str]) -> list[_Column]:
 
 
 def _named(key: str) -> _Column:
-    """Returns a column of a conclusion, shown in the unit of its metric."""
+    """Returns a column of a conclusion, shown in the unit of its metric, or as the end of its name says."""
     unit = METRICS[key].unit if key in METRICS else ""
     title = key.replace("_", " ").removesuffix(" per s") + (" /s" if key.endswith("_per_s") else "")
     if unit == "s" or (not unit and key.endswith("_s") and not key.endswith("_per_s")):

@@ -40,27 +40,27 @@ def add_command(commands: Any) -> None:
     command.add_argument("sync_folder", metavar="SYNC_FOLDER", type=Path, help="the folder that the client watches")
     command.add_argument(
         "--bytes", dest="limit", metavar="N", default="250k",
-        help="push at once when so many compressed bytes wait; k, m and g are powers of 1024 (default: %(default)s)",
+        help="push when N compressed bytes are waiting; k, m and g are powers of 1024 (default: %(default)s)",
     )  # fmt: skip
     command.add_argument(
-        "--quiet", metavar="TIME", default="5s", help="push when nothing has changed for so long (default: %(default)s)"
+        "--quiet", metavar="TIME", default="5s", help="push when nothing has changed for TIME (default: %(default)s)"
     )
     command.add_argument(
-        "--at-most", metavar="TIME", default="30s", help="push when something has waited so long (default: %(default)s)"
+        "--at-most", metavar="TIME", default="30s", help="push when a change has waited for TIME (default: %(default)s)"
     )
     command.add_argument(
         "--delay-at-most", metavar="TIME", default=None,
-        help="adaptive: a file that changes in a rhythm waits for its next change, at most so long; without a rhythm "
-        "--at-most is the limit",
+        help="adaptive: a file that changes in a rhythm waits for its next change, but not longer than TIME; for files "
+        "without a rhythm, --at-most is the limit",
     )  # fmt: skip
     command.add_argument(
         "--ranges", choices=("auto", "trace", "compare"), default="auto",
         help="how changed bytes are found: by the kernel's tracepoints (root, on ext4 or XFS), or by comparing; "
-        "auto: by the first that can be used (default: %(default)s)",
+        "auto: by the first that works here (default: %(default)s)",
     )  # fmt: skip
-    command.add_argument("--once", action="store_true", help="make both folders equal, and end")
-    command.add_argument("--status", action="store_true", help="say what a running one does, and end")
-    command.add_argument("--json", action="store_true", help="print JSON, a line for each event")
+    command.add_argument("--once", action="store_true", help="make both folders equal, and exit")
+    command.add_argument("--status", action="store_true", help="show the status of a running savingbox, and exit")
+    command.add_argument("--json", action="store_true", help="print JSON, one line for each event")
     command.add_argument(
         "--state", metavar="FOLDER", type=Path, help="where to keep the state file (default: the user's state folder)"
     )
@@ -96,7 +96,7 @@ def _run(box: SavingBox, say: Callable[[dict[str, Any]], None]) -> int:
     import signal
 
     def end(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)  # the next one ends it at once, which loses nothing
+        signal.signal(number, signal.SIG_DFL)  # a second signal kills the process, which loses nothing
         box.stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -143,7 +143,7 @@ def _status(options: argparse.Namespace) -> int:
 
     status = read_status(state_path(options.savingbox, options.sync_folder, options.state))
     if status is None:
-        raise UsageError(f"savingbox {options.savingbox} {options.sync_folder}: it has not run with these folders")
+        raise UsageError(f"savingbox {options.savingbox} {options.sync_folder}: has never run with these folders")
     if options.json:
         sys.stdout.write(json.dumps({**asdict(status), "is_running": status.is_running}) + "\n")
         return 0
@@ -153,7 +153,7 @@ def _status(options: argparse.Namespace) -> int:
         f"{status.savingbox} -> {status.sync_folder}: {state}\n"
         f"  watches by {status.watching}, finds changed bytes by {status.mechanism}{_why(status.mechanism_why)}\n"
         f"  waiting: {status.unpushed_files}, {status.unpushed_bytes:,} bytes compressed{due}\n"
-        f"  since its start: pushes: {status.pushes}; pushed: {status.pushed_files}, {status.written_bytes:,} bytes "
+        f"  since it started: pushes: {status.pushes}; pushed: {status.pushed_files}, {status.written_bytes:,} bytes "
         f"written; taken in: {status.pulls}; conflicts: {status.conflicts}\n"
     )
     for text in status.trouble:
@@ -174,7 +174,7 @@ def _totals(box: SavingBox) -> dict[str, Any]:
 
 
 def _until_nobody_reads(say: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
-    """The folders are kept equal even when the reader of the output has gone."""
+    """Ignore a closed output, so that the folders are kept equal even when its reader has gone."""
     is_read = True
 
     def say_if_read(line: dict[str, Any]) -> None:

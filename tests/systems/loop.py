@@ -20,7 +20,7 @@ _SIZE_BYTES = {"ext4": 256 * 1024 * 1024, "xfs": 320 * 1024 * 1024}
 def traced_folder(home: Path, kind: str = "ext4") -> Iterator[Path]:
     """A folder on a loop mount; the test is skipped where that, or tracing, is not possible."""
     if sys.platform != "linux":
-        pytest.skip("tracepoints are the Linux kernel's")
+        pytest.skip("tracepoints need Linux")
     image, folder = home / f"{kind}.img", home / kind
     folder.mkdir()
     with image.open("wb") as file:

@@ -131,7 +131,7 @@ def test_what_goes_around_the_cache_is_seen(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("deed", "why"),
     [
-        (lambda fd: os.ftruncate(fd, 50), "it was cut"),
+        (lambda fd: os.ftruncate(fd, 50), "it was truncated"),
         (lambda fd: os.posix_fallocate(fd, 0, 200_000), "space in it was allocated or freed"),
     ],
 )
@@ -217,7 +217,7 @@ def test_what_another_file_gave_is_unknown_once(pair: Pair, box: Path, mounted: 
     (box / "other").write_bytes(b"o" * 100_000)
     with (box / "other").open("r+b") as other:
         fcntl.ioctl(pair.file.fileno(), CLONE, other.fileno())
-        assert pair.seen() == "another file's blocks became its own"
+        assert pair.seen() == "it took blocks of another file"
         os.pwrite(pair.file.fileno(), b"own", 7)
         assert pair.seen() == [(7, 10)]
         whole = struct.pack("=iIQQQQ", other.fileno(), 0, 0, 0, 8 * BLOCK, 0)
@@ -225,7 +225,7 @@ def test_what_another_file_gave_is_unknown_once(pair: Pair, box: Path, mounted: 
             fcntl.ioctl(pair.file.fileno(), EXCHANGE, whole)
         except OSError as error:
             pytest.skip(f"nothing is exchanged here: {error.strerror}")
-        assert pair.seen() == "another file's blocks became its own"
+        assert pair.seen() == "it took blocks of another file"
     assert pair.seen() == []
 
 
@@ -290,7 +290,7 @@ def test_events_that_were_lost_are_said(box: Path) -> None:
     with writes._lock:  # nobody reads meanwhile, as if this process had been stopped
         for _ in range(5_000):
             os.pwrite(pair.file.fileno(), b"x", 0)
-    assert pair.seen() == "events were lost, since the buffer was full"
+    assert pair.seen() == "events were lost because the buffer was full"
     pair.file.close()
     pair.seen()
     assert pair.seen() == []
@@ -372,7 +372,7 @@ def test_where_it_is_not_possible_the_reason_is_said() -> None:
     found = find_writes(Path("/dev/shm"))
     assert isinstance(found, NoWrites)
     assert found.name == "compare"
-    assert found.why == "/dev/shm is on tmpfs; its writes are known on ext4 and xfs only"
+    assert found.why == "/dev/shm is on tmpfs; writes can be traced on ext4 and xfs only"
     found.follow(0)
     found.distrust(0, "")
     found.forget((0, 0))

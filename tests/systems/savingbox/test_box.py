@@ -252,14 +252,14 @@ def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
         (["box", "nowhere"], "sync folder nowhere: there is no such folder"),
         (["box", "file"], "sync folder file: expected a folder"),
         (["box", "sync", "--delay-at-most", "1s"], "--delay-at-most 1s: expected at least --quiet, 5s"),
-        (["box", "box"], "is the sync folder too; expected two folders"),
-        (["box", "box/inner"], "box/inner: is inside of "),
-        (["box/inner", "box"], "expected two folders apart from each other"),
+        (["box", "box"], "is also the sync folder; expected two folders"),
+        (["box", "box/inner"], "box/inner: is inside "),
+        (["box/inner", "box"], "expected two separate folders"),
         (["box", "sync", "--bytes", "many"], "--bytes many: expected a number with k, m or g, such as 250k, above 0"),
         (["box", "sync", "--bytes", "0"], "above 0"),
         (["box", "sync", "--quiet=-5s"], "--quiet -5s: expected a number with ms, s, m, h or d"),
         (["box", "sync", "--at-most", "soon"], "--at-most soon: expected a number with ms, s, m, h or d"),
-        (["box", "sync", "--status"], "it has not run with these folders"),
+        (["box", "sync", "--status"], "has never run with these folders"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -603,13 +603,13 @@ def test_a_damaged_state_is_moved_aside_and_both_folders_are_merged(pair: Pair) 
 
 
 def test_two_processes_do_not_share_a_pair(pair: Pair) -> None:
-    with pytest.raises(UsageError, match="another savingbox is at work"):
+    with pytest.raises(UsageError, match="another savingbox is running"):
         AgreementStore(pair.store.path, "pair")
 
 
 def test_the_state_of_another_pair_is_refused(pair: Pair) -> None:
     pair.end()
-    with pytest.raises(UsageError, match="the state of other folders"):
+    with pytest.raises(UsageError, match="belongs to other folders"):
         AgreementStore(pair.store.path, "another")
     pair.open()
 

@@ -1,6 +1,6 @@
-"""The batching folder as a program runs it: real clock, real watchers, a state file, and what it says of itself.
+"""The batching folder as a running program: real clock, real watchers, a state file, and its status.
 
-What may live here: starting, the loop, stopping, and the status that others read while it runs.
+What may live here: starting, the loop, stopping, and the status that other processes read while it runs.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ __all__ = ["AnyPath", "Event", "SavingBox", "SavingBoxStatus", "read_status", "s
 
 _S = 1_000_000_000
 _SCAN_NS = 30 * _S
-"""Between two scans although events come: a file written through a memory map has none."""
+"""Between scans even while events arrive: writes through a memory map raise none."""
 _POLL_NS = _S
-"""Between two scans without events."""
+"""Between scans where there are no events."""
 _SCAN_SHARE = 50
-"""Scanning takes at most one part in so many of the time."""
+"""Scanning may take at most 1/N of the time."""
 _BACK_NS = _S
-"""Between two looks for a folder that has vanished."""
+"""Between two checks whether a vanished folder is back."""
 _STATUS_NS = _S // 2
 _PUSHES_KEPT = 10_000
-_TOO_MANY = "{}: there are more folders than fs.inotify.max_user_watches allows: it is scanned from time to time"
+_TOO_MANY = "{}: more folders than fs.inotify.max_user_watches allows; it is scanned from time to time instead"
 
 Event = Push | Pull | MirrorProgress | Trouble
 AnyPath = str | os.PathLike[str]
@@ -51,31 +51,31 @@ AnyPath = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class SavingBoxStatus:
-    """What a batching folder says of itself, in ``status_path`` as JSON, at most half a second old while it runs.
+    """The status of a batching folder, as JSON in ``status_path``; at most half a second old while it runs.
 
     Attributes:
         savingbox: the user's folder.
-        sync_folder: the client's.
+        sync_folder: the client's folder.
         owner: the process, as ``results.owner`` describes it.
         state: ``starting``, ``watching``, ``waiting`` (a folder has vanished) or ``stopped``.
         watching: ``inotify`` or ``polling``.
-        mechanism: how changed bytes are found: ``compare``, or the name of what sees them written.
-        mechanism_why: why it is not a better one; empty if there is none.
-        limit_bytes: of the byte counter, compressed.
-        quiet_s: of the timer.
-        at_most_s: nothing waits longer.
-        fail_safe_s: the same for what has no rhythm.
+        mechanism: how changed bytes are found: ``compare``, or the name of the mechanism that sees the writes.
+        mechanism_why: why no better mechanism is in use; empty if this is the best one.
+        limit_bytes: the limit of the byte counter, in compressed bytes.
+        quiet_s: the time without changes after which a push is due.
+        at_most_s: no change waits longer than this.
+        fail_safe_s: the same for files without a rhythm.
         is_adaptive: whether files with a rhythm wait for their next change.
         pushes: batches that went to the sync folder since the start.
         pushed_files: entries in them.
-        counted_bytes: compressed bytes that the counter had for them.
-        written_bytes: bytes that were written to files of the sync folder.
+        counted_bytes: their compressed bytes, as the counter estimated them.
+        written_bytes: bytes written to files of the sync folder.
         pulls: entries that the client brought.
         conflicts: entries of which both versions were kept.
         unpushed_files: entries that wait.
         unpushed_bytes: their compressed bytes.
-        due_s: in how many seconds they are pushed, at the latest; None: nothing waits.
-        trouble: the last lines about what cannot be done, newest last.
+        due_s: seconds until they are pushed, at the latest; None: nothing waits.
+        trouble: the latest messages about trouble, newest last.
         written_at_s: when this was written, in seconds since 1970.
     """
 
@@ -105,7 +105,7 @@ class SavingBoxStatus:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process that wrote this is still at work."""
+        """Whether the process that wrote this is still running."""
         return self.state != "stopped" and lives(self.owner) is not False
 
 
@@ -143,14 +143,14 @@ class SavingBox:
         savingbox: the user's folder.
         sync_folder: the folder that a sync client watches.
         rules: when to push.
-        state: a folder for the state file; None: the user's.
-        writes: what sees which bytes are written, such as ``written.find_writes(folder)``; closed at the end. None:
-            files are compared with the sync folder's copies.
-        batcher: another one than ``Batcher(rules)``, for other rules.
-        tell: is given every push, pull and trouble, in the thread that runs it.
+        state: a folder for the state file; None: the user's state folder.
+        writes: the mechanism that sees which bytes are written, such as ``written.find_writes(folder)``; closed at the
+            end. None: files are compared with the sync folder's copies.
+        batcher: used instead of ``Batcher(rules)``, for other rules.
+        tell: called with every push, pull and trouble, in the thread that runs the loop.
 
-    Raises UsageError for folders that cannot be used, and while another process has them; ResultsError where the state
-    cannot be kept.
+    Raises UsageError for folders that cannot be used, or that another process is using; ResultsError if the state
+    cannot be stored.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class SavingBox:
         for side in (self._box, self._sync):
             side.open()
         self._store = AgreementStore(self.state_path, _pair(savingbox, sync_folder))
-        mirror = Mirror(self._box, self._sync, self._store, writes or NoWrites("nothing else was asked for"))
+        mirror = Mirror(self._box, self._sync, self._store, writes or NoWrites("no other mechanism was requested"))
         self.engine = BoxEngine(mirror, batcher, self._told, time.thread_time_ns)
         self._watchers: list[FolderWatcher] = []
         self._scan_due_ns, self._status_due_ns = 0, 0
@@ -198,14 +198,14 @@ class SavingBox:
     # --- for programs ---
 
     def start(self) -> None:
-        """Run it in a thread, until ``stop``; returns once both folders are watched."""
+        """Run it in a thread until ``stop``. Returns once both folders are watched."""
         ready = threading.Event()
         self._thread = threading.Thread(target=self.run, args=(ready.set,), name="savingbox", daemon=True)
         self._thread.start()
         ready.wait()
 
     def stop(self) -> None:
-        """Push what waits, and end. Safe in a signal handler, and more than once."""
+        """Push what waits, and end. Safe to call in a signal handler, and more than once."""
         self._is_stopping = True
         with contextlib.suppress(BlockingIOError, OSError):
             os.write(self._wake_write, b".")
@@ -214,7 +214,7 @@ class SavingBox:
             self._thread = None
 
     def status(self) -> SavingBoxStatus:
-        """What it would write into its status file now."""
+        """The current status, as it would be written to the status file."""
         engine, batcher = self.engine, self.engine.batcher
         due_ns = batcher.due_ns()
         return SavingBoxStatus(
@@ -233,7 +233,7 @@ class SavingBox:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Give the state file free, if it has not been run."""
+        """Release the state file and the watchers, for a box that was not run."""
         self._store.close()
         self.engine.mirror.writes.close()
         for watcher in self._watchers:
@@ -247,7 +247,7 @@ class SavingBox:
     # --- running ---
 
     def once(self) -> bool:
-        """Make both folders equal, and end. Returns whether they are, as far as nothing changed meanwhile."""
+        """Make both folders equal, and end. Returns whether they are; changes made meanwhile may prevent it."""
         try:
             for _ in range(5):
                 self._scan()
@@ -296,17 +296,17 @@ class SavingBox:
         self.engine.work(now_ns())
 
     def _last(self) -> None:
-        """At the end: all that is known to have changed goes where it belongs."""
+        """At the end: push and pull all known changes."""
         self._scan()
         self.engine.push_all(now_ns())
         self.engine.pull_all(now_ns())
         if self.engine.unpushed_files:
             self._told(
-                Trouble("failed", f"{self.engine.unpushed_files} entries could not be pushed; the next start does")
+                Trouble("failed", f"{self.engine.unpushed_files} entries could not be pushed; the next start does it")
             )
 
     def _come_back(self) -> None:
-        """Look for folders that have vanished; a new folder on the same file system takes the old one's place."""
+        """Check whether vanished folders are back. A new folder on the same file system replaces the old one."""
         for side in (self._box, self._sync):
             try:
                 side.must_be_there()
@@ -314,19 +314,19 @@ class SavingBox:
                 was = side.identity
                 side.open()
                 if side.identity.partition(":")[0] != was.partition(":")[0]:
-                    side.identity = was  # what a missing mount leaves, most likely: wait for the right one
+                    side.identity = was  # most likely the mount point of a missing mount: wait for the mount
                     raise
         self._adopt()
         self._told(Trouble("note", "both folders are there again"))
         self._scan()
 
     def _adopt(self) -> None:
-        """If one of the folders is not the one that was agreed on, no agreement holds: merge, and delete nothing."""
+        """If one of the folders is not the agreed one, no agreement holds: merge, and delete nothing."""
         identities = {"savingbox": self._box.identity, "sync_folder": self._sync.identity}
         known = {name: self._store.meta(name) for name in identities}
         if all(known.values()) and known != identities:
             self._told(
-                Trouble("note", "one of the folders is another one than before: both are merged, nothing is deleted")
+                Trouble("note", "one of the folders is not the one used before: both are merged, nothing is deleted")
             )
             self._store.forget_all()
         self._store.set_meta(**identities)
@@ -337,10 +337,10 @@ class SavingBox:
             act()
         except VanishedError as error:
             if self._state != "waiting":
-                self._told(Trouble("vanished", f"{error}; nothing is done until it is back"))
+                self._told(Trouble("vanished", f"{error}; nothing happens until it is back"))
             return False
         except OSError as error:
-            self._told(Trouble("failed", f"{error.strerror or error}; it is tried again"))
+            self._told(Trouble("failed", f"{error.strerror or error}; will try again"))
             self._scan_due_ns = now_ns() + _BACK_NS
         return True
 
@@ -384,7 +384,7 @@ class SavingBox:
                 poll.register(watcher.fileno(), select.POLLIN)
         poll.poll(max(0, -(-(until_ns - now_ns()) // 1_000_000)))
 
-    # --- what it says ---
+    # --- reporting ---
 
     def _told(self, event: Event) -> None:
         if isinstance(event, Push):
@@ -423,7 +423,7 @@ def _pair(savingbox: AnyPath, sync_folder: AnyPath) -> str:
 def _check(savingbox: AnyPath, sync_folder: AnyPath) -> None:
     """Raises UsageError for a pair of folders that cannot be used."""
     if os.name != "posix":
-        raise UsageError("savingbox: works on Linux, and by scanning on other POSIX systems; not on this one")
+        raise UsageError("savingbox: needs Linux or, scanning only, another POSIX system; this is neither")
     real = []
     for name, folder in (("savingbox", savingbox), ("sync folder", sync_folder)):
         path = os.fspath(folder)
@@ -434,7 +434,7 @@ def _check(savingbox: AnyPath, sync_folder: AnyPath) -> None:
             raise UsageError(f"{name} {path}: cannot be read and written")
         real.append(os.path.realpath(path))
     if real[0] == real[1] or os.path.samefile(*real):
-        raise UsageError(f"savingbox {real[0]}: is the sync folder too; expected two folders")
+        raise UsageError(f"savingbox {real[0]}: is also the sync folder; expected two folders")
     for inner, outer in (real, real[::-1]):
         if inner.startswith(outer.rstrip("/") + "/"):
-            raise UsageError(f"{inner}: is inside of {outer}; expected two folders apart from each other")
+            raise UsageError(f"{inner}: is inside {outer}; expected two separate folders")

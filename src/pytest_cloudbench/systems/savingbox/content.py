@@ -1,6 +1,6 @@
-"""What two open files have in common, page by page, and how large a difference is when it is compressed.
+"""Differences between two open files, page by page, and their compressed size.
 
-What may live here: reading and comparing file descriptors. Holes of sparse files are not read: a hole is zeros.
+What may live here: reading and comparing file descriptors. Holes of sparse files are not read: they count as zeros.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import NamedTuple
 __all__ = ["PAGE_BYTES", "Page", "changed_pages", "compressed_bytes", "copy_data", "equal", "notice_stores", "write_at"]
 
 PAGE_BYTES = 4096
-"""The unit of patches: what the page cache, and so a killed writer, writes whole."""
+"""The unit of patches: the page cache writes pages whole, and so does a writer that is killed."""
 
 _CHUNK_BYTES = 1 << 18
 _ZEROS = bytes(_CHUNK_BYTES)
-_WRITE_OUT = 1 | 2  # SYNC_FILE_RANGE_WAIT_BEFORE, as pages that are just being written are left out; and _WRITE
+_WRITE_OUT = 1 | 2  # SYNC_FILE_RANGE_WAIT_BEFORE (_WRITE skips pages that are being written already), and _WRITE
 _LEVEL = 1
-"""Of zlib: the counter estimates what a client sends, and is asked at every change."""
+"""zlib's compression level. Low: the counter only estimates what a client sends, and runs at every change."""
 
 
 class Page(NamedTuple):
-    """What differs within one page: where it begins, and its bytes in both files; the older one may have fewer."""
+    """The difference within one page: its offset, and its bytes in both files; the older file may have fewer."""
 
     offset: int
     new: bytes
@@ -36,7 +36,7 @@ class Page(NamedTuple):
 
 
 def copy_data(source: int, target: int) -> None:
-    """Make an empty file a copy of another one, holes included."""
+    """Copy a file into an empty one, holes included."""
     at = 0
     while (at := _data(source, at)) >= 0:
         piece = os.pread(source, _CHUNK_BYTES, at)
@@ -56,14 +56,14 @@ def equal(one: int, other: int) -> bool:
 
 
 def changed_pages(new: int, old: int, ranges: Iterable[tuple[int, int]] | None = None) -> Iterator[Page]:
-    """Yields pages of a file that differ from an older version, beginning at the front.
+    """Yields the pages of a file that differ from an older version, from front to back.
 
-    What is beyond the new file's end is no page: the older version is to be cut there.
+    Nothing beyond the new file's end is yielded: the caller truncates the older version there.
 
     Args:
         new: the file as it is now.
-        old: its older version. What it lacks at its end are zeros there, as ``ftruncate`` makes them.
-        ranges: from where to before where it may differ; None: anywhere.
+        old: its older version. If it is shorter, the missing end counts as zeros, as ``ftruncate`` makes it.
+        ranges: where the two may differ, as begin and end (exclusive); None: anywhere.
     """
     for at, length in _chunks(new, old, ranges):
         ours, theirs = os.pread(new, length, at), os.pread(old, length, at)
@@ -79,14 +79,14 @@ def changed_pages(new: int, old: int, ranges: Iterable[tuple[int, int]] | None =
 def compressed_bytes(
     new: int, old: int | None, ranges: Sequence[tuple[int, int]] | None = None, *, enough_bytes: int
 ) -> int:
-    """How many bytes a difference has when it is deflated; at least 1 where there is one.
+    """The deflated size of a difference in bytes; at least 1 if there is a difference.
 
     Args:
         new: the file as it is now.
         old: its older version; None: all of it is new.
-        ranges: from where to before where it was written: that is the difference then, and the older version is not
-            read. None: it is compared.
-        enough_bytes: do not count further than this.
+        ranges: where the file was written, as begin and end (exclusive). They count as the difference, and the older
+            version is not read. None: the two are compared.
+        enough_bytes: stop counting at this size.
     """
     packer = zlib.compressobj(_LEVEL, wbits=-15)
     counted_bytes = 0
@@ -109,7 +109,7 @@ def compressed_bytes(
 
 
 def _differing(new: bytes, old: bytes) -> tuple[int, int]:
-    """From where to where two different pages differ."""
+    """Begin and end of the differing part of two different pages."""
     begin = _common(lambda length: new[:length] == old[:length], min(len(new), len(old)))
     if len(new) != len(old):
         return begin, len(new)
@@ -118,12 +118,12 @@ def _differing(new: bytes, old: bytes) -> tuple[int, int]:
 
 
 def _common(is_equal: Callable[[int], bool], most: int) -> int:
-    """The greatest length up to ``most`` at which two texts are equal; they are at any smaller one."""
+    """The greatest length up to ``most`` at which two texts are equal; they are equal at any smaller length."""
     return bisect_left(range(1, most + 1), True, key=lambda length: not is_equal(length))
 
 
 def _chunks(one: int, other: int | None, ranges: Iterable[tuple[int, int]] | None) -> Iterator[tuple[int, int]]:
-    """Places and lengths of pieces that hold data in one of the files, aligned to pages; up to the end of the first."""
+    """Offsets and lengths of pieces with data in either file, aligned to pages; up to the end of the first file."""
     size_bytes = os.fstat(one).st_size
     if ranges is not None:
         done = 0
@@ -151,7 +151,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def notice_stores(fd: int) -> None:
-    """Let the next store into a memory map of the file change its time, which only the first one to a page does."""
+    """Make the next store into a memory map of the file update its time; otherwise only a page's first store does."""
     with contextlib.suppress(AttributeError, TypeError):  # a system without it
         _libc().sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE_OUT)
 
@@ -164,14 +164,14 @@ def _read(fd: int, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
 
 
 def _data(fd: int, at: int) -> int:
-    """Where the next data is, from ``at`` on; -1: there is none."""
+    """The offset of the next data at or after ``at``; -1: there is none."""
     seek_data = getattr(os, "SEEK_DATA", None)
     if seek_data is None:
         return at if at < os.fstat(fd).st_size else -1
     try:
         return os.lseek(fd, at, seek_data)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # nothing but a hole, or the end
+        if error.errno == errno.ENXIO:  # only a hole, or the end of the file
             return -1
         if error.errno == errno.EINVAL:  # this file system does not know holes
             return at if at < os.fstat(fd).st_size else -1
@@ -179,7 +179,7 @@ def _data(fd: int, at: int) -> int:
 
 
 def write_at(fd: int, data: bytes, at: int) -> None:
-    """Write all of it, where ``pwrite`` may write less."""
+    """Write all the data; a single ``pwrite`` may write less."""
     view = memoryview(data)
     while view:
         done = os.pwrite(fd, view, at)

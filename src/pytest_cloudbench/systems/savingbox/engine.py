@@ -1,7 +1,7 @@
-"""The batching folder without a clock: told what may have changed, asked when something is due, and told to do it.
+"""The batching folder without a clock: it is told what may have changed, says when something is due, and does it.
 
-What may live here: which changes count, what waits until when, and what is done about trouble. Time is given, in
-nanoseconds of any clock, so that tests run in virtual time on real folders.
+What may live here: which changes count, what waits and until when, and how trouble is handled. The caller passes the
+time, in nanoseconds of any clock, so that tests run in virtual time on real folders.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ __all__ = ["BoxEngine", "MirrorProgress", "Pull", "Push", "Trouble"]
 
 _S = 1_000_000_000
 _SETTLE_NS = _S // 5
-"""A client's file is looked at when it has rested for so long; most appear at once, some are written in place."""
+"""A client's file is examined once it has not changed for this long: most appear whole, some are written in place."""
 _SETTLE_AT_MOST_NS = 2 * _S
 _SOON_NS = 60_000_000
 _BUSY_NS = _S
 _FIRST_RETRY_NS, _LAST_RETRY_NS = _S, 30 * _S
 _MANY = 64
-"""More files than these are flushed to the disk together."""
+"""More files than this are flushed to the disk together."""
 _PROGRESS, _SYNCED = 512, 8192
-"""After so many entries of a long push it is said, and their agreements are written."""
+"""A long push reports progress each time it has done the first number of entries; after the second, it also stores
+the agreements so far."""
 _SHARE = 10
-"""Counting the bytes of a file takes at most one part in so many of the time."""
+"""Counting the bytes of a file takes at most 1/N of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,11 @@ class Push:
     """One batch that went to the sync folder.
 
     Attributes:
-        number: from 1 on.
+        number: counts from 1.
         why: the rule that made it due: ``quiet``, ``bytes``, ``at most``; ``asked`` at a stop or ``--once``,
-            ``again`` for what had failed.
+            ``again`` for entries that had failed before.
         files: how many entries were changed in the sync folder.
-        counted_bytes: what the byte counter had: compressed, an estimate of what a client sends.
+        counted_bytes: compressed bytes by the byte counter: an estimate of what a client sends.
         written_bytes: bytes written to files of the sync folder.
         waited_ns: since the first change of the batch.
     """
@@ -75,7 +76,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class MirrorProgress:
-    """How far a long push, or a long way back, is: entries done, and all."""
+    """Progress of a long push or pull: entries done, and entries in all."""
 
     done: int
     all: int
@@ -83,10 +84,10 @@ class MirrorProgress:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that the user should know: a conflict, or what cannot be done at the moment.
+    """Something that the user should know: a conflict, or an action that fails at the moment.
 
-    ``kind``: ``conflict``, ``failed`` (it is tried again), ``vanished`` (a folder is gone: nothing is done until it is
-    back) or ``note``.
+    ``kind``: ``conflict``, ``failed`` (it will be tried again), ``vanished`` (a folder is gone: nothing happens until
+    it is back) or ``note``.
     """
 
     kind: Literal["conflict", "failed", "vanished", "note"]
@@ -94,7 +95,7 @@ class Trouble:
 
 
 class _Failed(NamedTuple):
-    """A push of an entry that is to be tried again."""
+    """A failed push of an entry, to be tried again."""
 
     due_ns: int
     waiting: Waiting
@@ -102,14 +103,14 @@ class _Failed(NamedTuple):
 
 @dataclass
 class BoxEngine:
-    """Both folders, the batcher between them, and what is known to have changed.
+    """Both folders, the batcher between them, and the known changes.
 
     Attributes:
-        mirror: what makes them agree.
+        mirror: makes the folders agree.
         batcher: when to push.
-        tell: is given each push, pull and trouble.
-        cpu_ns: a clock for the cost of counting bytes; tests give one that stands still.
-        incoming: entries of the sync folder that may have changed, to when they did last and first.
+        tell: called with each push, pull and trouble.
+        cpu_ns: a clock for the cost of counting bytes; tests pass one that stands still.
+        incoming: entries of the sync folder that may have changed, each with the times of its last and first change.
     """
 
     mirror: Mirror
@@ -128,29 +129,29 @@ class BoxEngine:
     _said: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Let conflicts be told."""
+        """Report the mirror's conflicts through ``tell``."""
         self.mirror.say = lambda text: self.tell(Trouble("conflict", text))
 
-    # --- being told ---
+    # --- changes come in ---
 
     def scanned(self, box: FoundAll, sync: FoundAll, now_ns: int) -> None:
-        """Both folders as they are: what differs from the agreement has changed."""
+        """Take in a scan of both folders: every entry that differs from the agreement has changed."""
         entries = self.mirror.store.entries
         for folder, error in (*box.unknown.items(), *sync.unknown.items()):
-            self._say("failed", f"{folder or '.'!r} cannot be read ({error.strerror}); it is left alone")
+            self._say("failed", f"{folder or '.'!r} cannot be read ({error.strerror}) and is left alone")
         ours = {path for path in (*box.entries, *entries) if box.is_known(path) and sync.is_known(path)}
         self.box_changed(sorted(path for path in ours if self._differs(path, box.entries.get(path), "ours")), now_ns)
         self.sync_changed((path for path in {*sync.entries, *entries} if box.is_known(path) and sync.is_known(path)
                            and self._differs(path, sync.entries.get(path), "theirs")), now_ns)  # fmt: skip
 
     def box_changed(self, paths: Iterable[str], now_ns: int, *, is_event: bool = False) -> None:
-        """These entries of the box may have changed just now.
+        """Note that these entries of the box may have changed just now.
 
         Args:
-            paths: of entries.
+            paths: the entries' relative paths.
             now_ns: the time.
-            is_event: an event said so. Then a file with the same mark is compared: a file has its new time when
-                a write begins, so that a long one can go on behind our back.
+            is_event: whether an event reported them. Then even a file with an unchanged mark is compared: a file gets
+                its new time when a write begins, so a long write can continue unnoticed.
         """
         linked: set[int] = set()
         paths = list(paths)
@@ -160,18 +161,18 @@ class BoxEngine:
             if is_event and not self._is_waiting(path):
                 self._verify(path, now_ns)
         self._gone = {}
-        if linked:  # other names of the same files, of which no event tells
+        if linked:  # no event reports the other names of these files
             names = [path for path, was in self.mirror.store.entries.items() if was.box.inode in linked]
             for path in names:
                 self._box_changed(path, now_ns, set())
 
     def sync_changed(self, paths: Iterable[str], now_ns: int) -> None:
-        """These entries of the sync folder may have changed just now: by the client, or by a push."""
+        """Note that the client, or a push, may have changed these entries of the sync folder just now."""
         for path in paths:
             _, first_ns = self.incoming.get(path, (now_ns, now_ns))
             self.incoming[path] = now_ns, first_ns
 
-    # --- being asked ---
+    # --- questions ---
 
     def due_ns(self) -> int | None:
         """When ``work`` has something to do; may be in the past. None: not until something changes."""
@@ -185,20 +186,20 @@ class BoxEngine:
 
     @property
     def unpushed_files(self) -> int:
-        """Entries that wait, and those that could not be pushed."""
+        """The number of entries that wait, or that could not be pushed."""
         return len(self.batcher) + len(self._failed)
 
     def is_at_rest(self) -> bool:
-        """Whether both folders are as agreed, as far as is known. Raises OSError where that cannot be told."""
-        # What is too young to show a change was compared, and is found to be so again until it is older.
+        """Whether both folders are as agreed, as far as is known. Raises OSError if that cannot be determined."""
+        # A mark too recent to show a change ("unsure"): the file was compared, and the mark stays so until it is older.
         return not self.unpushed_files and all(
             self.mirror.sync_change(path)[0] in ("no", "unsure") for path in self.incoming
         )
 
-    # --- doing it ---
+    # --- work ---
 
     def work(self, now_ns: int) -> None:
-        """Do what is due. Raises VanishedError when a folder is gone; then nothing was lost, and all waits."""
+        """Do what is due. Raises VanishedError if a folder is gone; then nothing is lost, and everything waits."""
         self._count_again(now_ns)
         self._look_again(now_ns)
         self._pull(now_ns)
@@ -208,7 +209,7 @@ class BoxEngine:
         self._push_again([path for path, each in self._failed.items() if each.due_ns <= now_ns], now_ns)
 
     def push(self, now_ns: int) -> None:
-        """Push all that waits, whether it is due or not. Raises VanishedError."""
+        """Push everything that waits, due or not. Raises VanishedError."""
         batch = self.batcher.take(now_ns)
         if not batch.paths:
             return
@@ -221,16 +222,16 @@ class BoxEngine:
             raise
 
     def push_all(self, now_ns: int) -> None:
-        """Push all that waits, and try again what failed. Raises VanishedError."""
+        """Push everything that waits, and retry what failed. Raises VanishedError."""
         self.push(now_ns)
         self._push_again(list(self._failed), now_ns)
 
     def pull_all(self, now_ns: int) -> None:
-        """Take in all that the client has brought, without waiting for it to rest. Raises VanishedError."""
+        """Take in everything that the client has brought, even if it changed just now. Raises VanishedError."""
         self._pull(now_ns, at_once=True)
         self._look_again(now_ns, at_once=True)
 
-    # --- how it is done ---
+    # --- inside ---
 
     def _differs(self, path: str, now: FoundEntry | None, side: Literal["ours", "theirs"]) -> bool:
         was = self.mirror.store.get(path)
@@ -251,7 +252,7 @@ class BoxEngine:
                 return
             mark = now and now.mark
             if self._is_waiting(path) and path in self._noticed and self._noticed[path] == mark:
-                return  # looked at again: it has not changed since
+                return  # examined again: it has not changed since
             self._noticed[path] = mark
             self._failed.pop(path, None)
             if now is None or now.kind != "file":
@@ -265,11 +266,11 @@ class BoxEngine:
                 self._forget(path, now_ns)
                 return
             self.batcher.changed(path, counted_bytes, now_ns)
-        except (OSError, CloudbenchError):  # it is pushed all the same, and what is wrong is said then
+        except (OSError, CloudbenchError):  # it is pushed anyway, and the push itself reports the error
             self.batcher.changed(path, self._bytes_of(path), now_ns)
 
     def _gone_inodes(self, paths: Sequence[str]) -> dict[int, str]:
-        """Files that were agreed on and are gone: under another name, maybe, which is no new content."""
+        """Agreed files that are gone. Some may have been renamed: then their content is not new."""
         gone = {}
         for path in paths:
             was = self.mirror.store.get(path)
@@ -280,7 +281,7 @@ class BoxEngine:
         return gone
 
     def _verify(self, path: str, now_ns: int) -> None:
-        """Compare a file whose mark says that it is as agreed; at most a tenth of the time is spent on this."""
+        """Compare a file although its mark is as agreed. This takes at most a tenth of the time."""
         was = self.mirror.store.get(path)
         if was is None or was.kind != "file" or path in self._uncounted:
             return
@@ -290,7 +291,7 @@ class BoxEngine:
                 self.mirror.store.replace(path, was._replace(box=NEVER))
                 self._box_changed(path, now_ns, set())
         except (OSError, CloudbenchError):
-            return  # it changes at this moment, which is an event, too
+            return  # it is changing right now, which raises another event
         self._put_off(path, now_ns, self.cpu_ns() - began_ns)
 
     def _put_off(self, path: str, now_ns: int, took_ns: int) -> None:
@@ -298,7 +299,7 @@ class BoxEngine:
             self._uncounted[path] = now_ns + _SHARE * took_ns
 
     def _forget(self, path: str, now_ns: int) -> None:
-        """The box has again what was agreed on. What the client did to it meanwhile was left to the push."""
+        """The box is back at the agreed content: push nothing, but check whether the client changed the entry."""
         if self._is_waiting(path):
             self.batcher.forget(path)
             self._failed.pop(path, None)
@@ -309,14 +310,14 @@ class BoxEngine:
         return was.unpushed_bytes if was else 0
 
     def _is_only_looked_at(self, path: str, now: FoundEntry) -> bool:
-        """Whether nothing but the mark has changed; then the agreement has the new one."""
+        """Whether only the mark has changed. If so, the agreement gets the new mark."""
         was = self.mirror.store.get(path)
         if was is None or was.mode != now.mode:
             return False
         return self.mirror.reconcile(path) in ("same", "agreed")
 
     def _count(self, path: str, now: FoundEntry, now_ns: int) -> int:
-        """The compressed bytes that a file has to push; the next time is put off by a multiple of what it took."""
+        """The compressed bytes to push for a file. Delays the next count by a multiple of the time this one took."""
         began_ns = self.cpu_ns()
         there = path if self.mirror.store.get(path) else self._gone.get(now.mark.inode, path)
         theirs = self.mirror.sync.look(there)
@@ -342,7 +343,7 @@ class BoxEngine:
                 if now is not None and now.kind == "file":
                     self.batcher.measured(path, self._count(path, now, now_ns))
             except (OSError, CloudbenchError):
-                continue  # the push says what is wrong
+                continue  # the push itself reports the error
 
     def _look_again(self, now_ns: int, *, at_once: bool = False) -> None:
         for path in self.mirror.again:
@@ -390,7 +391,7 @@ class BoxEngine:
         except OSError as error:
             later_ns = self._later(path, now_ns)
             self.incoming[path] = later_ns, later_ns
-            self._say("failed", f"{path!r} cannot be taken in: {error.strerror or error}; it is tried again")
+            self._say("failed", f"{path!r} cannot be taken in: {error.strerror or error}; will try again")
         else:
             self._succeeded(path)
             if deed == "pulled":
@@ -398,7 +399,7 @@ class BoxEngine:
                 self.tell(Pull(path))
 
     def _push(self, paths: dict[str, Waiting], why: str, now_ns: int) -> None:
-        """Push these, and tell. What fails is to be tried again, by itself: it holds up nothing else."""
+        """Push these entries, and report it. Each failed entry is retried by itself and holds up no other."""
         self.mirror.sync.must_be_there()
         self.mirror.box.must_be_there()
         before_bytes, changed = self.mirror.written_bytes, 0
@@ -406,7 +407,7 @@ class BoxEngine:
         try:
             changed += self.mirror.moved(paths)
         except (OSError, CloudbenchError):
-            self.mirror.sync.must_be_there()  # else what was renamed is copied
+            self.mirror.sync.must_be_there()  # otherwise the renamed entries are copied
 
         def push_path(path: str) -> None:
             nonlocal changed
@@ -419,7 +420,7 @@ class BoxEngine:
             except OSError as error:
                 self.mirror.sync.must_be_there()
                 self._failed[path] = _Failed(self._later(path, now_ns), paths[path])
-                self._say("failed", f"{path!r} cannot be pushed: {error.strerror or error}; it is tried again")
+                self._say("failed", f"{path!r} cannot be pushed: {error.strerror or error}; will try again")
             else:
                 changed += deed in ("pushed", "conflict")
                 self._succeeded(path)
@@ -443,7 +444,7 @@ class BoxEngine:
             raise
 
     def _all_of(self, paths: Sequence[str], target: FolderSide, act: Callable[[str], None]) -> None:
-        """Do something to many entries. No agreement is written before the files that it speaks of are on the disk."""
+        """Act on many entries. An agreement is stored only after its files are on the disk."""
         target.is_durable = len(paths) <= _MANY
         for count, path in enumerate(paths):
             act(path)
@@ -459,20 +460,20 @@ class BoxEngine:
     def _begin(self, paths: Iterable[str]) -> None:
         try:
             self.mirror.begin(paths)
-        except OSError as error:  # it only helps to tell, after a kill, who changed a file
+        except OSError as error:  # the note only helps after a kill: it tells who changed a file
             self._say("failed", f"the state cannot be written: {error.strerror or error}")
 
     def _is_waiting(self, path: str) -> bool:
         return path in self.batcher or path in self._failed
 
     def _deepest_deletions_first(self, paths: Sequence[str]) -> list[str]:
-        """The order in which folders are emptied before they are removed, and made before they are filled."""
+        """An order that empties folders before it removes them, and creates them before it fills them."""
         gone = [path for path in paths if not self._is_on_both(path)]
         there = set(paths).difference(gone)
         return sorted(gone, key=lambda path: -path.count("/")) + sorted(there)
 
     def _is_on_both(self, path: str) -> bool:
-        """Whether the entry is anywhere to be created, rather than to be removed."""
+        """Whether the entry is to be kept or created, rather than removed."""
         was = self.mirror.store.get(path)
         try:
             return was is None or (self.mirror.box.look(path) is not None and self.mirror.sync.look(path) is not None)
@@ -482,7 +483,7 @@ class BoxEngine:
     def _flush(self) -> None:
         try:
             self.mirror.store.flush()
-        except OSError as error:  # the agreement stays in memory; after a kill it would be found by comparing
+        except OSError as error:  # the agreement stays in memory; after a kill, comparing the files finds it again
             self._say("failed", f"the state cannot be written: {error.strerror or error}")
 
     def _later(self, path: str, now_ns: int) -> int:

@@ -1,8 +1,8 @@
-"""Making two folders agree, one entry at a time: who changed it since the last agreement, and what follows from that.
+"""Making two folders agree, one entry at a time: which side changed it since the last agreement, and what follows.
 
-What may live here: the decisions, and carrying them out on both sides. When is not decided here.
+What may live here: the decisions, and carrying them out on both sides. When to act is decided elsewhere.
 
-For each entry, each side has changed it since the agreement, or has not:
+The decision depends on whether each side has changed the entry since the agreement:
 
 ================  ===================  ======================================================================
 box               sync folder          what is done
@@ -14,8 +14,8 @@ gone              gone                 forgotten
 changed           gone                 push: a change outlives a deletion
 gone              changed              pull: the same
 both changed      to the same          agreed
-both changed      to different things  **conflict**: both are kept. The sync folder's gets another name, first there,
-                                       then in the box; the box's keeps its name, since programs may have it open
+both changed      to different things  **conflict**: both are kept. The sync folder's version gets another name, first
+                                       there, then in the box; the box's keeps its name: programs may have it open
 ================  ===================  ======================================================================
 """
 
@@ -48,11 +48,11 @@ from pytest_cloudbench.watching import FileMark, mark_of
 __all__ = ["Change", "Deed", "Mirror", "change_of"]
 
 Change = Literal["no", "time", "unsure", "yes"]
-"""Whether an entry has changed. ``time``: its content can only have changed if somebody has set its time back.
-``unsure``: its mark was too young to show a change."""
+"""Whether an entry has changed. ``time``: its content can only have changed if a program has set its time back.
+``unsure``: its mark was too recent to show a change."""
 
 _SUMMED_BYTES = 4 << 20
-"""A patch of a file up to this size is noted with checksums of all of it, so that what is left of it is known, too."""
+"""Up to this file size, the journal of a patch has checksums of the whole file, also of the parts left unchanged."""
 
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 
@@ -60,14 +60,14 @@ Deed = Literal["same", "agreed", "pushed", "pulled", "conflict"]
 
 
 def _intent(wanted: FileMark, there: FoundEntry | None) -> Intent:
-    """The push of a file with this mark to where a file is, or none."""
+    """Record a push of the file with this mark to a place that may already hold a file."""
     looks_done = there is not None and there.mark[1:3] == wanted[1:3]
     was = (there.mark.inode, there.mark.changed_ns) if there is not None and looks_done else (0, 0)
     return Intent(wanted.size_bytes, wanted.modified_ns, *was)
 
 
 def _is_done(intent: Intent, mark: FileMark) -> bool:
-    """Whether a push was done: the file is another one than before, with the box's time, which only a push sets."""
+    """Whether a push was done: the file is not the earlier one, and has the box's time, which only a push sets."""
     is_another = (mark.inode, mark.changed_ns) != (intent.was_inode, intent.was_changed_ns)
     return is_another and (mark.size_bytes, mark.modified_ns) == (intent.size_bytes, intent.modified_ns)
 
@@ -80,7 +80,7 @@ def _written(pages: Iterable[content.Page]) -> list[WrittenPiece]:
 
 
 def _left(old: int, pages: Iterable[content.Page], was_bytes: int, to_bytes: int) -> list[WrittenPiece]:
-    """What a patch leaves as it is, up to where it cuts."""
+    """The pieces that a patch leaves unchanged, up to where it truncates the file."""
     pieces, at = [], 0
     for begin, end in (*((page.offset, page.offset + len(page.new)) for page in pages), (was_bytes, was_bytes)):
         if at < min(begin, was_bytes):
@@ -116,10 +116,10 @@ class Mirror:
         box: the user's folder.
         sync: the client's folder.
         store: their agreements.
-        writes: what sees which bytes of the box's files are written.
-        say: is told of conflicts, in a sentence.
+        writes: the mechanism that sees which bytes of the box's files are written.
+        say: called with a sentence about each conflict.
         written_bytes: bytes written to the sync folder so far.
-        again: entries of the box that may have changed unseen since they were read; to be looked at again soon.
+        again: entries of the box that may have changed unseen since they were read; to be examined again soon.
     """
 
     box: FolderSide
@@ -146,11 +146,11 @@ class Mirror:
         """Make both folders agree on one entry.
 
         Raises BusyError and OvertakenError (look again), VanishedError, and OSError. Nothing is lost then: the
-        entry differs from the agreement still.
+        entry still differs from the agreement.
         """
         was = self.store.get(path)
         (in_box, ours), (in_sync, theirs) = self.box_change(path), self.sync_change(path)
-        # What is not there may be in a folder that is not there: no deletion is believed without a look at the root.
+        # An entry may be missing because the whole folder is: check the root before believing in a deletion.
         if ours is None:
             self.box.must_be_there()
         if theirs is None:
@@ -160,7 +160,7 @@ class Mirror:
             return "same" if was is None else "agreed"
         if in_box == "no" and in_sync == "no":
             return "same"
-        # A younger time alone is no change that could conflict: clients set times and attributes of what they sync.
+        # A newer time alone is not a conflicting change: clients set times and attributes of the files they sync.
         if in_sync == "time" and in_box in ("yes", "unsure") and theirs is not None:
             if ours and was and ours.kind != "link" and ours.mode == was.mode != theirs.mode:
                 self.box.set_mode(path, theirs.mode)
@@ -177,7 +177,7 @@ class Mirror:
         return self._conflict(path)
 
     def moved(self, paths: Iterable[str]) -> int:
-        """Rename in the sync folder what was renamed in the box, among these entries. Returns how many there were."""
+        """Repeat renames of these entries of the box in the sync folder. Returns how many there were."""
         gone, new = [], []
         for path in sorted(paths):
             change, now = self.box_change(path)
@@ -200,23 +200,23 @@ class Mirror:
             try:
                 ours, theirs = self.box.look(path), self.sync.look(path)
             except OSError:
-                continue  # the push says what is wrong
+                continue  # the push itself reports the error
             if ours is not None and ours.kind == "file" and (theirs is None or theirs.kind == "file"):
                 intents[path] = _intent(ours.mark, theirs)
         self.store.begin_pushes(intents)
         self._begun = intents
 
     def _note(self, path: str, there: FoundEntry | None, taken: FileMark) -> None:
-        """What is pushed now is not what the box had when the push was noted: note it again."""
+        """If the box's file has changed since its push was noted, note the push again."""
         intent = _intent(taken, there)
         if self._begun.get(path) != intent:
-            with contextlib.suppress(OSError):  # as at the beginning of all: it only helps after a kill
+            with contextlib.suppress(OSError):  # as in ``begin``: the note only helps after a kill
                 self.store.begin_pushes({path: intent})
 
     def _begin_patch(
         self, path: str, there: FoundEntry, pages: Sequence[content.Page], was_bytes: int, to_bytes: int
     ) -> None:
-        """Note what is about to be patched. Raises OvertakenError and OSError."""
+        """Note a patch that is about to be written. Raises OvertakenError and OSError."""
         pieces = _written(pages)
         if was_bytes <= _SUMMED_BYTES:
             with self.sync.reading(path) as theirs:
@@ -226,7 +226,7 @@ class Mirror:
         self.store.begin_patch(path, Patching(there.mark.inode, was_bytes, to_bytes, tuple(pieces)))
 
     def settle_begun(self) -> None:
-        """See what became of pushes that a killed process had begun. Raises OSError."""
+        """Find out how far the pushes of a killed process got. Raises OSError."""
         for path, intent in self.store.pushes().items():
             theirs = self.sync.look(path)
             if theirs is not None and theirs.kind == "file" and _is_done(intent, theirs.mark):
@@ -234,7 +234,7 @@ class Mirror:
         for path, patch in self.store.patches().items():
             was, theirs = self.store.get(path), self.sync.look(path)
             if was and theirs and theirs.mark.inode == patch.inode and self._is_ours(path, patch):
-                # Half old, half new, all of it ours: the sync folder's file is as agreed, the box's is to follow.
+                # Half old, half new, but all of it ours: take the sync folder's file as agreed, and push the box's.
                 self.store.replace(path, was._replace(sync=theirs.mark, box=NEVER))
         self.store.flush()
         self.store.forget_begun()
@@ -299,9 +299,9 @@ class Mirror:
         return "agreed" if made == there else "pushed"
 
     def is_as_agreed(self, path: str) -> bool:
-        """Whether a file whose mark is as agreed has the content, too. Raises as ``reconcile`` does."""
+        """Whether a file whose mark is as agreed also has the agreed content. Raises as ``reconcile`` does."""
         if self.sync_change(path)[0] != "no":
-            return True  # what the client changed is another matter
+            return True  # the pull handles the client's changes
         with self.box.reading(path) as ours:
             ranges = self.ranges(path, ours)
             if ranges is not None:
@@ -310,7 +310,7 @@ class Mirror:
                 return content.equal(ours, theirs)
 
     def ranges(self, path: str, fd: int) -> list[tuple[int, int]] | None:
-        """Where a file of the box may differ from what was agreed on, if that was seen; None: anywhere."""
+        """Where a file of the box may differ from the agreed content, if its writes were seen; None: anywhere."""
         return self._ranges(path, fd, self.writes.look)
 
     def _ranges(self, path: str, fd: int, ask: Callable[[int], SeenWrites]) -> list[tuple[int, int]] | None:
@@ -320,22 +320,23 @@ class Mirror:
         size_bytes = os.fstat(fd).st_size
         cut = [] if seen.ranges.kept_bytes is None else [(seen.ranges.kept_bytes, size_bytes)]
         ranges = [*seen.ranges, *cut]
-        # A file has its new size a moment after a write was seen: one that grew unseen is compared.
+        # A file gets its new size a moment after the write is seen. If it is longer than the seen writes explain,
+        # it is compared.
         reach = max((end for begin, end in ranges if begin <= was.box.size_bytes), default=0)
         return ranges if size_bytes <= max(reach, was.box.size_bytes) else None
 
     def _take_ranges(self, path: str, fd: int) -> list[tuple[int, int]] | None:
         ranges = self._ranges(path, fd, self.writes.take)
         if ranges is None:
-            self.writes.follow(fd)  # it is about to be compared: from now on writes are known
+            self.writes.follow(fd)  # it is about to be compared, and its writes are seen from now on
         return ranges
 
     def _pull_file(self, path: str, wanted: FoundEntry, there: FoundEntry | None) -> Deed:
         with self.sync.held(path, wanted):
-            pass  # the client has finished it; otherwise this raises
+            pass  # raises unless the client has finished it
         if there is not None:
             with self.box.held(path, there):
-                pass  # no program writes it; the same is asked again when it is replaced
+                pass  # raises if a program is writing it; checked again when it is replaced
             if self._is_same(path, there, wanted):
                 return self._agree(path, there, wanted, self.store.get(path))
         with self.sync.reading(path) as fd:
@@ -344,10 +345,10 @@ class Mirror:
         return "pulled"
 
     def _record(self, path: str, source: FoundEntry | None, taken: FileMark, made: FoundEntry, *, push: bool) -> None:
-        """Note that the target is what was made of the source, which had this mark before it was read."""
+        """Note that the target is now a copy of the source, which had this mark before it was read."""
         mark = taken
         if source is None or source.mark != taken:
-            mark = NEVER  # it was written while it was read: what is there now is to be compared
+            mark = NEVER  # it was written while it was read: compare it next time
         elif not taken.is_reliable():
             mark = taken._replace(changed_ns=0)
         if mark != taken:
@@ -371,7 +372,7 @@ class Mirror:
             except OSError as error:
                 if error.errno not in _NOT_EMPTY:
                     raise
-                # Something new is in it: the folder stays, and comes back on the other side.
+                # It has something new in it: the folder stays, and is created again on the other side.
                 self._ensure_parents(path, source)
                 source.make_folder(path, there.mode)
                 self._record_plain(path)
@@ -398,7 +399,7 @@ class Mirror:
         return ours.kind == "folder" or ours.target == theirs.target
 
     def _agree(self, path: str, ours: FoundEntry, theirs: FoundEntry, was: Agreed | None) -> Deed:
-        """The same content on both sides: permissions follow who changed them, the box where both did."""
+        """Both sides have the same content. Permissions follow the side that changed them; if both did, the box."""
         if ours.kind != "file":
             if ours.mode != theirs.mode:
                 self._follow_mode(path, ours, theirs, was)
@@ -426,7 +427,7 @@ class Mirror:
     def _conflict(self, path: str) -> Deed:
         folder, _, name = path.rpartition("/")
         stem, dot, ending = name.rpartition(".")
-        if not stem:  # a name without an ending, or one that begins with a dot
+        if not stem:  # a name without an ending, or with only a leading dot
             stem, dot, ending = name, "", ""
         stamp = time.strftime("%Y-%m-%d %H-%M-%S")
         for count in range(1, 1000):
@@ -442,7 +443,7 @@ class Mirror:
             raise OSError(errno.EEXIST, "too many conflicts in one second", path)
         self.conflicts += 1
         self.say(f"both sides changed {path!r}: both are kept, the sync folder's as {aside!r}")
-        # The agreement is that the sync folder has nothing there: if we are killed here, that is what is found, too.
+        # Agree that the sync folder has nothing there: if we are killed here, that is also what the next start finds.
         self.store.replace(path, None)
         self.reconcile(path)
         self.again.add(path)
@@ -451,7 +452,7 @@ class Mirror:
         return "conflict"
 
     def _move(self, old: str, new: str, now: FoundEntry) -> bool:
-        """Rename in the sync folder; returns False where that is not the same as what happened in the box."""
+        """Rename in the sync folder. Returns False if the result would not be that of the rename in the box."""
         was = self.store.entries[old]
         change, there = self.sync_change(old)
         if there is None or change == "yes" or self.sync.look(new) is not None:
@@ -469,10 +470,10 @@ class Mirror:
         return True
 
     def _is_ours(self, path: str, patch: Patching) -> bool:
-        """Whether a file in the sync folder has only what we left there: pages of before or after, else the box's."""
+        """Whether a file in the sync folder has only our content: pages of before or after the patch, or the box's."""
         try:
             return self._has_only(path, patch)
-        except (OSError, CloudbenchError):  # it cannot be read, or changes at this moment
+        except (OSError, CloudbenchError):  # it cannot be read, or is changing right now
             return False
 
     def _has_only(self, path: str, patch: Patching) -> bool:

@@ -1,13 +1,13 @@
-"""One of the two folders: what is in it, and the only code that changes it.
+"""One of the two folders: its entries, and the only code that changes them.
 
 What may live here: looking at entries, and the steps that create, replace, patch, rename and remove them. Each step is
 announced to ``before``, where tests end the process.
 
-What a client or a user might take for whole *is* whole: a new file gets its name once it is complete (it has none
-before, where the system knows ``O_TMPFILE``), a replaced file is renamed over. A patched file is written page by page,
-after its journal. Nothing that is removed or replaced is another file than the caller has seen, nor one that some
-program has open for writing: a read lease, which such a program excludes, is held meanwhile (Linux; elsewhere the last
-look decides).
+No client or user ever sees half a file that looks whole. A new file gets its name once it is complete (with
+``O_TMPFILE`` it has no name until then), and replaces an old one by a rename. A patched file is written page by page,
+after its journal. A file is removed or replaced only if it is still the one that the caller saw, and no program has it
+open for writing: a read lease is held meanwhile, which the system refuses while there is a writer (Linux; elsewhere,
+a last look at the file decides).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ __all__ = [
 ]  # fmt: skip
 
 STAGED = ".~cloudbench-saving-"
-"""How names of unfinished files begin where a file cannot be without a name. Such entries are never mirrored."""
+"""Prefix of unfinished files' names, on systems where every file needs a name. Such entries are never mirrored."""
 
 Kind = Literal["file", "folder", "link"]
 
 _MOST_PATCHED_PAGES = 4096
-"""A difference of more pages than these (16 MiB) replaces the file: its journal would not pay."""
+"""If more pages differ than this (16 MiB), the file is replaced: the journal of a patch would cost more."""
 _PASSES = 3
-"""How often a file that changes while it is copied is gone over before it is taken as it is."""
+"""How often a file that changes during its copy is gone over before the copy is accepted as it is."""
 _F_SETSIG, _SIGURG = 10, 23
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 
@@ -56,20 +56,20 @@ class BusyError(CloudbenchError):
 
 
 class OvertakenError(CloudbenchError):
-    """The file is no longer what was looked at: it will be looked at again."""
+    """The file has changed since it was examined: it will be examined again."""
 
 
 class VanishedError(CloudbenchError):
-    """The folder is gone, or another one has its name."""
+    """The folder is gone, or another folder has its name."""
 
 
 class FoundEntry(NamedTuple):
-    """One entry as it was seen.
+    """One entry, as it was seen.
 
     Attributes:
         kind: ``file``, ``folder`` or ``link`` (symbolic).
         mode: permissions.
-        mark: what changes with it.
+        mark: changes whenever the file changes.
         names: how many hard links it has.
         target: of a symbolic link.
     """
@@ -83,18 +83,18 @@ class FoundEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundAll:
-    """A whole folder as it was seen.
+    """A whole folder, as it was seen.
 
     Attributes:
-        entries: by their relative paths; of a folder, the folder comes before what is in it.
-        unknown: relative paths of folders that could not be read, to the reason: what is in them is not known.
+        entries: by relative path; each folder comes before its entries.
+        unknown: relative paths of folders that could not be read, with the reason; their entries are not known.
     """
 
     entries: Mapping[str, FoundEntry]
     unknown: Mapping[str, OSError]
 
     def is_known(self, path: str) -> bool:
-        """Whether the absence of this path means that there is no such entry."""
+        """Whether the entry does not exist if this path is absent from ``entries``."""
         return not self.unknown or not any(parent in self.unknown for parent in ("", *parents(path)))
 
 
@@ -111,9 +111,9 @@ class FolderSide:
     Attributes:
         root: its path.
         name: what messages call it.
-        before: is told of each step that changes it: the step, and the relative path.
-        is_durable: whether files are flushed to the disk one by one; the caller flushes many at once otherwise.
-        identity: of the root when it was opened. Empty: not yet.
+        before: called before each step that changes the folder, with the step and the relative path.
+        is_durable: whether each file is flushed to the disk by itself; otherwise the caller flushes many together.
+        identity: the root's identity when it was opened; empty: not opened yet.
     """
 
     root: str
@@ -124,22 +124,22 @@ class FolderSide:
     _staging: str = field(default="", init=False)
 
     def open(self) -> None:
-        """Take the folder as it is now for the right one. Raises VanishedError if there is none."""
+        """Accept the folder that is there now as the right one. Raises VanishedError if there is none."""
         self.identity = self._identity()
         outside = os.path.dirname(os.path.abspath(self.root))
-        # Beside the folder nobody watches; but a rename needs the same file system, and the right to write.
+        # No client watches the place beside the folder; but a rename needs the same file system and write permission.
         is_fit = os.access(outside, os.W_OK | os.X_OK) and os.stat(outside).st_dev == os.stat(self.root).st_dev
         self._staging = outside if is_fit and outside != os.path.abspath(self.root) else self.root
 
     def clean(self) -> None:
-        """Remove unfinished files of a process that was killed; those in inner folders go when they are scanned."""
+        """Remove unfinished files of a killed process; a scan removes those in inner folders."""
         for folder in {self._staging or self.root, self.root}:
             with contextlib.suppress(OSError):
                 for entry in os.scandir(folder):
                     self._remove_staged(entry)
 
     def must_be_there(self) -> None:
-        """Raises VanishedError unless the root is the folder that was opened."""
+        """Raises VanishedError unless the root is still the folder that was opened."""
         if self._identity() != self.identity:
             raise VanishedError(f"{self.name} {self.root}: another folder has its name now")
 
@@ -150,9 +150,9 @@ class FolderSide:
         return f"{self.root}/{relative}"
 
     def look(self, relative: str) -> FoundEntry | None:
-        """One entry as it is now; None: there is none. Raises OSError where that cannot be told.
+        """One entry as it is now; None: there is none. Raises OSError if that cannot be determined.
 
-        A path through a symbolic link is none: what is behind a link is not in the folder.
+        A path through a symbolic link is not an entry: the link's target is not part of the folder.
         """
         for parent in parents(relative):
             try:
@@ -169,8 +169,8 @@ class FolderSide:
         """All entries. Raises VanishedError.
 
         Args:
-            on_folder: is told of each folder, by its relative path, before it is listed: from then on its changes are
-                noticed.
+            on_folder: called with each folder's relative path before the folder is listed, so that changes are
+                noticed from then on.
         """
         entries: dict[str, FoundEntry] = {}
         unknown: dict[str, OSError] = {}
@@ -202,7 +202,7 @@ class FolderSide:
 
     @contextlib.contextmanager
     def reading(self, relative: str) -> Iterator[int]:
-        """A descriptor of a regular file. Raises OvertakenError if it is none any longer, and OSError."""
+        """A descriptor of a regular file. Raises OvertakenError if it no longer is one, and OSError."""
         flags = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
         try:
             fd = os.open(self.path(relative), flags)
@@ -212,7 +212,7 @@ class FolderSide:
             raise
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OvertakenError(f"{relative!r} is no file any longer")
+                raise OvertakenError(f"{relative!r} is no longer a file")
             yield fd
         finally:
             os.close(fd)
@@ -241,13 +241,13 @@ class FolderSide:
         os.rmdir(self.path(relative))
 
     def remove(self, relative: str, seen: FoundEntry) -> None:
-        """Remove a file or link that is what was seen. Raises OvertakenError, BusyError and OSError."""
+        """Remove a file or link, if it is unchanged since ``seen``. Raises OvertakenError, BusyError and OSError."""
         self.before("unlink", relative)
         with self.held(relative, seen):
             os.unlink(self.path(relative))
 
     def rename(self, old: str, new: str) -> None:
-        """Rename an entry to a name that is free. Raises FileExistsError if it is not, and OSError."""
+        """Rename an entry. Raises FileExistsError if the new name is taken, and OSError."""
         self.before("rename", new)
         _rename_to_free_name(self.path(old), self.path(new))
 
@@ -255,10 +255,10 @@ class FolderSide:
         self, relative: str, source: int, mode: int, replaced: FoundEntry | None,
         note: Callable[[FileMark], None] = lambda taken: None,
     ) -> tuple[FoundEntry, FileMark]:  # fmt: skip
-        """Create a file, or replace one that is what was seen, by a copy of an open one: with its time, whole at once.
+        """Copy an open file, with its time, to a new entry, or over one unchanged since ``replaced``; atomically.
 
-        ``note`` is given the size and time that the file will have, before anybody sees it.
-        Returns the new file, and the mark that the source had before what was copied was read.
+        ``note`` is called with the size and time that the file will have, before the file is visible.
+        Returns the new file, and the mark that the source had before the copied content was read.
         Raises FileExistsError, OvertakenError, BusyError and OSError; then the folder is as before.
         """
         self.before("copy", relative)
@@ -267,7 +267,7 @@ class FolderSide:
         except OSError as error:
             if error.errno != errno.EXDEV or not self._staging:
                 raise
-            self._staging = ""  # a mount begins at the folder, or in it: files are made beside where they go
+            self._staging = ""  # there is a mount at or in the folder: create files next to their final place
             return self._put_file(relative, source, mode, replaced, note)
 
     def _put_file(
@@ -311,19 +311,19 @@ class FolderSide:
         ranges: Callable[[], Iterable[tuple[int, int]] | None], note: Callable[[FileMark], None],
         journal: Callable[[list[content.Page], int, int], None],
     ) -> tuple[FoundEntry, FileMark, int]:  # fmt: skip
-        """Make a file that is what was seen equal to an open one, by writing the pages that differ.
+        """Make a file, if unchanged since ``seen``, equal to an open one by writing the pages that differ.
 
         Args:
             relative: which file.
             source: the open file.
             mode: permissions.
-            seen: the file as it was looked at.
-            ranges: asked for where the two may differ, after the source's mark was read; None: anywhere.
-            note: is given the size and time that the file will have, before it is changed.
-            journal: is given all pages, the old size and the new one before the first one is written.
+            seen: the file as it was seen.
+            ranges: called after the source's mark was read; returns where the two may differ, None: anywhere.
+            note: called with the size and time that the file will have, before it is changed.
+            journal: called with all pages, the old size and the new size, before the first page is written.
 
-        Returns the file, the mark that the source had before what was copied was read, and how many bytes were
-        written. Raises as ``put_file`` does; after an OSError the file may be patched in part, and the journal knows.
+        Returns the file, the mark that the source had before the copied content was read, and how many bytes were
+        written. Raises as ``put_file`` does; an OSError may leave the file patched in part, which the journal covers.
         """
         taken = mark_of(os.fstat(source))
         pages = None
@@ -358,7 +358,7 @@ class FolderSide:
         finally:
             os.close(fd)
 
-    # --- how it is done ---
+    # --- inside ---
 
     def _identity(self) -> str:
         try:
@@ -367,11 +367,11 @@ class FolderSide:
         except OSError as error:
             raise VanishedError(f"{self.name} {self.root}: {error.strerror}") from error
         if not stat.S_ISDIR(status.st_mode):
-            raise VanishedError(f"{self.name} {self.root}: no folder any longer")
+            raise VanishedError(f"{self.name} {self.root}: no longer a folder")
         return f"{system:x}:{status.st_ino}"
 
     def _remove_staged(self, entry: os.DirEntry[str]) -> None:
-        """Remove an unfinished file of this folder's; at the moment, none is being made."""
+        """Remove the entry if it is an unfinished file of this folder. No file may be in the making meanwhile."""
         if entry.name.startswith(self._prefix()):
             with contextlib.suppress(OSError):
                 os.unlink(entry.path)
@@ -381,10 +381,10 @@ class FolderSide:
 
     @contextlib.contextmanager
     def _unnamed(self, staging: str) -> Iterator[tuple[int, str]]:
-        """A new file that nobody sees, and its name, which is empty where the system needs none."""
+        """A new file that no other program sees, and its name; the name is empty where the system needs none."""
         fd, name = -1, ""
         if hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):  # a file system that cannot, such as many in user space
+            with contextlib.suppress(OSError):  # many file systems in user space cannot
                 fd = os.open(staging, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         if fd < 0:
             name = f"{staging}/{self._prefix()}{os.getpid()}"
@@ -399,7 +399,7 @@ class FolderSide:
 
     @contextlib.contextmanager
     def held(self, relative: str, seen: FoundEntry) -> Iterator[None]:
-        """While the entry is what was seen, and nobody can open it for writing. Raises OvertakenError and BusyError."""
+        """Hold an entry unchanged since ``seen``; nobody can open it to write. Raises OvertakenError and BusyError."""
         with contextlib.ExitStack() as stack:
             if seen.kind == "file":
                 with contextlib.suppress(PermissionError):  # a file that even its owner may not read
@@ -410,7 +410,7 @@ class FolderSide:
             yield
 
     def _published(self, relative: str, fd: int) -> FoundEntry:
-        """The entry at the path, which must be the open file still."""
+        """The entry at the path, which must still be the open file. Raises OvertakenError."""
         now = self.look(relative)
         if now is None or now.mark != mark_of(os.fstat(fd)):
             raise OvertakenError(f"{relative!r} was changed by another program")
@@ -423,14 +423,14 @@ def _found(path: str, status: os.stat_result) -> FoundEntry | None:
     if stat.S_ISREG(status.st_mode):
         return FoundEntry("file", mode, mark, status.st_nlink)
     if stat.S_ISDIR(status.st_mode):
-        return FoundEntry("folder", mode | stat.S_IRWXU, mark)  # ours to change, or what is in it could not follow
+        return FoundEntry("folder", mode | stat.S_IRWXU, mark)  # we need all rights, to change its entries
     if stat.S_ISLNK(status.st_mode):
         return FoundEntry("link", 0, mark, target=os.readlink(path))
     return None
 
 
 def _first(pages: Iterable[content.Page], most: int) -> list[content.Page] | None:
-    """All pages; None: there are more than ``most``."""
+    """All pages; None if there are more than ``most``."""
     found = []
     for page in pages:
         found.append(page)
@@ -440,7 +440,7 @@ def _first(pages: Iterable[content.Page], most: int) -> list[content.Page] | Non
 
 
 def may_be_written(fd: int) -> bool:
-    """Whether some program may have an open file open for writing, or mapped for it."""
+    """Whether some program may have this open file open for writing, or mapped for writing."""
     try:
         if not _lease(fd, ""):
             return True
@@ -453,14 +453,14 @@ def may_be_written(fd: int) -> bool:
 
 
 def _lease(fd: int, relative: str) -> bool:
-    """While the descriptor is open, nobody opens the file for writing.
+    """Keep other programs from opening the file for writing, as long as the descriptor is open.
 
-    Returns False where the system has no leases. Raises BusyError if somebody has the file open for writing already.
+    Returns False where the system has no leases. Raises BusyError if a program already has the file open for writing.
     """
     try:
         import fcntl
 
-        fcntl.fcntl(fd, _F_SETSIG, _SIGURG)  # who wants to write waits for us; the signal says so, and is ignored
+        fcntl.fcntl(fd, _F_SETSIG, _SIGURG)  # a writer waits for us, signalled by SIGURG; ignored
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
         if error.errno == errno.EAGAIN:
@@ -478,14 +478,14 @@ def _name(fd: int, name: str, path: str) -> None:
         return
     folder = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # With a folder's descriptor Python calls linkat(AT_SYMLINK_FOLLOW), which it must be.
+        # Only with a folder's descriptor does Python call linkat(AT_SYMLINK_FOLLOW), which is needed here.
         os.link(str(fd), path, src_dir_fd=folder, follow_symlinks=True)
     finally:
         os.close(folder)
 
 
 def _announce(path: str) -> None:
-    """Open and close a file that a link has named: many clients wait for a writer's end, and a link has none."""
+    """Open and close a file that got its name by a link: many clients wait for a writer to close it, which none did."""
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
 
@@ -501,7 +501,7 @@ def _rename_to_free_name(old: str, new: str) -> None:
         if not renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE):
             return
         number = ctypes.get_errno()
-        if number not in (errno.ENOSYS, errno.EINVAL):  # a file system that cannot
+        if number not in (errno.ENOSYS, errno.EINVAL):  # this file system cannot
             raise OSError(number, os.strerror(number), old, None, new)
     if os.path.lexists(new):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)

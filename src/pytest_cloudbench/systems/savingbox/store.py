@@ -1,11 +1,11 @@
-"""What the two folders agreed on last, kept so that a process killed at any point finds it again.
+"""The last agreement of the two folders, stored so that a process killed at any point finds it again.
 
 What may live here: one SQLite file per pair of folders, held by one process at a time. An agreement that is older than
-the folders is never wrong, only less help: what it does not know is compared.
+the folders is never wrong, only less useful: files that it does not cover are compared.
 
-What a push is about to write has a journal here, and so has a patch that is under way: what it writes, and as much of
-what it leaves as is cheap to read, by checksums of before and after. So the next process can tell a file of ours,
-whole or half patched, from one that somebody else changed.
+Pushes are journaled here before they write, and so are patches: checksums, before and after, of the pieces that a patch
+writes, and of the rest of the file where that is cheap to read. From them the next process can tell a file of ours,
+whole or half patched, from one that another program changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCHEMA = 1
 """1: the first one."""
 
 NEVER = FileMark(0, -1, 0, 0)
-"""A mark that no file has: the file is to be compared."""
+"""A mark that no file has: forces the file to be compared."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -44,12 +44,12 @@ _PIECE = struct.Struct("<QIIII")
 
 
 class Agreed(NamedTuple):
-    """An entry when both folders had it with the same content.
+    """An entry that both folders had with the same content.
 
     Attributes:
         kind: what it is.
         mode: its permissions.
-        box: its mark in the box; ``NEVER`` where a change might not show.
+        box: its mark in the box; ``NEVER`` if a change might not show.
         sync: its mark in the sync folder.
         target: of a symbolic link.
     """
@@ -67,7 +67,7 @@ class Intent(NamedTuple):
     Attributes:
         size_bytes: of the box's file, and of the sync folder's once it is pushed.
         modified_ns: likewise.
-        was_inode: of the sync folder's file before, if that had this size and time already; else 0.
+        was_inode: of the sync folder's earlier file, if that already had this size and time; else 0.
         was_changed_ns: likewise.
     """
 
@@ -78,7 +78,7 @@ class Intent(NamedTuple):
 
 
 class WrittenPiece(NamedTuple):
-    """One piece of a patched file: where, and the length and CRC-32 of its bytes before and after."""
+    """One piece of a patched file: its offset, and the length and CRC-32 of its bytes before and after."""
 
     offset: int
     old_bytes: int
@@ -88,7 +88,7 @@ class WrittenPiece(NamedTuple):
 
 
 class Patching(NamedTuple):
-    """A patch of a file in the sync folder that was begun: which file, its size before and after, its pieces."""
+    """A patch of a file in the sync folder that has begun: the file's inode, its size before and after, its pieces."""
 
     inode: int
     was_bytes: int
@@ -97,7 +97,7 @@ class Patching(NamedTuple):
 
     @property
     def is_all_known(self) -> bool:
-        """Whether the pieces are all of the old file, also what is not written."""
+        """Whether the pieces cover the whole old file, including the parts that are not written."""
         return sum(piece.old_bytes for piece in self.pieces) == self.was_bytes
 
     def wrote(self, begin: int, end: int) -> bool:
@@ -111,10 +111,10 @@ class AgreementStore:
 
     Args:
         path: the file; created with its folder.
-        pair: both folders, so that a file of another pair is refused.
+        pair: both folders, so that the file of another pair is refused.
 
-    Raises UsageError if another process has the file, or it is another pair's, and ResultsError if it cannot be
-    written. A damaged file is moved aside, which is said in ``problem``.
+    Raises UsageError if another process holds the file, or if it belongs to another pair, and ResultsError if it cannot
+    be written. A damaged file is moved aside; ``problem`` says so.
     """
 
     def __init__(self, path: Path, pair: str) -> None:
@@ -134,14 +134,14 @@ class AgreementStore:
             self.entries = dict(self._read())
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
-                raise UsageError(f"{path}: another savingbox is at work on these folders; end it first") from error
+                raise UsageError(f"{path}: another savingbox is running on these folders; end it first") from error
             raise ResultsError(f"{path}: {error}") from error
         except OSError as error:
             raise ResultsError(f"{path}: {error.strerror}") from error
         known = self.meta("pair")
         if known not in ("", pair) or self.meta("schema") not in ("", str(SCHEMA)):
             self.close()
-            raise UsageError(f"{path}: the state of other folders, or of another version: {known}")
+            raise UsageError(f"{path}: belongs to other folders, or to another version: {known}")
         self.set_meta(pair=pair, schema=str(SCHEMA))
 
     def _open(self) -> None:
@@ -149,7 +149,7 @@ class AgreementStore:
         try:
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")  # what a power cut takes is compared again
+            self._db.execute("PRAGMA synchronous=NORMAL")  # files whose agreement a power cut takes are compared again
             self._db.executescript(_TABLES)
             self._db.execute("BEGIN IMMEDIATE")
             self._db.execute("COMMIT")
@@ -164,26 +164,26 @@ class AgreementStore:
     # --- agreements ---
 
     def get(self, path: str) -> Agreed | None:
-        """What was agreed on; None: nothing."""
+        """The agreement on an entry; None: there is none."""
         return self.entries.get(path)
 
     def put(self, path: str, kind: Kind, box: FoundEntry, sync: FoundEntry) -> None:
-        """Both folders have this entry with the same content."""
+        """Note that both folders have this entry with the same content."""
         self._set(path, Agreed(kind, box.mode, box.mark, sync.mark, box.target))
 
     def replace(self, path: str, agreed: Agreed | None) -> None:
-        """Change an agreement; None: neither folder has the entry."""
+        """Replace an agreement; None: neither folder has the entry."""
         self._set(path, agreed)
 
     def rename(self, old: str, new: str) -> None:
-        """An entry, and all in it, has another name in both folders."""
+        """Note that an entry, with everything in it, has a new name in both folders."""
         for path in [path for path in self.entries if path == old or path.startswith(f"{old}/")]:
             agreed = self.entries[path]
             self._set(path, None)
             self._set(new + path[len(old) :], agreed)
 
     def flush(self) -> None:
-        """Write what has changed. Raises OSError, for instance where the disk is full; then it is kept for later."""
+        """Write all changes. Raises OSError, for instance if the disk is full; then they are kept for the next call."""
         if not self._pending:
             return
         gone = [(os.fsencode(path),) for path, agreed in self._pending.items() if agreed is None]
@@ -210,23 +210,23 @@ class AgreementStore:
     # --- pushes and patches under way ---
 
     def begin_pushes(self, intents: Mapping[str, Intent]) -> None:
-        """Files are about to be pushed. Raises OSError if that cannot be noted."""
+        """Note files that are about to be pushed. Raises OSError."""
         rows = [(os.fsencode(path), *intent) for path, intent in intents.items()]
         self._transaction([("INSERT OR REPLACE INTO pushing VALUES (?, ?, ?, ?, ?)", rows)])
 
     def pushes(self) -> dict[str, Intent]:
-        """Pushes that were begun, and whose end nobody has noted."""
+        """Pushes that have begun and were not noted as done."""
         rows = self._db.execute("SELECT * FROM pushing").fetchall()
         return {os.fsdecode(path): Intent(*values) for path, *values in rows}
 
     def begin_patch(self, path: str, patch: Patching) -> None:
-        """A patch is about to be written. Raises OSError if that cannot be noted."""
+        """Note a patch that is about to be written. Raises OSError."""
         packed = b"".join(_PIECE.pack(*piece) for piece in patch.pieces)
         row = (os.fsencode(path), patch.inode, patch.was_bytes, patch.to_bytes, packed)
         self._transaction([("INSERT OR REPLACE INTO patching VALUES (?, ?, ?, ?, ?)", [row])])
 
     def patches(self) -> dict[str, Patching]:
-        """Patches that were begun, and whose end nobody has noted."""
+        """Patches that have begun and were not noted as done."""
         rows = self._db.execute("SELECT path, inode, was_bytes, to_bytes, pages FROM patching").fetchall()
         return {
             os.fsdecode(path): Patching(inode, was, to, tuple(map(WrittenPiece._make, _PIECE.iter_unpack(pieces))))
@@ -234,29 +234,29 @@ class AgreementStore:
         }
 
     def forget_begun(self) -> None:
-        """Pushes and patches that were begun are of no interest any longer. Raises OSError."""
+        """Drop the notes of pushes and patches that have begun. Raises OSError."""
         self._transaction([("DELETE FROM patching", [()]), ("DELETE FROM pushing", [()])])
 
     # --- the pair ---
 
     def meta(self, name: str) -> str:
-        """A value of the pair; empty: there is none."""
+        """A value stored for the pair; empty: there is none."""
         row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return str(row[0]) if row else ""
 
     def set_meta(self, **values: str) -> None:
-        """Keep values of the pair. Raises OSError."""
+        """Store values for the pair. Raises OSError."""
         self._transaction([("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(values.items()))])
 
     def forget_all(self) -> None:
-        """Nothing is agreed on: both folders are merged anew. Raises OSError."""
+        """Drop all agreements, so that both folders are merged anew. Raises OSError."""
         self.entries.clear()
         self._pending.clear()
         self._transaction([("DELETE FROM agreed", [()])])
         self.forget_begun()
 
     def close(self) -> None:
-        """End it, without writing what has not been flushed."""
+        """Close the file, without writing changes that were not flushed."""
         self._db.close()
 
     def _transaction(self, statements: Sequence[tuple[str, Sequence[tuple[object, ...]]]]) -> None:

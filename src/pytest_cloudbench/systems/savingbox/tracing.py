@@ -1,10 +1,10 @@
 """The kernel's own record of what happens on a file system: static tracepoints, read raw through tracefs.
 
-What may live here: an instance of tracefs of our own, its raw pages, and events out of them. What events mean for a
-file is in ``written``. Linux only, and with the right to mount tracefs (root), or to make instances in the mounted one.
+What may live here: our own instance of tracefs, its raw pages, and the events in them. ``written`` interprets the
+events. Linux only; needs the right to mount tracefs (root), or to create instances in a mounted one.
 
-An instance has buffers, events and filters of its own, so that nobody else's tracing is touched. It belongs to the
-kernel and outlives a killed process; the next one that opens an instance removes it.
+An instance has its own buffers, events and filters, so no other program's tracing is touched. It belongs to the kernel
+and outlives a killed process; the next process that opens an instance removes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PREFIX = "cloudbench-"
 _BUFFER_KIB = 4096
 _PERCENT_FULL = 25
 _TRIES = 20
-"""As often an instance is made that another process removes at once."""
+"""How many times to create an instance that other processes keep removing."""
 _FIELD = re.compile(
     r"field:[^;]*?(?P<name>\w+)(?:\[\w*\])?;\s*offset:(?P<offset>\d+);\s*size:(?P<size>\d+);\s*signed:(?P<signed>\d)"
 )
@@ -54,10 +54,10 @@ class Wanted:
 
     Attributes:
         name: such as ``ext4/ext4_da_write_end``.
-        fields: the values that are wanted of it, by their names in its format file.
+        fields: the values to read from it, by their names in its format file.
         tell: called with these values for each event.
-        only: the kernel's filter, in its own language; empty: all of them.
-        is_required: whether a kernel without this event is refused.
+        only: a filter in the kernel's own filter language; empty: no filter.
+        is_required: whether to refuse a kernel without this event.
     """
 
     name: str
@@ -68,13 +68,13 @@ class Wanted:
 
 
 _Tell = Callable[[bytes, int], None]
-"""Takes an event out of a page, at a place, and tells its values."""
+"""Reads the event at an offset of a page, and passes its values on."""
 
 
 class TraceInstance:
     """Events of the whole machine, as they happen, until ``close``.
 
-    Raises TracingUnavailable if there is no tracefs, no right to it, or an event that this kernel does not have.
+    Raises TracingUnavailable if there is no tracefs, no permission to use it, or a required event is missing.
     """
 
     def __init__(self, events: Sequence[Wanted], *, buffer_kib: int = _BUFFER_KIB) -> None:
@@ -82,14 +82,14 @@ class TraceInstance:
         self._pipes: list[int] = []
         self._folder = Path()
         if sys.byteorder != "little":
-            raise TracingUnavailable("raw pages of tracefs are read on little-endian machines only")
+            raise TracingUnavailable("tracing works on little-endian machines only")
         try:
             tracefs = self._open_tracefs()
             self._remove_left(tracefs)
             self._make(tracefs / "instances")
             self._page_bytes, self._commit, self._data = _page_layout(self._folder)
             self._write("buffer_size_kb", str(buffer_kib))
-            with suppress(OSError):  # since Linux 5.0; without it whoever waits is woken at every event
+            with suppress(OSError):  # since Linux 5.0; without it, every event wakes the reader
                 self._write("buffer_percent", str(_PERCENT_FULL))
             self._tell: dict[int, _Tell] = dict(
                 self._enable(each) for each in events if each.is_required or self._has(each)
@@ -102,13 +102,13 @@ class TraceInstance:
             raise
 
     def filenos(self) -> tuple[int, ...]:
-        """Become readable when a good part of a CPU's buffer is full."""
+        """Descriptors that become readable once a quarter of a CPU's buffer is full."""
         return tuple(self._pipes)
 
     def read(self, lost: Callable[[], None]) -> None:
-        """Tell what has happened since the last call, in order on each CPU.
+        """Pass on the events since the last call, in order on each CPU.
 
-        ``lost`` is called where events were lost because the buffer was full.
+        ``lost`` is called wherever events were lost because the buffer was full.
         """
         for pipe in self._pipes:
             with suppress(BlockingIOError):
@@ -131,30 +131,31 @@ class TraceInstance:
     def _open_tracefs(self) -> Path:
         if (_MOUNTED / "instances").is_dir():
             return _MOUNTED
-        # A mount of our own, which is attached nowhere and ends with this process.
+        # Our own mount. It is not attached to any folder and ends with this process.
         self._root = _mounted_nowhere(b"tracefs")
         return Path(f"/proc/self/fd/{self._root}")
 
     @staticmethod
     def _remove_left(tracefs: Path) -> None:
-        """Instances of killed processes. One that is in use cannot be removed: the kernel says that it is busy."""
+        """Remove instances of killed processes. The kernel refuses to remove one in use: it is busy."""
         for path in tracefs.joinpath("instances").glob(f"{_PREFIX}*"):
             with suppress(OSError):
                 path.rmdir()
 
     def _make(self, instances: Path) -> None:
-        """Make an instance, and hold it. Before its pipes are open, others may take it for one that was left."""
+        """Create an instance, and hold it. Until its pipes are open, other processes may take it for a leftover."""
         for _ in range(_TRIES):
             self._folder = instances / f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
             self._folder.mkdir()
             if self._hold():
                 return
-        raise FileNotFoundError(errno.ENOENT, f"removed by others {_TRIES} times, as soon as it was made", self._folder)
+        why = f"removed by other processes {_TRIES} times, as soon as it was created"
+        raise FileNotFoundError(errno.ENOENT, why, self._folder)
 
     def _hold(self) -> bool:
-        """Open the pipes. Returns whether they are the instance's: with one of them open, nobody can remove it.
+        """Open the pipes. Returns whether they are the instance's: with one of them open, no process can remove it.
 
-        A pipe that was found and opened while the instance was removed may be another's, which has its memory now.
+        A pipe opened while the instance was being removed may belong to another instance that now has its memory.
         """
         try:
             for path in sorted((self._folder / "per_cpu").iterdir()):
@@ -208,7 +209,7 @@ class TraceInstance:
                 at += 8
             elif kind == _PADDING and not head >> 5:
                 return
-            else:  # a long event, or one that was dropped; the length follows
+            else:  # a long event, or a dropped one; its length follows
                 tell = tell_of.get(number_of(page, at + 8)[0]) if kind == 0 else None
                 if tell is not None:
                     tell(page, at + 8)
@@ -254,7 +255,7 @@ def _mounted_nowhere(kind: bytes) -> int:
 
 
 def _page_layout(folder: Path) -> tuple[int, int, int]:
-    """Bytes of a page, and where in it its length and its events are."""
+    """The size of a page in bytes, and the offsets of its length field and of its events."""
     text = (folder / "events" / "header_page").read_text("ascii")
     places = {found["name"]: (int(found["offset"]), int(found["size"])) for found in _FIELD.finditer(text)}
     at, size = places["data"]
@@ -262,7 +263,7 @@ def _page_layout(folder: Path) -> tuple[int, int, int]:
 
 
 def _format_of(text: str) -> tuple[int, Mapping[str, tuple[int, str, int]]]:
-    """An event's number, and where its fields are and how they are packed."""
+    """An event's number, and the offset, type code and size of each field."""
     fields = {}
     for found in _FIELD.finditer(text):
         size = int(found["size"])

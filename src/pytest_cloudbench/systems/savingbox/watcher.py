@@ -1,7 +1,7 @@
-"""Which entries of a folder may have changed: from the kernel's events, or by looking from time to time.
+"""Which entries of a folder may have changed: by the kernel's events, or by scanning from time to time.
 
-What may live here: one watcher per folder. A watcher that does not know what has changed says so, and the folder is
-scanned: after events were lost, after folders were renamed, and on systems without events.
+What may live here: one watcher per folder. A watcher that does not know the changes asks for a scan of the folder:
+after events were lost, after folders were renamed, and on systems without events.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ __all__ = ["EventWatcher", "FolderWatcher", "PollingWatcher", "watch"]
 
 
 class FolderWatcher(Protocol):
-    """What a watcher of one folder does."""
+    """The interface of a watcher of one folder."""
 
     kind: str
 
     def fileno(self) -> int:
-        """A descriptor that can be read once something has changed; -1: there is none, scan from time to time."""
+        """A descriptor that becomes readable after a change; -1: there is none, scan from time to time."""
         ...
 
     def begin_scan(self) -> None:
-        """A scan of the whole folder begins: ``watch_folder`` will be told of each folder in it."""
+        """A scan of the whole folder begins: ``watch_folder`` will be called for each folder in it."""
         ...
 
     def watch_folder(self, relative: str) -> None:
@@ -34,7 +34,7 @@ class FolderWatcher(Protocol):
         ...
 
     def end_scan(self) -> None:
-        """The scan is over: folders that it did not meet are not watched any longer."""
+        """The scan is over: stop watching folders that it did not meet."""
         ...
 
     def changed(self) -> set[str] | None:
@@ -47,15 +47,15 @@ class FolderWatcher(Protocol):
 
 
 def watch(side: FolderSide) -> tuple[FolderWatcher, str]:
-    """A watcher of a folder, and why it is not the better one, if it is not."""
+    """A watcher of a folder, and why it has to poll; empty if it does not."""
     try:
         return EventWatcher(side), ""
     except OSError as error:
-        return PollingWatcher(), f"{side.name}: no events ({error.strerror or error}): it is scanned from time to time"
+        return PollingWatcher(), f"{side.name}: no events ({error.strerror or error}); it is scanned from time to time"
 
 
 class PollingWatcher:
-    """Knows nothing: the folder is scanned from time to time. Works everywhere."""
+    """Sees no changes itself: the folder is scanned from time to time. Works everywhere."""
 
     kind = "polling"
 
@@ -81,7 +81,7 @@ class PollingWatcher:
 
 
 class EventWatcher:
-    """Knows what inotify says. Raises OSError where there is none; ``watch_folder`` does if there are too many."""
+    """Watches by inotify. Raises OSError where there is none; ``watch_folder`` does if there are too many folders."""
 
     kind = "inotify"
 
@@ -97,7 +97,7 @@ class EventWatcher:
         return self._inotify.fileno()
 
     def begin_scan(self) -> None:
-        """Forget the events that there are: what they tell of is seen by the scan."""
+        """Drop the pending events: the scan sees their changes."""
         self._inotify.drop()
         self._before, self._folders, self._is_lost = self._folders, {}, False
 
@@ -106,7 +106,7 @@ class EventWatcher:
         self._folders[self._inotify.add(self._side.path(relative) if relative else self._side.root)] = relative
 
     def end_scan(self) -> None:
-        """Watch no folder that the scan did not meet."""
+        """Stop watching folders that the scan did not meet."""
         for number in self._before.keys() - self._folders.keys():
             self._inotify.remove(number)
         self._before = {}
@@ -132,7 +132,7 @@ class EventWatcher:
         self._inotify.close()
 
     def _begin(self, folder: str, found: set[str]) -> None:
-        """Watch a folder that is new, and name what has come into it before it was watched."""
+        """Watch a new folder, and add the entries created in it before it was watched."""
         new = [folder]
         while new:
             folder = new.pop()
@@ -142,7 +142,7 @@ class EventWatcher:
                     inside = {f"{folder}/{entry.name}": entry for entry in entries if not entry.name.startswith(STAGED)}
             except GONE:
                 continue
-            except OSError:  # too many watches, or a folder that cannot be read: the scan finds out, and says so
+            except OSError:  # too many watches, or an unreadable folder: the scan will find and report it
                 self._is_lost = True
                 return
             found.update(inside)

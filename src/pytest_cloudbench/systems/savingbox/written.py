@@ -1,10 +1,10 @@
 """Which bytes of the files in a folder were written, without reading the files again (UDS+, paper 002, section 6.2).
 
-What may live here: mechanisms that find it out, what each of them cannot see, and which one is used. Linux only.
+What may live here: mechanisms that see writes, the limits of each, and the choice between them. Linux only.
 
-The paper patched the kernel so that inotify says offset and length. The kernel's own tracepoints say the same without a
-patch: ``TracedWrites``. What it gives may be too much, never too little; where it cannot be sure, it says so, and the
-file is compared with its copy, as it is without any mechanism (``NoWrites``).
+The paper patched the kernel so that inotify reports offset and length. The kernel's own tracepoints report the same
+without a patch: ``TracedWrites``. Its ranges may be too large, never too small. Where it cannot be sure, it says so,
+and the file is compared with its copy, as it is without any mechanism (``NoWrites``).
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ FileKey = tuple[int, int]
 
 _INIT_PIDS = "pid:[4026531836]"
 _FAULTS = ("mm_filemap_fault", "mm_filemap_map_pages")
-_CUT, _ALLOCATED, _CLONED = "it was cut", "space in it was allocated or freed", "another file's blocks became its own"
+_CUT, _ALLOCATED, _CLONED = "it was truncated", "space in it was allocated or freed", "it took blocks of another file"
 
 
 @dataclass(frozen=True, slots=True)
 class _Tracepoints:
-    """What a file system's tracepoints are called, and which of their fields are wanted.
+    """The tracepoints of a file system, by name, and the fields to read from them.
 
     Attributes:
-        writes: each has inode, offset and length of a write through the page cache.
-        doubtful: other ways to change content: which inodes, and why what was written is unknown then.
+        writes: a write through the page cache, to the fields with inode, offset and length.
+        doubtful: another change of content, to the fields with the inodes, and why the written bytes are then unknown.
         early: those of ``doubtful`` that come before the change, which may still be under way when they are seen.
-        newer: those of ``doubtful`` that kernels without such an operation do not have.
-        born: an inode begins, or comes into memory. Nobody has a mapping of it; it may be another file than before.
-        gone: an inode ends.
+        newer: those of ``doubtful`` that older kernels lack, as they lack the operation.
+        born: an inode is created, or read into memory. No program has it mapped; it may be a new file.
+        gone: an inode is freed.
     """
 
     writes: Mapping[str, tuple[str, str, str]]
@@ -71,8 +71,8 @@ _TRACEPOINTS: Mapping[str, _Tracepoints] = {
         born=("ext4_allocate_inode",),
         gone=("ext4_free_inode",),
     ),
-    # XFS tells before it writes. It holds the inode's lock by then, which readers need, too: whoever has seen the event
-    # reads what was written. It tells of all attributes alike, of which the size is one.
+    # XFS raises its event before it writes. By then it holds the inode's lock, and readers need that lock, too: a
+    # reader that has seen the event reads the new content. One event covers all attributes, including the size.
     "xfs": _Tracepoints(
         writes={"xfs_file_buffered_write": ("ino", "offset", "count")},
         doubtful={
@@ -85,20 +85,20 @@ _TRACEPOINTS: Mapping[str, _Tracepoints] = {
         born=("xfs_iget_miss", "xfs_iget_recycle"),
     ),
 }
-_LOST = "events were lost, since the buffer was full"
+_LOST = "events were lost because the buffer was full"
 _UNKNOWN = "it was not followed"
 _MAPPED = "it is mapped"
 _LINKED = "it has, or had, several names"
-_CLOSED = "it is open for writing, and may be mapped where nothing can look"
+_CLOSED = "it is open for writing, and may be mapped by a process that cannot be inspected"
 
 
 @dataclass(frozen=True, slots=True)
 class SeenWrites:
-    """What was written to a file since the last time that was asked.
+    """The writes to a file since the last answer.
 
     Attributes:
-        ranges: all that was written, and perhaps more. None: unknown, the file must be compared with its copy.
-        doubt: why it is unknown; empty otherwise.
+        ranges: all written ranges, and perhaps more. None: unknown, the file must be compared with its copy.
+        doubt: why they are unknown; empty otherwise.
     """
 
     ranges: ByteRanges | None
@@ -109,37 +109,37 @@ class Writes(Protocol):
     """A mechanism that sees which bytes of files are written.
 
     The order for one file: ``follow``, make the copy (nothing is missed meanwhile), and for each push ``take``, then
-    read what changed. What is written after ``take`` is in the next one.
+    read the changed bytes. Writes after a ``take`` are in the next one.
     """
 
     @property
     def name(self) -> str:
-        """What is in use, for people."""
+        """The mechanism's name, for people."""
         ...
 
     @property
     def why(self) -> str:
-        """Why nothing better is in use; empty if this is the best there is."""
+        """Why no better mechanism is in use; empty if this is the best one."""
         ...
 
     def follow(self, fd: int) -> None:
-        """From now on, see what is written to the file that is open here. No effect if it is followed already."""
+        """From now on, see all writes to this open file. No effect if it is already followed."""
         ...
 
     def look(self, fd: int) -> SeenWrites:
-        """What ``take`` would give, for the size of an update; it stays."""
+        """What ``take`` would return, without taking it; used to estimate the size of an update."""
         ...
 
     def take(self, fd: int) -> SeenWrites:
-        """What was written to the file since ``follow`` or the last ``take``."""
+        """The writes to the file since ``follow`` or the last ``take``."""
         ...
 
     def distrust(self, fd: int, why: str) -> None:
-        """The copy is not what it should be, such as after a push that failed: the next answer is "unknown"."""
+        """The copy is wrong, for instance after a failed push: the next answer is "unknown"."""
         ...
 
     def forget(self, key: FileKey) -> None:
-        """The file is gone or not of interest any more."""
+        """Stop following a file that is gone or no longer of interest."""
         ...
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class Writes(Protocol):
 
 
 class NoWrites:
-    """No mechanism: every changed file is compared with its copy, which needs no rights and costs reading both."""
+    """No mechanism: every changed file is compared with its copy. Needs no special rights, but must read both files."""
 
     name = "compare"
 
@@ -178,7 +178,7 @@ class NoWrites:
 
 @dataclass(slots=True)
 class _Followed:
-    """One file: what was written, and why that may not be all (empty: it is all), now and after the next ``take``."""
+    """One file: the seen writes, and why they may be incomplete (empty: complete), now and after the next ``take``."""
 
     ranges: ByteRanges | None = None
     doubt: str = ""
@@ -188,18 +188,17 @@ class _Followed:
 class TracedWrites:
     """Writes as the tracepoints of ext4 or XFS show them, by offset and length.
 
-    Seen with offset and length: write, pwrite, writev, O_APPEND, O_DIRECT, sendfile, copy_file_range and splice. Not
-    seen in this way, so that the file is compared: what a program stores into a mapping of the file (a first access
-    shows that there is one), cutting, allocating, punching and cloning; whatever happened before ``follow``; and
-    everything that was going on when events were lost. A file that was mapped or doubtful is trusted again once it has
-    been compared and nobody maps it.
+    Seen with offset and length: write, pwrite, writev, O_APPEND, O_DIRECT, sendfile, copy_file_range and splice. Other
+    changes only cause the file to be compared: stores into a mapping of the file (its first access shows that there is
+    one), truncating, allocating, punching holes and cloning; changes before ``follow``; and all changes under way when
+    events were lost. A mapped or doubtful file is trusted again once it has been compared and no program maps it.
 
-    The kernel filters by device, not by file. So every write to the same file system costs its writer 0.2 to 0.5 us and
-    us 2 us; a file system of its own, such as a loop mount, has only the folder's.
+    The kernel filters by device, not by file. So every write to the same file system costs the writer 0.2 to 0.5 us,
+    and this process 2 us. On a file system of its own, such as a loop mount, the folder sees no other writes.
 
     Args:
         folder: one on ext4 or XFS.
-        buffer_kib: of events, for each CPU.
+        buffer_kib: the size of the event buffer of each CPU.
 
     Raises TracingUnavailable where this cannot be used.
     """
@@ -209,7 +208,7 @@ class TracedWrites:
 
     def __init__(self, folder: Path, *, buffer_kib: int = 4096) -> None:
         if sys.platform != "linux":
-            raise TracingUnavailable("tracepoints are the Linux kernel's")
+            raise TracingUnavailable("tracepoints need Linux")
         try:
             device = folder.stat().st_dev
             kind, options = _file_system(device)
@@ -218,7 +217,7 @@ class TracedWrites:
         if kind not in _TRACEPOINTS:
             kind = kind or "an unknown file system"
             raise TracingUnavailable(
-                f"{folder} is on {kind}; its writes are known on {' and '.join(_TRACEPOINTS)} only"
+                f"{folder} is on {kind}; writes can be traced on {' and '.join(_TRACEPOINTS)} only"
             )
         if any(option == "dax" or option.startswith("dax=") for option in options - {"dax=never"}):
             raise TracingUnavailable(f"{folder} is on {kind} mounted with dax, where writes leave no trace")
@@ -226,7 +225,7 @@ class TracedWrites:
         kernels = os.major(device) << 20 | os.minor(device)
         self._files: dict[int, _Followed] = {}
         self._born: set[int] = set()
-        """Inodes that began, or came into memory, while all was seen, and that nobody has mapped since."""
+        """Inodes created, or read into memory, while all events were seen, and not mapped since."""
         self._lock = threading.Lock()
         self._trace = TraceInstance(self._events(kind, kernels), buffer_kib=buffer_kib)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -234,7 +233,7 @@ class TracedWrites:
         self._thread.start()
 
     def follow(self, fd: int) -> None:
-        """From now on, see what is written to the file that is open for reading here. What is known of it stays."""
+        """From now on, see all writes to this file, open for reading. Keeps what is already known about it."""
         status = os.fstat(fd)
         if status.st_dev != self._device:
             return
@@ -242,11 +241,11 @@ class TracedWrites:
             self._read()
             if status.st_ino in self._files:
                 return
-            # A mapping that comes later shows itself; whether there was one before has to be found out.
+            # A later mapping raises an event; whether there is one already must be checked.
             self._files[status.st_ino] = _Followed(doubt=self._mapped(fd, status))
 
     def look(self, fd: int) -> SeenWrites:
-        """What ``take`` would give; it stays."""
+        """What ``take`` would return, without taking it."""
         with self._lock:
             self._read()
             file = self._file(os.fstat(fd))
@@ -255,7 +254,7 @@ class TracedWrites:
             return SeenWrites(file.ranges.copy() if file.ranges is not None else ByteRanges())
 
     def take(self, fd: int) -> SeenWrites:
-        """What was written to the file since ``follow`` or the last ``take``."""
+        """The writes to the file since ``follow`` or the last ``take``."""
         with self._lock:
             self._read()
             status = os.fstat(fd)
@@ -264,7 +263,7 @@ class TracedWrites:
                 return SeenWrites(None, _UNKNOWN)
             doubt, file.doubt, file.later = file.doubt, file.later, ""
             ranges, file.ranges = file.ranges or ByteRanges(), None
-            # An event comes before the file has its new size: what lies behind the end is for the next time.
+            # An event comes before the file gets its new size: keep ranges beyond the end for the next ``take``.
             behind = ranges.copy().split(status.st_size)
             if behind:
                 file.ranges = behind
@@ -302,12 +301,12 @@ class TracedWrites:
 
     def _file(self, status: os.stat_result) -> _Followed | None:
         file = self._files.get(status.st_ino) if status.st_dev == self._device else None
-        if file is not None and status.st_nlink > 1:  # what is taken for one name would be missing for the others
+        if file is not None and status.st_nlink > 1:  # writes taken by one name would be missing for the others
             file.doubt = _LINKED
         return file
 
     def _keep_reading(self) -> None:
-        """Take events out before the buffer is full, even if nobody asks."""
+        """Read events before the buffer is full, even while no answer is asked for."""
         poll = select.poll()
         for pipe in (*self._trace.filenos(), self._wake_read):
             poll.register(pipe, select.POLLIN)
@@ -330,7 +329,7 @@ class TracedWrites:
             file.ranges.add(at, size)
 
     def _wrote_directly(self, inode: int, at: int, size: int) -> None:
-        """The place is that of before or behind what was written, by the kernel's version."""
+        """Depending on the kernel, the offset is that of the write's begin or of its end: cover both."""
         if size > 0:
             self._wrote(inode, max(0, at - size), 2 * size)
 
@@ -339,7 +338,7 @@ class TracedWrites:
             for inode in inodes:
                 if (file := self._files.get(inode)) is not None:
                     file.doubt = file.doubt or why
-                    if is_early:  # its end raises an inotify event, which brings the file here again
+                    if is_early:  # an inotify event at its end brings the file here again
                         file.later = why
 
         return doubt
@@ -360,7 +359,7 @@ class TracedWrites:
         self._files.pop(inode, None)
 
     def _mapped(self, fd: int, status: os.stat_result) -> str:
-        """Why a program might be able to change the file without a trace; empty if nobody has a mapping of it."""
+        """Why a program might be able to change the file untraced; empty if no program has it mapped."""
         return "" if status.st_ino in self._born else _mapped(fd, status)
 
     def _events(self, kind: str, device: int) -> list[Wanted]:
@@ -383,13 +382,13 @@ class TracedWrites:
 
 
 def find_writes(folder: Path, how: Literal["auto", "trace", "compare"] = "auto") -> TracedWrites | NoWrites:
-    """The best mechanism that can be used for this folder. Its ``why`` says why it is not a better one.
+    """The best mechanism that works for this folder. Its ``why`` says why no better one does.
 
     Args:
         folder: the savingbox.
-        how: ``trace`` and ``compare`` insist on one.
+        how: ``trace`` and ``compare`` require that mechanism.
 
-    Raises TracingUnavailable for ``trace`` where that cannot be used.
+    Raises TracingUnavailable for ``trace`` if tracing does not work here.
     """
     if how == "compare":
         return NoWrites("asked for by --ranges compare")
@@ -402,7 +401,7 @@ def find_writes(folder: Path, how: Literal["auto", "trace", "compare"] = "auto")
 
 
 def _file_system(device: int) -> tuple[str, frozenset[str]]:
-    """A mounted file system's kind and options, by its device; empty if none has this device."""
+    """The kind and options of the mounted file system with this device; empty if there is none."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in Path("/proc/self/mountinfo").read_text("utf-8", errors="replace").splitlines():
         before, _, after = line.partition(" - ")
@@ -413,16 +412,16 @@ def _file_system(device: int) -> tuple[str, frozenset[str]]:
 
 
 def _mapped(fd: int, status: os.stat_result) -> str:
-    """Why a program might be able to change the file without a trace; empty if none has a mapping of it.
+    """Why a program might be able to change the file untraced; empty if no program has it mapped.
 
-    What is open for reading only cannot be stored into. Where somebody has opened it for writing, mappings of all
-    processes are looked through, if they can all be seen.
+    A file that no program has open for writing cannot be stored into. Otherwise the mappings of all processes are
+    searched, if all processes are visible.
     """
     import fcntl
 
     with suppress(OSError):
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # of no consequence, should somebody open it at this moment
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)  # refused while it is open for writing anywhere
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # harmless, should a program open it right now
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)  # refused while any program has it open for writing
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         return ""
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""When a folder's changes go on to a sync client, and which of their bytes: the rules of UDS, and more.
+"""When to pass a folder's changes on to a sync client, and which bytes: the rules of UDS, and more.
 
 What may live here: pure functions and state machines in virtual time. No clock, no I/O.
 """

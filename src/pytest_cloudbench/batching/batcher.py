@@ -1,19 +1,19 @@
 """The rules of update-batched delayed synchronization (UDS, Middleware 2013, section 5.1), in virtual time.
 
-What may live here: which changes wait, since when, and when all of them are due. Ask and tell: the caller tells about
-each change, asks when a push is due, takes the batch, pushes it, and puts back what it could not push.
+What may live here: which changes wait, since when, and when all of them are due. The caller reports each change, asks
+when a push is due, takes the batch, pushes it, and puts back what it could not push.
 
 A push is due at the first of three times:
 
 =============  ====================================================================================================
 ``quiet``      ``quiet_ns`` after the last change of any file (the paper's timer t, reset by every change)
-``bytes``      at once when the bytes that wait reach ``limit_bytes`` (the paper's counter c; compressed bytes)
-``at most``    ``at_most_ns`` after the first change that waits (the paper's fail-safe)
+``bytes``      as soon as the waiting bytes reach ``limit_bytes`` (the paper's counter c; compressed bytes)
+``at most``    ``at_most_ns`` after the first waiting change (the paper's fail-safe)
 =============  ====================================================================================================
 
-What the paper leaves open is decided so: a file's newer difference replaces its older one in the counter, since it
-holds both; deletions and renames reset the timer and count no bytes; the fail-safe begins with the first change that
-waits, not on a grid. A change at the very time of a push comes after it.
+Where the paper leaves the rules open: a file's newer difference replaces its older one in the counter, because it
+contains both; deletions and renames reset the timer and count no bytes; the fail-safe starts with the first waiting
+change, not on a fixed grid. A change at exactly the time of a push comes after it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 __all__ = ["BatchRules", "Batcher", "Change", "PushBatch", "Reason", "Waiting", "pushes"]
 
 Reason = Literal["quiet", "bytes", "at most", "asked"]
-"""Which rule made a push due; ``asked``: none did, the caller wanted it."""
+"""Which rule made a push due; ``asked``: none, the caller asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class BatchRules:
     """When to push.
 
     Attributes:
-        limit_bytes: the paper's c, in compressed bytes: as many push at once.
-        quiet_ns: the paper's t: so long without a change pushes.
-        at_most_ns: the fail-safe: nothing waits for longer.
+        limit_bytes: the paper's c, in compressed bytes: a push is due as soon as this many wait.
+        quiet_ns: the paper's t: a push is due after this long without a change.
+        at_most_ns: the fail-safe: no change waits longer.
 
     Raises ValueError for limits below 1 byte, or times below 1 ns.
     """
@@ -52,7 +52,7 @@ class BatchRules:
 
 
 class Waiting(NamedTuple):
-    """What one path has that is not pushed: when it first changed, and its compressed bytes."""
+    """The unpushed changes of one path: the time of the first, and their compressed bytes."""
 
     first_ns: int
     unpushed_bytes: int
@@ -60,11 +60,11 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PushBatch:
-    """What is to be pushed together.
+    """Changes to be pushed together.
 
     Attributes:
-        paths: what waits, each with its first change and its bytes; the longest-waiting one first.
-        why: which rule made it due; ``asked``: none did, the caller wanted it.
+        paths: the waiting paths, each with its first change and its bytes; the longest-waiting one first.
+        why: which rule made it due; ``asked``: none, the caller asked for it.
         taken_ns: when it was taken.
     """
 
@@ -79,14 +79,14 @@ class PushBatch:
 
     @property
     def waited_ns(self) -> int:
-        """For how long the first change waited."""
+        """How long the first change waited."""
         return self.taken_ns - next(iter(self.paths.values())).first_ns if self.paths else 0
 
 
 class Batcher:
-    """What waits, and when it is due. All times come from the caller and never go backwards.
+    """Waiting changes, and when they are due. All times come from the caller and never go backwards.
 
-    A mode that waits differently derives from this and says another ``quiet_ns``: it is asked at each change.
+    A mode that waits differently is a subclass that overrides ``quiet_ns``, which is called at each change.
     """
 
     def __init__(self, rules: BatchRules) -> None:
@@ -102,7 +102,7 @@ class Batcher:
 
     @property
     def fail_safe_ns(self) -> int:
-        """How long a file waits at most."""
+        """The longest time that a file waits."""
         return self.rules.at_most_ns
 
     def __len__(self) -> int:
@@ -112,33 +112,33 @@ class Batcher:
         return path in self._waiting
 
     def waiting(self, path: str) -> Waiting | None:
-        """What a path has that is not pushed; None: nothing."""
+        """The unpushed changes of a path; None: there are none."""
         return self._waiting.get(path)
 
     def quiet_ns(self, path: str, now_ns: int) -> int:
-        """For how long nothing must change after this change of ``path`` before it is pushed."""
+        """How long nothing may change after this change of ``path`` before a push is due."""
         return self.rules.quiet_ns
 
     def changed(self, path: str, unpushed_bytes: int, now_ns: int) -> None:
-        """A file was created or modified: ``unpushed_bytes`` is all that differs from what was pushed, compressed."""
+        """A file was created or modified; ``unpushed_bytes``: its whole difference since the last push, compressed."""
         was = self._waiting.get(path)
         self._bytes += unpushed_bytes - (was.unpushed_bytes if was else 0)
         self._waiting[path] = Waiting(was.first_ns if was else now_ns, unpushed_bytes)  # at its old place, if any
         self._quiet_due_ns = now_ns + self.quiet_ns(path, now_ns)
 
     def measured(self, path: str, unpushed_bytes: int) -> None:
-        """The bytes of a path that waits are known better now; nothing has changed."""
+        """Correct the bytes of a waiting path. The file itself has not changed."""
         was = self._waiting.get(path)
         if was is not None:
             self._bytes += unpushed_bytes - was.unpushed_bytes
             self._waiting[path] = was._replace(unpushed_bytes=unpushed_bytes)
 
     def removed(self, path: str, now_ns: int) -> None:
-        """A file is gone: its bytes need not be pushed, its deletion does."""
+        """A file is gone: its bytes need no push, but its deletion does."""
         self.changed(path, 0, now_ns)
 
     def renamed(self, old: str, new: str, now_ns: int) -> None:
-        """A file has another name: its bytes go with it, and since when they wait."""
+        """A file was renamed: the new name takes over its bytes and the time since which they wait."""
         was = self._waiting.get(old)
         self.changed(new, was.unpushed_bytes if was else 0, now_ns)
         if was is not None and was.first_ns < self._waiting[new].first_ns:
@@ -147,18 +147,18 @@ class Batcher:
         self.changed(old, 0, now_ns)
 
     def forget(self, path: str) -> None:
-        """Nothing of this path waits after all: it is again what was pushed."""
+        """The path is back at its pushed content: nothing of it waits any more."""
         was = self._waiting.pop(path, None)
         self._bytes -= was.unpushed_bytes if was else 0
 
     def due_ns(self) -> int | None:
-        """When all that waits is to be pushed; may be in the past. None: nothing waits."""
+        """When the waiting changes are to be pushed; may be in the past. None: nothing waits."""
         if not self._waiting:
             return None
         return min(self._rules_due_ns())
 
     def take(self, now_ns: int) -> PushBatch:
-        """All that waits, which then waits no longer. To be pushed now, or put back."""
+        """Take all waiting changes out. The caller pushes them now, or puts them back."""
         quiet_ns, bytes_ns, at_most_ns = self._rules_due_ns() if self._waiting else (now_ns + 1,) * 3
         why: Reason = "asked"
         if bytes_ns <= now_ns:
@@ -171,9 +171,9 @@ class Batcher:
         return batch
 
     def put_back(self, paths: dict[str, Waiting]) -> None:
-        """These could not be pushed: they wait again since their first change.
+        """These could not be pushed: they wait again, counted from their first change.
 
-        What has changed meanwhile keeps its newer bytes.
+        A path that has changed meanwhile keeps its newer bytes.
         """
         for path, was in paths.items():
             newer = self._waiting.get(path)
@@ -191,7 +191,7 @@ class Batcher:
 
 
 class Change(NamedTuple):
-    """One change of a load: when, of which path, and how many compressed bytes it adds to what waits of that path."""
+    """One change of a load: its time, its path, and the compressed bytes it adds to those that wait for that path."""
 
     at_ns: int
     path: str
@@ -199,12 +199,12 @@ class Change(NamedTuple):
 
 
 def pushes(rules: BatchRules, changes: Iterable[Change], batcher: Batcher | None = None) -> Iterator[PushBatch]:
-    """The batches that a load gives when pushing takes no time: what is expected of a real one.
+    """The batches that a load gives if pushing takes no time: the expectation for a real one.
 
     Args:
         rules: when to push.
         changes: in the order of their times.
-        batcher: another one than ``Batcher(rules)``, for other rules.
+        batcher: used instead of ``Batcher(rules)``, for other rules.
     """
     batcher = Batcher(rules) if batcher is None else batcher
     added: dict[str, int] = {}

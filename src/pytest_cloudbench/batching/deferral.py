@@ -1,9 +1,9 @@
-"""How long a change may wait for the next one: until that is expected, and within the bound that the user sets.
+"""How long a change may wait for the next one: until that is expected, within the bound that the user sets.
 
-What may live here: rhythms of changes, and due times that follow from them; ask and tell, in virtual time.
+What may live here: rhythms of changes, and the due times that follow from them, in virtual time.
 
-The rules of UDS (``batcher``) push once nothing has changed for t. Changes whose gaps are longer gain nothing: 1,024
-appends, one every 10 s, are 1,024 pushes. A rhythm that was seen before says whether it pays to wait longer.
+The rules of UDS (``batcher``) push once nothing has changed for t. Changes with longer gaps gain nothing: 1,024
+appends, one every 10 s, are 1,024 pushes. A known rhythm tells whether it pays to wait longer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_PATHS = 10_000
 
 @dataclass(slots=True)
 class _Rhythm:
-    """When something changed last, the latest gaps longer than the quiet time, and how many shorter ones came since."""
+    """The last change, the latest gaps longer than the quiet time, and the number of shorter gaps since those."""
 
     last_ns: int
     gaps_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT_GAPS))
@@ -35,22 +35,22 @@ class _Rhythm:
 
 
 class Deferral:
-    """Says until when a file's change waits, if the file has a rhythm.
+    """Tells until when a file's change waits, if the file has a rhythm.
 
-    A file's rhythm is its last eight gaps that were longer than ``quiet_ns``. The next change is expected if at least
-    half of them, and two, are short enough for it to come before the bound. Then the file waits for it: the longest of
-    those gaps and a quarter more. If none is expected, as after a rhythm has stopped, the file is due when it has
-    rested for ``quiet_ns``. A file that changes faster than that has a rhythm, too, and waits until it rests. A file
-    without a rhythm takes that of its folder: new files may come as regularly as changes to one.
+    A file's rhythm is its last eight gaps of ``quiet_ns`` or more. The next change is expected if at least half of
+    them, and at least two, are short enough for it to come before the bound. Then the file waits for it: 1.25 times
+    the longest of those gaps. If no change is expected, for instance because a rhythm has stopped, the file is due
+    after ``quiet_ns`` without a change. A file that changes faster than that also has a rhythm, and waits until its
+    changes pause. A file without a rhythm uses its folder's: new files may come as regularly as changes to one.
 
     Args:
         quiet_ns: UDS's t.
         bound_ns: no change waits longer than this, at least ``quiet_ns``.
-        most_paths: rhythms that are remembered; the one that changed longest ago is forgotten first.
+        most_paths: the number of rhythms to remember; the one that changed longest ago is forgotten first.
     """
 
     def __init__(self, quiet_ns: int, bound_ns: int, *, most_paths: int = _MOST_PATHS) -> None:
-        """Raises ValueError for times that leave no room."""
+        """Raises ValueError unless 0 < ``quiet_ns`` <= ``bound_ns``."""
         if not 0 < quiet_ns <= bound_ns:
             raise ValueError(f"quiet_ns is {quiet_ns} and bound_ns {bound_ns}; expected 0 < quiet_ns <= bound_ns")
         self.quiet_ns, self.bound_ns = quiet_ns, bound_ns
@@ -67,7 +67,7 @@ class Deferral:
 
         Args:
             path: one that has changed.
-            first_ns: when the oldest of its changes that wait now was made.
+            first_ns: the time of its oldest waiting change.
         """
         rhythm = self._rhythms.get(path)
         if rhythm is None or not rhythm.is_known:
@@ -97,19 +97,19 @@ class Deferral:
 
 
 class AdaptiveBatcher(Batcher):
-    """UDS's rules for what has no rhythm; what has one waits for its next change, at most for ``bound_ns``.
+    """UDS's rules for files without a rhythm; a file with one waits for its next change, at most ``bound_ns``.
 
-    A push takes everything that waits, so the first file that is due decides. One that has no rhythm is never later
-    than with UDS, whatever the others do.
+    A push takes everything that waits, so the first due file decides. A file without a rhythm is never later than with
+    UDS, whatever the others do.
 
     Args:
         rules: UDS's own.
-        bound_ns: the longest time that anything waits, at least the rules' ``quiet_ns``. If it is shorter than their
-            fail-safe, it takes its place.
+        bound_ns: the longest time that any change waits, at least the rules' ``quiet_ns``. If it is shorter than their
+            fail-safe, it replaces that.
     """
 
     def __init__(self, rules: BatchRules, bound_ns: int) -> None:
-        """Raises ValueError for a bound that leaves no room."""
+        """Raises ValueError for a bound below ``quiet_ns``."""
         super().__init__(BatchRules(rules.limit_bytes, rules.quiet_ns, bound_ns))
         self._fail_safe_ns = min(rules.at_most_ns, bound_ns)
         self._deferral = Deferral(rules.quiet_ns, bound_ns)
@@ -118,11 +118,11 @@ class AdaptiveBatcher(Batcher):
 
     @property
     def fail_safe_ns(self) -> int:
-        """How long something waits at most that has no rhythm."""
+        """The longest time that a file without a rhythm waits."""
         return self._fail_safe_ns
 
     def quiet_ns(self, path: str, now_ns: int) -> int:
-        """From now until the first of all files that wait is due."""
+        """The time from now until the first waiting file is due."""
         self._deferral.tell(path, now_ns)
         was = self.waiting(path)
         first_ns = was.first_ns if was else now_ns
@@ -138,18 +138,18 @@ class AdaptiveBatcher(Batcher):
         return max(0, min(each for each in dues if each is not None) - now_ns)
 
     def take(self, now_ns: int) -> PushBatch:
-        """All that waits, which then waits no longer."""
+        """Take all waiting changes out, see ``Batcher.take``."""
         self._dues.clear()
         self._plain.clear()
         return super().take(now_ns)
 
     def forget(self, path: str) -> None:
-        """Nothing of this path waits after all."""
+        """Nothing of this path waits any more."""
         self._plain.pop(path, None)
         super().forget(path)
 
     def _first_rhythmic_ns(self) -> int | None:
-        """When the first file with a rhythm is due. Due times only grow, so a later one takes the place of an old."""
+        """When the first file with a rhythm is due. Due times only grow, so a stale one is replaced by a later one."""
         while self._dues:
             due_ns, path = self._dues[0]
             waiting = self.waiting(path)
@@ -163,5 +163,5 @@ class AdaptiveBatcher(Batcher):
 
 
 def _folder(path: str) -> str:
-    """The name of a file's folder here; it ends in a slash, which no file's does."""
+    """The key of a file's folder here. It ends in a slash, unlike any file's."""
     return f"{path.rpartition('/')[0]}/"

@@ -1,7 +1,7 @@
 """What a load of changes would cost behind a batching folder: pushes, traffic and waiting, in virtual time.
 
-What may live here: summaries of what the rules give. Traffic is an estimate by the paper's own numbers; what a client
-really sends is measured.
+What may live here: summaries of the rules' results. Traffic is an estimate by the paper's own numbers; a client's real
+traffic is measured elsewhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_cloudbench.batching.deferral import AdaptiveBatcher
 __all__ = ["CONTENT_SHARE", "SESSION_BYTES", "Forecast", "curve", "forecast"]
 
 SESSION_BYTES = 36_300
-"""What one push costs besides its content: Dropbox's traffic for a file of one byte (UDS, Table 1)."""
+"""The traffic of one push besides its content: Dropbox's traffic for a file of one byte (UDS, Table 1)."""
 CONTENT_SHARE = 1.13
 """Traffic per byte of content: that of a file of 100 MB (the same table)."""
 _S = 1_000_000_000
@@ -23,14 +23,14 @@ _S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a load gives by some rules.
+    """The result of some rules for a load.
 
     Attributes:
-        bound_s: the longest wait that is allowed; None: UDS's rules.
+        bound_s: the longest allowed wait; None: UDS's rules.
         pushes: how many there are.
-        content_bytes: of all changes.
-        mean_wait_s: of all changes, each from itself to its push.
-        longest_wait_s: of any change.
+        content_bytes: of all changes together.
+        mean_wait_s: mean over all changes of the time from the change to its push.
+        longest_wait_s: the longest such time.
     """
 
     bound_s: float | None
@@ -41,7 +41,7 @@ class Forecast:
 
     @property
     def traffic_bytes(self) -> float:
-        """An estimate: a session for each push, and the content."""
+        """An estimate: one session for each push, plus the content."""
         return self.pushes * SESSION_BYTES + CONTENT_SHARE * self.content_bytes
 
     @property
@@ -51,7 +51,7 @@ class Forecast:
 
 
 def forecast(changes: Iterable[Change], rules: BatchRules, bound_s: float | None = None) -> Forecast:
-    """What a load gives.
+    """The result for a load.
 
     Args:
         changes: in the order of their times; at least one.

@@ -1,6 +1,6 @@
-"""Which bytes of a file were written, as disjoint ranges, and the same file again from an older copy and those bytes.
+"""Which bytes of a file were written, as disjoint ranges; and updating an older copy with only those bytes.
 
-What may live here: arithmetic on ranges. Files are given as something to read from and something to write to.
+What may live here: arithmetic on ranges. Files come in as something to read from and something to write to.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _PIECE_BYTES = MIB
 
 
 class ByteRange(NamedTuple):
-    """Bytes from ``begin`` to before ``end``."""
+    """Bytes from ``begin`` to ``end`` (exclusive)."""
 
     begin: int
     end: int
 
     @property
     def size_bytes(self) -> int:
-        """How many."""
+        """How many bytes."""
         return self.end - self.begin
 
 
 class Readable(Protocol):
-    """A file to read from, at any place."""
+    """A file to read from, at any offset."""
 
     def read_at(self, offset: int, size_bytes: int) -> bytes:
-        """As many bytes as there are; fewer only at the end of the file."""
+        """Returns ``size_bytes`` bytes; fewer only at the end of the file."""
         ...
 
 
@@ -42,7 +42,7 @@ class Patchable(Protocol):
     """A file to change in place."""
 
     def resize(self, size_bytes: int) -> None:
-        """Cut it, or lengthen it by zeros."""
+        """Truncate it, or extend it with zeros."""
         ...
 
     def write_at(self, offset: int, data: bytes) -> None:
@@ -51,22 +51,22 @@ class Patchable(Protocol):
 
 
 class ByteRanges:
-    """What was written to one file since a copy of it was the same.
+    """The bytes written to one file since a copy of it was equal.
 
-    Ranges ascend and do not touch each other. They may hold more than was written, never less: replaying a byte that
-    did not change is no error. So their number has a limit: those with the smallest gaps between them become one.
+    Ranges ascend and do not touch each other. They may cover more than was written, never less: replaying an unchanged
+    byte does no harm. So their number can be limited: the ranges with the smallest gaps between them are joined.
 
     Args:
-        ranges: to begin with.
-        most: how many ranges are kept apart, at least 1.
+        ranges: the initial ranges.
+        most: the most ranges to keep separate, at least 1.
 
     Attributes:
-        kept_bytes: the smallest size that the file was cut to meanwhile: what the copy has from there on is no longer
-            true, even where nothing was written again. None: it was not cut.
+        kept_bytes: the smallest size that the file was truncated to meanwhile. From there on the copy is out of date,
+            even where nothing was written again. None: it was not truncated.
     """
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = (), *, most: int = _MOST_RANGES) -> None:
-        """Raises ValueError if there is no room for one range."""
+        """Raises ValueError if ``most`` is below 1."""
         if most < 1:
             raise ValueError(f"most is {most}; expected at least 1")
         self._most = most
@@ -91,21 +91,21 @@ class ByteRanges:
 
     @property
     def total_bytes(self) -> int:
-        """Of all ranges together."""
+        """The bytes of all ranges together."""
         return sum(self._ends) - sum(self._begins)
 
     def add(self, offset: int, size_bytes: int) -> None:
-        """So many bytes were written at ``offset``. Raises ValueError for a place that no file has."""
+        """Note that ``size_bytes`` were written at ``offset``. Raises ValueError for a negative number."""
         if offset < 0 or size_bytes < 0:
             raise ValueError(f"{size_bytes} bytes at {offset}; expected 0 or more")
         if not size_bytes:
             return
         begin, end = offset, offset + size_bytes
-        if self._ends and begin == self._ends[-1]:  # the next part of what was written last
+        if self._ends and begin == self._ends[-1]:  # continues the last write
             self._ends[-1] = end
             return
-        first = bisect_left(self._ends, begin)  # the first one that ends here or later
-        last = bisect_right(self._begins, end)  # the first one that begins behind
+        first = bisect_left(self._ends, begin)  # the first range that ends here or later
+        last = bisect_right(self._begins, end)  # the first range that begins beyond
         if first < last:
             begin, end = min(begin, self._begins[first]), max(end, self._ends[last - 1])
         self._begins[first:last], self._ends[first:last] = [begin], [end]
@@ -113,21 +113,21 @@ class ByteRanges:
             self._join_nearest()
 
     def update(self, other: ByteRanges) -> None:
-        """What happened to ``other`` happened to this file too, before or after."""
+        """Add everything that happened to ``other``, in any order."""
         for begin, end in other:
             self.add(begin, end - begin)
         cuts = [each.kept_bytes for each in (self, other) if each.kept_bytes is not None]
         self.kept_bytes = min(cuts, default=None)
 
     def cut(self, size_bytes: int) -> None:
-        """The file was cut to this size. Raises ValueError for a size that no file has."""
+        """Note that the file was truncated to this size. Raises ValueError for a negative size."""
         if size_bytes < 0:
             raise ValueError(f"a size of {size_bytes} bytes; expected 0 or more")
         self.split(size_bytes)
         self.kept_bytes = size_bytes if self.kept_bytes is None else min(size_bytes, self.kept_bytes)
 
     def split(self, size_bytes: int) -> ByteRanges:
-        """Keep what lies below ``size_bytes``. Returns the rest."""
+        """Keep the ranges below ``size_bytes``. Returns the rest."""
         rest = ByteRanges(((max(begin, size_bytes), end) for begin, end in self if end > size_bytes), most=self._most)
         count = bisect_left(self._begins, size_bytes)
         del self._begins[count:], self._ends[count:]
@@ -136,13 +136,13 @@ class ByteRanges:
         return rest
 
     def copy(self) -> ByteRanges:
-        """The same, to be changed apart."""
+        """An independent copy."""
         made = ByteRanges(most=self._most)
         made._begins, made._ends, made.kept_bytes = self._begins[:], self._ends[:], self.kept_bytes
         return made
 
     def _join_nearest(self) -> None:
-        """Half as many, so that this is rare."""
+        """Halve the number of ranges, so that this is rarely needed."""
         gaps = [after - before for before, after in zip(self._ends, self._begins[1:], strict=False)]
         nearest = sorted(range(len(gaps)), key=gaps.__getitem__)[: len(self) - max(1, self._most // 2)]
         for at in sorted(nearest, reverse=True):
@@ -150,12 +150,12 @@ class ByteRanges:
 
 
 def replay(ranges: ByteRanges, source: Readable, size_bytes: int, copy: Patchable) -> int:
-    """Make a copy equal to the source, of which it is an older version. Returns how many bytes were carried over.
+    """Make a copy, an older version of the source, equal to it. Returns how many bytes were copied.
 
     Args:
-        ranges: what was written to the source since the copy was the same.
+        ranges: the bytes written to the source since the copy was equal.
         source: as it is now.
-        size_bytes: its size. What a source that shrinks meanwhile no longer has is left out.
+        size_bytes: its size. If the source shrinks meanwhile, the missing bytes are skipped.
         copy: changed in place.
     """
     if ranges.kept_bytes is not None:

@@ -1,6 +1,6 @@
-"""Codes, ciphers and the arithmetic of redundancy: bytes to shares and back, who holds how many, what may fail.
+"""Codes, ciphers and the arithmetic of redundancy: bytes to shares and back, who holds how many, which may fail.
 
-What may live here: pure functions of bytes, keys and numbers. Chance comes in as an argument, time as a number.
+What may live here: pure functions of bytes, keys and numbers. Random bytes and times are arguments.
 """
 
 __all__: list[str] = []

@@ -1,8 +1,8 @@
-"""How often at least k of n children answer: the Poisson-binomial distribution.
+"""The probability that at least k of n children answer: the Poisson-binomial distribution.
 
-What may live here: pure functions of probabilities. Children fail independently here, each with its own probability;
-an outage that all of them share is a probability of its own (``shared``), because independence is what redundancy is
-most often wrong about.
+What may live here: pure functions of probabilities. Children fail independently here, each with its own probability.
+Since independence is the assumption that most often fails in practice, an outage that all children share has its own
+probability (``shared``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def up_counts(failures: Sequence[float]) -> list[float]:
         failures: for each child, the probability that it does not answer: 0 to 1.
 
     Raises:
-        ValueError: something that is not a probability.
+        ValueError: a number that is not a probability.
     """
     if not all(0 <= failure <= 1 for failure in failures):
         raise ValueError(f"expected probabilities from 0 to 1, got {list(failures)}")
@@ -37,15 +37,15 @@ def up_counts(failures: Sequence[float]) -> list[float]:
 def fewer_than(wanted: int, failures: Sequence[float], shared: float = 0.0) -> float:
     """Returns the probability that fewer than ``wanted`` children are up: how often an object cannot be read.
 
-    It is summed by itself, since ``1 - at_least(...)`` loses what is below 1e-16.
+    It is summed directly, because ``1 - at_least(...)`` loses everything below 1e-16.
 
     Args:
         wanted: how many children must be up.
-        failures: for each child, the probability that it does not answer, without what all share.
-        shared: the probability of an outage that takes all children at once, such as the client's own network.
+        failures: for each child, the probability that it does not answer, not counting shared outages.
+        shared: the probability of an outage of all children together, such as of the client's own network.
 
     Raises:
-        ValueError: a number that is no probability, or more children wanted than there are.
+        ValueError: a number that is not a probability, or more children wanted than there are.
     """
     return shared + (1 - shared) * fsum(_counted(wanted, failures, shared)[:wanted])
 

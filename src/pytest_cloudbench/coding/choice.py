@@ -1,7 +1,7 @@
 """Which children an object should go to, by price, throughput and availability.
 
 What may live here: pure functions of a table of offers. Every set of children and every number of failures to survive
-is looked at, so that the answer is the best one and "there is none" is certain.
+is examined, so the answer is the best one, and "there is none" is certain.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pytest_cloudbench.coding.placement import bounded_fill
 __all__ = ["MOST_OFFERS", "Choice", "Offer", "Wish", "choose"]
 
 MOST_OFFERS = 12
-"""More than 4,000 sets of children take too long."""
+"""More offers would make more than 4,000 sets of children, which take too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one child costs and does.
+    """The price, throughput and availability of one child.
 
     Attributes:
-        name: what the user calls it.
-        price: for a byte that is kept, in the currency and for the time that all offers share, such as USD a month.
+        name: the user's name for it.
+        price: for storing a byte, in a unit that is the same for all offers, such as USD per month.
         bytes_per_s: its throughput.
         failure: the probability that it does not answer, 0 to 1.
         operator: who runs it. Children of one operator may fail together, so a set never has more children of one
-            operator than it can lose. Empty: nobody else's.
+            operator than it can lose. Empty: it shares its operator with no other child.
     """
 
     name: str
@@ -44,15 +44,15 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a user wants of a set of children.
+    """A user's requirements for a set of children.
 
     Attributes:
-        aim: what is to be best among all sets that keep the bounds.
-        size_bytes: the object that times are of.
-        failures_at_least: so many children, whichever they are, may be lost.
+        aim: the quantity to optimize, among all sets within the bounds.
+        size_bytes: the size of the object that times refer to.
+        failures_at_least: any this many children may be lost.
         price_at_most: for a byte of the object, overhead included.
         time_at_most_s: for moving the object.
-        unavailability_at_most: how often the object cannot be read.
+        unavailability_at_most: the probability that the object cannot be read.
         split: ``equal`` shares, or ``throughput``: as much as each child can take, see ``placement``.
     """
 
@@ -67,14 +67,14 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A set of children and what it gives.
+    """A set of children, and its properties.
 
     Attributes:
         children: their numbers in the table, ascending.
-        failures: how many of them may be lost.
+        failures: how many of them, whichever they are, may be lost.
         price: for a byte of the object.
         time_s: for moving the object.
-        unavailability: how often the object cannot be read, if children fail independently.
+        unavailability: the probability that the object cannot be read, if children fail independently.
         overhead: bytes stored per byte of the object.
     """
 
@@ -89,14 +89,14 @@ class Choice:
 def choose(offers: Sequence[Offer], wish: Wish) -> Choice:
     """Returns the best set of children within the bounds; of equally good ones, the one with the fewest children.
 
-    Raises ValueError, which says how near the nearest set came to each bound, if there is none.
+    Raises ValueError if there is none; the message gives the best value that any set reaches for each missed bound.
     """
     if not 0 < len(offers) <= MOST_OFFERS:
         raise ValueError(f"expected 1 to {MOST_OFFERS} children to choose from, got {len(offers)}")
     found = list(_all(offers, wish))
     if not found:
         raise ValueError(
-            f"no set of these {len(offers)} children can lose any {wish.failures_at_least} and still be read"
+            f"no set of these {len(offers)} children can lose any {wish.failures_at_least} and still be readable"
         )
     within = [choice for choice in found if _is_within(choice, wish)]
     if not within:
@@ -157,4 +157,4 @@ def _nearest(found: Sequence[Choice], wish: Wish) -> str:
         least = min(getattr(choice, name) for choice in found)
         if least > bound:
             told.append(f"the least {name.removesuffix('_s')} is {least:.3g}{unit}, above {bound:.3g}{unit}")
-    return "no set of children keeps all bounds: " + ("; ".join(told) or "each can be kept alone, but not all together")
+    return "no set of children meets all bounds: " + ("; ".join(told) or "each can be met alone, but not all together")

@@ -1,14 +1,13 @@
-"""Whom a read asks first, and when it asks one more (J. Dean and L. A. Barroso, "The tail at scale", 2013).
+"""Which children a read asks first, and when it asks one more (J. Dean and L. A. Barroso, "The tail at scale", 2013).
 
-What may live here: decisions that are pure functions of what they were told, in the caller's time. The caller has the
-clock, the children and the lock.
+What may live here: decisions that depend only on reported events, in the caller's time. The caller has the clock, the
+children and the lock.
 
-A read needs some answers of n children, and asks as many: the usually quickest ones. One that takes longer than most
-of its own answers did (a percentile of them) is *late*: another child is asked beside it, and the first answers count.
-These extra requests come from a budget, a share of all requests, so that children which are all slow are not asked
-twice as much. Without budget a child is late only when the caller's patience ends, but then in any case: a child that
-hangs must not hang reads. Children that failed or were given up lately are asked last, until they have been left alone
-for a while.
+A read needs answers from some of the n children, and asks just that many: the usually quickest ones. A child that takes
+longer than most of its own answers (a percentile of them) is *late*: another child is asked, too, and the first answers
+count. These extra requests are paid from a budget, a share of all requests, so that uniformly slow children are not
+asked twice as often. Without budget a child is late only when the caller's patience ends, but then always: a child that
+hangs must not hang reads. Children that failed or were given up recently are asked last for a while.
 """
 
 from __future__ import annotations
@@ -22,21 +21,22 @@ __all__ = ["Hedging", "HedgingRule"]
 
 _WINDOW = 128
 _FEW = 8
-"""With fewer answers known, a percentile of them says nothing."""
+"""A percentile of fewer answers than this says nothing."""
 
 _SMALL_BYTES = 1 << 16
 
 _MARGIN = 1.1
-"""A child is late when it takes a tenth longer than its percentile, or answers that are all alike would be late."""
+"""A child is late when it takes 10 % longer than its percentile. Without this margin, answers that all take about as
+long would count as late."""
 
 _OFTEN = 3
-"""A child that was late so often in a row without any answer counts as failed."""
+"""After this many late requests in a row without an answer, a child counts as failed."""
 
 _LATEST = 8
-"""Answers that say how quick a child usually is now."""
+"""The number of answers that tell how quick a child usually is now."""
 
 _LONGEST_PAUSE_S = 60.0
-"""After this time, what is known of how quick a child is counts no more: it has to show itself again."""
+"""After this time, a child's recorded speed is discarded and must be measured again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class HedgingRule:
     """When to ask another child.
 
     Attributes:
-        patience_s: how long a child may take if nothing is known of it, or there is no budget.
+        patience_s: how long a child may take if its speed is not known, or there is no budget.
         percentile: a child is late when it takes longer than this share of its latest answers; 1 or more: never.
         budget: extra requests per request, over time.
-        burst: extra requests that may come at once.
-        least_s: no child is late earlier: what is as quick as this has no tail worth a request.
+        burst: the most extra requests in a row.
+        least_s: no child is late before this time: a tail as short as this is not worth a request.
     """
 
     patience_s: float = 2.0
@@ -59,11 +59,11 @@ class HedgingRule:
 
     def __post_init__(self) -> None:
         if not (self.percentile > 0 and self.budget >= 0 and self.burst >= 0 and self.patience_s > 0):
-            raise ValueError(f"percentile and patience_s are above 0, budget and burst not below it: {self}")
+            raise ValueError(f"percentile and patience_s must be above 0, budget and burst not negative: {self}")
 
 
 class _Known:
-    """What is known of one child: its latest answers by size, and until when it is to be left alone."""
+    """What is known about one child: its latest answers by size, and until when to leave it alone."""
 
     __slots__ = ("answers", "failed_in_a_row", "paused_until_s", "seen_s", "unanswered_in_a_row")
 
@@ -79,7 +79,7 @@ class _Known:
         self.seen_s[size_class] = at_s
 
     def usual_s(self, size_class: int, at_s: float) -> float:
-        """How long it takes lately; 0 if that is not known: it has to show itself."""
+        """How long it has taken lately; 0 if that is not known, so that it is asked and measured."""
         answers = self.answers.get(size_class, ())
         if len(answers) < _LATEST or at_s > self.seen_s[size_class] + _LONGEST_PAUSE_S:
             return 0.0
@@ -87,11 +87,11 @@ class _Known:
 
 
 class Hedging:
-    """What all reads from some children have in common: their latest answers, and the budget.
+    """The shared state of all reads from some children: their latest answers, and the budget.
 
     Attributes:
-        requests: how many requests reads were to begin with.
-        extra: how many more they made because a child was late.
+        requests: the number of requests that reads began with.
+        extra: the number of further requests because a child was late.
     """
 
     def __init__(self, children: int, rule: HedgingRule | None = None) -> None:
@@ -106,7 +106,7 @@ class Hedging:
         Args:
             candidates: those that could answer; of equally good ones, those named first are asked first.
             needed: how many of them it asks to begin with.
-            size_bytes: about what each is asked for.
+            size_bytes: roughly how much each is asked for.
             at_s: now.
         """
         self.requests += needed
@@ -120,7 +120,7 @@ class Hedging:
         return sorted(candidates, key=key)
 
     def late_after_s(self, child: int, size_bytes: int) -> float:
-        """Returns how long a child may take with an answer of this size until another one is asked beside it."""
+        """Returns how long a child may take for an answer of this size before another child is asked, too."""
         rule = self.rule
         if self._tokens < 1 or rule.percentile >= 1:
             return rule.patience_s
@@ -145,10 +145,10 @@ class Hedging:
         known.paused_until_s = -inf
 
     def given_up(self, child: int, size_bytes: int, waited_s: float, at_s: float) -> None:
-        """A read waited so long for a child that was late, and needs its answer no more.
+        """A read waited this long for a late child and no longer needs its answer.
 
-        It would have taken longer, how much is not known: it is counted as twice as long. One that was given the whole
-        patience counts as failed, or that was late several times in a row.
+        The answer would have taken longer, nobody knows how much: it is counted as twice as long. A child counts as
+        failed after the whole patience, or when it was late several times in a row.
         """
         known = self._known[child]
         known.took(size_bytes, 2 * waited_s, at_s)

@@ -1,11 +1,11 @@
-"""Manifests: what one object is made of, sealed, so that each child can hold a copy that says nothing to it.
+"""Manifests: the sealed description of one object. Each child can hold a copy that reveals nothing to it.
 
 What may live here: the values, and their one layout in bytes. A manifest holds the object's key and the SHA-256 of each
-share, so damage is not only noticed but located. Its generation tells an older one from the newest. Each copy is sealed
-for the place where it is kept, so no copy opens in another's place, and no two copies have bytes in common.
+share, so damage is not only noticed but located. Its generation tells an older version from the newest. Each copy is
+sealed for the place that it is stored in, so no copy opens in another's place, and no two copies have bytes in common.
 
-The layout, before it is sealed: the length of a JSON text (4 bytes), the text, the digests of all shares in order,
-zeros up to a multiple of 256 bytes, which hide how long the path is. The text names the layout.
+The layout, before it is sealed: the length of a JSON text (4 bytes), the text, the digests of all shares in order, and
+zeros up to a multiple of 256 bytes, which hide the length of the path. The text names the layout.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _KEYS = frozenset({"layout", "version", "path", "size", "generation", "key", "pr
 
 @dataclass(frozen=True, slots=True)
 class CodedSegment:
-    """One stretch of an object, which is coded for itself.
+    """One stretch of an object, coded by itself.
 
     Attributes:
-        size_bytes: of its content, before it is sealed: whole chunks, but in an object's last segment.
+        size_bytes: of its content, before it is sealed: whole chunks, except in an object's last segment.
         split: who holds how many shares.
         digests: SHA-256 of each share.
     """
@@ -57,7 +57,7 @@ class CodedSegment:
 
     @property
     def sealed_bytes(self) -> int:
-        """The size of its sealed content, without the zeros that fill up the last share."""
+        """The size of its sealed content, without the zeros that pad the last share."""
         return sealed_bytes(self.size_bytes)
 
     @property
@@ -68,16 +68,16 @@ class CodedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one version of an object is made of.
+    """The description of one version of an object.
 
     Attributes:
         version: 16 random bytes, from which the names of its packages are derived.
         generation: a later version has a larger number.
         path: the object's.
         size_bytes: of its content.
-        key: what its content is sealed with, for this version alone.
+        key: seals its content; used for this version alone.
         prefix: the random part of its chunks' nonces.
-        segments: in order; there is one at least.
+        segments: in order; there is at least one.
     """
 
     version: bytes
@@ -89,16 +89,16 @@ class Manifest:
     segments: tuple[CodedSegment, ...]
 
     def first_chunk(self, number: int) -> int:
-        """Returns the number of the chunk with which a segment begins."""
+        """Returns the number of a segment's first chunk."""
         return sum(chunk_count(segment.size_bytes) for segment in self.segments[:number])
 
     def seal(self, master: MasterKey, salt: bytes, place: str) -> bytes:
-        """Returns the manifest in bytes that only the master key opens.
+        """Returns the manifest as bytes that only the master key opens.
 
         Args:
             master: the array's key.
             salt: 16 random bytes, new for each copy.
-            place: where this copy is kept, such as the name of a package.
+            place: where this copy is stored, such as the name of a package.
         """
         return master.seal(self._plain(), salt, place.encode())
 
@@ -127,17 +127,17 @@ class Manifest:
 
     @classmethod
     def open(cls, master: MasterKey, sealed: Buffer, place: str) -> Manifest:
-        """Returns the manifest that is kept at a place. Raises NotGenuine if it is not what was sealed for it."""
+        """Returns the manifest stored at a place. Raises NotGenuine if it was not sealed for this place."""
         plain = master.open(sealed, place.encode())
         end = 4 + int.from_bytes(plain[:4], "big")
         try:
             return _read(json.loads(plain[4:end]), plain[end:])
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise NotGenuine(f"a manifest of another layout than {_LAYOUT}: a newer version wrote it") from error
+            raise NotGenuine(f"a manifest of a layout other than {_LAYOUT}: a newer version wrote it") from error
 
 
 def _read(text: Any, rest: bytes) -> Manifest:
-    """Returns the manifest. Raises ValueError, TypeError and KeyError for what no writer has sealed."""
+    """Returns the manifest. Raises ValueError, TypeError and KeyError for a text that no writer seals."""
     if text.keys() != _KEYS or text["layout"] != _LAYOUT:
         raise ValueError("keys")
     segments, at = [], 0

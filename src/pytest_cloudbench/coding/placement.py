@@ -1,26 +1,26 @@
-"""How many shares go to which child, so that the transfer ends early and any f children may still fail.
+"""How many shares go to each child, so that the transfer ends early and any f children may still fail.
 
-What may live here: pure functions of rates and sizes, and the placement that follows from observed rates.
+What may live here: pure functions of rates and sizes, and the placement by observed rates.
 
 Cloud-RAID (Figure 1b) gives each child bytes in proportion to its throughput, so that all transfers end together. Then
 the fastest child holds most of an object, and losing it loses the object. Bounded, with D bytes, rates r and any f
 children that may fail:
 
-- Within a time T, child i can take r_i T. What is left after the f that took most are lost must be D or more, so
-  T >= D / (sum of the rates without the f fastest). Taking as much as that reaches it.
-- A child that takes more than the (f+1)th fastest adds nothing to what is left then. So w_i = min(r_i T, r_(f+1) T):
-  no other bytes reach this time with less, and D + f w_max are stored in all.
+- Within a time T, child i can take r_i T. After the f children with most bytes are lost, D or more must be left, so
+  T >= D / (sum of the rates without the f fastest). The bound is reached if every child takes r_i T.
+- A child that takes more than the (f+1)th fastest adds nothing to the bytes left after the losses. So
+  w_i = min(r_i T, r_(f+1) T): this reaches T with the fewest bytes, D + f w_max in all.
 
-**What is coded how.** An erasure code makes equal shares, so a child that takes more bytes holds more shares of one
+**From bytes to shares.** An erasure code makes equal shares, so a child that takes more bytes holds more shares of one
 code (``Split.counts``). The code is k of sum(counts), and an object can be read after any f failures exactly if the
-n - f smallest counts add up to k or more: any k shares will do, whoever holds them. More shares follow the rates more
-closely and cost a parity row each, so the fewest are taken that come near the bound: for Cloud-RAID's six clouds with
-f = 1, 20 of 31 shares are within 7 % of it.
+n - f smallest counts add up to k or more: any k shares will do, whichever children hold them. More shares follow the
+rates more closely but cost a parity row each, so the code is the one with the fewest shares that comes near the bound:
+for Cloud-RAID's six clouds with f = 1, 20 of 31 shares are within 7 % of it.
 
-The alternative is several plain codes beside each other, each over the children that still hold bytes at some height of
-the fill. It needs f parity rows only, but eight or more segments of one object to follow the rates as closely, which
-small objects do not have, and each child then ends early in some segments and late in others. One code per segment lets
-all children end together in every segment.
+The alternative is to combine several plain codes: one code over all children, another over those that take more bytes,
+and so on. It needs only f parity rows, but eight or more segments per object to follow the rates as closely, which
+small objects do not have; and each child then ends early in some segments and late in others. With one code per
+segment, all children end together in every segment.
 """
 
 from __future__ import annotations
@@ -37,53 +37,53 @@ _NEAR = 0.03
 """A code that comes within 3 % of the bound is near enough."""
 
 _MOST_SHARES = 64
-"""In one code: with more, encoding costs more than following the rates gains."""
+"""Shares in one code: with more, encoding costs more than following the rates gains."""
 
 _WORTH = 0.03
-"""A placement stays while it takes so much longer at most than one that comes as near the bound as a code does."""
+"""A placement stays while it takes at most this much longer than one that comes as near the bound as a code does."""
 
 _MOVE = 0.2
 """An object that would take a fifth less time is worth moving."""
 
 _LEAST_BYTES = 1 << 18
-"""Less is spread equally: it takes as long as the children need to answer, whatever their throughput."""
+"""Smaller segments are spread equally: their time depends on how fast children answer, not on throughput."""
 
 
 # --- bytes, exactly -----------------------------------------------------------------------------------
 
 
 def least_time_s(size_bytes: float, rates: Sequence[float], failures: int) -> float:
-    """Returns the least time in which an object can be moved so that any ``failures`` children may fail afterwards.
+    """Returns the least time to move an object so that any ``failures`` children may fail afterwards.
 
     With no failures to survive, it is the time of Figure 1b, in proportion to the rates.
 
     Args:
         size_bytes: the object's size.
         rates: of each child, bytes per second; one with 0 takes nothing.
-        failures: less than there are children with a rate.
+        failures: fewer than there are children with a rate.
 
     Raises:
-        ValueError: rates or failures that cannot be.
+        ValueError: impossible rates or failures.
     """
     return size_bytes / sum(_descending(rates, failures)[failures:])
 
 
 def least_overhead(children: int, failures: int) -> float:
-    """Returns how many bytes per byte must be stored at least: as many as with equal shares."""
+    """Returns the least bytes to store per byte of the object: those of equal shares."""
     return children / (children - failures)
 
 
 def bounded_fill(
     size_bytes: float, rates: Sequence[float], failures: int, overhead_at_most: float = inf
 ) -> list[float]:
-    """Returns how many bytes each child takes so that the last transfer ends as early as it can, see the module.
+    """Returns how many bytes each child takes so that the last transfer ends as early as possible, see the module.
 
     Args:
         size_bytes: the object's size.
         rates: of each child, bytes per second; one with 0 takes nothing.
-        failures: so many children, whichever they are, may be lost.
-        overhead_at_most: bytes stored per byte of the object. It takes more time: no child may take more than
-            D (overhead - 1) / f then, and the others have to take what is left.
+        failures: any this many children may be lost.
+        overhead_at_most: bytes stored per byte of the object. The bound costs time: no child may take more than
+            D (overhead - 1) / f, and the others have to take the rest.
 
     Raises:
         ValueError: too few children with a rate, or less overhead than equal shares have.
@@ -98,10 +98,10 @@ def bounded_fill(
 
 
 def _capped_time_s(size_bytes: float, ordered: Sequence[float], failures: int, most_bytes: float) -> float:
-    """The time until the children without the f fastest hold the object, none more than ``most_bytes``.
+    """The time until the children other than the f fastest hold the object, none more than ``most_bytes``.
 
-    The fastest reach their bound first: with j of them at it, the others take what is left, in proportion to their
-    rates. The j is right if the next child is not at its bound by then.
+    The fastest reach their bound first: with j of them at it, the others take the rest, in proportion to their rates.
+    The j is right if the next child is not at its bound by then.
     """
     for capped in range(failures + 1, len(ordered)):
         left_bytes, rate = size_bytes - (capped - failures) * most_bytes, sum(ordered[capped:])
@@ -112,7 +112,7 @@ def _capped_time_s(size_bytes: float, ordered: Sequence[float], failures: int, m
 
 def _descending(rates: Sequence[float], failures: int) -> list[float]:
     if not all(isfinite(rate) and rate >= 0 for rate in rates):
-        raise ValueError(f"rates are bytes per second, 0 or more, not {list(rates)}")
+        raise ValueError(f"rates must be bytes per second, 0 or more, not {list(rates)}")
     children = sum(rate > 0 for rate in rates)
     if not 0 <= failures < children:
         raise ValueError(f"any {failures} of {children} children cannot be lost: expected more children than that")
@@ -132,14 +132,14 @@ def _check_overhead(children: int, failures: int, overhead_at_most: float) -> No
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a split costs.
+    """The costs of a split.
 
     Attributes:
         time_s: how long the slowest transfer takes.
-        least_time_s: how long any split that survives as many failures takes at least.
+        least_time_s: the least time of any split that survives as many failures.
         overhead: bytes stored per byte of the object.
-        price: what is paid for it, in the unit of the prices that were given.
-        failures: so many children, whichever they are, may be lost.
+        price: the price of the object, in the unit of the given prices.
+        failures: any this many children may be lost.
     """
 
     time_s: float
@@ -150,7 +150,7 @@ class Cost:
 
 
 def cost_of(split: Split, size_bytes: int, rates: Sequence[float], prices: Sequence[float] = ()) -> Cost:
-    """Returns what a split of an object costs.
+    """Returns the costs of a split of an object.
 
     Args:
         split: who holds how many shares.
@@ -174,7 +174,7 @@ def cost_of(split: Split, size_bytes: int, rates: Sequence[float], prices: Seque
 def throughput_split(
     rates: Sequence[float], failures: int, overhead_at_most: float = inf, most_shares: int = _MOST_SHARES
 ) -> Split:
-    """Returns the split with which all transfers end together, as far as any ``failures`` children may be lost.
+    """Returns the split with which transfers end most nearly together while any ``failures`` children may be lost.
 
     Of all codes with at most ``most_shares`` shares, it is the one with the fewest shares that comes within 3 % of the
     least time; if none does, the quickest one.
@@ -204,9 +204,9 @@ def throughput_split(
 
 
 def _counts(data: int, rates: Sequence[float], failures: int, most: int) -> tuple[int, ...] | None:
-    """Returns the shares of each child with which ``data`` are left earliest after any failures, none above ``most``.
+    """Returns the shares of each child, at most ``most``, with which ``data`` survive any failures soonest.
 
-    Shares are dealt in the order in which the children are done with them, until enough would be left.
+    Shares are dealt in the order in which children would finish them, until enough would be left.
     """
     counts, children = [0] * len(rates), range(len(rates))
     while _left(counts, failures) < data:
@@ -214,7 +214,7 @@ def _counts(data: int, rates: Sequence[float], failures: int, most: int) -> tupl
         if not free:
             return None
         counts[min(free, key=lambda child: ((counts[child] + 1) / rates[child], child))] += 1
-    enough = sorted(counts, reverse=True)[failures]  # what a child has beyond this is never of use
+    enough = sorted(counts, reverse=True)[failures]  # a child's shares beyond this are never of use
     return tuple(min(count, enough) for count in counts) if failures else tuple(counts)
 
 
@@ -227,12 +227,12 @@ def _over(held: float, rate: float) -> float:
 
 
 class Throughput:
-    """The placement that follows observed rates: asked for each segment, and safe to ask from many threads.
+    """The placement by observed rates. It is asked for each segment, and safe for many threads.
 
     Until every child has been observed, shares are equal.
 
     Args:
-        data: k of the equal shares; n - k failures are survived in any case.
+        data: k of the equal shares; any n - k failures are always survived.
         rates: returns bytes per second of each child, None where nothing was observed.
         overhead_at_most: see ``bounded_fill``.
         least_bytes: smaller segments are spread equally.
@@ -253,14 +253,14 @@ class Throughput:
         if size_bytes < self._least_bytes or len(rates) < self._equal.children:
             return self._equal.split(size_bytes)
         scale = sum(rates)
-        shares = tuple(rate / scale for rate in rates)  # what matters is how they compare
+        shares = tuple(rate / scale for rate in rates)  # only their ratios matter
         latest = self._latest
         if latest is None or self._is_worth(latest, shares):
             latest = self._latest = (shares, throughput_split(shares, self._failures, self._overhead))
         return latest[1]
 
     def suits(self, split: Split, size_bytes: int) -> bool:
-        """Returns whether a split survives as many failures, and takes at most a fifth longer than need be."""
+        """Returns whether a split survives as many failures, and takes at most a fifth longer than necessary."""
         rates = [rate for rate in self._rates() if rate]
         if size_bytes < self._least_bytes or len(rates) < self._equal.children:
             return self._equal.suits(split, size_bytes)
@@ -272,7 +272,7 @@ class Throughput:
         return cost.failures >= self._failures and cost.time_s <= best_s * (1 + _MOVE)
 
     def _is_worth(self, latest: tuple[tuple[float, ...], Split], shares: Sequence[float]) -> bool:
-        """Whether another split could be quicker, by as much as would be noticed."""
+        """Whether another split could be noticeably quicker."""
         then, split = latest
         if max(abs(now - before) / before for now, before in zip(shares, then, strict=True)) < _WORTH / 3:
             return False

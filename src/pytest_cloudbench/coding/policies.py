@@ -1,7 +1,7 @@
-"""Who holds how many shares, what is observed of each child, and how long a slow one is waited for: the seams.
+"""The interfaces of an array's policies: which child holds how many shares, observed rates, and waiting for slow ones.
 
-What may live here: the three protocols by which an array of providers takes a decision, with the plainest answer to
-each. Better answers are modules of their own. Children are numbered from 0, in the order of the array's file.
+What may live here: the three protocols by which an array of providers takes its decisions, each with its simplest
+implementation. Better ones are separate modules. Children are numbered from 0, in the order of the array's file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Split:
     Shares are numbered from 0, the data shares first; child 0 holds the first ``counts[0]`` of them, and so on.
 
     Attributes:
-        data: shares that content is cut into, k.
-        counts: shares that each child holds; 0 for one that holds none.
+        data: k, the number of shares that the content is cut into.
+        counts: the number of shares that each child holds; may be 0.
     """
 
     data: int
@@ -30,7 +30,7 @@ class Split:
 
     @property
     def parity(self) -> int:
-        """Shares beyond those that are enough."""
+        """The number of shares beyond the ``data`` that are enough."""
         return sum(self.counts) - self.data
 
     def shares_of(self, child: int) -> range:
@@ -52,35 +52,35 @@ class Placement(Protocol):
     """Decides how content is spread."""
 
     def split(self, size_bytes: int) -> Split:
-        """Returns who is to hold how many shares of a segment of sealed content. It is asked for each segment."""
+        """Returns which child is to hold how many shares of a segment of sealed content. Called for each segment."""
         ...
 
     def suits(self, split: Split, size_bytes: int) -> bool:
-        """Returns whether another split of a segment would be no gain that is worth moving it."""
+        """Returns whether a segment can keep this split: no other would gain enough to be worth moving it."""
         ...
 
 
 class Rates(Protocol):
-    """Is told of every transfer, by any thread."""
+    """Receives the outcome of every transfer, from any thread."""
 
     def observe(self, child: int, size_bytes: int, duration_ns: int, *, is_read: bool) -> None:
-        """A child has taken or given a package in this time."""
+        """A child has written or returned a package in this time."""
         ...
 
     def failed(self, child: int, *, is_read: bool) -> None:
-        """A child did not."""
+        """A child failed to write or return a package."""
         ...
 
 
 class Hedge(Protocol):
-    """Decides whom a read asks first, and when it asks one more."""
+    """Decides which children a read asks first, and when it asks one more."""
 
     def order(self, split: Split, share_bytes: int) -> Sequence[int]:
         """A read begins. Returns the children that hold shares, the one to be asked first at the front."""
         ...
 
     def after_ns(self, child: int, size_bytes: int) -> int | None:
-        """Returns how long a child may take to give a package before another is asked, too; None: until it fails."""
+        """Returns how long a child may take for a package before another is asked, too; None: until it fails."""
         ...
 
     def asked_beside(self) -> None:
@@ -88,7 +88,7 @@ class Hedge(Protocol):
         ...
 
     def given_up(self, child: int, size_bytes: int, waited_ns: int) -> None:
-        """A read waited so long for a child that was late, and needs it no more."""
+        """A read waited this long for a late child and no longer needs its answer."""
         ...
 
 
@@ -115,7 +115,7 @@ class Equal:
 
 
 class Unobserved:
-    """Forgets what it is told."""
+    """Ignores everything."""
 
     def observe(self, child: int, size_bytes: int, duration_ns: int, *, is_read: bool) -> None:
         """Does nothing."""
@@ -126,7 +126,7 @@ class Unobserved:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The data shares first, which need no arithmetic; another child after a fixed time.
+    """Asks for the data shares first, which need no decoding, and for another child's after a fixed time.
 
     Attributes:
         patience_ns: how long each child may take; None: until it fails.

@@ -1,6 +1,6 @@
-"""How fast each child has been lately: exponentially weighted, pure, in the caller's time.
+"""How fast each child has been lately: exponentially weighted, in the caller's time.
 
-What may live here: what was observed into bytes per second. The caller has the clock.
+What may live here: turning observations into bytes per second. The caller has the clock.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 __all__ = ["ChildRates", "ObservedRate"]
 
 _MOST = 1e18
-"""Bytes and seconds beyond this are a mistake, and would end as infinities."""
+"""Bytes and seconds beyond this are a mistake, and would end up as infinities."""
 
 
 class ObservedRate:
-    """The rate of one direction of one child: bytes moved over seconds at work, both forgotten by half each half-life.
+    """The rate of one direction of one child: bytes moved over busy seconds, both halved after each half-life.
 
-    A quotient of sums, and no mean of quotients: a transfer counts by its bytes, so that many small objects, which
-    mostly wait, do not hide what a large one gets. Time in which several transfers run counts once, so that those which
-    share a line, or wait for each other, do not make it look slower. For a constant rate it is exact from the first
+    It is a quotient of sums, not a mean of quotients: a transfer counts by its bytes, so many small objects, which
+    mostly wait, do not hide the rate of a large one. Time in which several transfers run counts once, so transfers that
+    share a line, or wait for each other, do not make it look slower. A constant rate is exact from the first
     observation on.
 
     Attributes:
@@ -32,13 +32,13 @@ class ObservedRate:
 
     def __init__(self, half_life_s: float = 300.0) -> None:
         if not half_life_s > 0:
-            raise ValueError(f"a half-life is above 0 s, not {half_life_s}")
+            raise ValueError(f"a half-life must be above 0 s, not {half_life_s}")
         self.half_life_s = half_life_s
         self._at_s = self._moved_bytes = self._taken_s = 0.0
         self._counted_s = -inf
 
     def observe(self, moved_bytes: int, taken_s: float, at_s: float) -> None:
-        """Count one transfer that ended at ``at_s``. One without bytes or time says nothing about a rate.
+        """Count one transfer that ended at ``at_s``. A transfer without bytes or time says nothing about a rate.
 
         An ``at_s`` before the last one (a clock that was set back) forgets nothing.
         """
@@ -57,11 +57,11 @@ class ObservedRate:
         return self._moved_bytes / self._taken_s if self._taken_s else None
 
     def plain(self) -> dict[str, float]:
-        """Returns the state as plain data, so that a later process goes on."""
+        """Returns the state as plain data, for a later process to restore."""
         return {"at_s": self._at_s, "moved_bytes": self._moved_bytes, "taken_s": self._taken_s}
 
     def restore(self, plain: Mapping[str, Any]) -> None:
-        """Take up a state that ``plain`` gave. Numbers that cannot be one are ignored: rates are learned again."""
+        """Restore a state from ``plain``. Impossible numbers are ignored: rates are learned again."""
         try:
             at_s, moved_bytes, taken_s = (float(plain[name]) for name in ("at_s", "moved_bytes", "taken_s"))
         except (KeyError, TypeError, ValueError):
@@ -91,9 +91,9 @@ class ChildRates:
         return [rate.bytes_per_s for rate in self._rates]
 
     def assumed(self) -> Sequence[float]:
-        """Returns bytes per second of each child; one without an observation is taken to be like the median child.
+        """Returns bytes per second of each child; a child without an observation is assumed to be the median child.
 
-        With no observation at all, all are equal: 1.
+        Without any observation, all are equal: 1.
         """
         known = self.known()
         middle = median([rate for rate in known if rate is not None] or [1.0])

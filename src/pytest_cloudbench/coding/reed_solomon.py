@@ -1,11 +1,11 @@
-"""Reed-Solomon codes: data in k equal shares, m more that are made of them, and all of them again from any k.
+"""Reed-Solomon codes: k equal data shares, m parity shares computed from them, and any share from any k others.
 
 What may live here: arithmetic in GF(2^8) and the two ways to do it for whole shares: ISA-L by pyeclib where that is
-installed, and ``bytes.translate`` with NumPy everywhere. Both give the same bytes, so whoever reads need not have what
-the writer had.
+installed, and ``bytes.translate`` with NumPy everywhere. Both give the same bytes, so reader and writer need not have
+the same library.
 
 The code is systematic: the first k shares are the data itself. Parity share j is the sum of all data shares i, each
-times 1 / (i xor j), in the field of polynomial 0x11d: a Cauchy matrix, any k rows of which can be solved. Source: J.
+times 1 / (i xor j), in the field of polynomial 0x11d: a Cauchy matrix, of which any k rows can be inverted. Source: J.
 Bloemer et al., "An XOR-based erasure-resilient coding scheme", 1995; the same matrix is ISA-L's gf_gen_cauchy1_matrix.
 """
 
@@ -21,42 +21,42 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that are only read."""
 
 MOST_SHARES = 256
-"""Elements of the field, and so the most shares that there can be."""
+"""The number of elements of the field, and so the most shares possible."""
 
 _POLYNOMIAL = 0x11D
 _BLOCK_BYTES = 1 << 16
-"""What is worked on at a time: the blocks of all shares fit into a core's cache."""
+"""The size of a block to work on: the blocks of all shares fit into a core's cache."""
 _HEADER_BYTES = 80
-"""What pyeclib puts in front of each share."""
+"""The size of the header that pyeclib puts in front of each share."""
 _MOST_ISAL = 32
-"""Shares that liberasurecode, which pyeclib is a shell of, can have."""
+"""The most shares in liberasurecode, the library that pyeclib wraps."""
 
 
 def share_bytes(size_bytes: int, data: int) -> int:
-    """Returns the size of each share of some content in ``data`` shares; the last one is filled up with zeros."""
+    """Returns the size of each of ``data`` shares of some content; the last one is padded with zeros."""
     return -(-size_bytes // data)
 
 
 def parts(whole: Buffer, data: int) -> list[memoryview]:
-    """Returns the data shares: equal parts, which are not copied. Raises ValueError for another size."""
+    """Returns the data shares: equal parts, without a copy. Raises ValueError for a size that cannot be divided."""
     size_bytes = len(whole) // data
     if len(whole) != size_bytes * data:
-        raise ValueError(f"{len(whole)} bytes are no {data} equal shares")
+        raise ValueError(f"{len(whole)} bytes cannot be divided into {data} equal shares")
     view = memoryview(whole)
     return [view[number * size_bytes : (number + 1) * size_bytes] for number in range(data)]
 
 
 class Codec(Protocol):
-    """A way to compute one code. All give the same bytes, and write what they make where the caller wants it."""
+    """A way to compute one code. All give the same bytes, and write their result into the caller's memory."""
 
     def encode(self, whole: Buffer, into: Sequence[memoryview]) -> None:
-        """Make all parity shares of data whose size is a multiple of k: the data shares are its k equal parts."""
+        """Compute all parity shares of data whose size is a multiple of k: the data shares are its k equal parts."""
         ...
 
     def rebuild(self, shares: Mapping[int, Buffer], into: Mapping[int, memoryview]) -> None:
-        """Make shares, data or parity, from any k others; by number, from 0.
+        """Compute shares, data or parity, from any k others; by number, from 0.
 
-        Raises ValueError if there are fewer than k, or of several sizes.
+        Raises ValueError if there are fewer than k, or their sizes differ.
         """
         ...
 
@@ -66,7 +66,7 @@ class Codec(Protocol):
 
 
 def codec(data: int, parity: int) -> Codec:
-    """Returns the fastest codec for a code that is installed. Raises ValueError for a code that cannot be."""
+    """Returns the fastest installed codec for a code. Raises ValueError for an impossible code."""
     if data < 1 or parity < 0 or data + parity > MOST_SHARES:
         raise ValueError(f"a code of {data} data and {parity} parity shares: expected 1 or more, at most 256 in all")
     return next(each(data, parity) for each in CODECS if each.serves(data, parity))
@@ -77,7 +77,7 @@ def codec(data: int, parity: int) -> Codec:
 
 @cache
 def _logarithms() -> tuple[list[int], list[int]]:
-    """Returns powers of the generator 2 (twice around), and logarithms to it; that of 0 is not defined."""
+    """Returns the powers of the generator 2 (twice around), and logarithms to base 2; that of 0 is not defined."""
     powers, logarithms, value = [0] * 510, [0] * 256, 1
     for exponent in range(255):
         powers[exponent] = powers[exponent + 255] = value
@@ -99,12 +99,12 @@ def _inverse(value: int) -> int:
 
 @cache
 def _table(factor: int) -> bytes:
-    """Returns what each byte becomes times ``factor``, for ``bytes.translate``."""
+    """Returns each byte's product with ``factor``, for ``bytes.translate``."""
     return bytes(_times(factor, value) for value in range(256))
 
 
 def _row(share: int, data: int) -> list[int]:
-    """Returns what a share is made of: a factor for each data share."""
+    """Returns a share's row of the matrix: a factor for each data share."""
     if share < data:
         return [int(each == share) for each in range(data)]
     return [_inverse(each ^ share) for each in range(data)]
@@ -112,7 +112,7 @@ def _row(share: int, data: int) -> list[int]:
 
 @cache
 def _recipe(data: int, given: tuple[int, ...], wanted: int) -> tuple[int, ...]:
-    """Returns the factors by which ``data`` given shares make the wanted one."""
+    """Returns the factors that combine ``data`` given shares into the wanted one."""
     inverse, row = _inverted([_row(share, data) for share in given]), _row(wanted, data)
     factors = [0] * data
     for factor, line in zip(row, inverse, strict=True):
@@ -121,7 +121,7 @@ def _recipe(data: int, given: tuple[int, ...], wanted: int) -> tuple[int, ...]:
 
 
 def _inverted(rows: list[list[int]]) -> list[list[int]]:
-    """Returns the inverse of a square matrix, by Gauss and Jordan; any rows of this code have one."""
+    """Returns the inverse of a square matrix, by Gauss-Jordan elimination; any k rows of this code have one."""
     size = len(rows)
     work = [[*row, *(int(each == number) for each in range(size))] for number, row in enumerate(rows)]
     for column in range(size):
@@ -159,19 +159,19 @@ class Portable:
         return f"numpy {np.__version__}"
 
     def encode(self, whole: Buffer, into: Sequence[memoryview]) -> None:
-        """Make all parity shares, see ``Codec``."""
+        """Compute all parity shares, see ``Codec``."""
         rows = [_row(number, self._data) for number in range(self._data, self._data + self._parity)]
         self._combine(parts(whole, self._data), rows, into)
 
     def rebuild(self, shares: Mapping[int, Buffer], into: Mapping[int, memoryview]) -> None:
-        """Make shares, see ``Codec``."""
+        """Compute shares, see ``Codec``."""
         given = _chosen(shares, self._data)
         rows = [_recipe(self._data, given, number) for number in into]
         self._combine([shares[number] for number in given], rows, [*into.values()])
 
     @staticmethod
     def _combine(shares: Sequence[Buffer], rows: Sequence[Sequence[int]], into: Sequence[memoryview]) -> None:
-        """Make, for each row, the sum of all shares times the row's factors."""
+        """Compute, for each row, the sum of all shares times the row's factors."""
         import numpy as np
 
         for begin, end in _blocks(_one_size([*shares, *into])):
@@ -207,7 +207,7 @@ class Isal:
         return f"pyeclib {PYECLIB_VERSION >> 16}.{PYECLIB_VERSION >> 8 & 255}.{PYECLIB_VERSION & 255}"
 
     def encode(self, whole: Buffer, into: Sequence[memoryview]) -> None:
-        """Make all parity shares, see ``Codec``."""
+        """Compute all parity shares, see ``Codec``."""
         shares = parts(whole, self._data)
         for begin, end in _blocks(_one_size([*shares, *into])):
             made = self._driver.encode(b"".join([share[begin:end] for share in shares]))
@@ -215,7 +215,7 @@ class Isal:
                 share[begin:end] = memoryview(block)[_HEADER_BYTES:]
 
     def rebuild(self, shares: Mapping[int, Buffer], into: Mapping[int, memoryview]) -> None:
-        """Make shares, see ``Codec``."""
+        """Compute shares, see ``Codec``."""
         given = _chosen(shares, self._data)
         size_bytes = _one_size([*(shares[number] for number in given), *into.values()])
         for begin, end in _blocks(size_bytes if into else 0):
@@ -231,7 +231,7 @@ CODECS: tuple[type[Isal] | type[Portable], ...] = (Isal, Portable)
 
 @cache
 def _isal(data: int, parity: int) -> Any:
-    """Returns pyeclib's driver of a code; None if it cannot be had here."""
+    """Returns pyeclib's driver of a code; None if it is not available here."""
     try:
         from pyeclib.ec_iface import ECDriver, ECDriverError
     except ImportError:
@@ -244,7 +244,7 @@ def _isal(data: int, parity: int) -> Any:
 
 @lru_cache(maxsize=64)
 def _headers(data: int, parity: int, size_bytes: int) -> tuple[bytes, ...]:
-    """Returns what pyeclib puts in front of each share of a size: it depends on nothing else."""
+    """Returns the headers that pyeclib puts in front of shares of this size; they depend on nothing else."""
     return tuple(bytes(each[:_HEADER_BYTES]) for each in _isal(data, parity).encode(bytes(data * size_bytes)))
 
 
@@ -259,7 +259,7 @@ def _one_size(shares: Collection[Buffer]) -> int:
 
 
 def _chosen(shares: Mapping[int, Buffer], data: int) -> tuple[int, ...]:
-    """Returns the numbers of the shares to work with: data shares first, since they need less arithmetic."""
+    """Returns the numbers of the shares to use: data shares first, because they need less arithmetic."""
     given = tuple(sorted(shares))[:data]
     if len(given) < data:
         raise ValueError(f"{len(given)} shares: expected {data}")
@@ -267,6 +267,6 @@ def _chosen(shares: Mapping[int, Buffer], data: int) -> tuple[int, ...]:
 
 
 def _blocks(size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yields begins and ends. Shares as a whole would leave the caches, and each time be new memory of the system's."""
+    """Yields begins and ends of blocks. Whole shares do not fit the caches, and would need new memory each time."""
     for begin in range(0, size_bytes, _BLOCK_BYTES):
         yield begin, min(begin + _BLOCK_BYTES, size_bytes)

@@ -1,11 +1,11 @@
-"""Sealing: content in chunks of AES-256-GCM that cannot be cut, reordered or swapped, and small secrets as a whole.
+"""Sealing: content in AES-256-GCM chunks that cannot be truncated, reordered or swapped, and small secrets as a whole.
 
-What may live here: keys that are derived from others, and bytes that are sealed and opened. Chance is an argument.
+What may live here: deriving keys, and sealing and opening bytes. Random bytes are arguments.
 
 Content is sealed by the STREAM construction: each chunk's nonce is a random prefix, the chunk's number and whether it
 is the last one. Source: V. T. Hoang et al., "Online Authenticated-Encryption and its Nonce-Reuse Misuse-Resistance",
-2015. Everything that does not open is one error, ``NotGenuine``: damaged, cut, reordered, another object's, another
-key's.
+2015. Everything that does not open raises the same error, ``NotGenuine``: damaged, truncated or reordered content, and
+that of another object or key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 CHUNK_BYTES = MIB
-"""Content in one chunk; only the last one has less."""
+"""Content bytes in one chunk; only the last one has fewer."""
 KEY_BYTES = 32
 PREFIX_BYTES = 7
 TAG_BYTES = 16
@@ -33,16 +33,16 @@ _NAME_BYTES = 16
 
 
 class NotGenuine(ValueError):
-    """What was sealed does not open: it is not what was sealed, or not with this key."""
+    """Sealed bytes do not open: they were changed, or sealed with another key."""
 
 
 def sealed_bytes(size_bytes: int) -> int:
-    """Returns how large content of a size is when it is sealed: each chunk has a tag, and there is one at least."""
+    """Returns the sealed size of content of a size: each chunk has a tag, and there is at least one chunk."""
     return size_bytes + TAG_BYTES * chunk_count(size_bytes)
 
 
 def chunk_count(size_bytes: int) -> int:
-    """Returns into how many chunks content of a size is sealed."""
+    """Returns the number of chunks of content of a size."""
     return max(1, -(-size_bytes // CHUNK_BYTES))
 
 
@@ -58,9 +58,9 @@ class Stream:
         self._cipher, self._prefix = _aes_gcm(key), prefix
 
     def seal(self, number: int, is_last: bool, plain: Buffer, into: memoryview) -> None:
-        """Seal a chunk into as many bytes as it has and ``TAG_BYTES``."""
+        """Seal a chunk into memory of its size plus ``TAG_BYTES``."""
         nonce = self._nonce(number, is_last)
-        if hasattr(self._cipher, "encrypt_into"):  # newer versions; memory for each chunk costs more than AES
+        if hasattr(self._cipher, "encrypt_into"):  # newer versions; new memory for each chunk costs more than AES
             self._cipher.encrypt_into(nonce, plain, None, into)
         else:
             into[:] = self._cipher.encrypt(nonce, plain, None)
@@ -90,12 +90,12 @@ class MasterKey:
         return f"MasterKey(fingerprint={self.fingerprint!r})"
 
     def seal(self, plain: bytes, salt: bytes, about: bytes = b"") -> bytes:
-        """Returns bytes, sealed by a key of their own.
+        """Returns bytes, sealed with their own derived key.
 
         Args:
             plain: what to seal.
             salt: 16 random bytes, new each time.
-            about: what must be known again to open it.
+            about: context that must be given again to open them.
         """
         if len(salt) != SALT_BYTES:
             raise ValueError(f"a salt of {len(salt)} bytes: expected {SALT_BYTES}")
@@ -109,7 +109,7 @@ class MasterKey:
         return _opened(_aes_gcm(_derived(self._sealing, salt)), bytes(12), sealed[SALT_BYTES:], about)
 
     def name(self, *parts: bytes | int) -> str:
-        """Returns a name that says nothing to others: 32 hex digits, the same for the same parts."""
+        """Returns a name that reveals nothing to others: 32 hex digits, the same for the same parts."""
         text = b"".join(
             len(part).to_bytes(4, "big") + part
             for part in (each.to_bytes(8, "big") if isinstance(each, int) else each for each in parts)

@@ -192,7 +192,7 @@ def test_replace_by_what_cannot_be_leaves_the_file(
 def test_replace_after_the_user_has_changed_the_file(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     arrays.write([f'"folder:{arrays.folder}/{name}"' for name in ("0", "other", "2")])
     assert arrays.run("replace", f"folder:{arrays.folder}/other") == 0
-    assert "3 packages made again" in capsys.readouterr().out
+    assert "3 packages rebuilt" in capsys.readouterr().out
     assert arrays.run("scrub") == 0
 
 

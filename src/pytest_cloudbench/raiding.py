@@ -1,7 +1,7 @@
-"""The commands about an array of providers: ``cloudbench raid status|scrub|repair|replace|rebalance|export FILE.toml``,
-and ``cloudbench raid choose OFFERS.toml`` before there is one.
+"""The commands for an array of providers: ``cloudbench raid status|scrub|repair|replace|rebalance|export FILE.toml``,
+and ``cloudbench raid choose OFFERS.toml`` to plan one.
 
-What may live here: what they read and print, and the array's file where ``replace`` changes it. The work is in
+What may live here: their input and output, and the change of the array's file by ``replace``. The work is in
 ``systems.raid``.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["add_commands"]
 
 _FAILED, _DEGRADED = 1, 3
 _STATUSES = (
-    "Exit status: 0 if all is well or done; 1 if objects cannot be read, or the command could not do its work; "
+    "Exit status: 0 if all is well or done; 1 if objects cannot be read, or the command failed; "
     "3 if everything can be read, but something is missing, damaged or unreachable; 4 for bad input."
 )
 _EVERY_S = 0.2
@@ -51,43 +51,43 @@ def add_commands(commands: Any) -> None:
         command.set_defaults(run=run)
         return command
 
-    add("status", _status, "compare what children list with what they should have: shares and objects at risk")
-    add("scrub", _scrub, "read every share, and note those that are missing or damaged for the next repair")
-    add("repair", _repair, "make again what children lack; a repair that was interrupted goes on")
-    replace = add("replace", _replace, "put another provider in a child's place, and give it what that child had")
-    replace.add_argument("child", metavar="CHILD", help="its name or its number, from 1")
+    add("status", _status, "compare the children's listings with what they should have; show objects at risk")
+    add("scrub", _scrub, "read every share, and note missing and damaged ones for the next repair")
+    add("repair", _repair, "rebuild what children lack; continues an interrupted repair")
+    replace = add("replace", _replace, "replace a child by another provider, and rebuild its content there")
+    replace.add_argument("child", metavar="CHILD", help="its name, or its number from 1")
     replace.add_argument(
         "spec", metavar="SPEC", nargs="?",
-        help="the new provider; without it, the file names it already, and it is taken to be empty",
+        help="the new provider; if left out, the array's file already names it, and it is assumed to be empty",
     )  # fmt: skip
-    replace.add_argument("--force", action="store_true", help="even if objects cannot be read without the old child")
-    rebalance = add("rebalance", _rebalance, "write objects anew whose shares would be placed otherwise now")
-    rebalance.add_argument("--dry-run", action="store_true", help="only say how many there are")
+    replace.add_argument("--force", action="store_true", help="even if that makes objects unreadable")
+    rebalance = add("rebalance", _rebalance, "rewrite objects whose shares would now be placed differently")
+    rebalance.add_argument("--dry-run", action="store_true", help="only count them")
     export = add("export", _export, "write all objects as plain files into a folder, or into one .tar")
     export.add_argument("target", metavar="TARGET", type=Path, help="a folder, or a file that ends in .tar")
     export.add_argument(
-        "--recover", action="store_true", help="use no metadata, but only what the children hold and the key"
+        "--recover", action="store_true", help="use no metadata, only the key and the children's packages"
     )
 
     _add_choose(which)
 
 
 def _add_choose(which: Any) -> None:
-    text = "which providers of a table to make an array of, by price, throughput or availability"
+    text = "choose an array's providers from a table, by price, throughput or availability"
     choose = which.add_parser("choose", help=text, description=f"{text[0].upper()}{text[1:]}.")
     choose.add_argument("file", metavar="OFFERS.toml", help="[[offer]] tables, see docs/raid.md")
     choose.add_argument(
         "--aim",
         choices=("price", "time", "availability"),
         default="price",
-        help="what is to be best (default: %(default)s)",
+        help="the quantity to optimize (default: %(default)s)",
     )
     choose.add_argument("--losses", metavar="M", type=_count, default=1, help="any M may fail (default: %(default)s)")
-    choose.add_argument("--bytes", metavar="N", type=_count, default=10**8, help="the object (default: %(default)s)")
-    choose.add_argument("--usd-at-most", metavar="USD", type=_bound, default=inf, help="a month, for a GiB of content")
-    choose.add_argument("--seconds-at-most", metavar="S", type=_bound, default=inf, help="for moving the object")
+    choose.add_argument("--bytes", metavar="N", type=_count, default=10**8, help="object size (default: %(default)s)")
+    choose.add_argument("--usd-at-most", metavar="USD", type=_bound, default=inf, help="a month, per GiB of content")
+    choose.add_argument("--seconds-at-most", metavar="S", type=_bound, default=inf, help="to move the object")
     choose.add_argument(
-        "--unavailable-at-most", metavar="SHARE", type=_bound, default=1.0, help="how often it cannot be read"
+        "--unavailable-at-most", metavar="SHARE", type=_bound, default=1.0, help="how often it may be unreadable"
     )
     choose.add_argument("--placement", choices=("equal", "throughput"), default="equal", help="(default: %(default)s)")
     choose.add_argument("--json", action="store_true", help="print one JSON object")
@@ -157,7 +157,7 @@ def _survey_text(file: str, array: Array, found: Survey) -> list[str]:
     lines += [f"{child.name}: no answer: {child.unreachable}" for child in found.children if child.unreachable]
     lines += [f"unreadable: {path}" for path in found.unreadable_paths]
     if found.garbage:
-        lines.append(f"{found.garbage} packages that nobody reads are still to be deleted, which a repair does")
+        lines.append(f"{found.garbage} unused packages are still to be deleted; a repair does that")
     return lines
 
 
@@ -166,17 +166,17 @@ def _repair(options: argparse.Namespace) -> int:
     from pytest_cloudbench.systems.raid.survey import survey
 
     with _array(options.file) as array, _progress(options) as progress:
-        survey(array, progress=progress)  # what children do not list is noted as missing
+        survey(array, progress=progress)  # notes packages that children do not list as missing
         done = repair(array, progress)
     return _repaired(options, done)
 
 
 def _repaired(options: argparse.Namespace, done: Repaired) -> int:
-    lines = [f"{done.mended} packages made again, {bytes_text(done.mended_bytes)}"]
+    lines = [f"{done.mended} packages rebuilt, {bytes_text(done.mended_bytes)}"]
     lines += [f"{count} packages still missing on {name}: {done.reasons[name]}" for name, count in done.left.items()]
     lines += [f"too few shares are left: {path}" for path in done.lost_paths]
     if done.garbage:
-        lines.append(f"{done.garbage} children have packages that could not be deleted")
+        lines.append(f"unused packages could not be deleted in {done.garbage} cases; the next repair tries again")
     _say(options, {"file": options.file, **asdict(done), "is_complete": done.is_complete}, lines)
     return _FAILED if done.lost_paths else 0 if done.is_complete else _DEGRADED
 
@@ -188,7 +188,7 @@ def _replace(options: argparse.Namespace) -> int:
 
     child = _child(options.file, options.child)
     if not options.file.endswith(".toml"):
-        raise UsageError(f"{options.file}: ships with the package; write an array's file of your own")
+        raise UsageError(f"{options.file}: ships with the package; write your own array file instead")
     if options.spec is not None:
         providers.check_name(options.spec)
         changed = _changed_file(options.file, child, options.spec)
@@ -197,9 +197,9 @@ def _replace(options: argparse.Namespace) -> int:
         if found.unreadable and not options.force:
             raise UsageError(
                 f"{options.file}: without {array.children.names[child]}, {found.unreadable} objects cannot be read, "
-                f"such as {found.unreadable_paths[0]}: repair the others first, or say --force to lose them"
+                f"such as {found.unreadable_paths[0]}: repair the others first, or use --force to give them up"
             )
-        # Noted before the file changes: whenever this ends, what the new child lacks is known.
+        # Noted before the file changes: even after a kill, it is known what the new child lacks.
         note_all_of(array, child)
         if options.spec is None:
             return _repaired(options, repair(array, progress))
@@ -221,7 +221,7 @@ def _child(file: str, wanted: str) -> int:
 
 
 def _changed_file(file: str, child: int, spec: str) -> str:
-    """Returns the text of the array's file with another spec for a child, everything else as the user wrote it."""
+    """Returns the text of the array's file with a new spec for a child; everything else stays as the user wrote it."""
     from pytest_cloudbench.systems.raid import config
 
     text, old = Path(file).read_text("utf-8"), config.load(file).children[child].spec
@@ -236,7 +236,7 @@ def _changed_file(file: str, child: int, spec: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file as a whole. If it is no array's then, the old text is back. Raises UsageError."""
+    """Replace a file atomically. If the new text is not a valid array file, restore the old. Raises UsageError."""
     from pytest_cloudbench import providers
     from pytest_cloudbench.opening import write_whole
 
@@ -258,7 +258,7 @@ def _rebalance(options: argparse.Namespace) -> int:
     with _array(options.file) as array, _progress(options) as progress:
         done = rebalance(array, dry_run=options.dry_run, progress=progress)
     would = "would be " if options.dry_run else ""
-    lines = [f"{done.moved} of {done.objects} objects {would}written anew, {bytes_text(done.moved_bytes)}"]
+    lines = [f"{done.moved} of {done.objects} objects {would}rewritten, {bytes_text(done.moved_bytes)}"]
     lines += [f"{done.overtaken} objects were replaced or deleted meanwhile"] if done.overtaken else []
     lines += [f"left as it was: {path}: {why}" for path, why in done.failed.items()]
     _say(options, {"file": options.file, **asdict(done), "is_dry_run": options.dry_run}, lines)
@@ -300,7 +300,7 @@ def _choose(options: argparse.Namespace) -> int:
         "overhead": found.overhead,
     }  # fmt: skip
     _say(options, told, [
-        f"# {usd:.4g} USD a month for a GiB, {found.overhead:.3g} bytes stored per byte",
+        f"# {usd:.4g} USD a month per GiB, {found.overhead:.3g} bytes stored per byte",
         f"# {bytes_text(options.bytes)} in {found.time_s:.3g} s; unreadable with a probability of "
         f"{found.unavailability:.2g}",
         f"k = {told['k']}", f"m = {told['m']}", f'placement = "{options.placement}"',
@@ -309,7 +309,7 @@ def _choose(options: argparse.Namespace) -> int:
     return 0
 
 
-# --- what they share ----------------------------------------------------------------------------------
+# --- shared -------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -331,7 +331,7 @@ def _array(file: str, *, recovers: bool = False) -> Iterator[Array]:
 
 @contextmanager
 def _progress(options: argparse.Namespace) -> Iterator[Callable[[str, int, int], None]]:
-    """Yields what shows how far a command is, in one line of a terminal."""
+    """Yields a function that shows a command's progress, in one line of a terminal."""
     shows, shown_ns = sys.stderr.isatty() and not options.json, 0
 
     def show(what: str, done: int, total: int) -> None:

@@ -77,7 +77,7 @@ BAD: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "itself": ({"children": '["raid:{here}/array.toml", "emulated:ideal"]'}, "nested more than 8 deep"),
     "no driver": ({"children": '["emulated:ideal", "nosuch:x"]'}, "no driver has this name"),
-    "no key": ({"key": None}, 'key: missing; expected a file, such as key = "array.key" (it is made)'),
+    "no key": ({"key": None}, 'key: missing; expected a file, such as key = "array.key" (created at first use)'),
 }  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def test_metadata_of_another_key_is_not_used(tmp_path: Path) -> None:
         driver.put("/a", Literal(b"content"))
     (tmp_path / "array.key").unlink()
     with (
-        pytest.raises(CredentialsError, match="is not the key of the array whose metadata is in"),
+        pytest.raises(CredentialsError, match="not the key of the array whose metadata is in"),
         providers.opened(spec),
     ):
         pass

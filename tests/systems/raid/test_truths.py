@@ -64,7 +64,7 @@ def test_any_k_children_give_every_object_and_k_less_one_fail_loudly(lab: Make) 
             third = next(child for child in range(4) if child not in lost)
             made.children[third].fails = {"get": ErrorKind.SERVER}
             error = refusal(ErrorKind.SERVER, lambda: content_of(driver))
-            assert "1 of 4 children gave their shares, and 2 are needed" in error.detail
+            assert "1 of 4 children returned their shares, and 2 are needed" in error.detail
             for each in made.children:
                 each.fails.clear()
 
@@ -126,7 +126,7 @@ def test_a_flipped_bit_names_its_share_and_is_mended(lab: Make, child: int) -> N
         for other in {0, 1, 2} - {child}:
             made.children[other].fails = {"get": ErrorKind.SERVER}
         error = refusal(ErrorKind.CORRUPT, lambda: content_of(driver))
-        assert f"/{child}: corrupt (1 of 1 shares are not what was written)" in error.detail
+        assert f"/{child}: corrupt (1 of 1 shares differ from what was written)" in error.detail
         for other in {0, 1, 2} - {child}:
             made.children[other].fails = {}
         assert content_of(driver) == b"content"
@@ -177,7 +177,7 @@ def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(lab: Make) ->
         before = [set(child.packages) for child in made.children]
         made.children[1].fails = {"put": ErrorKind.QUOTA}
         error = refusal(ErrorKind.QUOTA, lambda: driver.put("/a", Literal(CONTENT)))
-        assert "1 of 3 children failed, and a write is done when all have it" in error.detail
+        assert "1 of 3 children failed, but a write must reach all" in error.detail
         assert content_of(driver) == b"old"
         assert driver.settle(10)
         assert [set(child.packages) for child in made.children] == before
@@ -364,7 +364,7 @@ def test_fewer_than_the_stated_durability_is_an_error(lab: Make) -> None:
         for child in (0, 1):
             made.children[child].fails = {"put": ErrorKind.NETWORK}
         error = refusal(ErrorKind.NETWORK, lambda: driver.put("/a", Literal(b"1")))
-        assert "2 of 4 children failed, and a write is done when k+1 have it" in error.detail
+        assert "2 of 4 children failed, but a write must reach k+1" in error.detail
         refusal(ErrorKind.NOT_FOUND, lambda: driver.stat("/a"))
 
 

@@ -1,6 +1,6 @@
-"""What an array's operations share: its children, its metadata, its key, and how it decides.
+"""The shared parts of an array's operations: its children, metadata, key and policies.
 
-What may live here: the one value that writing, reading, keeping and recovering have in common.
+What may live here: the one value that writing, reading, maintenance and recovery have in common.
 """
 
 from __future__ import annotations
@@ -23,63 +23,63 @@ from pytest_cloudbench.systems.raid.transfers import Children
 __all__ = ["LENGTH_BYTES", "Array", "Pending"]
 
 LENGTH_BYTES = 4
-"""In front of the sealed manifest in each object's last package."""
+"""Marks the sealed manifest at the start of each object's last package."""
 
 _HERE = "metadata"
-"""The place of the manifests that are kept in the metadata."""
+"""The place that manifests in the metadata are sealed for."""
 
 
 class Pending:
-    """What is on its way after its operation has ended, and a signal that there is something to see to."""
+    """Transfers still running after their operation ended, and a signal that background work is waiting."""
 
     def __init__(self) -> None:
         self._lock, self._travelling = threading.Lock(), set[Lacking]()
         self.signal = threading.Event()
 
     def travel(self, packages: Iterable[Lacking]) -> None:
-        """These are on their way: nobody else needs to make them."""
+        """Note that these packages are being transferred: nothing else needs to rebuild them."""
         with self._lock:
             self._travelling.update(packages)
 
     def ended(self, package: Lacking) -> None:
-        """This one has arrived, or will not."""
+        """Note that the transfer of this package has ended, with or without success."""
         with self._lock:
             self._travelling.discard(package)
 
     def is_travelling(self, package: Lacking) -> bool:
-        """Returns whether this one is on its way."""
+        """Returns whether this package is being transferred."""
         with self._lock:
             return package in self._travelling
 
     @property
     def count(self) -> int:
-        """How many are on their way."""
+        """The number of packages being transferred."""
         with self._lock:
             return len(self._travelling)
 
     def may_arrive(self, version: bytes, child: int) -> bool:
-        """Returns whether any package of a version is on its way to a child."""
+        """Returns whether any package of a version is being transferred to a child."""
         with self._lock:
             return any(each.version == version and each.child == child for each in self._travelling)
 
     def wake(self) -> None:
-        """There is something to see to."""
+        """Signal that background work is waiting."""
         self.signal.set()
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array that is open.
+    """An open array.
 
     Attributes:
-        file: what its file says.
+        file: the contents of its file.
         children: connected.
         metadata: which version of each object is current.
-        master: the key from which all others come.
-        placement: decides who holds how many shares.
-        hedge: decides whom a read asks, and when it asks one more.
-        ledger: what operations cost.
-        pending: what is on its way after its operation has ended.
+        master: the key from which all others are derived.
+        placement: decides which child holds how many shares.
+        hedge: decides which children a read asks, and when it asks one more.
+        ledger: the costs of operations.
+        pending: transfers still running after their operation ended.
     """
 
     file: ArrayFile
@@ -92,34 +92,34 @@ class Array:
     pending: Pending = field(default_factory=Pending)
 
     def is_durable(self, split: Split, held_by: set[int]) -> bool:
-        """Returns whether a segment is written: as many of its holders have it as the file says."""
+        """Returns whether a segment counts as written: enough of its holders have it, by the file's ``durability``."""
         if self.file.losses is None:
             return all(child in held_by for child, count in enumerate(split.counts) if count)
         return split.is_enough(held_by, self.file.losses)
 
     def row_of(self, manifest: Manifest) -> ObjectRow:
-        """Returns what the metadata keeps of a version."""
+        """Returns the metadata's row of a version."""
         sealed = manifest.seal(self.master, os.urandom(SALT_BYTES), _HERE)
         return ObjectRow(
             manifest.path, manifest.version, manifest.generation, manifest.size_bytes, len(manifest.segments), sealed
         )
 
     def manifest_of(self, verb: str, row: ObjectRow) -> Manifest:
-        """Returns a version's manifest. Raises CloudError if the metadata was changed by another."""
+        """Returns a version's manifest. Raises CloudError if the stored manifest does not open."""
         try:
             return Manifest.open(self.master, row.manifest, _HERE)
         except NotGenuine as error:
             raise CloudError(ErrorKind.CORRUPT, verb, row.path, detail=f"its manifest: {error}") from error
 
     def name_of(self, manifest: Manifest, child: int, segment: int) -> str:
-        """Returns what a package of a version is called."""
+        """Returns the name of a package of a version."""
         is_last = segment == len(manifest.segments) - 1
         return self.children.package_name(manifest.version, child, segment, is_last=is_last)
 
     def names_of(self, version: bytes, child: int, segments: int) -> list[str]:
-        """Returns what all packages of a version on one child are called; the one with the manifest first.
+        """Returns the names of all packages of a version on one child; the one with the manifest first.
 
-        In this order they are deleted, so that what is left of a version is never taken for an object.
+        They are deleted in this order, so that the rest of a version is never mistaken for an object.
         """
         return [
             self.children.package_name(version, child, segment, is_last=segment == segments - 1)
@@ -127,12 +127,12 @@ class Array:
         ]
 
     def head_bytes(self, manifest: Manifest, segment: int) -> int:
-        """Returns the size of what a package begins with before its shares."""
+        """Returns the size of a package's head, which comes before its shares."""
         is_last = segment == len(manifest.segments) - 1
         return LENGTH_BYTES + manifest.sealed_size if is_last else 0
 
     def head(self, manifest: Manifest, name: str) -> bytes:
-        """Returns what an object's last package on a child begins with: its manifest, sealed for this package."""
+        """Returns the head of an object's last package on a child: its manifest, sealed for this package."""
         sealed = manifest.seal(self.master, os.urandom(SALT_BYTES), name)
         return len(sealed).to_bytes(LENGTH_BYTES, "big") + sealed
 
@@ -145,9 +145,9 @@ class Array:
             return False
 
     def late(self, package: Lacking, segments: int, *, has_it: bool) -> None:
-        """A package ended its way after its operation: the child has it, or failed and it is to be made again."""
+        """A package's transfer ended after its operation: the child has it, or it failed and has to be rebuilt."""
         try:
             self.metadata.arrived(package, segments, has_it=has_it)
         finally:
-            self.pending.ended(package)  # only now, or somebody would find it neither there nor on its way
+            self.pending.ended(package)  # only now, or it would be neither stored nor in transfer
             self.pending.wake()

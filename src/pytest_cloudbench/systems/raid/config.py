@@ -9,17 +9,17 @@ What may live here: reading the file, and the master key. Whatever the file cont
         { spec = "s3://bucket", name = "s3", store_usd_per_gib_month = 0.023, availability = 0.9999 },
         ...
     ]
-    key = "array.key"                   # made at first use, for its owner only; or "keyring:NAME"
-    metadata = "array.sqlite"           # if omitted, beside this file and called as it is
-    durability = "all"                  # or "k+1": a write is done when any one of those who have it may fail
-    placement = "equal"                 # or "throughput": more for the faster, while any m may fail
-    overhead_at_most = 1.8              # with "throughput": bytes stored per byte; if omitted, without bound
+    key = "array.key"                   # created at first use, for its owner only; or "keyring:NAME"
+    metadata = "array.sqlite"           # default: beside this file, with the same name
+    durability = "all"                  # or "k+1": a write is done once any one child that has it may fail
+    placement = "equal"                 # or "throughput": more on faster children, while any m may fail
+    overhead_at_most = 1.8              # with "throughput": bytes stored per byte; default: no bound
     folder = "/cloudraid"               # on each child
-    segment_mib = 8                     # content that is coded at once; each child gets a package for it
-    patience_s = 2.0                    # how long a read waits for a child before it asks one more in any case
-    hedge_percentile = 0.95             # it asks one more when a child takes longer than usual; 1: never
-    hedge_budget = 0.1                  # such requests per request
-    mends = true                        # shares that a read finds missing or damaged are made again
+    segment_mib = 8                     # content coded together; each child gets one package of it
+    patience_s = 2.0                    # how long a read waits for a child before it always asks one more
+    hedge_percentile = 0.95             # ask one more child when one takes longer than usual; 1: never
+    hedge_budget = 0.1                  # such extra requests per request
+    mends = true                        # rebuild shares that a read finds missing or damaged
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Member:
 
     Attributes:
         spec: the provider.
-        name: what messages call it.
-        store_usd_per_gib_month: price of storage; None: not known, as for all that follow.
-        read_usd_per_gib: price of what is read.
-        write_usd_per_gib: price of what is written.
+        name: its name in messages.
+        store_usd_per_gib_month: price of storage; None, here and below: not known.
+        read_usd_per_gib: price of reading.
+        write_usd_per_gib: price of writing.
         availability: the probability that it answers, from 0 to 1.
     """
 
@@ -72,7 +72,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class ArrayFile:
-    """What the file of an array says.
+    """The contents of an array's file.
 
     Attributes:
         source: the file.
@@ -81,15 +81,16 @@ class ArrayFile:
         m: how many may fail.
         key: the file of the master key, or ``keyring:NAME``; empty if the file names none.
         metadata: the file of the metadata.
-        losses: a write is done when the children that have it may lose this many; None: when all have it.
+        losses: a write is done once this many of the children that have it may fail; None: when all have it.
         placement: one of PLACEMENTS.
         folder: where packages are on each child; ``/`` for its root.
-        segment_bytes: content that is coded at once, whole MiB.
-        patience_s: how long a read waits for a child before it asks one more in any case.
-        mends: whether shares that a read finds missing or damaged are made again.
-        overhead_at_most: bytes stored per byte that an uneven placement may use; infinite: no bound.
-        hedge_percentile: of a child's answers; one that takes longer is late, and another child is asked; 1: never.
-        hedge_budget: such requests per request.
+        segment_bytes: the size of content coded together, whole MiB.
+        patience_s: how long a read waits for a child before it always asks one more.
+        mends: whether to rebuild shares that a read finds missing or damaged.
+        overhead_at_most: the most bytes per byte that an uneven placement may store; infinite: no bound.
+        hedge_percentile: a child that takes longer than this share of its answers is late, and another is asked;
+            1: never.
+        hedge_budget: such extra requests per request.
     """
 
     source: Path
@@ -109,7 +110,7 @@ class ArrayFile:
     hedge_budget: float = 0.1
 
     @property
-    def bearable(self) -> int:
+    def tolerated(self) -> int:
         """How many children may fail without harm to a write that was acknowledged."""
         return self.m if self.losses is None else self.losses
 
@@ -160,7 +161,7 @@ def _children(reader: StrictTable) -> tuple[Member, ...]:
     )
     members = [_member(reader, number, each) for number, each in enumerate(listed, 1)]
     names = [member.name for member in members]
-    if len(set(names)) < len(names):  # equal specs are two accounts; what tells them apart is their number
+    if len(set(names)) < len(names):  # equal specs are separate accounts; their number tells them apart
         members = [
             Member(each.spec, f"{number}:{each.name}", *(getattr(each, key) for key in _NUMBERS))
             if names.count(each.name) > 1 else each
@@ -232,15 +233,16 @@ def check_places(file: ArrayFile) -> None:
 
 
 def no_key(file: ArrayFile) -> ConfigError:
-    """Returns what is wrong with the file of an array that outlives the run."""
-    expected = f'missing; expected a file, such as key = "{file.source.stem}.key" (it is made), or "{_KEYRING}NAME"'
+    """Returns the error for a file without a key, of an array that outlives the run."""
+    name = f"{file.source.stem}.key"
+    expected = f'missing; expected a file, such as key = "{name}" (created at first use), or "{_KEYRING}NAME"'
     return ConfigError(str(file.source), "key", expected)
 
 
 def master_key(key: str) -> MasterKey:
     """Returns the key from a file or from the keyring (``keyring:NAME``).
 
-    A file that is missing is made, readable by its owner only. Raises CredentialsError, in one line.
+    A missing file is created, readable by its owner only. Raises CredentialsError, in one line.
     """
     if key.startswith(_KEYRING):
         return _parsed(key, _from_keyring(key.removeprefix(_KEYRING)))
@@ -259,7 +261,7 @@ def master_key(key: str) -> MasterKey:
 
 
 def _make(path: Path) -> None:
-    """Write a new key at once and whole: of several processes that try, one makes the key of all."""
+    """Write a new key atomically: of several processes that try, one creates the key that all use."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")
     try:
@@ -267,7 +269,7 @@ def _make(path: Path) -> None:
             file.write(secrets.token_hex(KEY_BYTES) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        with suppress(FileExistsError):  # another process was first, and its key it is
+        with suppress(FileExistsError):  # another process was first: use its key
             os.link(new, path)
     finally:
         new.unlink(missing_ok=True)

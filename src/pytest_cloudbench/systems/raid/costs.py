@@ -1,7 +1,7 @@
-"""What operations of an array cost, and what they met: times apart, requests, shares that were damaged or missing.
+"""Costs of an array's operations: times by kind, requests, and shares found damaged or missing.
 
 What may live here: the numbers, and adding them up. Times are those of the thread that asked for the operation, and do
-not overlap: what is coded while earlier packages travel is coding, and only waiting for children is transfer.
+not overlap: coding counts as coding even while earlier packages travel, and only waiting for children is transfer.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ __all__ = ["Costs", "Ledger"]
 
 @dataclass(slots=True)
 class Costs:
-    """Of one operation, or of many.
+    """The costs of one operation, or of many.
 
     Attributes:
-        operations: how many these are the costs of.
+        operations: how many operations these are.
         seal_ns: encrypting and decrypting.
         code_ns: computing parity, or data from parity.
         hash_ns: digests of shares.
         metadata_ns: SQLite, and manifests.
         transfer_ns: waiting for children.
-        requests: what the children's drivers sent, as far as they count.
+        requests: requests of the children's drivers, as far as those count them.
         sent_bytes: to children.
-        received_bytes: from children, as far as it was waited for.
+        received_bytes: from children, without answers that came too late to be used.
         hedged: children that were asked because another was slow.
         failed: transfers that failed.
         missing: packages that were not there.
-        damaged: shares that were not what was written; each was located by its digest.
-        mended: packages that were made again.
+        damaged: shares that differ from what was written; each was located by its digest.
+        mended: packages that were rebuilt.
     """
 
     operations: int = 0
@@ -54,7 +54,7 @@ class Costs:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add the time that this takes to one of the times, such as ``seal_ns``."""
+        """Add the duration of the ``with`` block to one of the times, such as ``seal_ns``."""
         begin_ns = clock.now_ns()
         try:
             yield
@@ -76,7 +76,7 @@ class Ledger:
 
     @contextmanager
     def operation(self, verb: str) -> Iterator[Costs]:
-        """An operation of this thread, whose costs are added when it ends, whether it fails or not."""
+        """Run an operation of this thread. Its costs are added when it ends, whether it fails or not."""
         costs = self._local.last = Costs(operations=1)
         try:
             yield costs
@@ -84,7 +84,7 @@ class Ledger:
             self.add(verb, costs)
 
     def add(self, verb: str, costs: Costs) -> None:
-        """Add costs to those of a verb; ``mend`` and ``tidy`` are what is done in the background."""
+        """Add costs to those of a verb; ``mend`` and ``tidy`` are background work."""
         self._local.requests = self.requests() + costs.requests
         with self._lock:
             self._totals.setdefault(verb, Costs()).add(costs)
@@ -95,7 +95,7 @@ class Ledger:
         return found
 
     def requests(self) -> int:
-        """Returns how many requests the operations of the calling thread took so far."""
+        """Returns how many requests the operations of the calling thread have taken so far."""
         found: int = getattr(self._local, "requests", 0)
         return found
 

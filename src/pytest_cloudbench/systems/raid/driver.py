@@ -1,6 +1,6 @@
 """Driver for an array: one provider made of n others, any k of which are enough to read.
 
-What may live here: what a driver is asked for, in this order: imports, capabilities, compose, required verbs.
+What may live here: the parts of a driver, in this order: imports, capabilities, compose, required verbs.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ _CAPABILITIES = Capabilities(
     via="its children's drivers; stat and list are answered from local metadata",
 )
 _ENDS = frozenset({"emulated", "served", "local"})
-"""Schemes of children that end with the run: an array of such alone needs no key of its own."""
+"""Schemes of children that end with the run. An array of only such children needs no key of its own."""
 _PAGE = 1000
 _RATES = "rates"
-"""The setting in the metadata with what was observed."""
+"""The setting in the metadata with the observed rates."""
 _CLOSE_S = 10.0
 
 
@@ -69,9 +69,9 @@ def open_array(
     file: ArrayFile, children: Sequence[Driver], *,
     placement: Placement | None = None, hedge: Hedge | None = None, rates: Rates | None = None,
 ) -> Array:  # fmt: skip
-    """Returns an array whose children are connected; makes its key and its metadata if there are none.
+    """Returns an array of connected children; creates its key and its metadata if there are none.
 
-    What is not given is as the file says, and follows what is observed of the children.
+    By default, the file decides the policies, which follow the observed rates of the children.
 
     Raises UsageError.
     """
@@ -80,7 +80,7 @@ def open_array(
     names = [child.name for child in file.children]
     if metadata.setting("key", master.fingerprint) != master.fingerprint:
         metadata.close()
-        raise CredentialsError(f"{file.key}: is not the key of the array whose metadata is in {file.metadata}")
+        raise CredentialsError(f"{file.key}: not the key of the array whose metadata is in {file.metadata}")
     rule = HedgingRule(file.patience_s, file.hedge_percentile, file.hedge_budget)
     observer = Observer(len(children), rule)
     observer.restore(metadata.setting(_RATES) or "")
@@ -98,7 +98,7 @@ def _placement(file: ArrayFile, observer: Observer) -> Placement:
 
 
 def _make_folders(array: Array) -> None:
-    """Make the folder for packages on each child, so that not many threads do so at once. An error shows later."""
+    """Create the folder for packages on each child, so that many threads need not do so together. Errors show later."""
     answers: SimpleQueue[Ended] = SimpleQueue()
     for child in range(len(array.children)):
         array.children.make_folder(child, answers.put)
@@ -124,9 +124,9 @@ def _not_found(verb: str, path: str) -> CloudError:
 
 
 def prepared(array: Array, verb: str, path: str) -> Array:
-    """Returns an array that is ready for use: by the first process, and with what processes left that are no more.
+    """Returns the array, ready for use. The first process prepares it; leftovers of ended processes are taken over.
 
-    Raises CloudError if too few children answer, for the operation that needs it.
+    Raises CloudError, for the operation that needs it, if too few children answer.
     """
     if not array.metadata.is_prepared:
         with array.metadata.preparing() as is_new:
@@ -174,9 +174,9 @@ class RaidDriver:
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> RaidDriver:
-        """Refuse: it is made of other drivers, see ``compose``. Raises SpecError."""
+        """Refuse: an array is made of other drivers, see ``compose``. Raises SpecError."""
         check_params(spec, {"state"})
-        raise SpecError(f"provider {spec.text!r}: is made of its children, and cannot be connected without them")
+        raise SpecError(f"provider {spec.text!r}: an array cannot be connected without its children")
 
     @classmethod
     def compose(cls, spec: ProviderSpec, children: Sequence[Driver]) -> RaidDriver:
@@ -189,18 +189,18 @@ class RaidDriver:
         return cls(open_array(file, children))
 
     def versions(self) -> Mapping[str, str]:
-        """Returns what computes the code, and the versions of the children's libraries."""
+        """Returns the library that computes the code, and the libraries of the children, with their versions."""
         file = self.array.file
         found = {name: text for child in self.array.children.drivers for name, text in child.versions().items()}
         return {**found, "reed-solomon": codec(file.k, file.m).version(), "raid": f"{file.k}+{file.m}"}
 
     @property
     def ledger(self) -> Ledger:
-        """What operations cost, by verb and for each thread's last one."""
+        """The costs of operations, by verb and for each thread's last one."""
         return self.array.ledger
 
     def prepare(self, folder: str) -> None:
-        """Make the array ready, and let the children look up what they need in the folder of its packages."""
+        """Make the array ready, and let the children prepare the folder of its packages."""
         self._ready("prepare", folder)
         for child in self.array.children.drivers:
             if isinstance(child, Preparing):
@@ -208,7 +208,7 @@ class RaidDriver:
                     child.prepare(self.array.file.folder)
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait until nothing is left to be done in the background. Returns whether all of it succeeded."""
+        """Wait until all background work is done. Returns whether all of it succeeded."""
         return self._upkeep is None or self._upkeep.settle(timeout_s)
 
     def recover(self) -> Recovery:
@@ -216,7 +216,7 @@ class RaidDriver:
         return recover(self.array, "recover", "/")
 
     def close(self) -> None:
-        """Finish what is under way in the background, if it does not take long, and close the children."""
+        """Finish background work, if it does not take long, and close the children."""
         if self._upkeep is not None:
             self._upkeep.close(_CLOSE_S)
         rates = self.array.children.rates
@@ -244,7 +244,7 @@ class RaidDriver:
     # --- required verbs -----------------------------------------------------------------------------
 
     def put(self, path: str, content: Content) -> Entry:
-        """Write an object; it replaces the old one when it is as durable as the file says, or not at all."""
+        """Write an object. It replaces the old one once it is as durable as the file says, or not at all."""
         if "\0" in key_of("put", path):
             raise CloudError(ErrorKind.INVALID, "put", path, detail="a NUL in a name: no export could write it")
         array = self._ready("put", path)
@@ -253,7 +253,7 @@ class RaidDriver:
         return Entry(path, size_bytes=content.size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yields the object's bytes from ``offset``, in pieces of a MiB, each of which is what was written."""
+        """Yields the object's bytes from ``offset``, in pieces of a MiB, each verified."""
         key_of("get", path)
         array = self._ready("get", path)
         with array.ledger.operation("get") as costs:
@@ -282,10 +282,10 @@ class RaidDriver:
         yield from map(_entry, _all_below(self._ready("list", folder), prefix))
 
     def delete(self, path: str) -> None:
-        """Remove an object, and all below it. What a child does not delete now is deleted later."""
+        """Remove an object, and all below it. Packages that a child does not delete now are deleted later."""
         prefix = path_of(prefix_of("delete", path))
         if path == "/":
-            raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root is not deleted")
+            raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root cannot be deleted")
         array = self._ready("delete", path)
         with array.ledger.operation("delete") as costs:
             rows = [row for row in (array.metadata.find(path),) if row is not None]
@@ -298,5 +298,5 @@ class RaidDriver:
         array.pending.wake()
 
     def mkdir(self, path: str) -> None:
-        """Does nothing: there are no folders, only paths with a common beginning."""
+        """Does nothing: there are no folders, only paths with a common prefix."""
         prefix_of("mkdir", path)

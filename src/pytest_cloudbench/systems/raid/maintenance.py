@@ -1,14 +1,14 @@
-"""Maintenance of an array: making again what children lack, replacing a child, moving shares, and leaving the array.
+"""Maintenance of an array: rebuilding missing packages, replacing a child, moving shares, and leaving the array.
 
-What may live here: work over all objects that a user asks for, while the array stays in use. Every step can be the last
-one before the process is killed:
+What may live here: work over all objects, at the user's request, while the array stays in use. The process may be
+killed after every step:
 
-- What is to be made again is noted in the metadata first, and the note goes when the child has it. A repair that was
-  killed is another process's repair: it goes on with the notes that are left, and a package that was made but not
-  crossed out is made once more, with the same bytes in its shares.
+- A package to rebuild is first noted in the metadata, and the note goes when the child has the package. If a repair is
+  killed, the next one continues with the remaining notes. A package that was rebuilt but still has its note is rebuilt
+  once more, with the same bytes in its shares.
 - An object moves as a new version, which becomes current in one transaction, and only in place of the version that it
-  was made of. A write that came in between wins.
-- A file that is exported has its name only when it is whole.
+  was copied from. A write that came in between wins.
+- An exported file gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_TOLD = 20
 
 
 def _ignored(what: str, done: int, total: int) -> None:
-    """A progress that nobody watches."""
+    """Ignore the progress."""
 
 
 # --- repair -------------------------------------------------------------------------------------------
@@ -46,15 +46,15 @@ def _ignored(what: str, done: int, total: int) -> None:
 
 @dataclass(slots=True)
 class Repaired:
-    """What a repair did.
+    """The result of a repair.
 
     Attributes:
-        mended: packages that were made again.
+        mended: packages that were rebuilt.
         mended_bytes: their size.
         left: packages that are still missing, by child.
         reasons: why, by child: the first reason of each.
-        lost_paths: the first objects of which too few shares are left.
-        garbage: packages that nobody reads, and that could not be deleted.
+        lost_paths: the first objects that have too few shares left.
+        garbage: unused packages that could not be deleted.
     """
 
     mended: int = 0
@@ -66,16 +66,16 @@ class Repaired:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to be made again."""
+        """Whether nothing is left to rebuild."""
         return not self.left
 
 
 def repair(array: Array, progress: Progress = _ignored) -> Repaired:
-    """Make again what the metadata notes as missing, and delete what nobody reads.
+    """Rebuild the packages noted as missing in the metadata, and delete unused ones.
 
-    A child that does not take a package is left alone for the rest of the repair.
+    A child that refuses a package is left alone for the rest of the repair.
 
-    Raises what is no CloudError: a driver has a mistake.
+    Passes on any error that is not a CloudError: a mistake of a driver.
     """
     done, names = Repaired(), array.children.names
     costs = Costs(operations=1)
@@ -102,13 +102,13 @@ def repair(array: Array, progress: Progress = _ignored) -> Repaired:
 
 
 def _mended(array: Array, package: Lacking, costs: Costs, done: Repaired, refusing: set[int]) -> str:
-    """Make one package again. Returns why not, or nothing."""
+    """Rebuild one package. Returns the reason if that failed, otherwise an empty text."""
     try:
         mend(array, package, costs)
     except CloudError as error:
         reason = f"{error.kind.value}{f' ({error.detail})' if error.detail else ''}"
         row = array.metadata.find_version(package.version)
-        if error.operation == "mend":  # the others do not give enough
+        if error.operation == "mend":  # the other children do not have enough shares
             if row is not None and row.path not in done.lost_paths:
                 done.lost_paths = [*done.lost_paths, row.path][:_MOST_TOLD]
         else:
@@ -118,7 +118,7 @@ def _mended(array: Array, package: Lacking, costs: Costs, done: Repaired, refusi
 
 
 def note_all_of(array: Array, child: int) -> int:
-    """Note that a child has nothing of what it should have, since it is another one now. Returns how many packages."""
+    """Note every package of a child as missing, because another provider replaces it. Returns how many packages."""
     noted = 0
     for row in _all(array):
         manifest = array.manifest_of("replace", row)
@@ -137,14 +137,14 @@ def note_all_of(array: Array, child: int) -> int:
 
 @dataclass(slots=True)
 class Moved:
-    """What a rebalance did.
+    """The result of a rebalance.
 
     Attributes:
         objects: how many there are.
-        moved: those that were written anew.
+        moved: those that were rewritten.
         moved_bytes: the content of these.
-        overtaken: those that somebody replaced or deleted meanwhile, and that are left as they are.
-        failed: path to why, of the first that could not be moved; they stay as they were.
+        overtaken: those that were replaced or deleted meanwhile, and are left as they are.
+        failed: the reason for each of the first paths that could not be moved; they stay as they were.
     """
 
     objects: int = 0
@@ -155,15 +155,15 @@ class Moved:
 
 
 def rebalance(array: Array, *, dry_run: bool = False, progress: Progress = _ignored) -> Moved:
-    """Write each object anew whose shares the placement would spread otherwise now.
+    """Rewrite each object whose shares the placement would now spread differently.
 
     Args:
         array: prepared.
         dry_run: only count.
-        progress: is told how far it is.
+        progress: called with the progress.
     """
     done, total = Moved(), array.metadata.count()
-    newest = array.metadata.newest_generation()  # what is written from here on is placed as it should be
+    newest = array.metadata.newest_generation()  # later versions are placed correctly
     for row in _all(array):
         if row.generation > newest:
             continue
@@ -203,7 +203,7 @@ def _move(array: Array, row: ObjectRow, done: Moved) -> None:
 
 
 class _Streamed:
-    """Content that is read in order, once, as it arrives."""
+    """Content read in order, once, as it arrives."""
 
     def __init__(self, pieces: Iterator[bytes], size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -211,7 +211,7 @@ class _Streamed:
 
     def read(self, offset: int, length: int) -> bytes:
         if offset != self._at:
-            raise ValueError(f"read at {offset} after {self._at}: this content is read in order")
+            raise ValueError(f"read at {offset} after {self._at}: this content can only be read in order")
         found = [self._rest]
         have = len(self._rest)
         while have < length and (piece := next(self._pieces, b"")):
@@ -223,7 +223,7 @@ class _Streamed:
         return whole[:length]
 
     def close(self) -> None:
-        """Ask for no more."""
+        """Stop reading."""
         close = getattr(self._pieces, "close", None)
         if close is not None:
             close()
@@ -234,12 +234,12 @@ class _Streamed:
 
 @dataclass(slots=True)
 class Exported:
-    """What an export wrote.
+    """The result of an export.
 
     Attributes:
-        objects: files that were written, each as a whole and proven by its key.
-        content_bytes: in them.
-        failed: path to why, of those that could not be read.
+        objects: the number of files written, each complete and authenticated.
+        content_bytes: their total size.
+        failed: the reason for each path that could not be exported.
     """
 
     objects: int = 0
@@ -265,18 +265,18 @@ def _exported(array: Array, target: Path, progress: Progress) -> Exported:
     for number, row in enumerate(_all(array), 1):
         parts = row.path.strip("/").split("/")
         if any(map(_cannot_be_a_name, parts)):
-            done.failed[row.path] = "no file can be called so here; export to a .tar"
+            done.failed[row.path] = "this system does not allow such a file name; export to a .tar"
         else:
             try:
                 _one_file(array, row, target.joinpath(*parts))
             except CloudError as error:
                 done.failed[row.path] = str(error)
             except (NotADirectoryError, FileExistsError, IsADirectoryError):
-                done.failed[row.path] = "a file and a folder of one name; export to a .tar"
+                done.failed[row.path] = "a file and a folder have the same name; export to a .tar"
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
                     raise
-                done.failed[row.path] = "its name is too long here; export to a .tar"
+                done.failed[row.path] = "this system does not allow such a long name; export to a .tar"
             else:
                 done.objects, done.content_bytes = done.objects + 1, done.content_bytes + row.size_bytes
         progress("objects", number, max(total, number))

@@ -1,13 +1,13 @@
-"""An array's metadata in SQLite: which version of each object is current, and what has begun and is not done.
+"""An array's metadata in SQLite: which version of each object is current, and which work is unfinished.
 
-What may live here: the tables and their transactions. Many processes of one machine share the file. It can be lost:
-all but what is not done yet is also with the children (see ``recovery``).
+What may live here: the tables and their transactions. Many processes of one machine share the file. It may be lost:
+except for unfinished work, the children hold everything, too (see ``recovery``).
 
-A version goes one of these ways, each step one transaction, so a process that is killed leaves a step or no step:
+A version passes through these states. Each step is one transaction, so a killed process never leaves half a step:
 
-    begun    in ``writes``: some of its packages may be with children; nobody reads it
-    current  in ``objects``: it replaced what the path had; packages that a child lacks are in ``missing``
-    garbage  in ``garbage``: nobody reads it; its packages are to be deleted from these children
+    begun    in ``writes``: some of its packages may be with children; it is not read
+    current  in ``objects``: it replaced the path's earlier version; packages that a child lacks are in ``missing``
+    garbage  in ``garbage``: it is not read; its packages are to be deleted from these children
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ObjectRow:
         version: names its packages.
         generation: a later version has a larger number.
         size_bytes: of its content.
-        segments: how many packages of it each child has.
+        segments: the number of its packages on each child.
         manifest: sealed.
     """
 
@@ -64,7 +64,7 @@ class ObjectRow:
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """A package of a current version that a child does not have, or not as it should be."""
+    """A package of a current version that a child lacks, or holds damaged."""
 
     version: bytes
     segment: int
@@ -73,10 +73,10 @@ class Lacking:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """Packages of a version that nobody reads, on one child.
+    """Packages of an unused version, on one child.
 
     Attributes:
-        note: another one when a package arrives: whoever looked before may not have seen it.
+        note: changes when a package arrives: a deletion that began earlier may not have seen that package.
     """
 
     version: bytes
@@ -89,8 +89,8 @@ class Metadata:
     """One array's metadata. Safe for many threads and processes.
 
     Args:
-        path: the file; made if it is missing, for its owner only.
-        owner: this process, as others can look for it.
+        path: the file; created if it is missing, readable by its owner only.
+        owner: this process, in a form by which others can check whether it still runs.
 
     Raises UsageError for a file that cannot be used.
     """
@@ -102,7 +102,7 @@ class Metadata:
             path.touch(0o600)
             self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")  # what is begun must not survive what is done
+            self._db.execute("PRAGMA synchronous = FULL")  # a power cut must not undo a commit
             with self._transaction():
                 for statement in _TABLES.split(";"):
                     self._db.execute(statement)
@@ -114,7 +114,7 @@ class Metadata:
             raise UsageError(f"{path}: has layout {found}, expected {_LAYOUT}: another version of this package made it")
 
     def _brought_up(self) -> object:
-        """Returns the layout; an earlier one becomes this one."""
+        """Returns the layout, after converting an earlier one."""
         (found,) = self._db.execute("SELECT value FROM settings WHERE name = 'layout'").fetchone()
         if found != 1:
             return found
@@ -142,7 +142,7 @@ class Metadata:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """Raises CloudError where SQLite fails, as on a full disk."""
+        """Raises CloudError if SQLite fails, for instance on a full disk."""
         with self._lock:
             try:
                 yield self._db
@@ -153,9 +153,9 @@ class Metadata:
 
     @contextmanager
     def preparing(self) -> Iterator[bool]:
-        """Let one process prepare the array, while the others wait. Yields whether there is anything left to prepare.
+        """Let one process prepare the array, while the others wait. Yields whether it is still unprepared.
 
-        What is written meanwhile is written with it, or not at all.
+        All writes in this block are one transaction.
         """
         with self._transaction() as db:
             is_new = db.execute("SELECT 1 FROM settings WHERE name = 'prepared'").fetchone() is None
@@ -168,7 +168,7 @@ class Metadata:
         return self.setting("prepared") is not None
 
     def setting(self, name: str, default: str | None = None) -> str | None:
-        """Returns a setting; if there is none yet, it becomes ``default``."""
+        """Returns a setting; if there is none yet, sets it to ``default``."""
         with self._reading() as db:
             row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
             if row is None and default is not None:
@@ -217,14 +217,14 @@ class Metadata:
         return int(found)
 
     def begun(self) -> Sequence[tuple[bytes, int]]:
-        """Returns version and segments of what is being written, by any process, or was when it ended."""
+        """Returns version and segments of unfinished writes of all processes, running or ended."""
         with self._lock:
             return self._db.execute("SELECT version, segments FROM writes").fetchall()
 
     def begin(self, version: bytes, path: str, segments: int, generation: int = 0) -> int:
-        """A version begins to be written. Returns its generation.
+        """Begin to write a version. Returns its generation.
 
-        ``generation`` is that of the version of which it is a copy, so that every version which is none is newer.
+        ``generation``: for a copy, that of the original, so that every newly written version is newer than the copy.
         """
         with self._transaction() as db:
             if not generation:
@@ -241,10 +241,10 @@ class Metadata:
         )
 
     def commit(self, row: ObjectRow, missing: Iterable[Lacking], children: int, instead_of: bytes = b"") -> bool:
-        """A version that was begun is current now, and what its path had is garbage.
+        """Make a version that was begun current; its path's earlier version becomes garbage.
 
-        Returns whether it was: a version that began later may have been faster, and then this one is garbage. So is a
-        copy whose original, ``instead_of``, is no longer current.
+        Returns whether it became current. If a version that began later was faster, this one is garbage. So is a copy
+        whose original, ``instead_of``, is no longer current.
         """
         with self._transaction() as db:
             db.execute("DELETE FROM writes WHERE version = ?", (row.version,))
@@ -268,7 +268,7 @@ class Metadata:
         return True
 
     def recovered(self, rows: Iterable[tuple[ObjectRow, Sequence[Lacking]]], children: int, generation: int) -> None:
-        """Take in versions that children hold; the next one to be written has a generation above ``generation``."""
+        """Take in versions that children hold. Later versions get a generation above ``generation``."""
         with self._transaction_or_within():
             for row, missing in rows:
                 self._make_current(row, missing, children)
@@ -284,13 +284,13 @@ class Metadata:
                 yield
 
     def abandon(self, version: bytes, segments: int, children: int) -> None:
-        """A version that was begun will not be current: it is garbage."""
+        """Turn a version that was begun into garbage: it will not become current."""
         with self._transaction() as db:
             db.execute("DELETE FROM writes WHERE version = ?", (version,))
             self._discard(version, segments, children)
 
     def remove(self, row: ObjectRow, children: int) -> Sequence[Discarded]:
-        """An object is no more. Returns its garbage; none if this version was not current until now."""
+        """Remove an object. Returns its packages as garbage; none if this was not the current version."""
         with self._transaction() as db:
             if not db.execute("DELETE FROM objects WHERE version = ?", (row.version,)).rowcount:
                 return []
@@ -306,10 +306,10 @@ class Metadata:
         values = (version, child, segments, self._owner)
         self._db.execute("INSERT OR REPLACE INTO garbage VALUES (?, ?, ?, ?, random())", values)
 
-    # --- what is not done yet -----------------------------------------------------------------------
+    # --- unfinished work ----------------------------------------------------------------------------
 
     def lacks(self, missing: Iterable[Lacking]) -> None:
-        """Note packages that children do not have as they should; those of versions that are not current are not."""
+        """Note packages that children lack, or hold damaged. Packages of versions that are not current are left out."""
         with self._transaction():
             self._add_missing(each for each in list(missing) if self.find_version(each.version))
 
@@ -320,13 +320,13 @@ class Metadata:
         )
 
     def arrived(self, package: Lacking, segments: int, *, has_it: bool) -> None:
-        """A transfer has ended: the child has the package now, or failed, and then it may have it all the same.
+        """A transfer has ended: the child has the package now, or failed, and then may have the package anyway.
 
-        If the version is no longer current, that is garbage.
+        If the version is no longer current, the package is garbage.
         """
         with self._lock:
             if self._is_closed:
-                return  # the note stays, and whoever comes next finds that the package is there
+                return  # the note stays; the next repair finds that the package is there
             self._arrived(package, segments, has_it=has_it)
 
     def _arrived(self, package: Lacking, segments: int, *, has_it: bool) -> None:
@@ -347,14 +347,14 @@ class Metadata:
             return db.execute(f"SELECT 1 FROM missing WHERE {where}", values).fetchone() is not None
 
     def missing(self, *, own: bool = False) -> Sequence[Lacking]:
-        """Returns packages that children lack: all, or those that this process has to see to."""
+        """Returns packages that children lack: all, or those that this process is responsible for."""
         where, values = self._whose(own)
         with self._reading() as db:
             rows = db.execute(f"SELECT version, segment, child FROM missing{where}", values).fetchall()
         return [Lacking(*row) for row in rows]
 
     def garbage(self, *, own: bool = False) -> Sequence[Discarded]:
-        """Returns what is to be deleted from children: all, or what this process has to see to."""
+        """Returns the packages to delete from children: all, or those that this process is responsible for."""
         where, values = self._whose(own)
         return self._garbage(where, *values)
 
@@ -367,7 +367,7 @@ class Metadata:
         return (" WHERE owner = ?", (self._owner,)) if own else ("", ())
 
     def deleted(self, leftovers: Iterable[Discarded]) -> None:
-        """Children have no packages of these any more, but for those that have arrived since the note was read."""
+        """Note that children have deleted these, except those with packages that arrived since the note was read."""
         with self._transaction() as db:
             db.executemany(
                 "DELETE FROM garbage WHERE version = ? AND child = ? AND note = ?",
@@ -375,7 +375,7 @@ class Metadata:
             )
 
     def owners(self) -> frozenset[str]:
-        """Returns the other processes that have something to see to."""
+        """Returns the other processes that have unfinished work."""
         with self._reading() as db:
             rows = db.execute(
                 "SELECT owner FROM writes UNION SELECT owner FROM missing UNION SELECT owner FROM garbage"
@@ -383,7 +383,7 @@ class Metadata:
         return frozenset(owner for (owner,) in rows) - {self._owner}
 
     def adopt(self, owner: str, children: int) -> None:
-        """See to what a process that is no more has left: what it had begun to write is garbage."""
+        """Take over what a process that has ended left behind: its unfinished writes become garbage."""
         with self._transaction() as db:
             begun = db.execute("SELECT version, segments FROM writes WHERE owner = ?", (owner,)).fetchall()
             db.execute("DELETE FROM writes WHERE owner = ?", (owner,))

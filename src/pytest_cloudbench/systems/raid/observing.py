@@ -1,4 +1,4 @@
-"""What an array has observed of its children, which places new shares and decides whom reads ask.
+"""An array's observations of its children, which place new shares and decide which children reads ask.
 
 What may live here: the clock, the lock and the metadata around the pure decisions of ``coding.rates``,
 ``coding.placement`` and ``coding.hedging``.
@@ -20,7 +20,7 @@ __all__ = ["Observer"]
 
 
 class Observer:
-    """Told of every transfer, asked before every read. Safe for many threads.
+    """Records every transfer, and is asked before every read. Safe for many threads.
 
     Args:
         children: how many there are.
@@ -35,13 +35,13 @@ class Observer:
 
     @property
     def has_observed(self) -> bool:
-        """Whether it was told of any transfer that succeeded."""
+        """Whether any successful transfer was recorded."""
         return any(rate is not None for table in (self.writes, self.reads) for rate in table.known())
 
     # --- rates ----------------------------------------------------------------------------------------
 
     def observe(self, child: int, size_bytes: int, duration_ns: int, *, is_read: bool) -> None:
-        """A child has taken or given a package in this time."""
+        """A child has written or returned a package in this time."""
         taken_s = duration_ns / 1e9
         with self._lock:
             (self.reads if is_read else self.writes).observe(child, size_bytes, taken_s, _now_s())
@@ -49,13 +49,13 @@ class Observer:
                 self.hedging.answered(child, size_bytes, taken_s, _now_s())
 
     def failed(self, child: int, *, is_read: bool) -> None:
-        """A child did not."""
+        """A child failed to write or return a package."""
         if is_read:
             with self._lock:
                 self.hedging.failed(child, _now_s())
 
     def write_rates(self) -> Sequence[float | None]:
-        """Returns bytes per second that each child takes; None where nothing was observed."""
+        """Returns each child's write rate in bytes per second; None where nothing was observed."""
         with self._lock:
             return self.writes.known()
 
@@ -68,7 +68,7 @@ class Observer:
             return self.hedging.order(holders, min(split.data, len(holders)), share_bytes, _now_s())
 
     def after_ns(self, child: int, size_bytes: int) -> int | None:
-        """Returns how long a child may take to give a package before another is asked, too."""
+        """Returns how long a child may take for a package before another is asked, too."""
         with self._lock:
             return round(self.hedging.late_after_s(child, size_bytes) * 1e9)
 
@@ -78,14 +78,14 @@ class Observer:
             self.hedging.asked_beside()
 
     def given_up(self, child: int, size_bytes: int, waited_ns: int) -> None:
-        """A read waited so long for a child that was late, and needs it no more."""
+        """A read waited this long for a late child and no longer needs its answer."""
         with self._lock:
             self.hedging.given_up(child, size_bytes, waited_ns / 1e9, _now_s())
 
-    # --- what later processes go on with --------------------------------------------------------------
+    # --- state for later processes --------------------------------------------------------------------
 
     def text(self) -> str:
-        """Returns the observed rates as text. Ages are relative, since clocks of processes differ."""
+        """Returns the observed rates as text. Ages are relative, because the clocks of processes differ."""
         with self._lock:
             now_s = _now_s()
             rates = [[_aged(table[child].plain(), -now_s) for child in range(len(table))]
@@ -93,7 +93,7 @@ class Observer:
         return json.dumps(rates)
 
     def restore(self, text: str) -> None:
-        """Go on with what ``text`` gave. What cannot be read is learned again."""
+        """Restore a state from ``text``. Unreadable parts are learned again."""
         with suppress(ValueError, TypeError, IndexError, KeyError, AttributeError, RecursionError), self._lock:
             for table, known in zip((self.writes, self.reads), json.loads(text), strict=True):
                 for child in range(len(table)):

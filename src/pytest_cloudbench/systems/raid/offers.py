@@ -1,4 +1,4 @@
-"""A table of providers to choose an array from: what each costs, how fast it is, and how often it answers.
+"""A table of providers to choose an array from: price, throughput and availability of each.
 
 What may live here: reading the table. Whatever the file contains, ``load_offers`` raises only ConfigError::
 
@@ -6,7 +6,7 @@ What may live here: reading the table. Whatever the file contains, ``load_offers
     spec = "s3://bucket"
     store_usd_per_gib_month = 0.023
     mb_per_s = 40                   # throughput, megabytes per second
-    availability = 0.9999           # how often it answers, 0 to 1
+    availability = 0.9999           # the probability that it answers, 0 to 1
     operator = "one company"        # optional: children of one operator may fail together
 """
 
@@ -25,7 +25,7 @@ _BOUNDS = {"store_usd_per_gib_month": (0.0, 1e6), "mb_per_s": (1e-6, 1e6), "avai
 
 
 def load_offers(path: str | Path) -> list[Offer]:
-    """Returns what a file offers; prices are USD per byte and month. Raises ConfigError, in one line."""
+    """Returns the offers of a file; prices are USD per byte and month. Raises ConfigError, in one line."""
     file = StrictTable(str(path), opening.read_toml(path, "a table of offers"), ("offer",))
     rows = file.get("offer", None, lambda value: isinstance(value, list) and len(value) > 0, "one [[offer]] or more")
     return [_offer(file, f"offer[{number}]", row) for number, row in enumerate(rows, 1)]

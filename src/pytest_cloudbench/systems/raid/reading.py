@@ -1,6 +1,6 @@
-"""Reading: the first k of n that answer, each share checked against its digest, one more child for each that fails.
+"""Reading: the first k of n children that answer, each share checked by its digest, one more child for each failure.
 
-What may live here: the way of one version from the children. While a segment is handed over the next one is asked for.
+What may live here: fetching one version from the children. While a segment is handed over, the next is requested.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read(array: Array, manifest: Manifest, offset: int, costs: Costs) -> Iterato
 def _chunks(
     manifest: Manifest, number: int, shares: Mapping[int, Buffer], stream: Stream, skip: int, costs: Costs
 ) -> Iterator[bytes]:
-    """Yields a segment's content from its shares, but for the first ``skip`` bytes."""
+    """Yields a segment's content from its shares, without the first ``skip`` bytes."""
     segment = manifest.segments[number]
     with costs.timed("code_ns"):
         data = _data_shares(segment, shares)
@@ -72,7 +72,7 @@ def _chunks(
 
 
 def _data_shares(segment: CodedSegment, shares: Mapping[int, Buffer]) -> Package:
-    """Returns the data shares one after the other, those that are not among the given ones made of them."""
+    """Returns the data shares one after the other; missing ones are rebuilt from the given shares."""
     split = segment.split
     made = {number: bytearray(segment.share_bytes) for number in range(split.data) if number not in shares}
     if made:
@@ -82,7 +82,7 @@ def _data_shares(segment: CodedSegment, shares: Mapping[int, Buffer]) -> Package
 
 
 def good_shares(segment: CodedSegment, child: int, package: Buffer) -> dict[int, Buffer]:
-    """Returns those shares of a child's package that are what was written, by number."""
+    """Returns the intact shares of a child's package, by number."""
     numbers, size_bytes = segment.split.shares_of(child), segment.share_bytes
     view = memoryview(package)[max(0, len(package) - len(numbers) * size_bytes) :]
     return {
@@ -93,7 +93,7 @@ def good_shares(segment: CodedSegment, child: int, package: Buffer) -> dict[int,
 
 
 class Fetch:
-    """The shares of one segment on their way, from as many children as are needed, and one more for each that fails.
+    """Fetches the shares of one segment, from as many children as needed, and one more for each that fails.
 
     Args:
         array: whose children are asked.
@@ -122,7 +122,7 @@ class Fetch:
         self._ask_enough()
 
     def wait(self) -> dict[int, Buffer]:
-        """Returns enough shares, each of which is what was written. Raises CloudError if there are not."""
+        """Returns enough intact shares. Raises CloudError if there are not enough."""
         while len(self._shares) < self._segment.split.data:
             self._ask_enough()
             if not self._asked:
@@ -139,7 +139,7 @@ class Fetch:
         return self._shares
 
     def give_up(self) -> None:
-        """Whatever comes now is too late."""
+        """Cancel: answers that arrive from now on are ignored."""
         for child, transfer in self._asked.items():
             transfer.is_given_up = True
             if child not in self._due_ns:
@@ -148,13 +148,13 @@ class Fetch:
         self._asked.clear()
 
     def release(self) -> None:
-        """The shares are not read any more: their memory can be used again."""
+        """Free the shares' memory for reuse: they are no longer read."""
         for pending in self._used:
             if pending.buffer is not None:
                 self._array.children.buffers.give(pending.buffer)
 
     def _ask_enough(self) -> None:
-        """Ask children until those that are not overdue would be enough."""
+        """Ask children until those that are not overdue are enough."""
         counts, data = self._segment.split.counts, self._segment.split.data
         while self._left and len(self._shares) + sum(counts[child] for child in self._due_ns) < data:
             child = self._left.pop(0)
@@ -167,7 +167,7 @@ class Fetch:
             self._asked[child] = self._array.children.get(child, name, most_bytes, self._answers.put)
 
     def _next(self) -> Ended | None:
-        """Returns the next answer; None when a child is overdue and there is another to be asked."""
+        """Returns the next answer; None when a child is overdue and another can be asked."""
         while True:
             first = min(self._due_ns, key=self._due_ns.__getitem__, default=None)
             try:
@@ -199,12 +199,12 @@ class Fetch:
             return
         else:
             self._costs.damaged += damaged
-            detail = f"{damaged} of {self._segment.split.counts[child]} shares are not what was written"
+            detail = f"{damaged} of {self._segment.split.counts[child]} shares differ from what was written"
             self.failures[child] = CloudError(ErrorKind.CORRUPT, self._verb, self._manifest.path, detail=detail)
         self._lacking.append(Lacking(self._manifest.version, self._number, child))
 
     def _check(self, child: int, package: Buffer) -> int:
-        """Take the shares of a package. Returns how many are not what was written."""
+        """Take the shares of a package. Returns how many are damaged."""
         with self._costs.timed("hash_ns"):
             good = good_shares(self._segment, child, package)
         self._shares |= good
@@ -213,7 +213,7 @@ class Fetch:
     def _too_few(self) -> CloudError:
         array, split = self._array, self._segment.split
         gave = [child for child, count in enumerate(split.counts) if count and child not in self.failures]
-        told = f"{len(gave)} of {len(array.children)} children gave their shares, and {array.file.k} are needed"
+        told = f"{len(gave)} of {len(array.children)} children returned their shares, and {array.file.k} are needed"
         error = shortage(self._verb, self._manifest.path, told, self.failures, array.children.names)
         error.__cause__ = next(iter(self.failures.values()), None)
         return error

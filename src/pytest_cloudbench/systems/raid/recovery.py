@@ -1,7 +1,7 @@
-"""Recovery: the metadata made again from what children hold, with the key alone.
+"""Recovery: rebuilding the metadata from the children's packages, with only the key.
 
-What may live here: listing children, opening the manifests that they hold, and deciding which version of each object is
-the newest that can be read.
+What may live here: listing children, opening their manifests, and deciding which version of each object is the newest
+that can be read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FoundVersion", "Recovery", "listed", "recover", "recovered_apart"]
 
 _MOST_MANIFEST_BYTES = 1 << 24
 _FIRST_BYTES = 4096
-"""What is read of a package to find its manifest: enough for those of most objects."""
+"""How much of a package is read to find its manifest: enough for most objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class FoundVersion:
     """One version, as its packages were found.
 
     Attributes:
-        manifest: what it is made of.
-        lacking: packages that children which answered do not have.
+        manifest: its description.
+        lacking: packages that are missing on children that answered.
         is_whole: whether it can be read.
     """
 
@@ -44,13 +44,13 @@ class FoundVersion:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What was found on children.
+    """The result of a recovery.
 
     Attributes:
         objects: how many can be read.
-        older: versions that a newer one has replaced.
-        unreadable: the newest versions that too few packages are left of, or that were never written whole.
-        strange: packages that belong to no version found: unfinished, of another key, or damaged.
+        older: versions replaced by a newer one.
+        unreadable: newest versions with too few packages left, or never written completely.
+        strange: packages that belong to none of the versions: unfinished, of another key, or damaged.
         silent: children that did not answer, and why.
     """
 
@@ -64,11 +64,11 @@ class Recovery:
 def recover(array: Array, verb: str, path: str) -> Recovery:
     """Take in every object that children hold.
 
-    A version that was acknowledged can be read as long as no more children are silent than the file's durability
-    bears. So one that cannot is of a write that was interrupted, and the version before it counts.
+    An acknowledged version can be read as long as no more children are silent than the file's durability tolerates.
+    One that cannot be read belongs to an interrupted write, and the version before it counts.
 
     Raises CloudError, for the operation that needs it, if fewer than k children answer, if nothing opens with this key,
-    or if more are silent and might hold what decides which version of an object is the newest.
+    or if more are silent and might hold a newer version of an object.
     """
     names, silent = listed(array)
     if len(names) < array.file.k:
@@ -76,10 +76,10 @@ def recover(array: Array, verb: str, path: str) -> Recovery:
         raise shortage(verb, path, told, silent, array.children.names) from next(iter(silent.values()))
     versions, strange = _versions(array, names)
     if not versions and any(name.startswith("m") for found in names.values() for name in found):
-        detail = "what the children hold was not sealed with this key"
+        detail = "the children's packages were not sealed with this key"
         raise CloudError(ErrorKind.AUTH, verb, path, detail=detail)
     rows, older, unreadable = _newest(array, versions)
-    if unreadable and len(silent) > array.file.bearable:
+    if unreadable and len(silent) > array.file.tolerated:
         told = (
             f"{unreadable} objects may be newer on children that do not answer; if one of them is gone for good, write "
             "its replacement into the array's file, and run: cloudbench raid replace FILE CHILD"
@@ -92,7 +92,7 @@ def recover(array: Array, verb: str, path: str) -> Recovery:
 
 @contextmanager
 def recovered_apart(array: Array, owner: str) -> Iterator[Array]:
-    """Yields the array with metadata made of what the children hold, as if there were no other. Raises CloudError."""
+    """Yields the array with separate metadata, built only from the children's packages. Raises CloudError."""
     with tempfile.TemporaryDirectory(prefix="cloudbench-recovered-") as folder:
         metadata = Metadata(Path(folder) / "array.sqlite", owner)
         try:
@@ -104,9 +104,9 @@ def recovered_apart(array: Array, owner: str) -> Iterator[Array]:
 
 
 def listed(array: Array) -> tuple[dict[int, Mapping[str, int]], dict[int, CloudError]]:
-    """Returns the packages of children that answer, name to size, and why the others do not.
+    """Returns the packages of children that answer, name to size, and the errors of the others.
 
-    Raises what is no CloudError.
+    Passes on any error that is not a CloudError.
     """
     answers: SimpleQueue[tuple[Ended, Mapping[str, int]]] = SimpleQueue()
     for child in range(len(array.children)):
@@ -125,13 +125,13 @@ def listed(array: Array) -> tuple[dict[int, Mapping[str, int]], dict[int, CloudE
 
 
 def _versions(array: Array, names: Mapping[int, Mapping[str, int]]) -> tuple[list[FoundVersion], int]:
-    """Returns all versions that a manifest was found of, and how many packages belong to none."""
+    """Returns all versions with a manifest, and how many packages belong to none of them."""
     left = {child: dict(found) for child, found in names.items()}
     versions: list[FoundVersion] = []
     for child, found in left.items():
         for name in [each for each in found if each.startswith("m")]:
             if name not in found:
-                continue  # another child's copy of the manifest has explained it
+                continue  # covered by another child's copy of the manifest
             manifest = _manifest_at(array, child, name)
             if manifest is not None:
                 versions.append(_explained(array, manifest, left))
@@ -139,7 +139,7 @@ def _versions(array: Array, names: Mapping[int, Mapping[str, int]]) -> tuple[lis
 
 
 def _manifest_at(array: Array, child: int, name: str) -> Manifest | None:
-    """Returns the manifest in a package; None if it cannot be read, or is not this package's."""
+    """Returns the manifest in a package; None if it cannot be read, or belongs to another package."""
     answers: SimpleQueue[Ended] = SimpleQueue()
     array.children.get(child, name, _FIRST_BYTES, answers.put)
     data = answers.get().data
@@ -156,7 +156,7 @@ def _manifest_at(array: Array, child: int, name: str) -> Manifest | None:
 
 
 def _explained(array: Array, manifest: Manifest, left: Mapping[int, dict[str, int]]) -> FoundVersion:
-    """Returns what there is of a version, and takes its packages out of those that are left."""
+    """Returns a version as found, and removes its packages from ``left``."""
     lacking, is_whole = list[Lacking](), True
     for number, segment in enumerate(manifest.segments):
         holders = {child for child, count in enumerate(segment.split.counts) if count}
@@ -174,9 +174,10 @@ def _explained(array: Array, manifest: Manifest, left: Mapping[int, dict[str, in
 def _newest(
     array: Array, versions: Sequence[FoundVersion]
 ) -> tuple[list[tuple[ObjectRow, Sequence[Lacking]]], int, int]:
-    """Returns whole versions, older ones first; how many of them are not the newest; how many newest are not whole."""
+    """Returns the whole versions, oldest first; how many of those are not the newest; how many newest are not whole."""
     rows, newest, unreadable = list[tuple[ObjectRow, Sequence[Lacking]]](), dict[str, FoundVersion](), set[str]()
-    for found in sorted(versions, key=lambda each: (each.manifest.generation, each.is_whole)):  # copies: the whole one
+    # Copies have equal generations: of those, a whole one comes last.
+    for found in sorted(versions, key=lambda each: (each.manifest.generation, each.is_whole)):
         newest[found.manifest.path] = found
         if found.is_whole:
             rows.append((array.row_of(found.manifest), found.lacking))

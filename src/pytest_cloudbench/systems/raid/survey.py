@@ -1,7 +1,7 @@
-"""What each child of an array holds and lacks, and which objects are at risk for it.
+"""What each child of an array holds and lacks, and which objects that puts at risk.
 
-What may live here: looking, by listings or by reading every share. What is found missing or damaged is noted in the
-metadata, where repairs find it; nothing else is changed.
+What may live here: looking, by listings or by reading every share. Missing and damaged packages are noted in the
+metadata for repairs; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from pytest_cloudbench.systems.raid.transfers import Ended
 __all__ = ["ChildState", "Progress", "Survey", "survey"]
 
 Progress = Callable[[str, int, int], object]
-"""Is told what is being done, how much of it is done, and of how much."""
+"""Called with the name of the work, the amount done, and the total amount."""
 
 _PAGE = 256
 
 
 @dataclass(slots=True)
 class ChildState:
-    """One child, as a survey found it. Counts are of packages: a child has one for each segment that it has a part of.
+    """One child, as a survey found it. Counts are of packages: a child has one for each segment it holds shares of.
 
     Attributes:
-        name: what the array's file calls it.
+        name: its name in the array's file.
         unreachable: why it does not answer; empty if it does.
         expected: packages that it should have.
-        held: those that are there, as large as they should be; in a scrub, with all their shares as they were written.
-        missing: those that are not there, or too small. Not known of a child that does not answer.
-        damaged: in a scrub, those with shares that are not what was written.
-        unread: in a scrub, those that could not be read, though they are listed.
+        held: those that are there with the right size; in a scrub, also with all their shares intact.
+        missing: those that are not there, or too small. Not known for a child that does not answer.
+        damaged: in a scrub, those with damaged shares.
+        unread: in a scrub, those that are listed but could not be read.
         strange: packages there that belong to no object: unfinished, or another array's.
-        held_bytes: what is there of the array, as listed.
+        held_bytes: total size of the array's packages there, as listed.
     """
 
     name: str
@@ -61,21 +61,21 @@ class Survey:
     """An array, as it was found.
 
     Attributes:
-        is_deep: whether every share was read, and not only listed.
+        is_deep: whether every share was read, not only listed.
         children: in the order of the array's file.
         objects: how many there are.
-        content_bytes: in them.
-        whole: objects of which nothing is missing: as many children may fail as the split allows.
-        degraded: objects of which something is missing, and which can lose a child more.
-        at_risk: objects that can be read, and cannot if any child more fails.
+        content_bytes: their total size.
+        whole: objects with nothing missing: as many children may fail as the split allows.
+        degraded: objects with something missing that can still lose another child.
+        at_risk: objects that can be read, but could not if one more child failed.
         unreadable: objects that cannot be read now.
         unreadable_paths: the first of them.
-        garbage: packages that nobody reads and that are still to be deleted.
-        written_meanwhile: objects that were not looked at, because they were written after the look began.
-        equal_bytes: what equal shares of the content would take on each child. What is stored beyond that is the cost
-            of an uneven placement, of manifests, and of small objects.
-        usd_per_month: what storage costs at the prices in the array's file. None: a price is missing there, or a child
-            does not answer.
+        garbage: unused packages that are still to be deleted.
+        written_meanwhile: objects that were not examined, because they were written after the survey began.
+        equal_bytes: the size of equal shares of the content, on each child. Storage beyond that is the cost of an
+            uneven placement, of manifests, and of small objects.
+        usd_per_month: the cost of storage at the prices in the array's file. None: a price is missing there, or a
+            child does not answer.
         equal_usd_per_month: the same for equal shares.
     """
 
@@ -102,7 +102,7 @@ class Survey:
         )
 
     def plain(self) -> dict[str, Any]:
-        """Returns it as plain data."""
+        """Returns the survey as plain data."""
         return {**asdict(self), "is_healthy": self.is_healthy}
 
 
@@ -114,11 +114,11 @@ def survey(
 
     Args:
         array: prepared.
-        deep: read every share and compare it with its digest; without, sizes are compared with listings.
-        without: a child that is taken to be silent.
-        progress: is told how far it is.
+        deep: read every share and compare it with its digest; otherwise compare only the listed sizes.
+        without: a child to treat as silent.
+        progress: called with the progress.
 
-    Raises what is no CloudError: a driver has a mistake.
+    Passes on any error that is not a CloudError: a mistake of a driver.
     """
     newest = array.metadata.newest_generation()
     names, silent = listed(array)
@@ -172,7 +172,7 @@ def _look_at(
         Lacking(row.version, number, child) for number, child, state in states if state in {"missing", "damaged"}
     )
     if array.metadata.find_version(row.version) is None:
-        return  # it was replaced or deleted meanwhile, and its packages with it
+        return  # it was replaced or deleted meanwhile, together with its packages
     _count(found, row, states, min(margins))
 
 
@@ -196,7 +196,7 @@ def _count(found: Survey, row: ObjectRow, states: Sequence[tuple[int, int, str]]
 
 
 def _margin(counts: Sequence[int], data: int, holding: Sequence[int]) -> int:
-    """Returns how many of the children that hold their part may still fail; -1 if they are too few already."""
+    """Returns how many of the children that hold their shares may still fail; -1 if they are already too few."""
     held = sorted(counts[child] for child in holding)
     return max((lost for lost in range(len(held) + 1) if sum(held[: len(held) - lost]) >= data), default=-1)
 
@@ -214,7 +214,7 @@ def _listed_state(
 
 
 def _read_states(array: Array, manifest: Manifest, number: int, children: Sequence[int]) -> dict[int, str]:
-    """Read the packages of one segment, all at once, and compare every share with its digest."""
+    """Read the packages of one segment in parallel, and compare every share with its digest."""
     answers: SimpleQueue[Ended] = SimpleQueue()
     segment = manifest.segments[number]
     for child in children:
@@ -234,7 +234,7 @@ def _read_states(array: Array, manifest: Manifest, number: int, children: Sequen
 
 
 def _is_good(array: Array, manifest: Manifest, number: int, answer: Ended) -> bool:
-    """Returns whether all shares of a package are what was written, and its copy of the manifest, if it has one."""
+    """Returns whether all shares of a package are intact, and its copy of the manifest, if it has one."""
     segment = manifest.segments[number]
     if len(good_shares(segment, answer.child, answer.data)) < segment.split.counts[answer.child]:
         return False
@@ -243,7 +243,7 @@ def _is_good(array: Array, manifest: Manifest, number: int, answer: Ended) -> bo
 
 
 def _explain_rest(array: Array, unexplained: Mapping[int, dict[str, int]], found: Survey) -> None:
-    """Count what is listed and belongs to no object: known garbage, or strange."""
+    """Count listed packages that belong to no object: known garbage, or strange."""
     garbage = Counter[int]()
     for leftover in array.metadata.garbage():
         rest = unexplained.get(leftover.child, {})

@@ -17,10 +17,10 @@ class StrictTable:
     """One table: each value with its type checked, or a ConfigError that names file and key.
 
     Args:
-        source: the file, as messages call it.
-        table: what it has.
-        known: keys that may be there; any other is refused.
-        place: what comes before a key in messages.
+        source: the file's name in messages.
+        table: its contents.
+        known: the allowed keys; any other is refused.
+        place: the prefix of keys in messages.
     """
 
     def __init__(self, source: str, table: Mapping[str, Any], known: tuple[str, ...], place: str = "") -> None:
@@ -39,7 +39,7 @@ class StrictTable:
         raise ConfigError(self._source, f"{self._place}{key}", expected)
 
     def get(self, key: str, default: Any, fits: Callable[[Any], bool], expected: str) -> Any:
-        """Returns a value that ``fits``; ``default`` if the key is missing, which None forbids."""
+        """Returns a value that ``fits``; if the key is missing, ``default``, unless that is None."""
         value = self._table.get(key, default)
         if value is None or (key in self._table and not fits(value)):
             found = f", found {ascii(value)[:60]}" if key in self._table else ""
@@ -67,7 +67,7 @@ class StrictTable:
         return self.real(key, None, least, most) if key in self._table else None
 
     def text(self, key: str, default: str | None, expected: str = "a text") -> str:
-        """Returns a text that can be printed."""
+        """Returns a printable text."""
         found: str = self.get(
             key, default, lambda value: isinstance(value, str) and bool(value.strip()) and value.isprintable(), expected
         )
@@ -79,7 +79,7 @@ class StrictTable:
         return found
 
     def one_of(self, key: str, choices: tuple[str, ...]) -> str:
-        """Returns one of some words, by default the first."""
+        """Returns one of ``choices``, by default the first."""
         found = self.text(key, choices[0])
         if found not in choices:
             self.fail(key, f"expected one of {', '.join(choices)}, found {found!r}{did_you_mean(found, choices)}")

@@ -1,7 +1,7 @@
-"""Packages to and from children: threads of each child's own, so that one that hangs holds up no other.
+"""Packages to and from children. Each child has its own threads, so that one that hangs holds up no other.
 
-What may live here: threads, names of packages, and calls of the children's drivers. Nobody waits here: a transfer calls
-back when it has ended, from its own thread.
+What may live here: threads, names of packages, and calls of the children's drivers. Nothing here blocks the caller: a
+transfer calls back from its own thread when it has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IDLE_S = 30.0
 _LEAST_KEPT_BYTES = 1 << 19
 _MOST_KEPT_BYTES = 32 << 20
 _MOST_BEHIND_BYTES = 32 << 20
-"""What may wait for one child that others do not have to wait for."""
+"""The most bytes that may queue for one child in transfers that no operation waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Ended:
     """How a transfer ended.
 
     Attributes:
-        child: with whom.
-        data: what was read; empty for other verbs.
+        child: the child.
+        data: the bytes read; empty for other verbs.
         error: why it failed; None if it did not.
-        duration_ns: how long it took, waiting for a thread included.
+        duration_ns: how long it took, including the wait for a thread.
         requests: how many the child's driver sent; None if it does not count them.
     """
 
@@ -48,7 +48,7 @@ class Ended:
 
 
 class Package:
-    """Bytes in several parts, none of which is copied before it is read: a content for the children's drivers."""
+    """Bytes in several parts, not copied until they are read: a content for the children's drivers."""
 
     def __init__(self, parts: Iterable[Buffer]) -> None:
         self._lock, self._parts = threading.Lock(), [memoryview(part) for part in parts]
@@ -65,19 +65,19 @@ class Package:
             return b"".join(found)
 
     def detach(self) -> None:
-        """Keep a copy: from now on nobody reads the memory that it was made of."""
+        """Copy the bytes, so that the original memory is no longer read."""
         with self._lock:
             self._parts = [memoryview(b"".join(self._parts))]
 
 
 class Buffers:
-    """Memory for segments, used again: to get it anew from the system costs more than to encrypt what is in it."""
+    """Reused memory for segments: getting new memory from the system costs more than encrypting its content."""
 
     def __init__(self) -> None:
         self._lock, self._free = threading.Lock(), list[bytearray]()
 
     def take(self, size_bytes: int) -> bytearray:
-        """Returns a buffer with any content."""
+        """Returns a buffer with arbitrary content."""
         with self._lock:
             for place, buffer in enumerate(self._free):
                 if len(buffer) == size_bytes:
@@ -85,7 +85,7 @@ class Buffers:
         return bytearray(size_bytes)
 
     def give(self, buffer: bytearray) -> None:
-        """Take a buffer back that nobody reads any more. The caller has no right to it afterwards."""
+        """Take back a buffer that is no longer read. The caller must not use it afterwards."""
         if len(buffer) < _LEAST_KEPT_BYTES:
             return
         with self._lock:
@@ -95,7 +95,7 @@ class Buffers:
 
 
 class PendingRead:
-    """One transfer, which can be given up: what has not begun does not begin, and a read ends at its next piece."""
+    """One transfer that can be cancelled: if it has not begun, it never does; a read ends at its next piece."""
 
     def __init__(self) -> None:
         self.is_given_up = False
@@ -107,10 +107,10 @@ class Children:
 
     Args:
         drivers: connected; closed with this.
-        names: what messages call them.
+        names: their names in messages.
         folder: where packages are on each; ``/`` for the root.
-        master: from which the packages' names are derived.
-        rates: is told of each put and get.
+        master: the key from which the packages' names are derived.
+        rates: records each put and get.
     """
 
     def __init__(
@@ -125,13 +125,13 @@ class Children:
 
     @property
     def all_count(self) -> bool:
-        """Whether all drivers know how many requests they send."""
+        """Whether all drivers count their requests."""
         return all(isinstance(driver, Counting) for driver in self.drivers)
 
     def package_name(self, version: bytes, child: int, segment: int, *, is_last: bool) -> str:
-        """Returns what a package is called on a child: no two have anything in common that others could see.
+        """Returns a package's name on a child. To others, no two names show anything in common.
 
-        The package of the last segment, which also holds the manifest, has another first letter.
+        The package of the last segment, which also holds the manifest, has a different first letter.
         """
         return f"{'m' if is_last else 'd'}{self._master.name(version, child, segment)}"
 
@@ -151,7 +151,8 @@ class Children:
     def put(self, child: int, name: str, package: Package, done: Callable[[Ended], object], *, waits: bool) -> None:
         """Write a package.
 
-        ``waits``: somebody waits for this child. Otherwise it fails at once if too much waits for the child already.
+        ``waits``: an operation waits for this child. Otherwise the call fails immediately if too much is queued for the
+        child.
         """
         lane = self._lanes[child]
         if not waits and lane.behind_bytes > _MOST_BEHIND_BYTES:
@@ -166,7 +167,7 @@ class Children:
         self._start(child, call, done, is_read=False, size_bytes=package.size_bytes)
 
     def get(self, child: int, name: str, most_bytes: int, done: Callable[[Ended], object]) -> PendingRead:
-        """Read the first ``most_bytes`` of a package, and one more if there is one."""
+        """Read the first ``most_bytes`` bytes of a package, and one more byte if there is one."""
         pending = PendingRead()
 
         def call(driver: Driver) -> Buffer:
@@ -194,7 +195,7 @@ class Children:
         return pending
 
     def delete(self, child: int, names: Iterable[str], done: Callable[[Ended], object]) -> None:
-        """Delete packages; those that are not there are deleted already."""
+        """Delete packages; those that are not there count as deleted."""
 
         def call(driver: Driver) -> bytes:
             for name in names:
@@ -246,10 +247,10 @@ class Children:
             data: Buffer = b""
             try:
                 data = call(driver)
-            except Exception as raised:  # a driver raises CloudError alone; what else it raises is for who waits
+            except Exception as raised:  # drivers raise only CloudError; other errors go to the waiting caller
                 error = raised
                 if isinstance(error, CloudError):
-                    redact.clean_error(error)  # its frames would keep the package in memory as long as anybody has it
+                    redact.clean_error(error)  # otherwise the error's frames keep the package in memory
             duration_ns = clock.now_ns() - begin_ns
             if is_read is not None and not (pending and pending.is_given_up):
                 if error is None:
@@ -262,7 +263,7 @@ class Children:
 
 
 class _Lane:
-    """One child's threads: as many as there is work for, up to a bound; they end when they are idle for long."""
+    """One child's threads: as many as there is work for, up to a bound; long idle threads end."""
 
     def __init__(self, name: str) -> None:
         self._name, self._lock = name, threading.Lock()
@@ -316,21 +317,21 @@ _GRAVEST = (
     ErrorKind.THROTTLED, ErrorKind.QUOTA, ErrorKind.AUTH, ErrorKind.CORRUPT, ErrorKind.NETWORK, ErrorKind.SERVER,
     ErrorKind.INVALID, ErrorKind.CONFLICT, ErrorKind.NOT_FOUND,
 )  # fmt: skip
-"""Which of several children's reasons an operation that fails gives: what passes by itself, then what the user can do
-something about."""
+"""Which of several children's reasons a failed operation reports: first errors that pass by themselves, then those
+that the user can fix."""
 
 
 def shortage(verb: str, path: str, told: str, failures: Mapping[int, Exception], names: Sequence[str]) -> CloudError:
-    """Returns the one error of an operation that too few children took part in.
+    """Returns the error of an operation in which too few children took part.
 
     Args:
         verb: the operation.
         path: the object's.
-        told: what there is, and what would be enough.
-        failures: child to what it failed with.
+        told: how many took part, and how many are needed.
+        failures: the error of each failed child.
         names: the children's.
 
-    Raises what is no CloudError, as it is: a driver has a mistake.
+    Passes on any error that is not a CloudError, unchanged: a mistake of a driver.
     """
     errors: dict[int, CloudError] = {}
     for child, error in failures.items():

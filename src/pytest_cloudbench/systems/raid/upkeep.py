@@ -1,6 +1,6 @@
-"""Upkeep: packages that children lack are made again, and what nobody reads is deleted, in the background.
+"""Upkeep: in the background, rebuild packages that children lack, and delete unused ones.
 
-What may live here: the thread that sees to what the metadata notes, and making one package again.
+What may live here: the thread that does the work noted in the metadata, and rebuilding one package.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 def mend(array: Array, package: Lacking, costs: Costs) -> bool:
-    """Make a package again from those of other children. Returns False if its version is no longer current.
+    """Rebuild a package from those of other children. Returns False if its version is no longer current.
 
-    Raises CloudError if too few of the others answer, or the child does not take it.
+    Raises CloudError if too few of the others answer, or the child refuses the package.
     """
     row = array.metadata.find_version(package.version)
     if row is None:
@@ -55,17 +55,17 @@ def mend(array: Array, package: Lacking, costs: Costs) -> bool:
         try:
             raise answer.error
         finally:
-            del answer  # else this frame and the error hold each other, and the package with them
+            del answer  # otherwise this frame and the error keep each other, and the package, in memory
     costs.mended += 1
     return True
 
 
 def delete_leftovers(array: Array, leftovers: Sequence[Discarded], costs: Costs) -> Sequence[CloudError]:
-    """Delete packages that nobody reads. Returns why some children did not; those stay noted.
+    """Delete unused packages. Returns the errors of children that failed; their packages stay noted.
 
-    What is still on its way stays noted, too: it would not be found now, and wakes upkeep when it has arrived.
+    Packages still in transfer stay noted, too: they would not be found now, and wake upkeep when they have arrived.
 
-    Raises what is no CloudError.
+    Passes on any error that is not a CloudError.
     """
     by_child: dict[int, list[Discarded]] = defaultdict(list)
     for leftover in leftovers:
@@ -92,7 +92,7 @@ def delete_leftovers(array: Array, leftovers: Sequence[Discarded], costs: Costs)
 
 
 class Upkeep:
-    """A thread that does what this process has to see to. What fails is tried again, more and more rarely."""
+    """A thread that does this process's background work. Failed work is retried, at growing intervals."""
 
     def __init__(self, array: Array) -> None:
         self._array, self._stops = array, threading.Event()
@@ -102,10 +102,10 @@ class Upkeep:
         array.pending.wake()
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait until nothing is left to do, or a child does not take it. Returns whether nothing is left."""
+        """Wait until nothing is left to do, or a child refuses it. Returns whether nothing is left."""
         until_ns, metadata, pending = clock.due_ns(timeout_s), self._array.metadata, self._array.pending
         with self._changed:
-            wanted = self._begun + 1  # what is under way may have begun before the last note
+            wanted = self._begun + 1  # the current round may have begun before the last note
             pending.wake()
             while True:
                 while self._ended < wanted:
@@ -114,10 +114,10 @@ class Upkeep:
                 is_done = not (pending.count or metadata.missing(own=True) or metadata.garbage(own=True))
                 if is_done or self._failed:
                     return is_done
-                wanted = self._ended + 1  # something is still on its way, and wakes the thread when it has arrived
+                wanted = self._ended + 1  # a package is still in transfer, and wakes the thread when it has arrived
 
     def close(self, timeout_s: float) -> None:
-        """Give it time to finish, and end it. What is not done stays noted."""
+        """Give it time to finish, and end it. Unfinished work stays noted."""
         self.settle(timeout_s)
         self._stops.set()
         self._array.pending.wake()
@@ -133,7 +133,7 @@ class Upkeep:
                 failed = not self._once()
             except Exception:
                 if self._stops.is_set():
-                    return  # the metadata was closed meanwhile: what is not done stays noted
+                    return  # the metadata was closed meanwhile: unfinished work stays noted
                 raise
             with self._changed:
                 self._ended, self._failed = self._begun, failed
@@ -142,7 +142,7 @@ class Upkeep:
             signal.wait(pause_s if failed else None)
 
     def _once(self) -> bool:
-        """Returns whether all succeeded."""
+        """Do all the work once. Returns whether everything succeeded."""
         array, is_done = self._array, True
         garbage = array.metadata.garbage(own=True)
         if garbage:

@@ -1,6 +1,6 @@
-"""Writing: content sealed, coded and sent, segment by segment; current only once it is as durable as the file says.
+"""Writing: content is sealed, coded and sent, segment by segment; it becomes current once it is as durable as required.
 
-What may live here: the way of one version to the children. While a segment travels the next one is coded, and no third
+What may live here: sending one version to the children. While a segment travels, the next one is coded, and no third
 one is in memory.
 """
 
@@ -34,12 +34,12 @@ from pytest_cloudbench.systems.raid.transfers import Ended, Package, shortage
 __all__ = ["packages_of", "write"]
 
 _AT_ONCE = 2
-"""Segments of one object that are in memory."""
+"""The number of segments of one object in memory."""
 
 
 @dataclass(slots=True)
 class _Flight:
-    """The packages of one segment: to whom one was sent, who has its own, and who failed."""
+    """The packages of one segment: which children were sent one, have it, or failed."""
 
     number: int
     split: Split
@@ -51,19 +51,19 @@ class _Flight:
 
     @property
     def holders(self) -> set[int]:
-        """The children that are to have one."""
+        """The children that are to receive a package."""
         return {child for child, count in enumerate(self.split.counts) if count}
 
     @property
     def travelling(self) -> set[int]:
-        """The children whose package has been sent, and has neither arrived nor failed."""
+        """The children whose package was sent and has neither arrived nor failed."""
         return self.sent - self.held_by - self.failures.keys()
 
 
 def write(array: Array, path: str, content: Content, costs: Costs, copy_of: ObjectRow | None = None) -> bool:
-    """Write an object. If it fails, what was there before is still there, and nothing of this.
+    """Write an object. If that fails, the object is as it was before.
 
-    Returns whether it is current: another version may have been faster. A copy of a version replaces that one only.
+    Returns whether this version became current: another may have been faster. A copy replaces only its original.
 
     Raises CloudError.
     """
@@ -82,7 +82,7 @@ def write(array: Array, path: str, content: Content, costs: Costs, copy_of: Obje
 def packages_of(
     array: Array, manifest: Manifest, number: int, shares: Mapping[int, Buffer], children: Iterable[int], count: int
 ) -> Iterator[tuple[int, str, Package]]:
-    """Yields child, name and content of packages of one segment of ``count``, from its shares by number."""
+    """Yields child, name and content of the packages of one segment of ``count``, from its shares by number."""
     split = manifest.segments[number].split
     for child in children:
         name = array.children.package_name(manifest.version, child, number, is_last=number == count - 1)
@@ -91,7 +91,7 @@ def packages_of(
 
 
 class _Writer:
-    """One version on its way."""
+    """One version being written."""
 
     def __init__(self, array: Array, path: str, version: bytes, count: int, costs: Costs) -> None:
         self._array, self._path, self._version, self._count, self._costs = array, path, version, count, costs
@@ -117,7 +117,7 @@ class _Writer:
         return manifest
 
     def _coded(self, stream: Stream, content: Content, number: int) -> tuple[CodedSegment, bytearray]:
-        """Returns a segment, and all its shares in one buffer."""
+        """Returns a segment, and the buffer with all its shares."""
         begin = number * self._array.file.segment_bytes
         size_bytes = min(self._array.file.segment_bytes, content.size_bytes - begin)
         split = self._array.placement.split(sealed_bytes(size_bytes))
@@ -133,7 +133,7 @@ class _Writer:
         return CodedSegment(size_bytes, split, digests), buffer
 
     def _seal(self, stream: Stream, content: Content, begin: int, size_bytes: int, into: memoryview) -> None:
-        """Fill the data shares with sealed content, and with zeros up to their end."""
+        """Fill the data shares with sealed content, padded with zeros."""
         count, filled = chunk_count(size_bytes), 0
         is_end = begin + size_bytes == content.size_bytes
         for chunk in range(count):
@@ -146,7 +146,7 @@ class _Writer:
         into[filled:] = bytes(len(into) - filled)
 
     def _launch(self, manifest: Manifest, number: int, buffer: bytearray) -> None:
-        """Send a segment's packages. ``manifest`` has the segments so far; the last package takes all of them along."""
+        """Send a segment's packages. ``manifest`` has the segments so far; the last package includes it."""
         split = manifest.segments[number].split
         shares = dict(enumerate(parts(buffer, split.data + split.parity)))
         flight = _Flight(number, split, buffer)
@@ -160,7 +160,7 @@ class _Writer:
             flight.sent.add(child)
 
     def _arrived(self, flight: _Flight, result: Ended) -> None:
-        """A package has arrived, or will not. Called in its transfer's thread."""
+        """A package's transfer has ended, with or without success. Called in that transfer's thread."""
         with self._changed:
             is_late = self._is_over
             if result.error is None:
@@ -176,7 +176,7 @@ class _Writer:
             self._array.late(package, self._count, has_it=result.error is None)
 
     def _wait(self, flight: _Flight) -> None:
-        """Return when a segment is durable. Raises CloudError once it cannot be."""
+        """Wait until a segment is durable. Raises CloudError once it cannot become so."""
         array = self._array
         with self._costs.timed("transfer_ns"), self._changed:
             while not array.is_durable(flight.split, flight.held_by):
@@ -188,12 +188,12 @@ class _Writer:
                 return
             failures = dict(flight.failures)
         needed = "all" if array.file.losses is None else f"k+{array.file.losses}"
-        told = f"{len(failures)} of {len(flight.holders)} children failed, and a write is done when {needed} have it"
+        told = f"{len(failures)} of {len(flight.holders)} children failed, but a write must reach {needed}"
         cause = next(iter(failures.values()))
         raise shortage("put", self._path, told, failures, array.children.names) from cause
 
     def _free(self, flight: _Flight) -> None:
-        """Use the memory of a durable segment again: the packages that are still on their way take their own along."""
+        """Reuse the memory of a durable segment; packages still in transfer keep their own copies."""
         if flight.packages:
             for child in flight.travelling:
                 flight.packages[child].detach()
@@ -201,7 +201,7 @@ class _Writer:
             flight.packages, flight.buffer = {}, bytearray()
 
     def commit(self, manifest: Manifest, instead_of: bytes) -> bool:
-        """Make the version current, see ``Metadata``. What is on its way is noted as missing until it arrives."""
+        """Make the version current, see ``Metadata``. Packages in transfer are noted as missing until they arrive."""
         array = self._array
         with self._costs.timed("metadata_ns"), self._changed:
             row = array.row_of(manifest)
@@ -217,7 +217,7 @@ class _Writer:
         return is_current
 
     def abandon(self) -> None:
-        """Nobody will read this version: what has arrived, or will, is garbage."""
+        """Give this version up: its packages, whether they have arrived or will, are garbage."""
         with self._changed:
             self._array.pending.travel(self._travelling())
             self._is_over = True

@@ -1,4 +1,4 @@
-"""Policy of the suites: where their results go, and which expectations they bring."""
+"""Policy of the suites: where their results go, and which expectations they use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def grid(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A measurement does not fail for a library's warning, however strict the project around it is."""
+    """Keep warnings of libraries from failing a measurement, however strict the surrounding project is."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.filterwarnings("default"))

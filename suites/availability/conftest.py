@@ -18,7 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         }),
         Option("--resume", {
             "nargs": "?", "const": "", "metavar": "FILE",
-            "help": "go on with the latest unfinished series of the same provider, or with that of a state file",
+            "help": "continue the latest unfinished series of the same provider, or that of a state file",
         }),
         Option("--keep-files", {
             "action": "store_true", "help": "remove the files at the end of the series instead of after each round",

@@ -1,4 +1,4 @@
-"""Rounds of a series into counts, and counts into what is concluded: pure functions of results and stored lines."""
+"""From the rounds of a series to counts, and from counts to conclusions: pure functions of results and stored lines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pytest_cloudbench.model import KIB
 from pytest_cloudbench.payload import RandomContent
 
 KEPT_PER_ROUND = 64
-"""Hash calls of one size that a round writes down: of more, evenly spaced ranks."""
+"""The most hash calls of one size that a round records; of more, those at evenly spaced ranks."""
 
 KEPT = 10_000
-"""Hash calls of one size that the conclusion works with: of more that were written down, a random sample."""
+"""The most hash calls of one size that the conclusion uses; of more recorded ones, a random sample."""
 
 ROUNDS_STORED = 1000
-"""Hash calls that become rounds of an entry."""
+"""The most hash calls that become rounds of an entry."""
 
 _DOUBTS = 20
 
@@ -29,14 +29,14 @@ Ops = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class SizeClasses:
-    """Files that cannot be compressed; one file of each size after the other."""
+    """Incompressible files; the sizes take turns."""
 
     seed: str
     sizes_kb: tuple[int, ...]
 
     @property
     def size_bytes(self) -> int:
-        """The mean."""
+        """The mean size."""
         return sum(self.sizes_kb) * KIB // len(self.sizes_kb)
 
     def size_kb(self, sensor: int) -> int:
@@ -44,7 +44,7 @@ class SizeClasses:
         return self.sizes_kb[sensor % len(self.sizes_kb)]
 
     def content(self, sensor: int, seq: int) -> RandomContent:
-        """Other bytes for each file."""
+        """Different bytes for each file."""
         return RandomContent(f"{self.seed}/{sensor}/{seq}", self.size_kb(sensor) * KIB)
 
 
@@ -52,13 +52,13 @@ class SizeClasses:
 
 
 def completed(ops: Ops) -> list[tuple[int, int]]:
-    """(sensor, sequence number) of the files whose upload was answered with success."""
+    """(sensor, sequence number) of the files whose upload was confirmed."""
     rows = zip(ops["sensor"], ops["seq"], ops["outcome"], strict=True)
     return sorted((sensor, seq) for sensor, seq, outcome in rows if outcome == "ok")
 
 
 def counts(ops: Ops, is_compared: bool = True) -> dict[str, Any]:
-    """How many operations were tried, succeeded, and could be compared, and why the others failed, by kind."""
+    """How many operations were tried, succeeded and could be compared, and how the others failed, by kind."""
     outcomes = Counter(ops.get("outcome", ()))
     wrong = outcomes["corrupt"] if is_compared else 0
     return {
@@ -68,14 +68,14 @@ def counts(ops: Ops, is_compared: bool = True) -> dict[str, Any]:
 
 
 def checked(compared: Iterable[Ops]) -> dict[str, int]:
-    """Files whose content or digest was compared, each once, and how many of them were wrong by either."""
+    """How many files were compared by content or digest (each counts once), and how many of them were wrong."""
     rows = [row for ops in compared for row in zip(ops["sensor"], ops["outcome"], strict=True)]
     wrong = {sensor for sensor, outcome in rows if outcome == "corrupt"}
     return {"checked": len({sensor for sensor, outcome in rows if outcome in {"ok", "corrupt"}}), "wrong": len(wrong)}
 
 
 def hash_calls(ops: Ops, began_s: float, payload: SizeClasses) -> dict[str, Any]:
-    """By size: how many calls were answered, and when and how long (from the call to its answer) those kept were."""
+    """By size: how many calls were answered; of the recorded ones, when they began and how long they took."""
     found: dict[int, list[tuple[float, float]]] = {}
     for sensor, outcome, at_s, call_s in zip(
         *(ops[name] for name in ("sensor", "outcome", "start_s", "service_s")), strict=True
@@ -93,7 +93,7 @@ def hash_calls(ops: Ops, began_s: float, payload: SizeClasses) -> dict[str, Any]
 
 
 def evenly(ordered: Sequence[Any], most: int) -> Sequence[Any]:
-    """At most ``most`` of some ascending values, at evenly spaced ranks, with the first and the last."""
+    """At most ``most`` of some ascending values, at evenly spaced ranks, including the first and the last."""
     if len(ordered) <= most:
         return ordered
     return [ordered[round(rank * (len(ordered) - 1) / (most - 1))] for rank in range(most)]
@@ -126,7 +126,7 @@ class _Calls:
 
 @dataclass(slots=True)
 class _Series:
-    """What is known after some lines of a series."""
+    """The state after some lines of a series."""
 
     counts: dict[str, Counter[str]] = field(default_factory=dict)
     errors: dict[str, Counter[str]] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class _Series:
 
 
 def fold(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """All lines of a state file into counts, times and answers; plain data. Memory does not grow with the series."""
+    """Fold all lines of a state file into counts, times and answers: plain data, of bounded size."""
     series, chance = _Series(), Random(0)
     for line in lines:
         if "session" in line:
@@ -237,6 +237,6 @@ def _size_matters(by_size: Mapping[int, _Calls]) -> str:
         for size_kb, calls in by_size.items()
     }
     line, least = fit_line(times_s), min(map(len, times_s.values()), default=0)
-    if not line.is_known or least < (3 if line.bytes_per_s else 10):  # few calls may well miss a difference
+    if not line.is_known or least < (3 if line.bytes_per_s else 10):  # with few calls, a difference may go unnoticed
         return "unknown"
     return "yes" if line.bytes_per_s else "no"

@@ -1,9 +1,9 @@
-"""How often do writes complete, is what comes back what was sent, and how soon is a hash call answered?
+"""How often do writes complete, do files come back unchanged, and how quickly is a hash call answered?
 
 A long series (Cloud-RAID, III.B to III.D): each round uploads files of the sizes of Table I, reads a random 10 % back,
-and asks for the metadata of a random half, whose digest is compared. Table III is writes completed over tried with
-wrong hashes, Table I the time of hash calls by size. Rounds are written down one by one, so a series can be stopped at
-any time and resumed (``--resume``); ``--duration`` says how long it lasts.
+and requests the metadata of a random half, to compare the digest. Table III has completed over tried writes, and wrong
+hashes; Table I has the time of hash calls by size. Each round is recorded by itself, so a series can be stopped at any
+time and resumed (``--resume``); ``--duration`` says how long it lasts.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ READ_BACK = 0.1
 """III.B: "the test client reads 10% of randomly selected data back from the cloud"."""
 
 HASH_CALLS = 0.5
-"""The share of the files that hash calls are about; the paper says "a series of randomized" requests."""
+"""The share of files with a hash call; the paper says "a series of randomized" requests."""
 
 THREADS = 8
 
 SIZES_KB = {"quick": (100, 1024, 4096), "paper": (100, 1024, 10_240, 102_400)}
-"""Table I's sizes; quick ends where an emulator on two cores is not the bottleneck."""
+"""Table I's sizes; ``quick`` has only those for which an emulator on two cores is not the bottleneck."""
 
 FILES = {"quick": 18, "paper": 88}
-"""In each round. 480 rounds of 88 are the 42,000 writes that Table III has for four of its providers."""
+"""Files in each round. 480 rounds of 88 are the 42,000 writes that Table III has for four of its providers."""
 
 PLANS = {"quick": SeriesPlan(rounds=3), "paper": SeriesPlan(rounds=480, duration_s=20 * 86_400, pause_s=3600)}
-"""Twenty days (III.A), with a round in each hour, or else a daily course could not be seen."""
+"""Twenty days (III.A), with a round in each hour; otherwise a daily pattern could not be seen."""
 
 TABLE_III = "Cloud-RAID 2012, Table III: 99.655 % to 100 % of 42,000 or 72,500 writes, 0 to 40 wrong hashes"
 TABLE_I = "Cloud-RAID 2012, Table I: the range of seven providers"
@@ -54,7 +54,7 @@ TABLE_I_MS = {100: (28, 1326), 1024: (36, 1069), 10_240: (26, 1280), 102_400: (2
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What the command line and the grid say."""
+    """The settings from the command line and the grid."""
 
     files: int
     sizes_kb: tuple[int, ...]
@@ -66,7 +66,7 @@ class _Options:
 
 @pytest.fixture
 def options(request: pytest.FixtureRequest) -> _Options:
-    """The grid's numbers, with those that were given in their place."""
+    """The grid's numbers, replaced by given options."""
     option, grid = request.config.option, request.config.option.cloudbench_grid
     plan = PLANS[grid]
     if option.cloudbench_duration is not None:
@@ -95,7 +95,7 @@ def test_series(experiment: Experiment, payloads: Payloads, options: _Options) -
 
 
 def _round(experiment: Experiment, series: Series, payload: SizeClasses, options: _Options) -> dict[str, Any]:
-    """Upload, read a tenth back, ask for hashes; the line that the state file gets."""
+    """Upload, read a tenth back, request hashes. Returns the line for the state file."""
     run = partial(experiment.run, arrival=Threads(THREADS), store=False, detail=True, verify=False)
     began_s = series.now_s()
     up = run(payload, files=options.files, keep=True, mkdir=False)
@@ -181,7 +181,7 @@ def _doubts(told: Mapping[str, Any]) -> list[str]:
 
 
 def _notes(told: Mapping[str, Any]) -> list[str]:
-    """What must be read beside the numbers."""
+    """Remarks that belong to the numbers."""
     notes = []
     earlier = told["sessions"] - 1
     if earlier:
@@ -190,7 +190,7 @@ def _notes(told: Mapping[str, Any]) -> list[str]:
         notes.append(f"resumed: {rounds} of {whose}, stopped for {_spoken(told['gap_s'])}, "
                      "which counts neither as time nor as unavailability")  # fmt: skip
     if told["was_torn"]:
-        notes.append("the state file's last line was torn by the stop; that round was done again")
+        notes.append("the stop cut off the state file's last line; that round was repeated")
     times, day = told["all_sizes"], told["time_of_day"]
     if times["hash_calls_kept"] < times["hash_calls"]:
         notes.append(f"percentiles of {times['hash_calls_kept']:,} of {times['hash_calls']:,} hash calls; "
@@ -225,7 +225,7 @@ def _spoken(duration_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _InMemory:
-    """A file whose bytes are made before: reading it takes no time that hashing would be blamed for."""
+    """A file whose bytes exist beforehand, so that reading them does not count as hashing."""
 
     size_bytes: int
     block: bytes
@@ -236,7 +236,7 @@ class _InMemory:
 
 
 def _local_hash_s(size_kb: int, algorithm: str) -> float:
-    """Table I's third column: what this machine takes for the same digest, the median of three."""
+    """Table I's third column: this machine's time for the same digest, the median of three."""
     size_bytes = size_kb * KIB
     content = _InMemory(size_bytes, RandomContent("local", min(size_bytes, 4096 * KIB)).read(0, 4096 * KIB))
     times_s = []

@@ -11,10 +11,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_suite_options(parser, "batching", (
         Option("--batching-bytes", {
             "type": int, "default": None, "metavar": "N",
-            "help": "size of the file that grows, instead of the grid's",
+            "help": "size of the growing file, instead of the grid's",
         }, "one byte or more", lambda value: value >= 1),
         Option("--batching-seconds", {
             "type": float, "default": None, "metavar": "S",
-            "help": "how much of the log is replayed, or how long appends go on, instead of the grid's",
+            "help": "how many seconds of the log, or of appends, to replay, instead of the grid's",
         }, "seconds above 0", lambda value: value > 0),
     ))  # fmt: skip

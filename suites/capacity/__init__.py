@@ -1,1 +1,1 @@
-"""How much load a provider carries before too many files are lost or late."""
+"""How much load a provider can take before too many files are lost or late."""

@@ -1,11 +1,11 @@
-"""How much does a provider carry before too many files are lost or late?
+"""How much load can a provider take before too many files are lost or late?
 
-The thesis (4.2.4) tries some numbers of sensors and intervals and reads the loss; this asks for the limit itself. A
-bracketing search raises the load until it fails, and halves the interval between what passed and what failed. A load
-passes when the majority of its repeats stays below ``--capacity-loss`` and ``--capacity-p99``; a probe on which this
-machine was late, or which is doubtful for another reason, counts for neither side.
+The thesis (4.2.4) tries some numbers of sensors and intervals and reads the loss; this suite finds the limit itself. A
+bracketing search raises the load until it fails, then halves the interval between passing and failing loads. A load
+passes when the majority of its repeats stays below ``--capacity-loss`` and ``--capacity-p99``. A probe counts for
+neither side if this machine was late, or if it is doubtful for another reason.
 
-A provider may carry more for a short time than it does for long: an answer holds for probes of ``--capacity-seconds``.
+A provider may take more for a short time than for long: an answer holds for probes of ``--capacity-seconds``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FILE_BYTES = 5 * KIB
 SENSORS = 10
-"""Sources of a rate; each keeps its clock and starts at a random phase."""
+"""The number of sources that make up a rate; each keeps to its clock and starts at a random phase."""
 
 INTERVAL_S = 1.0
 PROBE_S = {"quick": 2.0, "paper": 60.0}
@@ -36,7 +36,7 @@ LOWEST, HIGHEST, REPEATS = 4.0, 4_096.0, 3
 
 @pytest.fixture
 def limits(request: pytest.FixtureRequest, grid: str) -> dict[str, Any]:
-    """What passes, how long a probe lasts, and how many operations the search may take."""
+    """The bounds for passing, the duration of a probe, and the operations that the search may take."""
     option = request.config.option
     return {
         "loss": option.cloudbench_capacity_loss,
@@ -59,7 +59,7 @@ def test_rate(experiment: Experiment, payloads: Payloads, limits: dict[str, Any]
 
 
 def test_sensors(experiment: Experiment, payloads: Payloads, limits: dict[str, Any]) -> None:
-    """The largest number of sensors that upload 5 KB every second: thesis 4.2.4's question, turned round."""
+    """The largest number of sensors that upload 5 KB every second: the question of thesis 4.2.4, turned around."""
 
     def probe(sensors: float) -> Result:
         return _probe(experiment, payloads, INTERVAL_S, int(sensors), max(1, ceil(limits["probe_s"] / INTERVAL_S)))

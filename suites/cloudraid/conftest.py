@@ -10,18 +10,18 @@ from pytest_cloudbench.options import Option, add_suite_options
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_suite_options(parser, "cloudraid", (
         Option("--cloudraid-objects", {
-            "type": int, "metavar": "N", "help": "how many objects each measurement is of (default: by grid)",
+            "type": int, "metavar": "N", "help": "how many objects each measurement uses (default: by grid)",
         }, "one object or more", lambda value: value >= 1),
         Option("--cloudraid-bytes", {
             "type": int, "metavar": "BYTES", "help": "the size of these objects (default: by grid)",
         }, "one byte or more", lambda value: value >= 1),
         Option("--cloudraid-failure", {
             "type": float, "metavar": "SHARE", "default": 0.15,
-            "help": "how often a child does not answer where availability is compared with its prediction "
+            "help": "the probability that a child fails, in the test that compares availability with its prediction "
                     "(default: %(default)s)",
         }, "a share from 0 to 1", lambda value: 0 <= value <= 1),
         Option("--cloudraid-shared", {
             "type": float, "metavar": "SHARE", "default": 0.0,
-            "help": "how often all children fail together, unknown to the prediction (default: %(default)s)",
+            "help": "the probability that all fail together, which the prediction leaves out (default: %(default)s)",
         }, "a share from 0 to 1", lambda value: 0 <= value <= 1),
     ))  # fmt: skip

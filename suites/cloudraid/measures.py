@@ -1,4 +1,4 @@
-"""Numbers of an array: what its operations cost, what it stores, and how far a placement is from its bound."""
+"""Numbers of an array: the costs of its operations, its stored bytes, and a placement's distance from its bound."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 PHASES = ("seal", "code", "hash", "metadata", "transfer")
 PLACED_BYTES = 10_000_000
-"""What is written with Table II's rates: the size of its rows that are used."""
+"""The object size for Table II's rates: that of the rows in use."""
 
 LEARNING_BYTES = 512 * KIB
 LEARNING, MEASURED = 2, {"quick": 2, "paper": 10}
 
 
 def times_of(up: Result, down: Result) -> tuple[float, float]:
-    """Median times of operations that succeeded; 0 where none did."""
+    """Median times of successful operations; 0 if none succeeded."""
     return median(up.ok_s or [0.0]), median(down.ok_s or [0.0])
 
 
 def child_of(provider: Provider, array: RaidDriver, number: int) -> Provider:
     """One child of an array as a provider by itself."""
     member = array.array.file.children[number]
-    # Without a profile it would be one that is kept; the array's own services are removed with the run.
+    # Without a profile it would count as permanent; but the array's own services are removed with the run.
     return Provider(member.spec, array.array.children.drivers[number], None if provider.is_kept else "its array's")
 
 
 def delta(before: Mapping[str, Costs], after: Mapping[str, Costs]) -> dict[str, Costs]:
-    """What was spent in between, by verb."""
+    """The costs in between, by verb."""
     found = {}
     for verb, costs in after.items():
         known = before.get(verb, Costs())
@@ -62,7 +62,7 @@ def phases(spent: Mapping[str, Costs]) -> dict[str, Any]:
 
 
 def stored_bytes(array: RaidDriver) -> dict[str, Any]:
-    """What the children hold for each byte of content, as they list it."""
+    """The bytes that children hold per byte of content, as they list them."""
     from pytest_cloudbench.systems.raid.survey import survey
 
     array.settle(30.0)
@@ -78,7 +78,7 @@ def stored_bytes(array: RaidDriver) -> dict[str, Any]:
 
 
 def placement_of(experiment: Experiment, payloads: Payloads, array: RaidDriver, grid: str) -> dict[str, Any]:
-    """Upload equally, then by throughput until the rates are learned, and then what is measured."""
+    """Upload with equal shares, then by throughput until the rates are learned, then measure."""
     before = array.array
     k, children = before.file.k, len(before.children)
     try:
@@ -111,7 +111,7 @@ def _observer(array: RaidDriver) -> Observer:
 
 
 def _nominal(array: RaidDriver, observed: Sequence[float]) -> list[float]:
-    """The rates that are true: those of the profiles of emulated children; of others, what was observed."""
+    """The true rates: of emulated children by their profiles, of others as observed."""
     from pytest_cloudbench.emulators.profile import find_profile
     from pytest_cloudbench.model import ProviderSpec
 

@@ -1,7 +1,7 @@
-"""What a user would pick instead of an array: rclone's union with crypt, and Tahoe-LAFS, each over this machine's disk.
+"""Alternatives to an array: rclone's union with crypt, and Tahoe-LAFS, each over this machine's disk.
 
-CPU time is that of the client alone: this process and, for a rival, its daemon or gateway. It is read from /proc, and
-is not known elsewhere.
+CPU time is that of the client alone: this process and, for a rival, its daemon or gateway. It is read from /proc;
+without that, it is not known.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RIVALS = ("raid 4+2", "rclone union x4 + crypt", "tahoe")
 _PASSWORD = "cloudraid"
 _HERE = "folders of this machine"
-"""Stands for a behaviour profile: what is written here is removed with the run."""
+"""Takes the place of a behaviour profile: files written here are removed with the run."""
 
 Measured = tuple[tuple["Result", "Result"], dict[str, Any], str]
 
@@ -36,7 +36,7 @@ Measured = tuple[tuple["Result", "Result"], dict[str, Any], str]
 def measured_rival(
     experiment: Experiment, payloads: Payloads, name: str, objects: int, size_bytes: int
 ) -> Measured | str:
-    """Returns what was measured of a rival and a note; or why it cannot be measured here."""
+    """Returns a rival's measurements and a note; or why it cannot be measured here."""
     folder = Path(experiment.agent.once(f"folder:{name}", lambda: tempfile.mkdtemp(prefix="cloudraid-")))
     try:
         with _OPENERS[name](folder) as (driver, survives, is_client):
@@ -55,7 +55,7 @@ def _measured(
 ) -> Measured:  # fmt: skip
     with experiment.elsewhere(provider):
         first = experiment.run(payloads.random(1), arrival=Threads(1), files=1, keep=True, store=False, verify=False)
-        del first  # whatever starts with the first operation has started
+        del first  # everything that starts with the first operation is running now
         began_s = cpu_s(is_client)
         up = experiment.run(
             payloads.random(size_bytes), arrival=Threads(1), files=objects, keep=True, store=False, detail=True,
@@ -74,7 +74,7 @@ def _measured(
         "put_mb_per_cpu": rate(began_s, wrote_s), "get_mb_per_cpu": rate(wrote_s, read_s),
         "overhead": stored / (objects * size_bytes) if stored else None, "survives": survives, "system": provider.spec,
     }  # fmt: skip
-    return (up, down), facts, "payloads are made and compared in this process too, which counts"
+    return (up, down), facts, "payloads are also generated and compared in this process, which counts"
 
 
 # --- the rivals ---------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def _raid(folder: Path) -> Iterator[tuple[Driver, str, Callable[[str], bool]]]:
 
 @contextmanager
 def _rclone(folder: Path) -> Iterator[tuple[Driver, str, Callable[[str], bool]]]:
-    """Every child holds everything, encrypted: rclone's union has no code."""
+    """Every child holds everything, encrypted: rclone's union has no erasure code."""
     program = shutil.which("rclone")
     if program is None:
         raise UsageError("rclone is not installed")
@@ -108,7 +108,7 @@ def _rclone(folder: Path) -> Iterator[tuple[Driver, str, Callable[[str], bool]]]
         "RCLONE_CONFIG_CLOUDRAIDCRYPT_PASSWORD": hidden,
     }
     before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)  # the driver's daemon takes remotes from there
+    os.environ.update(settings)  # the driver's daemon reads its remotes from there
     try:
         driver = connect(ProviderSpec.parse("rclone:cloudraidcrypt:x"))
         try:
@@ -125,7 +125,7 @@ def _rclone(folder: Path) -> Iterator[tuple[Driver, str, Callable[[str], bool]]]
 
 @contextmanager
 def _tahoe(folder: Path) -> Iterator[tuple[Driver, str, Callable[[str], bool]]]:
-    """A grid of three nodes, two of which are enough: what the recipe starts. Its folder is its own."""
+    """The recipe's grid of three nodes, any two of which are enough. It has its own folder."""
     del folder
     with provided("local:tahoe") as provider:
         yield provider.driver, "any 1 of 3", lambda command: command.rstrip().endswith("gateway")
@@ -138,7 +138,7 @@ _OPENERS = dict(zip(RIVALS, (_raid, _rclone, _tahoe), strict=True))
 
 
 def cpu_s(is_client: Callable[[str], bool]) -> float | None:
-    """CPU seconds of this process, and of those below it that are the client; None where /proc does not tell."""
+    """CPU seconds of this process, and of its descendants that belong to the client; None without /proc."""
     own = os.times()
     found = own.user + own.system
     try:
@@ -153,7 +153,7 @@ def cpu_s(is_client: Callable[[str], bool]) -> float | None:
 
 
 def _below(parent: int) -> Sequence[int]:
-    """Returns all processes that a process has started, and those that these have."""
+    """Returns all descendants of a process."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,7 +1,7 @@
 """What does an array of providers gain over each of them, what does it cost, and what does it survive?
 
 The subject is any array, ``--provider raid:FILE.toml``; without one, six emulated clouds of which any four are enough.
-Losses and trouble are made in this process, in front of the children, so they are the same for real ones.
+Losses and trouble are injected in this process, in front of the children, so they are the same for real ones.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ SIZE_BYTES = {"quick": MIB, "paper": 16 * MIB}
 READS = {"quick": 300, "paper": 20_000}
 SIX = pytest.mark.cloudbench_provider("raid:six")
 MOST_SLOWER = 1.3
-"""Wanted: with as many children lost as the array survives, a read takes so much longer at most."""
+"""Goal: with as many children lost as the array survives, a read takes at most this many times as long."""
 
 
 @pytest.fixture
 def objects(pytestconfig: pytest.Config, grid: str) -> int:
-    """How many objects each measurement is of."""
+    """How many objects each measurement uses."""
     given: int | None = pytestconfig.option.cloudbench_cloudraid_objects
     return OBJECTS[grid] if given is None else given
 
 
 @pytest.fixture
 def size_bytes(pytestconfig: pytest.Config, grid: str) -> int:
-    """The size of each."""
+    """The size of each object."""
     given: int | None = pytestconfig.option.cloudbench_cloudraid_bytes
     return SIZE_BYTES[grid] if given is None else given
 
@@ -58,7 +58,7 @@ def array(experiment: Experiment) -> RaidDriver:
 
     driver = experiment.provider.driver
     if not isinstance(driver, RaidDriver):
-        pytest.skip(f"{experiment.provider.spec}: this is no array of providers; name one: --provider raid:FILE.toml")
+        pytest.skip(f"{experiment.provider.spec}: not an array of providers; name one: --provider raid:FILE.toml")
     return driver
 
 
@@ -69,7 +69,7 @@ def array(experiment: Experiment) -> RaidDriver:
 def test_together_and_alone(
     experiment: Experiment, payloads: Payloads, array: RaidDriver, objects: int, size_bytes: int
 ) -> None:
-    """Uploads and downloads, one after another: of the array, and of each of its children by itself."""
+    """Uploads and downloads, one after another: with the array, and with each of its children by itself."""
     payload = payloads.random(size_bytes)
 
     def both() -> tuple[Result, Result]:
@@ -122,7 +122,10 @@ def _compare(
 
 @SIX
 def test_losses(experiment: Experiment, payloads: Payloads, array: RaidDriver, objects: int, size_bytes: int) -> None:
-    """Reads with none to m children lost, those that are asked first; and one more, when nothing may be half done."""
+    """Reads with 0 to m children lost, starting with those asked first; then with one more.
+
+    With one more lost, reads fail and a write must leave nothing half done.
+    """
     most = array.array.file.m
     payload = payloads.random(size_bytes)
     with troubled(array) as children:
@@ -139,7 +142,7 @@ def test_losses(experiment: Experiment, payloads: Payloads, array: RaidDriver, o
     slower = [each / first_s if each and first_s else None for each in medians_s[: most + 1]]
     failed = [each["ops"] - each["ok"] for each in found]
     is_whole = after["ok"] == after["ops"]
-    doubts = [] if is_whole else ["objects were not what they had been when the children were back"]
+    doubts = [] if is_whole else ["objects had changed when the children were back"]
     if any(failed[: most + 1]):
         doubts.append(f"reads failed although the array survives the loss: {failed[: most + 1]}")
     slowest = max((each for each in slower if each is not None), default=None)
@@ -164,7 +167,7 @@ def _read(experiment: Experiment, files: Files | None) -> Result:
 
 
 def _refused(array: RaidDriver, files: Files | None) -> dict[str, Any]:
-    """What a write says for which too few children are left; it must leave everything as it was."""
+    """What a write reports when too few children are left; it must leave everything as it was."""
     assert files is not None
     path, _ = files.file(*files.members[0])
     row = array.array.metadata.find(path)
@@ -173,7 +176,7 @@ def _refused(array: RaidDriver, files: Files | None) -> dict[str, Any]:
     except CloudError as error:
         is_same = array.array.metadata.find(path) == row
         return {"answer": "refused" if is_same else "half done", "kind": error.kind.value, "error": str(error)[:300]}
-    return {"answer": "accepted", "kind": "", "error": "a write was accepted that too few children have"}
+    return {"answer": "accepted", "kind": "", "error": "a write was accepted although too few children have it"}
 
 
 # --- trouble ------------------------------------------------------------------------------------------
@@ -184,11 +187,11 @@ def _refused(array: RaidDriver, files: Files | None) -> dict[str, Any]:
 def test_trouble(
     experiment: Experiment, payloads: Payloads, array: RaidDriver, kind: str, objects: int, size_bytes: int
 ) -> None:
-    """Reads while m children are slow, hang, change what they were given, or answer with errors."""
+    """Reads while m children are slow, hang, return changed bytes, or answer with errors."""
     payload = payloads.random(size_bytes)
     with troubled(array) as children:
         up = experiment.run(payload, arrival=Threads(1), files=objects, keep=True, store=False, verify=False)
-        well = [_read(experiment, up.files) for _ in range(2)]  # afterwards it knows what is usual
+        well = [_read(experiment, up.files) for _ in range(2)]  # afterwards it knows the usual times
         before = array.ledger.totals()
         with trouble(asked_first(array, children, size_bytes, array.array.file.m), kind):
             ill = [_read(experiment, up.files) for _ in range(2)]
@@ -218,7 +221,7 @@ def test_trouble(
 def test_availability(
     experiment: Experiment, payloads: Payloads, array: RaidDriver, pytestconfig: pytest.Config, grid: str
 ) -> None:
-    """Reads of an array whose children fail by chance, against the Poisson-binomial prediction."""
+    """Reads of an array whose children fail at random, against the Poisson-binomial prediction."""
     option = pytestconfig.option
     file = array.array.file
     failures = [option.cloudbench_cloudraid_failure] * len(file.children)
@@ -240,7 +243,7 @@ def test_availability(
             "predicted": f"{predicted:.2%}", "predicted_share": predicted, "as_predicted": "yes" if within else "no",
             "loop": "closed",
         },
-        notes=[] if within else ["children do not fail independently, or not as often as was assumed"],
+        notes=[] if within else ["children do not fail independently, or not as often as assumed"],
     ).check()  # fmt: skip
 
 
@@ -270,7 +273,7 @@ PUBLISHED_S = {"equal": 46.2, "throughput": 7.35, "in proportion": 2.51, "best s
 @TABLE_2
 def test_placement(experiment: Experiment, payloads: Payloads, array: RaidDriver, grid: str) -> None:
     """Shares by observed throughput, against the least time in which any m children may still fail."""
-    _one_agent(experiment, "each agent observes rates of its own")
+    _one_agent(experiment, "each agent observes its own rates")
     measured = placement_of(experiment, payloads, array, grid)
     experiment.conclude(
         {"p50": measured["throughput_s"]}, measured.pop("rounds_s"), stats_of="time of an upload by throughput",
@@ -286,7 +289,7 @@ def _one_agent(experiment: Experiment, why: str) -> None:
         pytest.skip(f"{why}: run it without -n")
 
 
-# --- what a user would pick instead -------------------------------------------------------------------
+# --- alternatives -------------------------------------------------------------------------------------
 
 
 def test_side_by_side(experiment: Experiment, payloads: Payloads, objects: int, size_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Trouble between an array and its children, made in this process: the same for emulated, local and real ones."""
+"""Trouble injected between an array and its children, in this process: the same for emulated, local and real ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pytest_cloudbench.model import CloudError, Content, Entry, ErrorKind
 from pytest_cloudbench.systems.raid.driver import RaidDriver
 
 TROUBLES = ("slow", "freezing", "corrupting", "failing")
-"""What a child can do to readers, besides being lost."""
+"""The kinds of trouble that a child can make for reads, besides being lost."""
 
 SLOW_S = 0.25
-"""How much longer a slow child takes for each request."""
+"""The extra time that a slow child takes for each request."""
 
 
 class Child:
-    """A child's driver with trouble in front of it. What has no trouble passes through."""
+    """A child's driver with trouble in front of it. Calls without trouble pass through."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -51,7 +51,7 @@ class Child:
 
 
 def _flipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields what was read with one bit of its last byte changed."""
+    """Yields the pieces with one bit of the last byte changed."""
     latest = b""
     for piece in pieces:
         if latest:
@@ -62,11 +62,11 @@ def _flipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def troubled(driver: RaidDriver) -> Iterator[Sequence[Child]]:
-    """Yields the children of an array, which work until they are given trouble; at the end they are as they were."""
+    """Yields the children of an array, ready for trouble. They work until then, and are restored at the end."""
     children = driver.array.children
     before = children.drivers
     made = [Child(each) for each in before]
-    drivers: list[Any] = [*made]  # what they do not do themselves their drivers do
+    drivers: list[Any] = [*made]  # everything else is passed on to the real driver
     children.drivers = drivers
     try:
         yield made
@@ -75,7 +75,7 @@ def troubled(driver: RaidDriver) -> Iterator[Sequence[Child]]:
 
 
 def asked_first(array: RaidDriver, children: Sequence[Child], size_bytes: int, count: int) -> list[Child]:
-    """The children that a read of an object asks first: trouble with others would not be met."""
+    """The children that a read of an object asks first: a read would not notice trouble with others."""
     file = array.array.file
     equal = Equal(file.k, len(children)).split(size_bytes)
     order = array.array.hedge.order(equal, size_bytes // file.k)
@@ -108,9 +108,9 @@ def trouble(children: Sequence[Child], kind: str) -> Iterator[None]:
 
 
 class Chance:
-    """Children that fail by chance: each by itself with its own probability, and all together with a shared one.
+    """Children that fail at random: each by itself with its own probability, and all together with a shared one.
 
-    ``begin`` begins an operation: what all share is decided for it as a whole.
+    ``begin`` begins an operation. Whether all fail together is decided once for each operation.
     """
 
     def __init__(self, seed: str, failures: Sequence[float], shared: float) -> None:

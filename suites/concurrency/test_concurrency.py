@@ -1,7 +1,7 @@
 """How many threads does an application need to upload or download fifty files? (thesis, section 4.2.2)
 
 Figures 4.1 to 4.4 plot the average time of an operation and the total time of all over the number of threads. The
-answer is the knee: the smallest number of threads whose total time is within 5 % of the best one.
+answer is the knee: the smallest number of threads whose total time is within 5 % of the best.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid
         ]
         runs += results
         missed = sum(FILES - result["ok"] for result in results)
-        if missed:  # a file that was refused took no time: such a total says nothing
+        if missed:  # a refused file takes no time: such a total says nothing
             notes.append(
                 f"{threads} threads are left out: {missed} of {FILES * len(results)} files did not get through"
             )

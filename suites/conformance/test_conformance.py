@@ -314,7 +314,7 @@ def test_the_root_is_listed(driver: Any, top: str) -> None:
         if entry.path == f"{top}/b":
             return
     if listed == MOST_LISTED:
-        pytest.skip(f"not known: the first {MOST_LISTED} entries of this account are others")
+        pytest.skip(f"not known: {top}/b is not among the first {MOST_LISTED} entries of this account")
     pytest.fail(f"{top}/b is not among the {listed} entries below /")
 
 

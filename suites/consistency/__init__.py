@@ -1,1 +1,1 @@
-"""What do reads see after a write was answered, and for how long do they see something else?"""
+"""What do reads return after a write was confirmed, and for how long may they return anything else?"""

@@ -1,6 +1,6 @@
-"""What do reads see after a write was answered, and for how long do they see something else?
+"""What do reads return after a write was confirmed, and for how long may they return anything else?
 
-One client writes, another one of the same process reads each file again and again. docs/suites/consistency.md says what
+One client writes; another one in the same process reads each file repeatedly. docs/suites/consistency.md says what
 counts as stale, and what the numbers mean.
 """
 
@@ -23,7 +23,7 @@ SIZE_BYTES = 1000
 
 @pytest.fixture
 def files(pytestconfig: pytest.Config, grid: str) -> int:
-    """How many files each check is about."""
+    """How many files each check uses."""
     given: int | None = pytestconfig.option.cloudbench_consistency_files
     return FILES[grid] if given is None else given
 

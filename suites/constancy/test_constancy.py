@@ -1,7 +1,7 @@
 """Does the time of a transfer change with the number of simultaneous transfers? (Cloud-RAID, III.D, Figures 5 and 6)
 
-Each level starts so many transfers of one size at the same time, one per thread. A provider is constant, degrading from
-the first additional transfer, or degrading above a level.
+Each level starts that number of transfers of one size at the same time, one per thread. A provider is constant,
+degrading from the first additional transfer, or degrading above a level.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SIZES = {"quick": {"100KB": 100 * KIB}, "paper": {"1MB": MIB, "10MB": 10 * MIB}}
 LEVELS = {"quick": (1, 2, 5, 10, 20), "paper": (1, 5, *range(10, 101, 10))}
 TRANSFERS = 24
-"""Of each level at least, so that a level of one is known as well as the others."""
+"""The least number of transfers per level, so that level one is known as well as the others."""
 
 REPEATS = 3
 
@@ -40,7 +40,7 @@ def test_upload(experiment: Experiment, payloads: Payloads, size_bytes: int, gri
 
 
 def test_download(experiment: Experiment, payloads: Payloads, size_bytes: int, grid: str) -> None:
-    """The same for simultaneous downloads, which the paper measured and did not plot."""
+    """The same for simultaneous downloads, which the paper measured but did not plot."""
     _classify(experiment, payloads, size_bytes, grid, Verb.GET)
 
 
@@ -63,8 +63,8 @@ def _classify(experiment: Experiment, payloads: Payloads, size_bytes: int, grid:
         ]
         runs += results
         missed = sum(result["ops"] - result["ok"] for result in results)
-        if missed:  # those that were refused left more room for the others
-            notes.append(f"level {level} is left out: {missed} transfers did not get through")
+        if missed:  # refused transfers left more room for the others
+            notes.append(f"level {level} is left out: {missed} transfers failed")
         else:
             durations_s[level] = [taken_s for result in results for taken_s in result.ok_s]
         _conclude_level(experiment, level, results)

@@ -1,7 +1,7 @@
-"""Is there a size of file that a provider handles badly? (thesis, section 4.2.3)
+"""Is there a file size that a provider handles badly? (thesis, section 4.2.3)
 
 Figures 4.5 and 4.6 plot the time of an upload and of a download over the size of the file, with one thread. A provider
-that handles every size well needs a latency plus the size over a bandwidth; a size that is off that line is flagged.
+that handles every size well takes a latency plus size over bandwidth; sizes off that line are flagged.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ IDLE = (
 )
 
 IDLE_S = {"quick": 40.0, "paper": 16 * 60.0}
-"""Figure 1 shows 16 minutes."""
+"""The paper's Figure 1 shows 16 minutes."""
 
 INTERVALS = 240
-"""So many the entry keeps at most, of a second or more: Figure 1 is their sum."""
+"""The entry keeps at most this many intervals, each a second or longer; Figure 1 shows their running sum."""
 
 DAY_S = 86_400
 
@@ -40,10 +40,10 @@ def idle_s(pytestconfig: pytest.Config, grid: str) -> float:
 
 
 def test_login(lab: LabItem) -> None:
-    """Figure 1, its beginning: both halves start, the client connects and finds out that there is nothing to do."""
+    """The beginning of Figure 1: both halves start, the client connects and finds nothing to do."""
     login = lab.login()
     if login is None and lab.facts.outside is not None:
-        pytest.skip(f"client {lab.spec}: it runs already, and nobody here starts it")
+        pytest.skip(f"client {lab.spec}: it was already running, so its start cannot be measured")
     if login is None:
         pytest.skip("the client was started by another test; run this one first")
     size, delay_s = login.wire_bytes, login.sync_delay_s
@@ -58,13 +58,13 @@ def test_login(lab: LabItem) -> None:
         columns=("login_kb", "connections", "cpu_s", "imc_2013"),
         facts=facts,
         published={"source": SOURCE, "login_traffic": LOGIN},
-        notes=[] if size else ["the client sends nothing before there is a file"],
+        notes=[] if size else ["the client sent nothing: it may need a file first"],
     )
     result.check()
 
 
 def test_idle(lab: LabItem, idle_s: float) -> None:
-    """Figure 1, the rest of it: background traffic, and how often the client asks for news."""
+    """The rest of Figure 1: background traffic, and how often the client polls."""
 
     seen = lab.idle(idle_s)
     found = rhythm(seen.events_s, seen.duration_s)
@@ -94,7 +94,7 @@ def test_idle(lab: LabItem, idle_s: float) -> None:
 
 
 def sample(seen: Window, found: Rhythm) -> tuple[int, float]:
-    """Bytes and the time they took: whole periods where there are some, else all of it."""
+    """Bytes and the time they took: of whole periods if there are any, otherwise of the whole time."""
     if found.first_s is not None and found.last_s is not None:
         size = seen.between(found.first_s, found.last_s)
         if size is not None:
@@ -104,14 +104,14 @@ def sample(seen: Window, found: Rhythm) -> tuple[int, float]:
 
 
 def a_day(per_s: float, lasted_s: float, found: Rhythm) -> tuple[float | None, str]:
-    """MB in a day, and how that is known. What is silent for longer than it was watched gives no such number."""
+    """MB in a day, and where that comes from. Not known if the client was silent, or no period was found."""
     if found.answer == "unknown" or not per_s:
         return None, f"a longer --idle-seconds than {lasted_s:.0f} may tell what it sends in a day"
     return per_s * DAY_S / 1e6, f"traffic of a day is extrapolated from {lasted_s:.1f} s"
 
 
 def said(found: Rhythm) -> str:
-    """The verdict in few words."""
+    """The verdict in a few words."""
     if found.answer == "yes":
         return f"every {found.period_s:.3g} s"
     return f"none up to {found.longest_s:.3g} s" if found.answer == "no" else "unknown"

@@ -1,8 +1,8 @@
-"""How many sensors does a provider carry, and at which loss? (thesis, section 4.2.4)
+"""How many sensors can a provider serve, and at what loss? (thesis, section 4.2.4)
 
-The thesis's sensors sleep *after* each upload (``ThinkTime``, a closed loop); a real sensor keeps its
-clock (``FixedInterval``). Tables 4.2 and 4.3 are repeated with the former, on the provider that is fitted to the
-thesis's Dropbox unless ``--provider`` names another; everything else is the latter, on the default provider.
+The thesis's sensors sleep *after* each upload (``ThinkTime``, a closed loop); a real sensor keeps to its clock
+(``FixedInterval``). Tables 4.2 and 4.3 are repeated with the former, on the provider fitted to the thesis's Dropbox
+unless ``--provider`` names another. Everything else uses the latter, on the default provider.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _key(row: dict[str, Any]) -> tuple[str, int, int]:
 
 
 OF_THE_THESIS = pytest.mark.cloudbench_provider("emulated:dropbox-2014")
-"""The tables' figures are those of the Dropbox of 2014, so they are repeated with what is fitted to it."""
+"""The tables' numbers are those of Dropbox in 2014, so they are repeated with the profile fitted to it."""
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def _repeat(experiment: Experiment, payloads: Payloads, row: dict[str, Any]) -> 
 
 
 def test_worst_case(experiment: Experiment, payloads: Payloads, sensors: int, interval_s: int) -> None:
-    """All sensors start together, and keep their clock: Table 4.2's question to a real sensor."""
+    """All sensors start together and keep to their clock: Table 4.2's question for real sensors."""
     result = experiment.run(
         payloads.random(FILE_BYTES),
         arrival=FixedInterval(interval_s),
@@ -97,7 +97,7 @@ def test_worst_case(experiment: Experiment, payloads: Payloads, sensors: int, in
 
 
 def test_average_case(experiment: Experiment, payloads: Payloads, sensors: int, interval_s: int) -> None:
-    """Sensors start at a random time within one interval, and keep their clock: Table 4.3's question."""
+    """Sensors start at a random time within one interval and keep to their clock: Table 4.3's question."""
     result = experiment.run(
         payloads.random(FILE_BYTES),
         arrival=FixedInterval(interval_s, first_delay_max_s=interval_s),

@@ -1,1 +1,1 @@
-"""How a sync client does on a slow, lossy and interrupted link."""
+"""How a sync client copes with a slow, lossy or interrupted link."""

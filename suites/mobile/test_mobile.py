@@ -1,4 +1,4 @@
-"""How does a sync client do on a slow, lossy or interrupted link? (A first look at mobile cloud storage services)
+"""How does a sync client cope with a slow, lossy or interrupted link? (A first look at mobile cloud storage services)
 
 ``--client`` names the client. It and its server run here, in two network namespaces with a link between them, and every
 byte on it is captured. docs/suites/mobile.md says what the numbers mean.
@@ -42,13 +42,13 @@ REPEATS = {"quick": 1, "paper": 5}
 TIMEOUT_S = {"quick": 60.0, "paper": 600.0}
 
 FIGURE_4_LINK = Way(delay_ms=10, rate_bit_per_s=20e6)
-"""With a rate, so that little is on its way when the connection ends: the paper's numbers are of a wireless network."""
+"""Limited in rate, so that little is in flight when the connection ends: the paper measured on a wireless network."""
 
 FIGURE_2_LINK = Way(delay_ms=10)
 FIGURE_2_S = {"quick": 20.0, "paper": 20 * 60.0}
-"""From the end of the start; the paper shows 20 minutes from its beginning."""
+"""Counted from the end of the start-up; the paper shows 20 minutes from its beginning."""
 FIGURE_2_STEPS = 240
-"""So many intervals the entry keeps at most, of a second or more."""
+"""The entry keeps at most this many intervals, each a second or longer."""
 
 METRICS = ("start_up", "completion", "overhead", "tue")
 COLUMNS = ("synced", "asked_ms", "delivered_ms", *METRICS, "connections", "cpu_s")
@@ -78,13 +78,13 @@ def test_figure_2(lab: LabItem, grid: str) -> None:
     lab.rebuild(FIGURE_2_LINK)
     seen = lab.start_and_idle(FIGURE_2_S[grid])
     if seen is None:
-        pytest.skip(f"client {lab.spec}: it runs already, and nobody here starts it")
+        pytest.skip(f"client {lab.spec}: it was already running, so its start cannot be measured")
     login, idle = seen
     lasted_s = login.duration_s + idle.duration_s
     interval_s = max(1.0, round(lasted_s / FIGURE_2_STEPS, 1))
     both = replace(login, steps=login.steps + idle.steps)
     cpu_s = None if login.cpu_s is None or idle.cpu_s is None else login.cpu_s + idle.cpu_s
-    start_bytes, idle_bytes = login.wire_bytes or 0, idle.wire_bytes or 0  # the lab has made sure that they are known
+    start_bytes, idle_bytes = login.wire_bytes or 0, idle.wire_bytes or 0  # the lab guarantees that they are known
     result = lab.conclude(
         {"login_traffic": start_bytes, "idle_traffic": 8 * idle_bytes / idle.duration_s},
         [login.sync_delay_s or login.duration_s],
@@ -108,7 +108,7 @@ def test_figure_5(lab: LabItem, grid: str, rtt_ms: int) -> None:
 
 
 def test_loss(lab: LabItem, grid: str, loss: float) -> None:
-    """Section "Sync completion time": the same by packet loss, of which the paper prints one sentence."""
+    """Section "Sync completion time": the same by packet loss, to which the paper gives one sentence."""
     said = "at 10 percent Google Drive never synchronizes: it sends the same chunk again and again"
     published = {"source": SOURCE, "completion": said}
     way = Way(delay_ms=LOSS_RTT_MS / 2, loss=loss)
@@ -118,7 +118,7 @@ def test_loss(lab: LabItem, grid: str, loss: float) -> None:
 def transferred(
     lab: LabItem, grid: str, way: Way, sets: Sequence[str], params: Mapping[str, Any], published: Mapping[str, Any]
 ) -> list[Result]:  # fmt: skip
-    """An entry for each set, one after another on one link, up to the first that is not transferred.
+    """Adds an entry for each set, one after another on one link, up to the first that is not transferred.
 
     A set that is not transferred is a finding, not a doubt.
     """
@@ -153,9 +153,9 @@ def transferred(
 
 
 def setting_notes(setting: Mapping[str, Any], transfers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What decides about times here beside the client, and what is not known."""
+    """Influences on times here besides the client, and unknown quantities."""
     notes = [
-        f"TCP here: {setting['congestion_control']}; another congestion control has other times, most of all with loss"
+        f"TCP here: {setting['congestion_control']}; times differ with other congestion controls, most of all with loss"
     ]
     if any(each["energy_j"] is None for each in transfers):
         notes.append("energy: unknown, no RAPL counter can be read below /sys/class/powercap")
@@ -163,7 +163,7 @@ def setting_notes(setting: Mapping[str, Any], transfers: Sequence[Mapping[str, A
 
 
 def test_figure_4(lab: LabItem, grid: str, how: Any, files: str) -> None:
-    """Figure 4: extra traffic when the connection ends in the middle of the upload, and the time until all is there."""
+    """Figure 4: extra traffic when the connection ends in mid-upload, and the time until everything has arrived."""
     pairs = interrupted(lab, grid, how, files)
     found = [recovery(first, second) for first, second in pairs]
     last, wrong = found[-1], [reason for pair in pairs for each in pair for reason in each["reasons"]]
@@ -197,7 +197,7 @@ def test_figure_4(lab: LabItem, grid: str, how: Any, files: str) -> None:
 
 
 def interrupted(lab: LabItem, grid: str, how: Any, files: str) -> list[list[dict[str, Any]]]:
-    """An undisturbed transfer and one that is interrupted when half of the content has passed, as often as asked."""
+    """Pairs of an undisturbed transfer and one interrupted after half of the content, as often as asked."""
     workload, pairs = Workload(*SETS[files]), []
     asked = PlannedInterruption(how, workload.total_bytes // 2, BLACK_HOLE_S[grid] if how == "black_hole" else None)
     lab.rebuild(FIGURE_4_LINK, stream_s=1.0, interruptible=True, timeout_s=TIMEOUT_S[grid])

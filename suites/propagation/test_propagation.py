@@ -1,7 +1,7 @@
 """How long until a second device has a new file, intact, and what does that cost on both sides?
 
-``--client`` names the client. Both of its halves run here, in two network namespaces with a link between them:
-one clock. docs/suites/propagation.md says what the numbers mean.
+``--client`` names the client. Both of its halves run here, on one clock, in two network namespaces with a link between
+them. docs/suites/propagation.md says what the numbers mean.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ ONCE = "50000 x 1 kB"
 SYNCTHINGS_S = 173.0
 TIMEOUT_S = {"quick": 60.0, "paper": 900.0}
 PHASE_S = 2.0
-"""Sets appear after a random time of at most so much: else each would come at the same place in a client's period."""
+"""Each set appears after a random delay of at most this many seconds; otherwise all would meet the client's period at
+the same point."""
 LINK = Way(delay_ms=10)
 DEVICES = tomllib.loads(Path(__file__).with_name("devices.toml").read_text(encoding="utf-8"))
 COLUMNS = (
@@ -43,9 +44,9 @@ COLUMNS = (
 
 
 def test_propagation(lab: LabItem, grid: str) -> None:
-    """The time from the appearance of files until the other device has all of them, equal byte for byte."""
+    """The time from the appearance of files until the other device has all of them, byte for byte."""
     name = lab.facts.over or lab.spec.partition("?")[0]
-    device = DEVICES.get(name, {"reason": "suites/propagation/devices.toml does not say what its other half is"})
+    device = DEVICES.get(name, {"reason": "suites/propagation/devices.toml does not name its other half"})
     if "reason" in device:
         pytest.skip(f"{name} has no second device: {device['reason']}")
     second = device.get("second", {})
@@ -59,7 +60,7 @@ def test_propagation(lab: LabItem, grid: str) -> None:
         arrivals = repeated(lab, each, grid)
         arrived = [one for one in arrivals if not one["error"]]
         highs = [one["high_s"] for one in arrived]
-        # At a server it is not yet on another device: that is another quantity, under another name.
+        # A file at a server is not yet on another device: that is a different quantity, with a different name.
         name_of = "reaches_server_s" if device["device"] == "server" else "propagation"
         published = {"source": "syncthing's own benchmark: 50,000 files", "propagation": SYNCTHINGS_S}
         result = lab.conclude(
@@ -82,7 +83,7 @@ def test_propagation(lab: LabItem, grid: str) -> None:
 
 
 def repeated(lab: LabItem, name: str, grid: str) -> list[dict[str, Any]]:
-    """A set as often as asked, up to the first that does not arrive, as plain data."""
+    """Repeats a set as often as asked, up to the first that does not arrive; as plain data."""
     found: list[dict[str, Any]] = []
     for _ in range(1 if name == ONCE else REPEATS[grid]):
         found.append(lab.propagate(Workload(*SETS[name]), phase_s=PHASE_S).as_dict())
@@ -92,7 +93,7 @@ def repeated(lab: LabItem, name: str, grid: str) -> list[dict[str, Any]]:
 
 
 def numbers(arrived: Sequence[dict[str, Any]], other: str) -> dict[str, Any]:
-    """Means of everything but the time itself, as the table shows them; ``other`` is whose processes receive."""
+    """Means of everything but the time itself, for the table; ``other`` names the receiving side's processes."""
 
     def over(value: float | None, unit: float) -> float | None:
         return None if value is None else value / unit
@@ -114,5 +115,5 @@ def moved(arrival: dict[str, Any]) -> int | None:
 
 
 def tue(arrived: Sequence[dict[str, Any]]) -> float | None:
-    """Bytes that the link carried, both ways, over bytes of content."""
+    """Bytes on the link, both ways, over bytes of content."""
     return mean_of([(one["up_bytes"] + one["down_bytes"]) / one["content_bytes"] for one in arrived])

@@ -1,7 +1,7 @@
 """How long after its upload can a file be downloaded intact by another client? (thesis, section 4.2.5)
 
-The thesis tried every 0.5 s, with clocks that agreed to within a second, and printed negative times. Here the reader
-tries again after 10 ms at most, and the offset between the two clocks is measured.
+The thesis tried every 0.5 s, with clocks that agreed only to within a second, and printed negative times. Here the
+reader retries after at most 10 ms, and the offset between the two clocks is measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SOURCE = "BenchCloud thesis, section 4.2.5, Table 4.5, 2014: one file each, trie
 SIZES = {"quick": ("1 MB", "100 KB", "1 KB"), "paper": tuple(PUBLISHED_MS)}
 FILES = {"quick": 5, "paper": 10}
 LARGE_FILES = 3
-"""Files of more than 10 MB: an emulator holds all of them in memory."""
+"""Repeats for files of more than 10 MB: an emulator holds all of them in memory."""
 
 DEADLINE_S = {"quick": 15.0, "paper": 120.0}
 

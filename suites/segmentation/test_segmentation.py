@@ -1,8 +1,8 @@
 """In how many parallel segments is an object uploaded fastest, and what does it gain? (Cloud-RAID, III.D, Table II)
 
-P(F) is the time of the whole object in one transfer, P(F_x) the time of all its x segments at once, and P(s(F_x)) the
-time of one such segment alone; the improvement factor is P(F) / P(F_x). The level is searched for, not only looked up
-in a grid: it goes on between the levels of the grid as far as times can be told apart.
+P(F) is the time of the whole object in one transfer, P(F_x) the time of all its x segments in parallel, and P(s(F_x))
+the time of one such segment alone; the improvement factor is P(F) / P(F_x). The best level is searched for, not only
+looked up in a grid: the search continues between the grid's levels as long as times can be told apart.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def test_table_2(experiment: Experiment, payloads: Payloads, size_mb: int, grid:
     results: list[Result] = []
 
     def upload(segments: int, of: int) -> Result:
-        """The first ``of`` of so many segments, all at once."""
+        """Upload the first ``of`` of ``segments`` segments, in parallel."""
         part = payloads.segments(size_mb * MIB, segments)
         results.append(experiment.run(part, arrival=Threads(of), files=of, store=False, detail=True))
         return results[-1]
 
     while (level := search.next()) is not None:
         result = upload(level, level)
-        if result["ok"] < level or result["loss_rate"]:  # an object with a hole is not uploaded
+        if result["ok"] < level or result["loss_rate"]:  # an object with a missing segment does not count
             refused.add(level)
             search.tell(level, None)
         else:
@@ -68,9 +68,9 @@ def _conclude(
 ) -> None:
     time_s = {name: median(values) if values else None for name, values in times_s.items()}
     native_s, segmented_s, level = time_s["native"], time_s["segmented"], best.level
-    notes = [f"{found} segments: not all of them got through" for found in sorted(refused)]
+    notes = [f"{found} segments: some uploads failed" for found in sorted(refused)]
     if not best.is_complete:
-        notes.append(f"the search ended with its {best.probes} probes; a level nearby may be better")
+        notes.append(f"the search used up its {best.probes} probes; a level nearby may be better")
     experiment.conclude(
         {
             "best_segments": level, **time_s,

@@ -102,7 +102,7 @@ def test_table_1(lab: LabItem) -> None:
 
 
 def test_figure_3(lab: LabItem, files: int) -> None:
-    """Section 4.2 and Figure 3: as many bytes in more and more files; the figure counts SYNs of 100 files of 10 kB."""
+    """Section 4.2 and Figure 3: the same bytes in more and more files; the figure counts SYNs of 100 files of 10 kB."""
     kind = "few" if files <= 10 else "many"
     idle, seen = lab.measure([IDLE, Step(kind, FIGURE_3_BYTES, files)])
     syns = {100: "Google Drive 100, Cloud Drive 400"}.get(files, "-")
@@ -144,7 +144,7 @@ def test_figure_4_8(lab: LabItem, size_mb: int) -> None:
 
 
 def test_figure_4_10(lab: LabItem, grid: str, percent: int) -> None:
-    """Thesis, Figures 4.9 and 4.10: versions of a file share a part, which delta encoding does not send again."""
+    """Thesis, Figures 4.9 and 4.10: versions of a file share a part; delta encoding does not send that part again."""
     size, versions = FIGURE_4_10_MB[grid] * 1_000_000, FIGURE_4_10_VERSIONS[grid]
     version = Step("version", share=percent / 100)
     idle, *seen = lab.measure([IDLE, Step("new", size), *[version] * (versions - 1)])
@@ -171,7 +171,7 @@ def _conclude(
     facts: dict[str, Any],
     published: dict[str, Any],
 ) -> None:
-    """One entry of an idle phase and those after it: traffic both ways, less that of the idle client."""
+    """One entry of an idle phase and the phases after it: traffic both ways, minus that of the idle client."""
     idle, *phases = seen
     duration_s = sum(each.duration_s for each in phases)
     known = [each.wire_bytes for each in phases if each.wire_bytes is not None]

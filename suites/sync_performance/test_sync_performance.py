@@ -43,7 +43,7 @@ def test_figure_6(lab: LabItem, grid: str) -> None:
     for name, kind in WORKLOADS[grid]:
         if not transfers or transfers[-1]["is_synced"]:
             transfers = [each.as_dict() for each in lab.transfer(Workload(*SETS[name], kind), REPEATS[grid])]
-        else:  # it is out of sync: what it did last stands for the rest, and says why
+        else:  # it is out of sync: its last result stands for the rest, and says why
             transfers = transfers[-1:]
         numbers = means(transfers)
         quoted = [each for each in PUBLISHED["quoted"] if each["set"] in (name, "any") and kind == "binary"]

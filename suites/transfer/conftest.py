@@ -11,8 +11,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_suite_options(parser, "transfer", (
         Option("--cloudbench-capture", {
             "nargs": "?", "const": "", "metavar": "INTERFACE",
-            "help": "capture each transfer once more and compare bytes on the wire with the payload; the interface is "
-                    "the loopback unless it is named",
+            "help": "repeat each transfer under capture and compare bytes on the wire with the payload; default "
+                    "interface: the loopback",
         }),
         Option("--transfer-largest", {
             "type": int, "metavar": "BYTES", "help": "leave out larger files (default: none)",

@@ -1,7 +1,7 @@
 """How fast does one file go up and down, by its size, and what does each transfer cost besides its bytes?
 
-Files go one after another, so that nothing competes; ``test_parallel`` sends several at once, and ``test_parts`` one
-large one in parts of several sizes. docs/suites/transfer.md says what the numbers mean.
+Files go one after another, so that nothing competes. ``test_parallel`` sends several in parallel, and ``test_parts``
+sends one large file in parts of several sizes. docs/suites/transfer.md says what the numbers mean.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def wire(experiment: Experiment, pytestconfig: pytest.Config) -> Wire | None:
-    """What counts bytes on the wire, if that was asked for."""
+    """The counter of bytes on the wire, if it was requested."""
     interface: str | None = pytestconfig.option.cloudbench_capture
     return None if interface is None else Wire(experiment, interface)
 
@@ -71,7 +71,7 @@ def test_sizes(experiment: Experiment, payloads: Payloads, size: str, grid: str,
 
 
 def test_parallel(experiment: Experiment, payloads: Payloads, threads: int, grid: str, wire: Wire | None) -> None:
-    """Several transfers at the same time, each with a connection of its own."""
+    """Several transfers in parallel, each with its own connection."""
     _transfers(experiment, payloads, PARALLEL_BYTES[grid], 8 * max(PARALLEL[grid]), threads, wire)
 
 
@@ -93,7 +93,7 @@ def _transfers(
     for verb, result in results.items():
         seen = None
         if wire is not None and (verb is Verb.GET or experiment.provider.driver.capabilities.overwrites):
-            # Connections are open by now, and the folder is there: what is left is the transfers' own.
+            # Connections are open by now, and the folder exists: the rest is the transfers' own traffic.
             again, seen = wire.of(
                 lambda verb=verb: experiment.run(  # type: ignore[misc]  # bound at once
                     on=up.files, arrival=arrival, operation=verb, store=False, verify=False
@@ -115,7 +115,7 @@ def _concluded(
     ok_s = first.ok_s
     rates = [size_bytes / taken_s for taken_s in ok_s if taken_s > 0]
     firsts_s = [each for each in first.ops["first_byte_s"] if each is not None]
-    # Several at once: what all of them move together; one after another: one transfer's own rate.
+    # In parallel: the rate of all transfers together; one after another: the rate of each transfer.
     rate = first["throughput"] if threads > 1 else median(rates) if rates else None
     metrics: dict[str, float | None] = {
         "service_p50": median(ok_s) if ok_s else None, "throughput": rate,
@@ -131,7 +131,7 @@ def _concluded(
         columns += WIRE_COLUMNS
         notes += [f"bytes on the wire are not known: {seen.why}"] if seen.why else []
     if first["ok"] < files:
-        notes.append(f"{files - first['ok']} of {files} transfers ({verb.value}) did not succeed, and take no part")
+        notes.append(f"{files - first['ok']} of {files} transfers ({verb.value}) failed and are not counted")
     return experiment.conclude(
         metrics, ok_s or [first["elapsed"] or 0.0], of=results, label=verb.value, columns=columns, notes=notes,
         stats_of=f"time of each transfer ({verb.value})" if ok_s else "elapsed time: no transfer succeeded",
@@ -160,7 +160,7 @@ def test_parts(experiment: Experiment, payloads: Payloads, part_mib: int, grid: 
     size_bytes, _, repeats = PARTS[grid]
     driver = experiment.provider.driver
     if not isinstance(driver, Parted):
-        pytest.skip(f"{experiment.provider.spec}: this driver offers no choice of the size of parts")
+        pytest.skip(f"{experiment.provider.spec}: this driver cannot choose the size of parts")
     with _parts_of(driver, part_mib * MIB):
         result = experiment.run(
             payloads.random(size_bytes), arrival=Threads(1), files=repeats, store=False, detail=True, label="parts"
@@ -181,7 +181,7 @@ def test_parts(experiment: Experiment, payloads: Payloads, part_mib: int, grid: 
 
 @contextmanager
 def _parts_of(driver: Parted, part_bytes: int) -> Iterator[None]:
-    """Have a driver upload in parts of that size, also what it would send in one request."""
+    """Make a driver upload in parts of that size, even files that it would send in one request."""
     former = driver.part_bytes, driver.multipart_bytes
     driver.part_bytes = driver.multipart_bytes = part_bytes
     try:

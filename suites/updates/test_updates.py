@@ -36,11 +36,11 @@ SIZES = {"quick": ("1 B", "100 KB", "1 MB"), "paper": tuple(TABLE_1)}
 REPEATS = {"quick": 1, "paper": 3}
 
 APPENDS = {"quick": ((0.1, 8), (1.0, 8)), "paper": tuple((each, KIB) for each in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0))}
-"""Seconds between appends of one byte, and how many; figures 4 to 7 and 9, and 12 at one second."""
+"""Seconds between appends of one byte, and their number; figures 4 to 7 and 9, and figure 12 at one second."""
 APPENDED = {1.0: "1.2 MB and 2 MB of traffic on two machines for 1 KB (Figures 4, 5)"}
 
 DELAYS = {"quick": ((1, 3),), "paper": ((1, KIB), (100 * KIB, 50))}
-"""Bytes of an append, and how many: figures 8 and 9, and 11, for which the text gives no sizes."""
+"""Bytes of an append, and the number of appends: figures 8 and 9, and figure 11, whose sizes the text does not give."""
 REST_S = {"quick": 0.5, "paper": 5.0}
 INDEXED = {"start_up_p50_7200_rpm_s": 0.2, "start_up_p50_5400_rpm_s": 0.4, "start_up_max_s": 0.96}
 DELAYED = {"sync_delay_1_to_4_s": 1 / 3, "sync_delay_4_to_7_s": 1 / 3}
@@ -54,7 +54,7 @@ DOWNLOAD_BYTES = {"quick": 48 * KIB, "paper": 5 * MIB}
 DOWNLOADED = {80: "75 MB of traffic for 5 MB (Figure 16)"}
 
 USERS = {"quick": (100 * KIB, 4.0, 1.0), "paper": (MIB, 3600.0, 10.0)}
-"""Size of the document, for how long, and the longest time between two edits of one user."""
+"""Size of the document, duration, and the longest time between two edits of one user."""
 
 IDLE_S = 0.5
 _MUCH = 0.1
@@ -85,7 +85,7 @@ def bytes_of(size: str) -> int:
 
 
 def test_table_1(lab: LabItem, payloads: Payloads, grid: str, size: str) -> None:
-    """Table 1: traffic, TUE and sync delay of a new file, which is a JPEG image (but for that of 1 byte)."""
+    """Table 1: traffic, TUE and sync delay of a new file: a JPEG image, except for the file of 1 byte."""
     size_bytes = bytes_of(size)
     made = payloads.random(size_bytes) if size_bytes == 1 else payloads.jpeg(size_bytes)
     name = size.replace(" ", "")
@@ -93,7 +93,7 @@ def test_table_1(lab: LabItem, payloads: Payloads, grid: str, size: str) -> None
     idle, *seen = lab.watch([lab.rest(IDLE_S), *new])
     delays_s = [each.sync_delay_s for each in seen if each.sync_delay_s is not None]
     if len(delays_s) < len(seen):
-        pytest.skip("inconclusive: the file got there, and no payload was seen")
+        pytest.skip("inconclusive: the file arrived, but no payload was seen")
     alpha, delay_s = TABLE_1[size]
     mean_s = sum(delays_s) / len(delays_s)
     facts = {**sums(idle, seen), "sync_delay_s": mean_s, "uds_tue": alpha, "uds_delay_s": delay_s}
@@ -117,7 +117,7 @@ def test_appends(lab: LabItem, payloads: Payloads, interval_s: float, count: int
 
 
 def test_delays(lab: LabItem, payloads: Payloads, grid: str, append_bytes: int, count: int) -> None:
-    """Figures 8, 9 and 11: random bytes are appended, each time when what came before is in sync and all is quiet."""
+    """Figures 8, 9 and 11: random bytes are appended, each time once the previous ones are in sync and all is quiet."""
     path, created = lab.new_file("delays", Literal(b""))
     size, is_figure_8 = count * append_bytes, append_bytes == 1
     acts = [created]
@@ -128,9 +128,9 @@ def test_delays(lab: LabItem, payloads: Payloads, grid: str, append_bytes: int, 
     start_ups_s = [each.start_up_s for each in appends if each.start_up_s is not None]
     delays_s = [each.sync_delay_s for each in appends if each.sync_delay_s is not None]
     if min(len(start_ups_s), len(delays_s)) < count:
-        pytest.skip("inconclusive: an append got there, and no payload was seen")
+        pytest.skip("inconclusive: the append arrived, but no payload was seen")
     figures = {**spread("start_up", start_ups_s), **spread("sync_delay", delays_s)}
-    note = f"{lab.spec}: it does not watch its folder; its start-up begins with being run"
+    note = f"{lab.spec}: it does not watch its folder; its start-up time counts from when it is run"
     result = lab.conclude(
         figures,
         start_ups_s,
@@ -175,7 +175,7 @@ def streamed(
     lab: LabItem, stream: Iterator[tuple[float, Edit]], name: str, figure: str, published: str | None,
     start: Content | None = None,
 ) -> None:  # fmt: skip
-    """Measure one stream of updates, and make an entry of it."""
+    """Measure one stream of updates, and store it as an entry."""
     played = Played()
     path, before = lab.new_file(name, start or Literal(b""))
     after = None if lab.facts.watches_folder else lab.client.after_change
@@ -187,10 +187,10 @@ def streamed(
 
     _, idle, seen = lab.watch([before, lab.rest(IDLE_S), Act(name, work)])
     facts = {**sums(idle, [seen]), **of_stream(seen, played), "uds": published or "drawn only"}
-    if after is not None:  # runs follow each other without a silence, and each was asked for
+    if after is not None:  # runs follow each other without a pause, and each was requested
         facts["sync_events"] = None
     late = f"{played.late} of {played.updates} updates were written late"
-    note = f"{lab.spec}: it does not watch its folder, and was run after each update; {late}"
+    note = f"{lab.spec}: it does not watch its folder and was run after each update; {late}"
     result = lab.conclude(
         {"tue": facts["tue"], "sync_delay": seen.sync_delay_s},
         [seen.duration_s],
@@ -205,15 +205,15 @@ def streamed(
 
 
 def appended(path: Path, edit: Edit) -> int:
-    """Write one edit; gives the bytes that it changed."""
+    """Write one edit. Returns the number of changed bytes."""
     return play([(0.0, edit)], path).changed_bytes
 
 
-# --- what was seen ---
+# --- results ---
 
 
 def sums(idle: Window, seen: Sequence[Window]) -> dict[str, Any]:
-    """Traffic and CPU of some windows together; ``watch`` has made sure that sizes are known."""
+    """Traffic and CPU of some windows together; ``watch`` guarantees that sizes are known."""
     up, down = (sum(getattr(each, name) or 0 for each in seen) for name in ("up_bytes", "down_bytes"))
     changed, lasted_s = sum(each.changed_bytes for each in seen), sum(each.duration_s for each in seen)
     known = [each.cpu_s for each in seen if each.cpu_s is not None]
@@ -238,28 +238,28 @@ def of_stream(seen: Window, played: Played) -> dict[str, Any]:
 
 
 def spread(name: str, values_s: Sequence[float]) -> dict[str, float]:
-    """Percentiles of what was observed."""
+    """Percentiles of observed values."""
     ordered = sorted(values_s)
     return {f"{name}_{label}": percentile(ordered, share) for label, share in PERCENTILES.items()}
 
 
 def within(values_s: Sequence[float], least_s: float, most_s: float) -> float:
-    """The share that is between the two."""
+    """The share of values between the two bounds."""
     return sum(least_s <= value < most_s for value in values_s) / len(values_s)
 
 
 def own_traffic(rests: Sequence[Window], start_up_s: float) -> list[str]:
-    """A doubt where the client sends so often by itself that the first payload after an append may not be due to it."""
+    """A doubt if the client sends so often by itself that the first payload after an append may have another cause."""
     events, rested_s = sum(len(each.events_s) for each in rests), sum(each.duration_s for each in rests)
     if events * start_up_s <= _MUCH * rested_s:
         return []
     return [
-        f"it began to send {events} times in {rested_s:.1f} s of rest: what follows an append may be its own traffic"
+        f"it began to send {events} times in {rested_s:.1f} s of rest: traffic after an append may be unrelated to it"
     ]
 
 
 def noise(facts: Mapping[str, Any]) -> list[str]:
-    """A remark where what the client sends by itself is much of it."""
+    """A remark if much of the traffic would have been sent anyway."""
     if facts["idle_bytes"] <= _MUCH * facts["traffic_bytes"]:
         return []
     return [f"about {facts['idle_bytes']:,} of {facts['traffic_bytes']:,} bytes would have been sent without a change"]

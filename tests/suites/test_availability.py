@@ -130,7 +130,7 @@ def test_a_killed_series_goes_on_where_it_was(lab: Lab) -> None:
     assert (found["sessions"], found["earlier_rounds"], found["availability"]) == (2, 1, 1.0)
     assert 0 < found["gap_s"] < 60
     assert run.lines_with("resumed: 1 round of an earlier run, stopped for ")
-    assert run.lines_with("the state file's last line was torn")
+    assert run.lines_with("the stop cut off the state file's last line")
     again = lab.run(SUITE, *PROVIDER, "--resume")
     assert (again.status, again.counts()) == (1, {"failed": 1})
     assert again.lines_with("has no unfinished series of test_series")

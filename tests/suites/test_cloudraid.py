@@ -90,7 +90,7 @@ def test_side_by_side_with_what_stores_everything_everywhere(lab: Lab) -> None:
 def test_what_is_no_array_is_skipped(lab: Lab) -> None:
     run = run_suite(lab, "cloudraid::test_losses", *FOLDER)
     assert run.counts() == {"skipped": 1}, run.text
-    assert run.lines_with("this is no array of providers")
+    assert run.lines_with("not an array of providers")
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def test_idle(lab: Lab, tmp_path: Path) -> None:
         at.other_program()
         ended = run(lab, at, "idle", "--idle-seconds", "6", verified=False, names=MINE)
     assert ended.counts() == {"passed": 1, "skipped": 1}, ended.text
-    assert ended.lines_with("it runs already, and nobody here starts it")
+    assert ended.lines_with("it was already running, so its start cannot be measured")
     assert entry(ended)["polling_period_s"] == pytest.approx(1, abs=0.1)
 
 

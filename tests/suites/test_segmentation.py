@@ -50,7 +50,7 @@ def test_levels_at_which_parts_are_refused_are_no_answer(lab: Lab, truths: Truth
     if truths.judged(run, found):
         assert 5 <= found["best_segments"] <= 15
     assert 50 in found["refused"]
-    assert run.lines_with("note: 50 segments: not all of them got through")
+    assert run.lines_with("note: 50 segments: some uploads failed")
 
 
 @pytest.mark.slow

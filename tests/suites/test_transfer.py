@@ -50,7 +50,7 @@ def test_parts_are_counted(lab: Lab, spec: str, others: int) -> None:
 def test_a_folder_has_no_parts_and_no_wire(lab: Lab) -> None:
     run = run_suite(lab, "transfer", *FOLDER, "--transfer-largest", "70000", "--cloudbench-capture")
     assert run.counts() == {"passed": 4, "skipped": 2}, run.text
-    assert run.lines_with("this driver offers no choice of the size of parts")
+    assert run.lines_with("this driver cannot choose the size of parts")
     assert run.lines_with("note: bytes on the wire are not known: name the interface")
     info = conclusion(run, "put", "test_sizes[64KiB")
     assert (info["files"], info["wire_ratio"], info["requests_per_op"]) == (8, None, 0)

@@ -619,6 +619,31 @@ def test_the_glossary_names_classes_that_there_are() -> None:
     assert named <= defined, named - defined
 
 
+def mapped() -> set[str]:
+    """Modules, and packages with a slash, that the first column of the map names (docs/architecture.md, Layers)."""
+    found = set()
+    for row in re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "architecture.md").read_text("utf-8"), re.MULTILINE):
+        stem = folder = ""
+        for name in re.findall(r"`([^`]+)`", row):
+            if name.startswith("_"):
+                found.add(stem + name)
+                continue
+            if "/" in name:
+                folder = name.rpartition("/")[0] + "/"
+            stem = name if "/" in name else folder + name
+            found.add(stem)
+    return found
+
+
+def test_the_map_names_every_module() -> None:
+    parts = {path.relative_to(SOURCE).with_suffix("").as_posix() for path in SOURCE.rglob("*.py")}
+    modules = {part for part in parts if not part.endswith("__init__")}
+    packages = {part.removesuffix("/__init__") for part in parts - modules}
+    whole = tuple(name for name in mapped() if name.endswith("/"))
+    assert {name for name in modules - mapped() if not name.startswith(whole)} == set()
+    assert {name.removesuffix("/") for name in mapped()} <= modules | packages
+
+
 def test_modules_import_each_other_in_no_circle() -> None:
     assert circles(sources()) == []
 

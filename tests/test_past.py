@@ -354,7 +354,7 @@ def test_an_archive_is_not_trusted(storage: Path, tmp_path: Path, run: Any) -> N
             archive.writestr(name, "{}")
     before = sorted(tmp_path.rglob("*"))
     _, err = run("baseline", "import", str(bundle), status=1)
-    assert err.count("is no name of a run") == 9
+    assert err.count("not the name of a run") == 9
     assert sorted(path for path in tmp_path.rglob("*") if path.name != INDEX_NAME) == before
     bundle.write_bytes(b"no zip")
     assert "is no archive of runs" in run("baseline", "import", str(bundle), status=1)[1]

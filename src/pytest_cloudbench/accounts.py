@@ -34,7 +34,7 @@ def login(options: argparse.Namespace) -> int:
 
     _say(f"stored in {credentials.store(name, values)}: {', '.join(values)}")
     if oauth is not None and values.keys() == {"access_token"}:
-        _say("an access token ends soon, in most cases within an hour: log in again then")
+        _say("access tokens expire soon, usually within an hour; log in again then")
     _say(f"try it: cloudbench doctor {name.partition('-')[0]}")
     return 0
 
@@ -181,7 +181,7 @@ def _needs_credentials(scheme: str) -> bool:
 
 
 def _ask(question: str, *, is_secret: bool = False) -> str:
-    """Returns what the user types; a secret is not shown. Raises UsageError where nobody can be asked."""
+    """Returns the user's input; a secret is not shown. Raises UsageError if there is no user to ask."""
     read: Callable[[str], str] = getpass.getpass if is_secret and sys.stdin.isatty() else _line
     try:
         return read(question).strip()

@@ -179,7 +179,7 @@ def _add_accounts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     logout.set_defaults(run=accounts.logout)
     doctor = commands.add_parser(
         "doctor",
-        help="try a provider with one small file, and say what to mend",
+        help="try a provider with one small file, and say what to fix",
         description="Connect, write, read back, list and delete one small file; compare clocks; show quota and "
         "limits. Exit status 1 if something is wrong.",
     )

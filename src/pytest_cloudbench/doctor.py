@@ -35,7 +35,7 @@ _ADVICE = {
     ErrorKind.SERVER: "the provider failed: look at its status page, and try again",
     ErrorKind.INVALID: "the provider refuses such a request: check the spec",
     ErrorKind.CONFLICT: "something is in the way: look at the account",
-    ErrorKind.CORRUPT: "bytes were damaged on the way: measure nothing before that is understood",
+    ErrorKind.CORRUPT: "bytes were damaged on the way: find out why before you measure anything",
 }
 
 

@@ -106,7 +106,7 @@ _OPTIONS: tuple[Option, ...] = (
     Option("--cloudbench-versus", {
         "metavar": "SPEC",
         "help": "measure each experiment on --provider (side A) and on this one (side B) in turns, and tell how far "
-                "they are apart; may be the same SPEC; with --cloudbench-gate, B that is worse fails the test",
+                "they are apart; may be the same SPEC; with --cloudbench-gate, a worse B fails the test",
     }),
     Option("--cloudbench-versus-minutes", {
         "type": float, "metavar": "MINUTES", "default": 10.0,
@@ -114,8 +114,8 @@ _OPTIONS: tuple[Option, ...] = (
     }, "minutes above 0", lambda value: value > 0),
     Option("--cloudbench-versus-metric", {
         "action": "append", "metavar": "METRIC", "default": [],
-        "help": "stop when the sides differ in this metric, or surely do not; may repeat: one that differs, or all "
-                "that do not (default: quiet_p50 and service_p50)",
+        "help": "stop once the sides are known to differ in this metric, or known not to; if repeated: when any "
+                "differs, or none does (default: quiet_p50 and service_p50)",
     }),
     Option("--cloudbench-versus-setup", {
         "metavar": "COMMAND",

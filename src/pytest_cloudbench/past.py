@@ -109,8 +109,8 @@ def _add_baseline(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     taken = _command(inner, "import", _import, "take in runs from such a file", "Take in the runs of a file that export"
                      " wrote. Nothing is overwritten; what is there already is left.")  # fmt: skip
     taken.add_argument("file", metavar="FILE", type=Path, help="what export wrote")
-    accept = _command(inner, "accept", _accept, "let baselines begin with a run", "Accept a change: runs before this "
-                      "one are no baseline any more. They stay in the history.")  # fmt: skip
+    accept = _command(inner, "accept", _accept, "let baselines begin with a run", "Accept a change: earlier runs no "
+                      "longer serve as a baseline. They stay in the history.")  # fmt: skip
     accept.add_argument("name", metavar="RUN", help=RUN_HELP)
     accept.add_argument("--test", metavar="TEST", help="only of tests with this in their names (default: of all)")
     accept.add_argument("--reason", metavar="TEXT", default="", help="kept with it, for whoever asks later")
@@ -319,7 +319,7 @@ def _import(options: argparse.Namespace) -> int:
     storage = options.storage or in_order()[0]
     new, known, strange = import_runs(storage, options.file)
     for name in strange:
-        sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: is no name of a run\n")
+        sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: not the name of a run\n")
     Index.open(storage)
     _say([f"{storage}: {new} files are new, {known} were there already"])
     return 1 if strange else 0

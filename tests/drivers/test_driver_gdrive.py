@@ -382,7 +382,7 @@ def test_a_service_account(emulator: EmulatorService, connected: Connect, key: d
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"private_key": "secret words"}'])
 def test_a_key_that_is_none(connected: Connect, tmp_path: Path, text: str) -> None:
     (tmp_path / "key.json").write_text(text)
-    with pytest.raises(CredentialsError, match="is no key of a service account") as caught:
+    with pytest.raises(CredentialsError, match="is not a service account's key") as caught:
         connected(None, credentials={"service_account_file": str(tmp_path / "key.json")})
     assert "secret words" not in str(caught.value)
     with pytest.raises(CredentialsError, match="cannot be read"):

@@ -82,9 +82,9 @@ def test_they_come_last_and_a_named_file_before_gclouds(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "is no file of Google's credentials"),
-        ("[1]", "is no file of Google's credentials"),
-        ('{"type": "authorized_user", "client_secret": "very-secret"}', "is no file of Google's credentials"),
+        ("", "not a file of Google credentials"),
+        ("[1]", "not a file of Google credentials"),
+        ('{"type": "authorized_user", "client_secret": "very-secret"}', "not a file of Google credentials"),
         ('{"type": "external_account"}', "type 'external_account' cannot be used here"),
     ],
 )

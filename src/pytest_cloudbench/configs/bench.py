@@ -273,7 +273,7 @@ def _until(table: Mapping[str, Any], operations: Sequence[str], locator: Locator
     until = Stable(**given)
     about = ONLY_OF.get(until.metric, operations)
     if others := [name for name in operations if name not in about]:
-        expected = f"expected another one: {until.metric} is about {' or '.join(about)}, not {others[0]}"
+        expected = f"expected a metric of {others[0]}: {until.metric} is about {' or '.join(about)}"
         raise locator.error("until.metric", expected)
     return until
 
@@ -413,9 +413,9 @@ def _payload(
     table = dict(given)
     if (replay := _replay(load)) is not None:
         if table.get("generator") == "mixed":
-            raise locator.error("payload.generator", "expected another one than mixed: the trace says each file's size")
+            raise locator.error("payload.generator", "expected any but mixed: the trace has each file's size")
         if "size_bytes" in table:
-            raise locator.error("payload.size_bytes", "expected no such key: the trace says each file's size")
+            raise locator.error("payload.size_bytes", "expected no such key: the trace has each file's size")
         table["size_bytes"] = _smallest_upload(replay)
     name = locator.one_of("payload.generator", table, (*PAYLOADS, "mixed"))
     if name == "mixed":
@@ -508,7 +508,7 @@ def _judged(table: Mapping[str, Any], at: str, operations: Sequence[str], locato
     if not possible:
         about = " or ".join(ONLY_OF[metric])
         raise locator.error(
-            f"{at}.metric", f"expected another one: {metric} is about {about}, which is not measured here"
+            f"{at}.metric", f"expected another metric: {metric} is about {about}, which is not measured here"
         )
     if operation is not None and operation not in possible:
         raise locator.error(f"{at}.operation", f"expected one of {', '.join(possible)}, found {operation!r}")

@@ -16,15 +16,15 @@ __all__ = ["bundling"]
 _PER_FILE, _SEVERAL, _NEVER = 0.4, 0.25, 0.06
 """Connections or exchanges per additional file: one each; one for four or more; none."""
 _NO_ANSWER_BYTES, _FEW_ANSWER_BYTES = 12, 26
-"""Bytes back for each file: fewer than any answer has; fewer than an HTTP answer has, if few packets bring them
-(HTTP/1.1 has at least 38 bytes, three quarters of them late)."""
+"""Bytes back for each file: below the first no answer fits; below the second no HTTP answer fits, if few packets carry
+them (HTTP/1.1 has at least 38 bytes, three quarters of them late)."""
 _FEW_ANSWERS, _ANSWERS_TO_SEVERAL = 0.5, 2.5
 """Packets with answers: for each file of a stream; for each exchange of a batch."""
 _MOST_ASIDES = 2
 _AHEAD, _BEHIND = 0.05, 0.25
 _LEAST_ROUND, _LARGEST_ROUND, _LEAST_ROUNDS = 0.05, 0.5, 4
 _BEFORE, _HANDSHAKE = 0.03, 0.005
-"""The server's questions precede the content they ask for by this share of it; a handshake is no question."""
+"""The server's questions precede the content they ask for by this share of it; a handshake is not a question."""
 _NEARLY_ALL = 0.98
 """Share of what is sent; what the server says after that is no longer a question."""
 _REPEATS = 2
@@ -179,7 +179,7 @@ def _bundled(slope: dict[str, float], few: Observation, *, is_h2: bool) -> str:
     if much >= _PER_FILE:
         return "no"
     if much > _NEVER:
-        # Answers to single files would come in the middle of a batch of large ones, or as so many packets after it.
+        # Answers to single files would come in the middle of a batch of large ones, or as one packet each after it.
         is_one = slope["late"] <= _ANSWERS_TO_SEVERAL * much and few.asides <= _MOST_ASIDES
         return "batches" if much <= _SEVERAL and is_little and is_one else "thin"
     if slope["late"] > _FEW_ANSWERS:  # with compressed headers, HTTP/2 answers in 12 bytes or fewer

@@ -21,11 +21,11 @@ _LEAST_CHUNKS, _SAME = 3, 0.03
 _CHUNKED_SHARE, _ONE_PIECE, _WHOLE_PIECE = 0.6, 0.9, 0.985
 _NO_ABOVE_BYTES = 32 * MIB
 _LEAST_ANSWER_BYTES, _LEAST_H2_ANSWER_BYTES = 56, 120
-"""Fewer may be a window that is opened again: 36 or 52 bytes in SSH; 35, 48 or 70 in HTTP/2 within TLS."""
+"""Fewer bytes may only be a window update: 36 or 52 bytes in SSH; 35, 48 or 70 in HTTP/2 within TLS."""
 _STEADY_S, _STEADY = 0.03, 0.5
 """How much the time from an answer to the next piece may vary: clients that compute in between are slow, but steady."""
 _FEW_PIECES = 8
-"""So few pieces may be as many connections or copies, whatever the size of the file; a file of another size shows."""
+"""This few pieces may just be as many connections or copies; only a file of another size can tell."""
 _LEAST_ASIDES, _WINDOW_BYTES, _WINDOW_EVERY_BYTES = 3, 90, 200_000
 """Shorter, more frequent packets of a server may open windows; others may answer parts without the client waiting."""
 _LEAST_CUT_BYTES = 64 * KIB
@@ -95,7 +95,7 @@ def _talk(each: Observation) -> str:
 
 
 def _are_windows(count: int, answer_bytes: int, up_bytes: int) -> bool:
-    """Whether so many packets of a server may only open windows again: such packets are short and frequent."""
+    """Whether this number of server packets may be only window updates: such packets are short and frequent."""
     return count > 0 and answer_bytes < _WINDOW_BYTES * count and up_bytes < _WINDOW_EVERY_BYTES * count
 
 
@@ -131,7 +131,7 @@ def _regular(sizes: list[int], files: Sequence[Observation], evidence: list[str]
 
 
 def _is_by_clock(each: Observation) -> bool:
-    """Whether the client goes on at times that have nothing to do with what the server says."""
+    """Whether the client continues at times that are unrelated to the server's packets."""
     if each.resume_s is None or each.resume_spread_s is None:
         return False
     return each.resume_spread_s > max(_STEADY_S, _STEADY * each.resume_s)

@@ -67,7 +67,7 @@ def observe(
     offers = {facts.flow.number for facts in analysis.facts if "h2" in facts.alpn}
     up_bytes, nameless = sum(up.values()), nameless_bytes(analysis, table)
     reasons = [] if analysis.validity.verdict == "valid" else [*analysis.validity.reasons]
-    # Ratios are relative to the file's size: too few bytes to change them are no doubt, even if more than was sent.
+    # Ratios are relative to the file's size: too few bytes to change them raise no doubt, even if more than were sent.
     reasons += nameless_doubt(nameless, max(_LEAST_FILE_BYTES, about.size_bytes, up_bytes))
     return replace(
         about,

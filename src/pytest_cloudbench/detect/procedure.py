@@ -30,7 +30,7 @@ _DETECTORS: dict[str, Callable[[EditCosts, Sequence[Observation]], Verdict]] = {
 
 _FILE_BYTES = 16 * MIB
 _BIG_BYTES = (48 * MIB, 160 * MIB)
-"""The second is for a first that shows pauses but too few pieces, such as one chunk and the rest: it shows three."""
+"""The second size is used when the first shows pauses but too few pieces (one chunk and the rest); it shows three."""
 _EDIT_BYTES = 64
 _FIRST = ("idle", "new", "copy", "text", "append", "insert", "change", "few", "many")
 _ORDER = (
@@ -105,7 +105,7 @@ def judge(observations: Sequence[Observation]) -> dict[str, Verdict]:
     for name in CAPABILITIES:
         try:
             found[name] = _DETECTORS[name](EditCosts.of(observations), observations)
-        except Exception as error:  # a crash is no answer, and must not take the others with it
+        except Exception as error:  # a crash is not an answer, and must not affect the others
             found[name] = unknown(name, f"the detector failed: {type(error).__name__}: {error}")
         found[name] = _with_cause(found[name], observations)
     return found

@@ -355,7 +355,7 @@ def compression(sent: EditCosts, observations: Sequence[Observation]) -> Verdict
     if any(ratio > _COMPRESSED for ratio in texts):
         return unknown(name, "text is hardly smaller when it is sent", evidence, numbers, wants=("text",))
     if (share := max(sent.shares["text"])) > _COMPRESSED:
-        # An encoding that lengthens text by less than random bytes (JSON, base64 for what is no text) saves nothing.
+        # An encoding that lengthens text less than random bytes (JSON, base64 for anything but text) saves nothing.
         why = f"text costs less than random bytes, but {share:.0%} of its size: random bytes may be encoded or padded"
         return unknown(name, why, evidence, numbers)
     policy, wants = [], []

@@ -215,7 +215,7 @@ class MegaAccount:
         """Returns everything below a folder."""
         tree = await self.tree()
         if _first(tree.named(folder)).is_file:
-            raise Unfit(ErrorKind.CONFLICT, "a file, and no folder")
+            raise Unfit(ErrorKind.CONFLICT, "a file, not a folder")
         return [*tree.under(folder)]
 
     async def _folder(self, path: str) -> Any:
@@ -280,7 +280,7 @@ class MegaAccount:
 
         node = await self.node(path)
         if not node.is_file:
-            raise Unfit(ErrorKind.CONFLICT, "a folder, and no file")
+            raise Unfit(ErrorKind.CONFLICT, "a folder, not a file")
         answer = await self._api.post({"a": "g", "g": 1, "n": node.id, "ssl": 2})
         crypto, size_bytes = node._crypto, answer["s"]
         chunker = MegaChunker(crypto.key, crypto.iv, crypto.meta_mac)

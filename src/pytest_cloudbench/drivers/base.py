@@ -256,7 +256,7 @@ def _checked(scheme: str, name: str, secret: str) -> str:
     # Here, because an HTTP library that finds it prints the value in its own message.
     if not secret.isascii() or not secret.isprintable() or " " in secret:
         raise CredentialsError(
-            f"{scheme}: {name} holds a space or another character that it cannot have: copy it again"
+            f"{scheme}: {name} contains a space or another character that is not allowed; copy it again"
         )
     return secret
 
@@ -306,7 +306,7 @@ def check_declared(scheme: str, driver: Driver) -> None:
     _check_has(scheme, name, driver, _EVERYWHERE)  # ``connect`` may return an object of another class
     declared = driver.capabilities
     if not isinstance(declared, Capabilities):
-        raise SpecError(f"provider {scheme!r}: {name}.capabilities is no Capabilities, but {type(declared).__name__}")
+        raise SpecError(f"provider {scheme!r}: {name}.capabilities is not Capabilities, but {type(declared).__name__}")
     if absent := sorted(REQUIRED_VERBS - declared.verbs):
         raise SpecError(f"provider {scheme!r}: {name}.capabilities.verbs lacks {', '.join(absent)}")
     wanted = [*sorted(verb.value for verb in declared.verbs), *(["space"] if declared.space else [])]

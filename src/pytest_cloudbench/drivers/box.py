@@ -282,7 +282,7 @@ class BoxDriver:
         kind = "folder"
         for name in names:
             if kind != "folder":
-                raise CloudError(ErrorKind.NOT_FOUND, verb, path, detail=f"{at} is no folder") from _Absent(name)
+                raise CloudError(ErrorKind.NOT_FOUND, verb, path, detail=f"{at} is not a folder") from _Absent(name)
             kind, item_id = self._named(verb, path, item_id, name)
             at = f"{at}/{name}"
             if kind == "folder":

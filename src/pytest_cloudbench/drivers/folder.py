@@ -250,7 +250,7 @@ class FolderDriver:
         """Remove a file, or a folder with all its contents. The root itself stays."""
         local = self._local("delete", path)
         if local == self._root:
-            raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root is not deleted")
+            raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root cannot be deleted")
         with _errors_of("delete", path):
             if local.is_dir() and not local.is_symlink():
                 shutil.rmtree(local)

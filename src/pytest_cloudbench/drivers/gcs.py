@@ -115,7 +115,7 @@ def _refusal(verb: str, path: str, response: Any) -> CloudError:
 
 
 class _Refused(Exception):
-    """An answer that is no success; the cause of the CloudError that leaves."""
+    """An answer other than success; the cause of the CloudError that is raised."""
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class GcsDriver:
         """Upload with one request, or with a resumable session, piece by piece, if the file is large."""
         name, size_bytes = key_of("put", path), content.size_bytes
         if "\r" in name or "\n" in name:
-            raise CloudError(ErrorKind.INVALID, "put", path, detail="a name holds no end of line")
+            raise CloudError(ErrorKind.INVALID, "put", path, detail="a name cannot contain a line break")
         is_large = size_bytes > self.multipart_bytes
         with self._calling("put", path):
             blob = self._bucket.blob(name, chunk_size=self.part_bytes if is_large else None)
@@ -320,7 +320,7 @@ def _credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: str)
         raise CredentialsError(f"{spec.scheme}: {path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError):
         # Not chained: the error can quote the key.
-        raise CredentialsError(f"{spec.scheme}: {path}: is no service account's key as JSON") from None
+        raise CredentialsError(f"{spec.scheme}: {path}: not a service account's key as JSON") from None
 
     def before_request(request: Any, _method: str, _url: str, headers: dict[str, str]) -> None:
         if not credentials.valid:

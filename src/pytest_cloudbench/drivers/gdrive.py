@@ -264,7 +264,7 @@ class GoogleDriveDriver:
         if isinstance(error, self._auth):
             return ErrorKind.AUTH, str(error), None
         if isinstance(error, UnicodeEncodeError):
-            return ErrorKind.INVALID, "the name is no text", None
+            return ErrorKind.INVALID, "the name is not text", None
         if isinstance(error, self._failed):
             return ErrorKind.NETWORK, str(error) or type(error).__name__, None
         if isinstance(error, (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)):
@@ -335,7 +335,7 @@ class GoogleDriveDriver:
         """
         names = _names(verb, path)
         if not names:
-            _absent(ErrorKind.INVALID, verb, path, "the root is no file")
+            _absent(ErrorKind.INVALID, verb, path, "the root is not a file")
         was_known = len(names) > 1 and "/".join(names[:-1]) in self._folders
         folder_id = self._folder_id(verb, path, names[:-1], makes=makes)
         try:
@@ -494,7 +494,7 @@ class GoogleDriveDriver:
         with self._calling("revoke", url):
             file_id = _id_in(url)
             if not file_id:
-                _absent(ErrorKind.INVALID, "revoke", url, "it is no address of a file")
+                _absent(ErrorKind.INVALID, "revoke", url, "not the address of a file")
             self._send(self._permissions.delete(fileId=file_id, permissionId="anyoneWithLink", supportsAllDrives=True))
 
     def copy(self, source: str, target: str) -> Entry:
@@ -589,5 +589,5 @@ def _token(spec: ProviderSpec, secrets: Mapping[str, str], url: str, *, is_emula
     except OSError as error:
         raise CredentialsError(f"{spec.scheme}: service_account_file cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError):
-        raise CredentialsError(f"{spec.scheme}: service_account_file is no key of a service account") from None
+        raise CredentialsError(f"{spec.scheme}: service_account_file is not a service account's key") from None
     return Token(credentials=credentials)

@@ -51,6 +51,6 @@ def _fields(path: Path) -> Mapping[str, str]:
     except OSError as error:
         raise CredentialsError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise CredentialsError(f"{path}: is no file of Google's credentials as JSON") from None
+        raise CredentialsError(f"{path}: not a file of Google credentials as JSON") from None
     expected = "expected authorized_user or service_account"
     raise CredentialsError(f"{path}: credentials of type {redact.clean(kind)[:40]!r} cannot be used here; {expected}")

@@ -27,7 +27,7 @@ def key_of(verb: str, path: str) -> str:
     key = path[1:]
     # Strings' own methods here and below: with cold caches, as between two requests, ``re`` takes twice as long.
     if "//" in path or "/./" in path or "/../" in path or path.endswith(("/", "/.", "/..")):
-        raise CloudError(ErrorKind.INVALID, verb, path, detail="a part of a key is not empty, . or ..")
+        raise CloudError(ErrorKind.INVALID, verb, path, detail="no part of a key may be empty, . or ..")
     try:
         key.encode()
     except UnicodeEncodeError as error:

@@ -168,7 +168,7 @@ class MegaDriver:
             if not path.startswith("/") and operation != "revoke":
                 raise Unfit(ErrorKind.INVALID, "expected /NAME/...")
             if "\0" in path or {".", ".."} & set(path.split("/")):
-                raise Unfit(ErrorKind.INVALID, "no name here is '.', '..' or has a NUL")
+                raise Unfit(ErrorKind.INVALID, "a name cannot be '.' or '..', or contain NUL")
             yield self._account
         except (GeneratorExit, CloudError):
             raise
@@ -244,7 +244,7 @@ class MegaDriver:
         """Remove a file, or a folder with all its contents, for good."""
         with self._calling("delete", path) as account:
             if not path.strip("/"):
-                raise Unfit(ErrorKind.INVALID, "the root is not deleted")
+                raise Unfit(ErrorKind.INVALID, "the root cannot be deleted")
             self._loop.run(account.delete(path))
 
     def mkdir(self, path: str) -> None:

@@ -277,7 +277,7 @@ class RcloneDriver:
         """Remove a file; if there is none, all files whose paths begin with this one. No error if there are none."""
         remote = self._remote("delete", path)
         if not remote:
-            raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root is not deleted")
+            raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root cannot be deleted")
         try:
             self._asked("delete", path, "operations/deletefile", fs=self._place, remote=remote)
         except CloudError as error:

@@ -402,7 +402,7 @@ class SftpDriver:
         """Remove a file, or a folder with all its contents. The folder that the spec names stays."""
         remote = self._remote("delete", path)
         if not path.strip("/"):
-            raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root is not deleted")
+            raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root cannot be deleted")
         with self._calling("delete", path) as connection:
             try:
                 connection.sftp.remove(remote)

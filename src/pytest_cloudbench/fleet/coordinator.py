@@ -306,7 +306,7 @@ class Coordinator:
 
     def _answer_all(self, item: Item, meeting: _Meeting, reply: Reply) -> None:
         item.meetings.pop(meeting.name, None)
-        if not meeting.name.startswith(_ONCE):  # all have been here, so all have what was answered before
+        if not meeting.name.startswith(_ONCE):  # everyone came to this meeting, so everyone has the earlier answers
             item.answers = {name: kept for name, kept in item.answers.items() if name.startswith(_LAST)}
         item.answers[meeting.name] = reply
         for agent in meeting.arrived:

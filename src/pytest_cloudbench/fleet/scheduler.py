@@ -41,9 +41,9 @@ class _Reported:
 class FleetScheduling(EachScheduling):
     """Gives items of the fleet (and those that must run alone) to every node in one order, after the others.
 
-    ``again`` is asked at the end which items to run once more, in which order. A node runs its last item only when it
-    knows the next one or is to end. So that nothing has ended when it is asked, the last item stands there twice; the
-    coordinator says that it is not run the second time (``curtain`` tells it which).
+    At the end, ``again`` is asked which items to run once more, in which order. A node runs its last item only once it
+    has a next one or is told to end. So the last item is queued twice: no node has ended yet when ``again`` is asked.
+    ``curtain`` tells the coordinator which item it is, and the coordinator does not run it the second time.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ _NAP_S = 0.2
 
 _SWITCH_INTERVAL_S = 0.02
 """How long a thread may hold the interpreter while others wait for it. It is longer than an operation's own work, so
-that answers which arrive together are finished one after the other, and not all when the last one is."""
+that answers which arrive together are finished one by one, instead of all waiting for the last."""
 
 
 class Task(Protocol):

@@ -139,7 +139,7 @@ class SessionGate:
             off = not benchmarks.is_loaded(self.config)
             self._unread = (
                 "-p no:benchmark switches off what stores runs: nothing is compared, and nothing is stored" if off
-                else "pytest-benchmark's storage is no folder: nothing is compared"
+                else "pytest-benchmark's storage is not a folder: nothing is compared"
             )  # fmt: skip
             return [self._unread]
         try:
@@ -152,7 +152,7 @@ class SessionGate:
     # --- rounds ---
 
     def end_of_round(self, nodeid: str) -> None:
-        """The scheduler gives this item once more, to be asked again when nothing has ended yet."""
+        """Note that the scheduler queues this item a second time, only to ask for repetitions before anything ends."""
         self._curtain = nodeid
 
     def repetitions(self) -> list[str]:
@@ -253,7 +253,7 @@ class SessionGate:
         return self._what_to_log(mine)
 
     def _judge(self, entries: Sequence[Gated]) -> None:
-        """Judge entries. Only of all together anything may be called broken; suspects are held until then."""
+        """Judge entries. Only for all of them together can anything be called broken; suspects are held until then."""
         open_ = [entry for entry in entries if not entry.is_over]
         checks = [(entry, check) for entry in open_ for check in entry.checks()]
         for entry in open_:

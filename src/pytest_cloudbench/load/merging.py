@@ -28,7 +28,7 @@ from pytest_cloudbench.results import oplog
 __all__ = ["NOT_TRIED", "OpenRun", "answer", "merge", "warm_up_info"]
 
 NOT_TRIED = "operations were not tried"
-"""How the doubt ends that a run had less to do than planned, and not because it was to stop early."""
+"""The end of the doubt about a run that did less than planned, other than by stopping early."""
 
 _OF_UPLOADS = frozenset(name for name, metric in METRICS.items() if metric.about == (Verb.PUT,))
 

@@ -141,6 +141,7 @@ SIDEWAYS = {
     ("configs", "judge.expect"): "a file's claims are expectations",
     ("configs", "judge.metrics"): "they name metrics",
     ("configs", "judge.steady"): "and when an experiment may end",
+    ("configs", "judge.watched"): "and margins of the regression gate",
     ("load", "suites"): "looks for this name on the command line; imports no experiment",
     ("report", "live"): "both are what people look at",
 }

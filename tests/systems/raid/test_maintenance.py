@@ -424,5 +424,6 @@ def test_a_name_that_cannot_be_a_file_s_does_not_end_an_export(lab: Make, tmp_pa
             driver.put("/b\0c", Literal(b""))
     with array_of(made) as array:
         done = export(array, tmp_path / "out")
-        assert (done.objects, done.failed) == (2, {long: "this system does not allow such a long name; export to a .tar"})
+        assert done.objects == 2
+        assert done.failed == {long: "this system does not allow such a long name; export to a .tar"}
         assert export(array, tmp_path / "out.tar").objects == 3

@@ -382,6 +382,58 @@ def test_baselines_begin_with_an_accepted_run(storage: Path, run: Any) -> None:
     assert "2 was before" in run("baseline", "show", "test_put")[0]
 
 
+def store_broken(storage: Path, first: int, runs: int, level: float, **given: Any) -> None:
+    """Runs that passed in themselves, and that the regression gate failed."""
+    for number in range(first, first + runs):
+        told = {"outcome": "failed", "gate": {"answer": "broken"}, "start_wall_ms": START_MS + number * DAY_MS}
+        value = level * (1 + number % 3 / 1000)
+        store(storage, number, {TEST: info(**{**told, "response_p50": value, **given})}, commit=f"c{number:03}")
+
+
+def test_what_only_the_gate_failed_is_in_the_history_with_its_change(storage: Path, run: Any) -> None:
+    """Broken runs are no baseline, but they are what the history is to show."""
+    store_series(storage, [0.1 * (1 + number % 3 / 1000) for number in range(12)])
+    store_broken(storage, 13, 6, 0.15)
+    out, _ = run("history", TEST)
+    assert out.count("failed only at the gate") == 6
+    (line,) = [line for line in out.splitlines() if line.startswith("change: ")]
+    assert line.startswith("change: +50.")
+    assert "since 0013_run" in line
+    assert "first run after a change" in next(line for line in out.splitlines() if "0013_run" in line)
+    assert "since 0013_run" in run("history")[0]
+    assert "6 failed only at the gate" in run("baseline", "show")[0]
+
+
+def test_a_run_that_only_the_gate_failed_can_be_accepted_with_those_after_it(storage: Path, run: Any) -> None:
+    """The change was intended. What the gate breaks once the new baseline is there, is no baseline again."""
+    store_series(storage, [0.1] * 3)
+    store_broken(storage, 4, 3, 0.2)
+    store(storage, 7, {TEST: info(outcome="failed", start_wall_ms=START_MS + 7 * DAY_MS)})
+    assert "begin with" in run("baseline", "accept", "5")[0]
+    store_broken(storage, 8, 1, 0.4)
+    fits = [point.fit for point in Index.open(storage).series(TEST, "response_p50")]
+    assert [fit[:10] for fit in fits[:3]] == ["was before"] * 3
+    assert fits[3:] == ["failed only at the gate", "", "", "did not pass", "failed only at the gate"]
+    assert "first run after a change" not in run("history", TEST)[0]
+    assert "is failed, and no baseline can begin with it" in run("baseline", "accept", "7", status=1)[1]
+
+
+def test_only_the_tests_that_are_accepted_must_have_passed(storage: Path, run: Any) -> None:
+    told = {"outcome": "failed", "gate": {"answer": "broken"}}
+    store(storage, 1, {TEST: info(**told), "test_it.py::other": info(outcome="failed")})
+    assert "test_it.py::other is failed" in run("baseline", "accept", "1", status=1)[1]
+    assert "begin with" in run("baseline", "accept", "1", "--test", TEST)[0]
+
+
+def test_runs_before_an_accepted_one_stay_in_the_history(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1 * (1 + number % 3 / 1000) for number in range(8)])
+    store_broken(storage, 9, 8, 0.15)
+    run("baseline", "accept", "9")
+    out, _ = run("history", TEST)
+    assert out.count("was before") == 8
+    assert "since 0009_run" in out
+
+
 # --- pytest-benchmark's own command ---
 
 

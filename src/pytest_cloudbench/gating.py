@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_cloudbench.judge.baseline import ONLY_AT_GATE
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.past import add_storage, open_index
 
@@ -121,7 +122,7 @@ def _backtest(options: argparse.Namespace) -> int:
     sessions: dict[str, list[Check]] = {}
     for test, runs in _histories(options).items():
         for end in range(FEWEST_RUNS, len(runs)):
-            if runs[end].point.fit in ("", "did not pass"):
+            if runs[end].point.fit in ("", ONLY_AT_GATE, "did not pass"):
                 sessions.setdefault(runs[end].point.run, []).extend(_checks(test, runs[: end + 1], margins, most))
     judged = suspects = alarms = 0
     lines: list[str] = []

@@ -110,7 +110,8 @@ def _add_baseline(commands: argparse._SubParsersAction[argparse.ArgumentParser])
                      " wrote. Nothing is overwritten; what is there already is left.")  # fmt: skip
     taken.add_argument("file", metavar="FILE", type=Path, help="what export wrote")
     accept = _command(inner, "accept", _accept, "let baselines begin with a run", "Accept a change: earlier runs no "
-                      "longer serve as a baseline. They stay in the history.")  # fmt: skip
+                      "longer serve as a baseline. They stay in the history. If only the regression gate failed this "
+                      "run, or stored ones after it, they count as passed.")  # fmt: skip
     accept.add_argument("name", metavar="RUN", help=RUN_HELP)
     accept.add_argument("--test", metavar="TEST", help="only of tests with this in their names (default: of all)")
     accept.add_argument("--reason", metavar="TEXT", default="", help="kept with it, for whoever asks later")
@@ -331,11 +332,12 @@ def _accept(options: argparse.Namespace) -> int:
 
     index = open_index(options)
     run = index.find(options.name)
-    tests = _tests(index, options.test) if options.test else [""]
-    if run.outcome != "passed":
-        raise ResultsError(f"{run.place}: is {run.outcome}, and no baseline can begin with it")
-    for test in tests:
-        accept(index.storage, Accepted(run.place, run.time_ms, test, options.reason))
+    tests = _tests(index, options.test) if options.test else []
+    for test, outcome in index.not_passed(run.place, tests):
+        raise ResultsError(f"{run.place}: {printable(test)} is {outcome}, and no baseline can begin with it")
+    until_ms = max(each.time_ms for each in index.runs())
+    for test in tests or [""]:
+        accept(index.storage, Accepted(run.place, run.time_ms, test, options.reason, until_ms))
     what = f"{len(tests)} of its tests" if options.test else "all tests"
     _say([f"baselines of {what} begin with {printable(run.place)}"])
     return 0

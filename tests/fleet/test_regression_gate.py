@@ -218,6 +218,19 @@ def test_a_broken_run_is_no_baseline_so_a_retry_stays_red(lab: Lab) -> None:
         assert run.lines_with("worse than 10 runs"), "the one before is not among them"
 
 
+def test_an_intended_change_is_accepted_although_the_gate_has_broken_every_run_after_it(lab: Lab) -> None:
+    (lab.folder / "pyproject.toml").write_text(SETTINGS)
+    lab.write(TESTS).run(*FOLDER, "--cloudbench-gate", "-k", "test_broken")
+    write_history(lab, {"test_broken": HISTORY["test_broken"]}, runs=10)
+    for _ in range(2):
+        lab.run(*FOLDER, "--cloudbench-gate", "-k", "test_broken")
+    (storage,) = lab.folder.glob(".benchmarks")
+    assert main(["baseline", "accept", "11", "--reason", "intended", "--storage", str(storage)]) == 0
+    run = lab.run(*FOLDER, "--cloudbench-gate", "-k", "test_broken", "-rs")
+    assert run.counts() == {"skipped": 1, "deselected": 5}, run.text
+    assert run.lines_with("gate inconclusive: baseline 2 of 10"), "that run and the one after it are the new baseline"
+
+
 def test_repetitions_with_doubts_do_not_count_and_the_line_says_which(lab: Lab) -> None:
     """Payloads that take longer than the due times allow make every repetition late; what was measured first is not."""
     slow = """

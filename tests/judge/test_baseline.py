@@ -35,6 +35,10 @@ def test_the_latest_that_fits_is_chosen() -> None:
     ("changes", "reason"),
     [
         ({"outcome": "failed"}, "did not pass"),
+        ({"outcome": "failed", "gate": {"answer": "broken"}}, "failed only at the gate"),
+        ({"outcome": "failed", "gate": {"answer": "broken"}, "doubts": ["late"]}, "had doubts"),
+        ({"outcome": "interrupted", "gate": {"answer": "broken"}}, "ended in an interruption"),
+        ({"outcome": "failed", "gate": "broken"}, "did not pass"),
         ({"outcome": "skipped"}, "did not pass"),
         ({"outcome": "rerun"}, "did not pass"),
         ({"outcome": None}, "did not pass"),

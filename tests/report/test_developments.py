@@ -69,6 +69,18 @@ def test_a_change_is_where_the_command_finds_it(tmp_path: Path, capsys: pytest.C
     assert "The same in each of 30 runs: failed rate 2 %." in figure.told
 
 
+def test_what_only_the_gate_failed_is_drawn_with_its_change(tmp_path: Path) -> None:
+    """The runs after the change are those that the gate called broken."""
+    rng = random.Random(1)
+    for number in range(1, RUNS + 1):
+        is_broken = number > CHANGED_AT
+        told: dict[str, Any] = {"outcome": "failed", "gate": {"answer": "broken"}} if is_broken else {}
+        path = stored(tmp_path, number, 0.1 * exp(rng.gauss(0, 0.02)) * (1 + 0.2 * is_broken), **told)
+    figure = drawn(history_of(tmp_path, path))
+    assert "since 0021_run" in figure.told
+    assert "not count" not in figure.told
+
+
 def test_runs_changes_and_the_page_are_at_their_places(tmp_path: Path) -> None:
     paths = slower_from(tmp_path, 0.2)
     figure = drawn(history_of(tmp_path, paths[27]))

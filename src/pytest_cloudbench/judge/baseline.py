@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-__all__ = ["CONDITIONS", "ENTRY_SCHEMA", "Compared", "Stored", "choose", "differing", "finite", "told", "unfit"]
+__all__ = [
+    "CONDITIONS", "ENTRY_SCHEMA", "ONLY_AT_GATE", "Compared", "Stored", "choose", "differing", "finite", "told",
+    "unfit",
+]  # fmt: skip
 
 ENTRY_SCHEMA = 2
 """Version of an entry's extra_info. 1: the first. 2: adds how its test ended, and the conditions that runs must share
@@ -23,6 +26,9 @@ CONDITIONS = (
     "payload", "size_bytes", "arrival", "loop", "warm_up_s", "until",
 )  # fmt: skip
 """What two runs must have in common for their numbers to be comparable."""
+
+ONLY_AT_GATE = "failed only at the gate"
+"""Why an entry is no baseline whose test passed until the regression gate called it broken."""
 
 _LONGEST = 60
 
@@ -68,11 +74,17 @@ def unfit(info: Mapping[str, Any], metric: str, higher: bool) -> str:
         if info.get("doubts") != [] or info.get("missing_agents") != {}:
             return "had doubts"
         if info.get("outcome") != "passed":
-            return "did not pass"
+            return ONLY_AT_GATE if _gate_failed_it(info) else "did not pass"
     value: Any = info.get(metric)
     if not finite(value):
         return f"held no number for {metric}"
     return f"held {value:g} for {metric}, of which no percentage can be taken" if higher and value <= 0 else ""
+
+
+def _gate_failed_it(info: Mapping[str, Any]) -> bool:
+    """Returns whether nothing but the regression gate failed an entry's test: it judges those alone that had passed."""
+    gate = info.get("gate")
+    return info.get("outcome") == "failed" and isinstance(gate, Mapping) and isinstance(gate.get("answer"), str)
 
 
 def differing(info: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ measured under other conditions are kept apart, with the condition that differs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -113,7 +113,7 @@ def _groups(points: Sequence[Point]) -> list[list[Point]]:
 
 def _changes(points: Sequence[Point]) -> list[tuple[Point, ChangePoint]]:
     """Returns the changes among points that may be compared, each with the first run after it."""
-    fit = [point for point in points if not point.fit]
+    fit = [point for point in points if point.counts]
     return [(fit[change.first], change) for change in find_changes([point.value or 0.0 for point in fit])]
 
 
@@ -134,7 +134,7 @@ class Course:
     """A metric of a test over the runs that may be compared.
 
     Attributes:
-        points: the last of them, the oldest first.
+        points: the last of them, the oldest first; ``fit`` says why the history does not count one.
         changes: the lasting changes among them, each with the place in ``points`` of the first run after it.
         apart: how many runs of the test were measured under other conditions.
     """
@@ -161,7 +161,8 @@ def course(index: Index, test: str, metric: str, now: Point, last: int) -> Cours
     alike = [point for point in every if point.fingerprint == conditions]
     points = alike[-last:]
     places = {point.run: place for place, point in enumerate(points)}
-    return Course(points, [(places[point.run], change) for point, change in _changes(points)], len(every) - len(alike))
+    shown = [replace(point, fit="") if point.counts else point for point in points]
+    return Course(shown, [(places[point.run], change) for point, change in _changes(points)], len(every) - len(alike))
 
 
 def overview(
@@ -181,7 +182,7 @@ def overview(
         since = f"{far} since {runs[changes[-1][0].run].name}" if changes else "none"
         since += " (may be chance)" if changes and changes[-1][1].is_doubtful else ""
         bars = _bars([point.value for point in points[-_MOST_BARS:]], plain=plain)
-        fit = sum(not point.fit for point in points)
+        fit = sum(point.counts for point in points)
         rows.append([printable(test), name, f"{fit} of {len(points)}" if fit < len(points) else str(fit),
                      value_text(points[-1].value, name), bars, printable(since)])  # fmt: skip
     lines = fitted(rows, width)
@@ -204,7 +205,8 @@ def test_history(index: Index, test: str, metric: str, last: int, width: int, *,
         rows = [["run", "time (UTC)", "commit", "branch", "value", "remark"]]
         changes = {point.run: change for point, change in _changes(shown)}
         for point in shown:
-            remark = point.fit or (_difference_told(changes[point.run], metric) if point.run in changes else "")
+            told = [point.fit, _difference_told(changes[point.run], metric) if point.run in changes else ""]
+            remark = "; ".join(filter(None, told))
             run = runs[point.run]
             rows.append([printable(run.name), day_text(point.time_ms), _commit(run.commit, run.is_dirty),
                          printable(run.branch) or "-", value_text(point.value, metric), printable(remark)])  # fmt: skip
@@ -222,7 +224,7 @@ def _difference_told(change: ChangePoint, metric: str) -> str:
 
 def no_change(points: Sequence[Point]) -> str:
     """Returns what to say of runs without a change."""
-    fit = sum(not point.fit for point in points)
+    fit = sum(point.counts for point in points)
     return "no change found" if fit >= 8 else f"no change can be found yet: {fit} runs, 8 are needed"
 
 

@@ -29,12 +29,20 @@ class Accepted:
         time_ms: when it started, Unix epoch, milliseconds; earlier runs are no baseline.
         test: the full name of the test that this is about; empty: all tests.
         reason: in the user's words.
+        until_ms: when the last run started that was stored by then. The gate judged the runs up to it by what was
+            before the change: if only the gate failed one of them, it counts as passed. Later ones it judges by the
+            new baseline.
     """
 
     run: str
     time_ms: int
     test: str = ""
     reason: str = ""
+    until_ms: int = 0
+
+    def is_about(self, test: str) -> bool:
+        """Returns whether the acceptance is about a test."""
+        return self.test in ("", test)
 
 
 def accept(storage: Path, decision: Accepted) -> Path:
@@ -56,7 +64,8 @@ def accepted(storage: Path) -> list[Accepted]:
         try:
             if path.is_file() and path.stat().st_size <= _MOST_BYTES:
                 told = json.loads(path.read_text(encoding="utf-8"))
-                found.append(Accepted(str(told["run"]), int(told["time_ms"]), str(told["test"]), str(told["reason"])))
+                run, test, reason = (str(told[name]) for name in ("run", "test", "reason"))
+                found.append(Accepted(run, int(told["time_ms"]), test, reason, int(told.get("until_ms", 0))))
         except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError):
             continue
     return sorted(found, key=lambda each: each.time_ms)

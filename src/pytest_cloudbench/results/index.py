@@ -4,9 +4,10 @@ What may live here: keeping that file in step with the runs that pytest-benchmar
 are the truth: the index may be deleted at any time, and is made again; files that change are read again. Writers at the
 same time lose nothing, since each replaces the whole file, and what it did not see is read again.
 
-Schema 1: a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's file
+Schema 2: a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's file
 and its run, below the storage), ``fullname``, ``name``, ``params`` (JSON), ``time_ms`` (Unix epoch), ``commit``,
-``branch``, ``is_dirty``, ``outcome``, ``schema``, ``doubts`` (JSON), ``missing_agents`` (JSON), ``fingerprint`` (JSON:
+``branch``, ``is_dirty``, ``outcome``, ``gate`` (the regression gate's answer, empty if there was
+none), ``schema``, ``doubts`` (JSON), ``missing_agents`` (JSON), ``fingerprint`` (JSON:
 what must be the same in runs that are compared), ``facts`` (JSON: provider, emulated, published, profile), ``run_id``,
 ``records`` (JSON: ops_file or ops_files), and each number at the top level of any entry's extra_info, such as
 ``response_p50`` or ``failed``, as a double.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_cloudbench import opening
-from pytest_cloudbench.judge.baseline import CONDITIONS, finite, unfit
+from pytest_cloudbench.judge.baseline import CONDITIONS, ONLY_AT_GATE, finite, unfit
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
@@ -35,13 +36,15 @@ __all__ = ["INDEX_NAME", "EntryRow", "Index", "Point", "RunRow"]
 INDEX_NAME = "cloudbench-index.parquet"
 """The index of a storage, in it."""
 
-_SCHEMA = "1"
+_SCHEMA = "2"
 _TEXTS = (
-    "place", "run", "fullname", "name", "params", "commit", "branch", "outcome", "doubts", "missing_agents",
+    "place", "run", "fullname", "name", "params", "commit", "branch", "outcome", "gate", "doubts", "missing_agents",
     "fingerprint", "facts", "run_id", "records",
 )  # fmt: skip
 _INTEGERS = ("time_ms", "is_dirty", "schema")
 _FIXED = frozenset({*_TEXTS, *_INTEGERS})
+_ENDINGS = ("schema", "outcome", "gate", "doubts", "missing_agents")
+"""What the choice of baselines asks of an entry, whatever the metric."""
 _FACTS = ("provider", "emulated", "published", "profile")
 _RECORDS = ("ops_file", "ops_files")
 _GROUP_ROWS = 8192
@@ -97,6 +100,7 @@ class Point:
         value: the metric in its unit; None if the entry has no number for it.
         fingerprint: the conditions of the measurement, by name; equal ones may be compared.
         fit: why the entry may not be a baseline, empty if it may: ``value`` is a number then.
+        is_superseded: it may not, but only because a later run was accepted as the new baseline.
     """
 
     run: str
@@ -106,6 +110,15 @@ class Point:
     value: float | None
     fingerprint: Mapping[str, Any]
     fit: str
+    is_superseded: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether the history counts it: it may be a baseline, or would be without the gate or an accepted run.
+
+        What the gate found is what a history is to show.
+        """
+        return self.value is not None and (self.is_superseded or self.fit in ("", ONLY_AT_GATE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +225,11 @@ class Index:
         for row in self._rows(fullname):
             value = values[row]
             fit = self._unfit(row)
-            if not fit and (value is None or value <= 0):
+            newer = "" if fit else self._superseded(row)
+            if not (fit or newer) and (value is None or value <= 0):
                 fit = unfit({metric: value}, metric, higher)
-            found.append(Point(run[row], time_ms[row], commit[row], branch[row], value, _parsed(fingerprint[row]), fit))
+            found.append(Point(run[row], time_ms[row], commit[row], branch[row], value, _parsed(fingerprint[row]),
+                               fit or newer, bool(newer)))  # fmt: skip
         return found
 
     def numbers(self, fullname: str, names: Iterable[str]) -> list[dict[str, Any]]:
@@ -274,30 +289,45 @@ class Index:
         known = f"the last one is {runs[-1].name}" if runs else "there is no stored run at all"
         raise UsageError(f"run {text}: there is no such run in {self.storage}; {known}")
 
+    def not_passed(self, run: str, tests: Collection[str]) -> list[tuple[str, str]]:
+        """Returns which entries of a run did not pass, whatever the regression gate said, each with its outcome.
+
+        ``run`` is its ``place``; ``tests`` are full names, none for all.
+        """
+        found = []
+        for row in self._rows(run, "run"):
+            test, ending = self._column("fullname")[row], [self._column(name)[row] for name in _ENDINGS]
+            outcome = "passed" if _unfit(*ending) == ONLY_AT_GATE else _outcome_of([self._column("outcome")[row]])
+            if outcome != "passed" and (not tests or test in tests):
+                found.append((test, outcome))
+        return found
+
     # --- what is in it ---
 
     def _unfit(self, row: int) -> str:
-        """Returns why an entry may not be a baseline, whatever the metric."""
+        """Returns why an entry may not be a baseline, whatever the metric and however old it is."""
         if not self._fits:
-            told = zip(*map(self._column, ("schema", "outcome", "doubts", "missing_agents")), strict=True)
+            told = zip(*map(self._column, _ENDINGS), strict=True)
             self._fits = [_unfit(*each) for each in told]
-        return self._fits[row] or self._superseded(row)
+        why, time_ms = self._fits[row], self._column("time_ms")[row]
+        if why == ONLY_AT_GATE and any(each.time_ms <= time_ms <= each.until_ms for each in self._accepted_of(row)):
+            return ""
+        return why
 
     def _superseded(self, row: int) -> str:
         """Returns why a run is too old: the user accepted a later one as the new baseline."""
-        if self._accepted is None:
-            self._accepted = accepted(self.storage)
-        if not self._accepted:
-            return ""
-        test, time_ms = self._column("fullname")[row], self._column("time_ms")[row]
-        newer = [each for each in self._accepted if each.test in ("", test) and each.time_ms > time_ms]
+        time_ms = self._column("time_ms")[row]
+        newer = [each for each in self._accepted_of(row) if each.time_ms > time_ms]
         return f"was before {newer[-1].run}, which was accepted as the new baseline" if newer else ""
 
+    def _accepted_of(self, row: int) -> list[Accepted]:
+        """Returns the acceptances that are about an entry's test, the latest run last."""
+        if self._accepted is None:
+            self._accepted = accepted(self.storage)
+        return [each for each in self._accepted if each.is_about(self._column("fullname")[row])]
+
     def _told(self, row: int) -> Mapping[str, Any]:
-        schema, outcome, doubts, missing = (
-            self._column(name)[row] for name in ("schema", "outcome", "doubts", "missing_agents")
-        )
-        return _entry_told(schema, outcome, doubts, missing)
+        return _entry_told(*(self._column(name)[row] for name in _ENDINGS))
 
     def _run(self, place: str, rows: Sequence[int]) -> RunRow:
         def of(name: str) -> list[Any]:
@@ -412,6 +442,7 @@ class Index:
             "branch": commit.branch,
             "is_dirty": int(commit.is_dirty),
             "outcome": str(info.get("outcome", "")),
+            "gate": _answer(info.get("gate")),
             "schema": entry.schema,
             "doubts": _json(info.get("doubts", [])),
             "missing_agents": _json(info.get("missing_agents", {})),
@@ -457,15 +488,21 @@ def _json(value: Any) -> str:
 
 
 @cache
-def _unfit(schema: int, outcome: str, doubts: str, missing: str) -> str:
-    return unfit({**_entry_told(schema, outcome, doubts, missing), "value": 1.0}, "value", higher=False)
+def _unfit(schema: int, outcome: str, gate: str, doubts: str, missing: str) -> str:
+    return unfit({**_entry_told(schema, outcome, gate, doubts, missing), "value": 1.0}, "value", higher=False)
 
 
-def _entry_told(schema: int, outcome: str, doubts: str, missing: str) -> dict[str, Any]:
+def _entry_told(schema: int, outcome: str, gate: str, doubts: str, missing: str) -> dict[str, Any]:
     """Returns what the choice of baselines asks of an entry."""
     return {
-        "schema": schema, "outcome": outcome, "doubts": _parsed(doubts), "missing_agents": _parsed(missing)
+        "schema": schema, "outcome": outcome, **({"gate": {"answer": gate}} if gate else {}),
+        "doubts": _parsed(doubts), "missing_agents": _parsed(missing),
     }  # fmt: skip
+
+
+def _answer(gate: Any) -> str:
+    answer = gate.get("answer") if isinstance(gate, dict) else None
+    return answer if isinstance(answer, str) else ""
 
 
 @cache

@@ -169,6 +169,20 @@ def test_compare_shows_differences_in_their_units(storage: Path, run: Any) -> No
     assert "response_p50" not in out
 
 
+def test_compare_says_what_speaks_against_a_run(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info()})
+    store(storage, 2, {TEST: info(outcome="interrupted", doubts=["late"])})
+    store(storage, 3, {TEST: info(outcome="failed", missing_agents={"gw1": "lost"})})
+    store(storage, 4, {TEST: info(outcome="failed", gate={"answer": "broken"})})
+    lines = {line.split()[0]: line for line in run("compare", "all")[0].splitlines() if "_run" in line}
+    assert not lines["0001_run"].endswith(("interruption", "doubts", "pass", "gate"))
+    assert lines["0002_run"].endswith("ended in an interruption; had doubts")
+    assert lines["0003_run"].endswith("had doubts; did not pass")
+    assert lines["0004_run"].endswith("failed only at the gate")
+    store(storage, 5, {TEST: info()})
+    assert "remark" not in run("compare", "1", "5")[0]
+
+
 def test_compare_never_puts_emulated_beside_real(storage: Path, run: Any) -> None:
     store(storage, 1, {TEST: info(response_p50=0.1)})
     store(storage, 2, {TEST: info(response_p50=0.9, provider="dropbox", profile_digest=None, emulated=False)})

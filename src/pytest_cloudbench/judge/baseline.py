@@ -13,8 +13,8 @@ from math import isfinite
 from typing import Any
 
 __all__ = [
-    "CONDITIONS", "ENTRY_SCHEMA", "ONLY_AT_GATE", "Compared", "Stored", "choose", "differing", "finite", "told",
-    "unfit",
+    "CONDITIONS", "ENTRY_SCHEMA", "HAD_DOUBTS", "ONLY_AT_GATE", "Compared", "Stored", "choose", "differing", "faults",
+    "finite", "told", "unfit",
 ]  # fmt: skip
 
 ENTRY_SCHEMA = 2
@@ -29,6 +29,7 @@ CONDITIONS = (
 
 ONLY_AT_GATE = "failed only at the gate"
 """Why an entry is no baseline whose test passed until the regression gate called it broken."""
+HAD_DOUBTS = "had doubts"
 
 _LONGEST = 60
 
@@ -66,19 +67,25 @@ def finite(value: object) -> bool:
 
 def unfit(info: Mapping[str, Any], metric: str, higher: bool) -> str:
     """Returns why an entry cannot be a baseline, worded for one entry or many; empty if it can."""
-    if "versus" in info or "block" in info:
-        return "compared two sides"
-    if info.get("schema") == ENTRY_SCHEMA:
-        if info.get("outcome") in ("interrupted", "unfinished"):
-            return "ended in an interruption"
-        if info.get("doubts") != [] or info.get("missing_agents") != {}:
-            return "had doubts"
-        if info.get("outcome") != "passed":
-            return ONLY_AT_GATE if _gate_failed_it(info) else "did not pass"
+    for fault in faults(info):
+        return fault
     value: Any = info.get(metric)
     if not finite(value):
         return f"held no number for {metric}"
     return f"held {value:g} for {metric}, of which no percentage can be taken" if higher and value <= 0 else ""
+
+
+def faults(info: Mapping[str, Any]) -> list[str]:
+    """Returns all that keeps an entry from being a baseline whatever the metric, the gravest first."""
+    found = ["compared two sides"] if "versus" in info or "block" in info else []
+    if info.get("schema") != ENTRY_SCHEMA:
+        return found
+    is_cut = info.get("outcome") in ("interrupted", "unfinished")
+    found += ["ended in an interruption"] * is_cut
+    found += [HAD_DOUBTS] * (info.get("doubts") != [] or info.get("missing_agents") != {})
+    if info.get("outcome") != "passed" and not is_cut:
+        found.append(ONLY_AT_GATE if _gate_failed_it(info) else "did not pass")
+    return found
 
 
 def _gate_failed_it(info: Mapping[str, Any]) -> bool:

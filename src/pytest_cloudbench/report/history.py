@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import differing, finite
+from pytest_cloudbench.judge.baseline import HAD_DOUBTS, differing, finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.columns import fitted
@@ -285,18 +285,20 @@ def _beside(
         first, group = like[0], [point.run for point in like]
         if group[0] != there[0]:
             lines.append(f"apart: {printable(differing(first.fingerprint, some[there[0]].fingerprint))}")
-        rows = [["run", "commit", *(title for name in found for title in (name, "difference"))]]
+        rows = [["run", "commit", *(title for name in found for title in (name, "difference")), "remark"]]
         for place in group:
             row = [printable(runs[place].name), _commit(runs[place].commit, runs[place].is_dirty)]
             for name, points in found.items():
                 point, former = points.get(place), points.get(group[0])
-                doubt = "?" if point is not None and point.fit == "had doubts" else ""
+                doubt = "?" if point is not None and HAD_DOUBTS in point.faults else ""
                 value = None if point is None else point.value
                 far = "" if place == group[0] else _difference(value, None if former is None else former.value, name)
                 row += [value_text(value, name) + doubt, far]
-            rows.append(row)
+            rows.append([*row, "; ".join(some[place].faults)])
+        if not any(row[-1] for row in rows[1:]):
+            rows = [row[:-1] for row in rows]
         lines += fitted(rows, width)
-        if any("?" in cell for row in rows for cell in row[2:]):
+        if any(cell.endswith("?") for row in rows for cell in row[2:]):
             lines.append("?: the run had doubts about this entry, see cloudbench show")
     return lines
 

@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_cloudbench import opening
-from pytest_cloudbench.judge.baseline import CONDITIONS, ONLY_AT_GATE, finite, unfit
+from pytest_cloudbench.judge.baseline import CONDITIONS, ONLY_AT_GATE, faults, finite, unfit
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
@@ -101,6 +101,7 @@ class Point:
         fingerprint: the conditions of the measurement, by name; equal ones may be compared.
         fit: why the entry may not be a baseline, empty if it may: ``value`` is a number then.
         is_superseded: it may not, but only because a later run was accepted as the new baseline.
+        faults: all that speaks against it, whatever the metric; see ``baseline.faults``.
     """
 
     run: str
@@ -111,6 +112,7 @@ class Point:
     fingerprint: Mapping[str, Any]
     fit: str
     is_superseded: bool = False
+    faults: tuple[str, ...] = ()
 
     @property
     def counts(self) -> bool:
@@ -163,7 +165,7 @@ class Index:
         self._order: list[int] | None = None  # of rows by time, None if they are
         self._rows_of: dict[str, dict[str, list[int]]] = {}
         self._accepted: list[Accepted] | None = None
-        self._fits: list[str] = []
+        self._faults: list[tuple[str, ...]] = []
 
     @classmethod
     def open(cls, storage: Path) -> Index:
@@ -229,7 +231,7 @@ class Index:
             if not (fit or newer) and (value is None or value <= 0):
                 fit = unfit({metric: value}, metric, higher)
             found.append(Point(run[row], time_ms[row], commit[row], branch[row], value, _parsed(fingerprint[row]),
-                               fit or newer, bool(newer)))  # fmt: skip
+                               fit or newer, bool(newer), self._faults[row]))  # fmt: skip
         return found
 
     def numbers(self, fullname: str, names: Iterable[str]) -> list[dict[str, Any]]:
@@ -297,7 +299,7 @@ class Index:
         found = []
         for row in self._rows(run, "run"):
             test, ending = self._column("fullname")[row], [self._column(name)[row] for name in _ENDINGS]
-            outcome = "passed" if _unfit(*ending) == ONLY_AT_GATE else _outcome_of([self._column("outcome")[row]])
+            outcome = "passed" if _faults(*ending) == (ONLY_AT_GATE,) else _outcome_of([self._column("outcome")[row]])
             if outcome != "passed" and (not tests or test in tests):
                 found.append((test, outcome))
         return found
@@ -306,10 +308,10 @@ class Index:
 
     def _unfit(self, row: int) -> str:
         """Returns why an entry may not be a baseline, whatever the metric and however old it is."""
-        if not self._fits:
+        if not self._faults:
             told = zip(*map(self._column, _ENDINGS), strict=True)
-            self._fits = [_unfit(*each) for each in told]
-        why, time_ms = self._fits[row], self._column("time_ms")[row]
+            self._faults = [_faults(*each) for each in told]
+        why, time_ms = next(iter(self._faults[row]), ""), self._column("time_ms")[row]
         if why == ONLY_AT_GATE and any(each.time_ms <= time_ms <= each.until_ms for each in self._accepted_of(row)):
             return ""
         return why
@@ -488,8 +490,8 @@ def _json(value: Any) -> str:
 
 
 @cache
-def _unfit(schema: int, outcome: str, gate: str, doubts: str, missing: str) -> str:
-    return unfit({**_entry_told(schema, outcome, gate, doubts, missing), "value": 1.0}, "value", higher=False)
+def _faults(schema: int, outcome: str, gate: str, doubts: str, missing: str) -> tuple[str, ...]:
+    return tuple(faults(_entry_told(schema, outcome, gate, doubts, missing)))
 
 
 def _entry_told(schema: int, outcome: str, gate: str, doubts: str, missing: str) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench.model import ResultsError, UsageError
-from pytest_cloudbench.results.places import USUAL, in_order
+from pytest_cloudbench.results import places
 
 if TYPE_CHECKING:
     from pytest_cloudbench.results.index import Index, RunRow
 
-__all__ = ["RUN_HELP", "add_commands", "add_storage", "find_storage", "open_index"]
+__all__ = ["RUN_HELP", "add_commands", "add_records", "add_storage", "find_storage", "open_index"]
 
 _PIPE_COLUMNS = 400
 _MOST_ROWS = 1000
@@ -54,8 +54,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     ops.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
     ops.add_argument("--sql", required=True, metavar="QUERY", help="such as: FROM ops LIMIT 5")
     ops.add_argument("--csv", action="store_true", help=f"print CSV, and more than {_MOST_ROWS:,} rows")
-    ops.add_argument("--records", metavar="DIR", type=Path, help="the folder that --cloudbench-results named, if the "
-                     "runs were stored elsewhere")  # fmt: skip
+    add_records(ops)
     _add_baseline(commands)
 
 
@@ -77,7 +76,14 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
     """Add the option that says where the runs are stored; ``open_index`` reads it."""
     parser.add_argument("--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
                         "(default: the folder that pytest's configuration names with --benchmark-storage, "
-                        f"{' or '.join(map(str, USUAL))}, the first with a run)")  # fmt: skip
+                        f"{' or '.join(map(str, places.USUAL))}, the first with a run)")  # fmt: skip
+
+
+def add_records(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where the operations are; ``places.record_folders`` reads it."""
+    parser.add_argument("--records", metavar="DIR", type=Path, help="where the records are, if not beside the runs: "
+                        "the folder that --cloudbench-results named (default: the one that pytest's configuration "
+                        f"names so, or {places.USUAL[0]})")  # fmt: skip
 
 
 def _add_metrics(parser: argparse.ArgumentParser) -> None:
@@ -139,15 +145,9 @@ def _width() -> int:
 
 
 def find_storage(options: argparse.Namespace) -> Path | None:
-    """Returns the folder that the user means, or None. Raises UsageError if the user has named one and it is none.
-
-    Unless named, it is the first one with a run: ``results`` has records of runs that are stored elsewhere, too.
-    """
+    """Returns the folder that the user means, or None. Raises UsageError if the user has named one and it is none."""
     if options.storage is None:
-        from pytest_cloudbench.results.stored import find
-
-        places = [place for place in in_order() if place.is_dir()]
-        return next((place for place in places if any(True for _ in find(place))), next(iter(places), None))
+        return places.find_storage()
     if not options.storage.is_dir():
         raise UsageError(f"--storage {options.storage}: there is no such folder")
     return Path(options.storage)
@@ -160,8 +160,8 @@ def open_index(options: argparse.Namespace) -> Index:
 
     storage = find_storage(options)
     if storage is None:
-        places = " or ".join(map(str, in_order()))
-        raise UsageError(f"there are no stored runs in {places}; name their folder with --storage")
+        where = " or ".join(map(str, places.in_order()))
+        raise UsageError(f"there are no stored runs in {where}; name their folder with --storage")
     index = Index.open(storage)
     for problem in index.problems:
         sys.stderr.write(f"cloudbench: left out: {printable(problem)}\n")
@@ -241,9 +241,7 @@ def _ops(options: argparse.Namespace) -> int:
     index = open_index(options)
     found = []
     for run in _chosen(index, options.runs):
-        folders = [(index.storage / run.place).parent]
-        if options.records is not None:
-            folders += [options.records, *(path for path in sorted(options.records.glob("*")) if path.is_dir())]
+        folders = [(index.storage / run.place).parent, *places.record_folders(options.records)]
         for entry in index.entries(run.place):
             found.append((run.name, entry, operations.records_of(entry, folders)))
     answer = operations.ask(options.sql, found, None if options.csv else _MOST_ROWS + 1)
@@ -265,13 +263,23 @@ def _list(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import printable, run_list
     from pytest_cloudbench.results.recovery import find_left
 
-    index = open_index(options)
+    index, results = open_index(options), places.results_folder()
     _say(run_list(index.runs(), _width()))
-    for left in find_left(index.storage):
+    for left in {left.folder.resolve(): left for root in (index.storage, results) for left in find_left(root)}.values():
         state = "still runs" if left.lives else "was killed: cloudbench recover makes it an interrupted run"
         which = f"{printable(str(left.note['fullname']))} of {printable(left.folder.parent.name)}"
         _say([f"not in the list: {which} {state}"])
+    for run in _recovered(results) if results.resolve() != index.storage.resolve() else ():
+        _say([f"not in the list: the recovered run {printable(run)}: cloudbench baseline list --storage "
+              f"{printable(str(results))} has it"])  # fmt: skip
     return 0
+
+
+def _recovered(results: Path) -> list[str]:
+    """Returns the recovered runs of a results folder."""
+    from pytest_cloudbench.results.stored import find
+
+    return sorted({Path(file.run).name for file in find(results) if file.is_recovered})
 
 
 def _baseline_show(options: argparse.Namespace) -> int:
@@ -317,7 +325,7 @@ def _import(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results.bundle import import_runs
     from pytest_cloudbench.results.index import Index
 
-    storage = options.storage or in_order()[0]
+    storage = options.storage or places.configured() or places.find_storage() or places.USUAL[0]
     new, known, strange = import_runs(storage, options.file)
     for name in strange:
         sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: not the name of a run\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.past import RUN_HELP, add_storage, find_storage, open_index
+from pytest_cloudbench.past import RUN_HELP, add_records, add_storage, find_storage, open_index
 
 if TYPE_CHECKING:
     from pytest_cloudbench.report.gathering import Earlier
@@ -33,6 +33,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help=f"{RUN_HELP}, such as results/*/0001_*.json; or a folder: all runs in it",
     )  # fmt: skip
     add_storage(parser)
+    add_records(parser)
     parser.add_argument(
         "--last", metavar="N", type=int, default=100,
         help="histories show the last N runs of the storage (default: %(default)s)",
@@ -48,11 +49,12 @@ def report(options: argparse.Namespace) -> int:
     """Write the page, and say what it leaves out. Returns 0. Raises UsageError if there is nothing to show."""
     from pytest_cloudbench.report.gathering import gather
     from pytest_cloudbench.report.writing import write
+    from pytest_cloudbench.results.places import record_folders
 
     if options.last < 1:
         raise UsageError(f"--last {options.last}: expected 1 or more")
     files = list(dict.fromkeys(_files(options)))
-    gathered = gather(files)
+    gathered = gather(files, record_folders(options.records))
     if not gathered.measurements:
         why = "; ".join(gathered.left_out) or "there are no stored runs in these folders"
         raise UsageError(f"report: nothing to show: {why}")

@@ -141,8 +141,13 @@ class _Finding(Protocol):
     def experiment(self) -> str: ...
 
 
-def gather(paths: Iterable[Path]) -> Gathered:
-    """Read stored runs. A file that cannot be used is one line in ``left_out``."""
+def gather(paths: Iterable[Path], records: Sequence[Path] = ()) -> Gathered:
+    """Read stored runs. A file that cannot be used is one line in ``left_out``.
+
+    Args:
+        paths: their files.
+        records: further folders that names of their records may start from, besides those around a file.
+    """
     found = Gathered()
     for path in paths:
         try:
@@ -156,7 +161,7 @@ def gather(paths: Iterable[Path]) -> Gathered:
             experiment = entry.info.get("experiment")
             found.measurements.append(
                 _measurement(entry.fullname, experiment if isinstance(experiment, str) else _experiment(entry),
-                             entry.params, entry.info, run, path.parent)
+                             entry.params, entry.info, run, [path.parent, path.parent.parent, *records])
             )  # fmt: skip
         if not mine:
             found.left_out.append(f"{path}: has no entry of an experiment")
@@ -165,9 +170,10 @@ def gather(paths: Iterable[Path]) -> Gathered:
 
 def of_session(findings: Iterable[_Finding], run: RunSeen, folder: Path) -> Gathered:
     """The measurements of a session that has not been stored; ``folder`` is what names of record files start from."""
+    around = [folder, folder.parent]
     return Gathered(
         [
-            _measurement(each.nodeid, each.experiment or each.nodeid, each.params, each.info, run, folder)
+            _measurement(each.nodeid, each.experiment or each.nodeid, each.params, each.info, run, around)
             for each in findings
         ]
     )
@@ -189,8 +195,9 @@ def _experiment(entry: stored.StoredEntry) -> str:
 
 
 def _measurement(
-    nodeid: str, experiment: str, params: Mapping[str, Any], info: Mapping[str, Any], run: RunSeen, folder: Path
-) -> Measurement:
+    nodeid: str, experiment: str, params: Mapping[str, Any], info: Mapping[str, Any], run: RunSeen,
+    folders: Sequence[Path],
+) -> Measurement:  # fmt: skip
     clean = {str(key): _clean(value) for key, value in info.items()}
     for key in _TEXTS:
         value = clean.get(key)
@@ -201,9 +208,9 @@ def _measurement(
     scale = clean.get("time_scale")
     clean["time_scale"] = float(scale) if isinstance(scale, (int, float)) else 1.0
     names = [clean["ops_file"]] if isinstance(clean.get("ops_file"), str) else clean["ops_files"]
-    records = [path for name in dict.fromkeys(names) if (path := _beside(folder, name)) is not None]
+    records = [path for name in dict.fromkeys(names) if (path := _named(folders, name)) is not None]
     state = clean.get("state_file")
-    series = _beside(folder, f"series/{state}") if state and isinstance(state, str) else None
+    series = _named(folders, f"series/{state}") if state and isinstance(state, str) else None
     spread = {
         key: [float(each) for each in values if isinstance(each, (int, float))]
         for key, values in clean["spread"].items() if isinstance(values, list)
@@ -214,11 +221,11 @@ def _measurement(
     )  # fmt: skip
 
 
-def _beside(folder: Path, name: str) -> Path | None:
-    """Returns the file that an entry names, in its folder or the one above; None if it would lie elsewhere."""
+def _named(folders: Sequence[Path], name: str) -> Path | None:
+    """Returns the file that an entry names, in the first folder that has it; None if it would lie elsewhere."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
-    return next((path for path in (folder / name, folder.parent / name) if path.exists()), folder / name)
+    return next((path for folder in folders if (path := folder / name).exists()), folders[0] / name)
 
 
 def _clean(value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Where pytest stores runs, for the commands, which are not pytest.
+"""Where pytest stores runs and their records, for the commands, which are not pytest.
 
-What may live here: which folders to look in, and the option that pytest is given in its configuration. Nothing of the
+What may live here: which folders to look in, and the options that pytest is given in its configuration. Nothing of the
 runs themselves is read.
 """
 
@@ -15,12 +15,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-__all__ = ["USUAL", "configured", "in_order"]
+from pytest_cloudbench.results import stored
+
+__all__ = ["USUAL", "configured", "find_storage", "in_order", "record_folders", "results_folder"]
 
 USUAL = (Path("results"), Path(".benchmarks"))
 """Where runs are stored unless pytest is told another place: runs of suites, and others."""
 
-_OPTION = "--benchmark-storage"
+_OPTION, _RESULTS_OPTION = "--benchmark-storage", "--cloudbench-results"
 _FOLDER = "file://"
 _SECTIONS = {
     "pytest.toml": "pytest", ".pytest.toml": "pytest", "pytest.ini": "pytest", ".pytest.ini": "pytest",
@@ -35,25 +37,59 @@ def in_order() -> list[Path]:
     return [*([told] if told is not None else []), *USUAL]
 
 
-def configured() -> Path | None:
-    """Returns the folder that pytest is told to store runs in: by its configuration file, or ``PYTEST_ADDOPTS``.
+def find_storage() -> Path | None:
+    """Returns the first of these folders in which pytest has stored a run; None if none of them is there.
 
-    None: by neither, or it is no folder. A file that cannot be read says nothing here; pytest itself will complain.
+    Recovered runs lie among records, which may be in another folder than the runs: they count only if there is nothing
+    else.
+    """
+    places = [place for place in in_order() if place.is_dir()]
+    for may_be_recovered in (False, True):
+        for place in places:
+            if any(may_be_recovered or not file.is_recovered for file in stored.find(place)):
+                return place
+    return next(iter(places), None)
+
+
+def results_folder() -> Path:
+    """Returns the folder that pytest is told to write records into, or the usual one. It need not exist."""
+    return Path(_given(_RESULTS_OPTION) or USUAL[0])
+
+
+def record_folders(named: Path | None = None) -> list[Path]:
+    """Returns the folders that names of records start from: a results folder, and those of each kind of machine in it.
+
+    Args:
+        named: the results folder, if the user names one.
+    """
+    root = named or results_folder()
+    return [root, *sorted(stored.folders(root))]
+
+
+def configured() -> Path | None:
+    """Returns the folder that pytest is told to store runs in; None if it is told of none, or it is no folder."""
+    value = _given(_OPTION)
+    return Path(value.removeprefix(_FOLDER)) if value is not None and value.startswith(_FOLDER) else None
+
+
+def _given(option: str) -> str | None:
+    """Returns what pytest's configuration file or ``PYTEST_ADDOPTS`` says of an option, the latter with more weight.
+
+    A file that cannot be read says nothing here; pytest itself will complain.
     """
     try:
         given = [*_addopts(Path.cwd()), *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
     except (OSError, ValueError, configparser.Error):  # of TOML and of text that is not UTF-8, too
         return None
-    value = _last(given)
-    return Path(value.removeprefix(_FOLDER)) if value is not None and value.startswith(_FOLDER) else None
+    return _last(given, option)
 
 
-def _last(given: Sequence[str]) -> str | None:
+def _last(given: Sequence[str], option: str) -> str | None:
     """Returns the option's value; the last one counts."""
     value = None
     for each, following in zip_longest(given, given[1:]):
         name, equals, after = each.partition("=")
-        if name == _OPTION:
+        if name == option:
             value = after if equals else following
     return value
 

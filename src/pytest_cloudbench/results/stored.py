@@ -21,7 +21,8 @@ from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA
 from pytest_cloudbench.model import ResultsError
 
 __all__ = [
-    "LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "alone", "commit_of", "find", "read", "read_document",
+    "LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "alone", "commit_of", "find", "folders", "read",
+    "read_document",
 ]  # fmt: skip
 
 LARGEST_BYTES = 256 * 1024 * 1024
@@ -52,6 +53,11 @@ class RunFile:
     size_bytes: int
     mtime_ns: int
 
+    @property
+    def is_recovered(self) -> bool:
+        """Whether ``cloudbench recover`` has written it, and not pytest-benchmark."""
+        return self.run != self.place
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -81,7 +87,7 @@ def find(storage: Path) -> Iterator[RunFile]:
 
     Raises ResultsError if the storage cannot be listed.
     """
-    for folder in [storage, *_folders(storage)]:
+    for folder in [storage, *folders(storage)]:
         for found in _listed(folder):
             if _NUMBERED.fullmatch(found.name):
                 yield from _run_file(storage, found, found.name)
@@ -91,8 +97,8 @@ def find(storage: Path) -> Iterator[RunFile]:
                         yield from _run_file(storage, entry, "")
 
 
-def _folders(storage: Path) -> list[Path]:
-    """Folders of a storage, one for each kind of machine."""
+def folders(storage: Path) -> list[Path]:
+    """Returns the folders of a storage, one for each kind of machine. Raises ResultsError if it cannot be listed."""
     return [
         Path(found.path) for found in _listed(storage) if not _RUN_ID.fullmatch(found.name) and found.is_dir()
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import exp
@@ -167,7 +168,27 @@ def test_no_failures_before_and_none_now_are_met_from_299_operations_on() -> Non
     assert verdict(rate((0, 300))).answer == "met"
     few = verdict(rate((0, 80), before=((0, 80),) * 20))
     assert few.answer == "inconclusive"
-    assert few.why.endswith("points or more would be found")
+    assert " points or more would be found; " in few.why
+
+
+def test_operations_that_would_find_a_rise_of_the_margin_do() -> None:
+    few = rate((0, 80), before=((0, 80),) * 20)
+    wanted = operations_for(few, 60)
+    assert wanted is not None
+    assert 250 < wanted < 400
+    assert re.search(r"; \d+ operations and 20 runs would find 1 points?$", verdict(few).why)
+    enough = rate((0, wanted), before=((0, wanted),) * 20)
+    assert verdict(enough).answer == "met"
+    change = detectable(enough, 60)
+    assert change is not None
+    assert change <= 0.01
+
+
+def test_no_number_of_operations_makes_up_for_runs_that_differ() -> None:
+    before = tuple((3 + 9 * (number % 2), 300) for number in range(20))
+    noisy = rate((8, 300), before=before)
+    assert operations_for(noisy, 60) is None
+    assert verdict(noisy).why.endswith("no number of operations would find 1 point: the runs themselves differ too much")
 
 
 def test_failures_that_stay_are_broken() -> None:
@@ -206,7 +227,9 @@ def test_a_capability_that_is_gone_is_broken_once_that_is_confirmed() -> None:
     assert verdict(plain("yes", 0, (1, 1, 1), (0, 0, 0))).answer == "broken"
     assert verdict(plain("yes", 0, (1, 1, 1), (1, 1, 0))).answer == "met"
     assert verdict(plain("yes", None, (1, 1, 1))).answer == "inconclusive"
-    assert verdict(plain("yes", 0, (1, 0, 1))).why == "yes in 2 of 3 runs of the baseline"
+    assert verdict(plain("yes", 0, (1, 0, 1))).answer == "inconclusive"
+    assert verdict(plain("yes", 0, (0, 0, 0))).answer == "met", "it never had it"
+    assert verdict(plain("yes", None, (0, 0, 0))).answer == "inconclusive"
     assert verdict(plain("yes", 1, (1, 1))).why == "baseline 2 of 3"
 
 

@@ -95,6 +95,27 @@ def test_the_baseline_begins_after_the_last_lasting_change() -> None:
     assert answers({"quiet_p50": 0.15}, before)["quiet_p50"] == "met"
 
 
+def test_few_runs_after_a_change_say_at_which_run_it_was() -> None:
+    runs = [RUN | {"quiet_p50": 0.15 + number % 4 / 1000, "run": f"{number:04d}"} for number in range(12)]
+    runs += [RUN | {"quiet_p50": 0.10 + number % 4 / 1000, "run": f"{number:04d}"} for number in range(12, 16)]
+    rulings = {each.check.metric: each for each in judge(checks_of("t", RUN, (), runs, {}))}
+    assert rulings["quiet_p50"].why == "baseline 4 of 10 since the change at 0012"
+    assert rulings["quiet_p99"].answer == "met"
+
+
+def test_only_the_last_runs_are_searched_for_a_change() -> None:
+    """The same in the gate and in the commands that say what it could see."""
+    before = [RUN | {"quiet_p50": 0.15 + number % 4 / 1000} for number in range(20)]
+    since = [RUN | {"quiet_p50": 0.10 + number % 4 / 1000} for number in range(60)]
+    (check,) = [each for each in checks_of("t", RUN, (), before + since, {}) if each.metric == "quiet_p50"]
+    assert (len(check.baseline), check.since) == (20, "")
+
+
+@pytest.mark.parametrize("count", [-1, 401])
+def test_counts_that_no_run_can_have_are_not_known(count: int) -> None:
+    assert answers({"failed": count}, again=False)["failed_rate"] == "inconclusive"
+
+
 def test_a_conclusion_is_watched_in_its_columns_and_capabilities() -> None:
     info = {"ops": 9, "sync_delay_p99": 2.0, "delta": "yes", "tue": 1.5, "files": 3} | capabilities({"delta": 1})
     checks = {each.metric: each for each in checks_of("t", info, ("sync_delay_p99", "files"), [info] * 12, {})}

@@ -27,6 +27,7 @@ __all__ = [
     "Kind",
     "Reading",
     "Ruling",
+    "amount_text",
     "answer_of",
     "detectable",
     "holm",
@@ -52,6 +53,8 @@ _CONFIDENCE = 0.05
 _LEAST_POINTS = 0.005
 _MOST_DISPERSED = 3.0
 _USUAL_SHARE = 0.995
+_MOST_OPS = 10_000_000
+"""More operations in a run are no advice."""
 _POWER_Z = 1.2815515655446004  # 90 % of the normal distribution lies below
 
 
@@ -64,6 +67,7 @@ class Reading:
         count, of: for a rate, how many operations of how many.
         error: standard error of the value's logarithm by sampling alone, if known.
         ops: operations that the value was computed from.
+        run: its name, if that is known.
     """
 
     value: float | None
@@ -71,6 +75,7 @@ class Reading:
     of: int = 0
     error: float | None = None
     ops: int = 0
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ class Check:
         decides: whether it can make the experiment inconclusive; other checks can only break it.
         higher: whether higher is better.
         clump: for a rate, how many operations what is counted strikes at a time, at most.
+        since: the first run after the last lasting change, if earlier ones are no baseline for that reason.
     """
 
     experiment: str
@@ -101,6 +107,7 @@ class Check:
     decides: bool = True
     higher: bool = False
     clump: int = 1
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,7 @@ class Ruling:
         low, high: its 95 % interval.
         detects: the smallest change that would have been seen in 9 of 10 cases, in the same measure.
         why: why it is inconclusive, or what else should be said.
+        value: of an exact number or a capability, what was judged: this run's, or what measuring it again said.
     """
 
     check: Check
@@ -123,6 +131,7 @@ class Ruling:
     high: float | None = None
     detects: float | None = None
     why: str = ""
+    value: float | None = None
 
 
 def holm(p_values: Sequence[float], alpha: float, tests: int) -> list[bool]:
@@ -201,11 +210,13 @@ def detectable(check: Check, tests: int) -> float | None:
 
 
 def operations_for(check: Check, tests: int, runs: int = 15) -> int | None:
-    """Returns how many operations in each run would let a level's margin be seen in 9 of 10 cases.
+    """Returns how many operations in each run would let a change of the margin be seen in 9 of 10 cases.
 
     The variance between runs has a part that more operations make smaller, known from the sampling error of this run,
     and a part that they do not. None if no number is enough, or the parts are not known.
     """
+    if check.kind == "rate":
+        return _rate_operations(check, tests, max(runs, len(check.baseline)))
     level, now = _level_of(check), check.now
     if level is None or not now.error or not now.ops:
         return None
@@ -223,7 +234,7 @@ def _verdict(check: Check, tests: int, is_significant: bool, loudest: float) -> 
     if why := check.why or _too_few(check):
         return Ruling(check, "inconclusive", why=why)
     if check.now.value is None:
-        return Ruling(check, "inconclusive", why="this run has no value")
+        return Ruling(check, "inconclusive", why="" if check.kind == "yes" else "this run has no value")
     again = _known(check.again)
     suspected = is_suspect(check)
     if suspected and len(again) < AGAIN:
@@ -276,33 +287,32 @@ def _rate_verdict(check: Check, chosen: Sequence[Reading], tests: int, is_signif
 def _plain_verdict(check: Check, value: float) -> Ruling:
     """An exact number, or a capability."""
     if check.kind == "yes":
-        if any(each.value != 1 for each in check.baseline):
-            were = sum(each.value == 1 for each in check.baseline)
-            answer: Answer = "met" if value == 1 else "inconclusive"
-            return Ruling(check, answer, why=f"yes in {were} of {len(check.baseline)} runs of the baseline")
-        return Ruling(check, "met" if value == 1 else "broken")
+        were = {each.value == 1 for each in check.baseline}
+        worse: Answer = "broken" if were == {True} else "inconclusive"
+        return Ruling(check, "met" if value == 1 or were == {False} else worse, value=value)
     former = check.baseline[-1].value or 0.0
     change = value / former - 1 if former else (inf if value else 0.0)
-    return Ruling(check, "broken" if _exceeds(check, value) else "met", change, change, change, _FLOOR)
+    answer: Answer = "broken" if _exceeds(check, value) else "met"
+    return Ruling(check, answer, change, change, change, _FLOOR, value=value)
 
 
 def _not_seen(check: Check, detects: float | None, tests: int) -> str:
     if detects is None:
         return "too little is known"
-    if check.kind == "rate":
-        return f"only changes of {_percent(detects)} points or more would be found"
-    text = f"only changes of {_percent(detects)} % or more would be found"
-    wanted, runs = f"{check.margin * 100:.2g} %", max(15, len(check.baseline))
+    text = f"only changes of {amount_text(check, detects)} or more would be found"
+    wanted, runs = amount_text(check, check.margin), max(15, len(check.baseline))
     ops = operations_for(check, tests)
-    if ops is not None and ops <= 10_000_000:
+    if ops is not None and ops <= _MOST_OPS:
         return f"{text}; {_rounded(ops):,} operations and {runs} runs would find {wanted}"
-    if check.now.error:
+    if check.now.error or check.kind == "rate":
         return f"{text}; no number of operations would find {wanted}: the runs themselves differ too much"
     return text
 
 
-def _percent(share: float) -> str:
-    return f"{share * 100:.2g}" if share < 1 else f"{share * 100:,.0f}"
+def amount_text(check: Check, share: float) -> str:
+    """A change as people read it: ``43 %``, ``1 point``, ``1.5 points``."""
+    number = f"{share * 100:.2g}" if share < 1 else f"{share * 100:,.0f}"
+    return f"{number} {'%' if check.kind != 'rate' else 'point' if number == '1' else 'points'}"
 
 
 def _rounded(count: int) -> int:
@@ -313,7 +323,8 @@ def _rounded(count: int) -> int:
 
 def _too_few(check: Check) -> str:
     least = _YES_RUNS if check.kind == "yes" else FEWEST_RUNS
-    return f"baseline {len(check.baseline)} of {least}" if len(check.baseline) < least else ""
+    since = f" since the change at {check.since}" if check.since else ""
+    return f"baseline {len(check.baseline)} of {least}{since}" if len(check.baseline) < least else ""
 
 
 def _known(readings: Sequence[Reading]) -> list[Reading]:
@@ -492,3 +503,29 @@ class _Rate:
             share = (below + above) / 2
             below, above = (below, share) if binomial_sf(low, of, share) >= 0.9 else (share, above)
         return max(above - self.share, _LEAST_POINTS)
+
+
+@lru_cache(maxsize=256)  # a session asks again when its last suspect is judged
+def _rate_operations(check: Check, tests: int, runs: int) -> int | None:
+    """Returns how many operations in each run would tell a rate's margin, to within a twentieth; None if none would."""
+    rate, now_of = _Rate(check), check.now.of
+    if not now_of:
+        return None
+    differs = max(0.0, rate.dispersion / check.clump - 1)  # operations of a run that are alike do not make up for it
+
+    def would_do(ops: int) -> bool:
+        reading = Reading(rate.share, round(rate.share * ops), ops)
+        found = _Rate(replace(check, baseline=(reading,) * runs, now=reading))
+        found.dispersion = check.clump * (1 + differs * ops / now_of)
+        change = found.detects(tests)
+        return change is not None and change <= check.margin and found.upper([reading]) < check.margin
+
+    few, enough = 0, now_of
+    while not would_do(enough):
+        few, enough = enough, enough * 2
+        if enough > _MOST_OPS:
+            return None
+    while enough - few > enough // 20:
+        middle = (few + enough + 1) // 2
+        few, enough = (few, middle) if would_do(middle) else (middle, enough)
+    return enough

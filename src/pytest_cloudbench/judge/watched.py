@@ -18,6 +18,7 @@ from pytest_cloudbench.judge.quiet import NEIGHBOURS
 from pytest_cloudbench.model import UsageError, did_you_mean
 
 __all__ = [
+    "LOOKED_AT",
     "NUMBERS",
     "Margins",
     "Numbers",
@@ -85,6 +86,8 @@ _OF_RUNS: dict[str, _Watched] = {
 
 _EXACT = ("requests_per_op", "payload_bytes_per_op", "wire_bytes_per_op", "wire_ratio", "tue")
 _LEVEL_UNITS = frozenset({"s", "bytes", "bytes/s", "ratio", "MB", "1/s", "bit/s"})
+LOOKED_AT = 3
+"""How many times as many runs as a baseline has are searched for a lasting change."""
 _SAME = 1e-9
 _SLOWER = 1.5
 
@@ -137,26 +140,29 @@ def checks_of(
         experiment: the entry's full name.
         info: its numbers.
         columns: what the table at the end shows of a conclusion.
-        baseline: the numbers of former runs, the oldest first. Of each metric those count that came after its last
-            lasting change.
+        baseline: the numbers of former runs, the oldest first; ``run`` among them is a run's name. The last ones are
+            searched for a lasting change of each metric (``LOOKED_AT``), and those count that came after it.
         margins: the user's.
         again: the numbers of runs that measured it again.
         why: why nothing of it can be judged, or an empty text.
         runs: how many of the last ones are the baseline at most.
     """
-    found = []
+    found, baseline = [], baseline[-LOOKED_AT * runs :]
     for metric, watched in _watched_in(info, columns, margins).items():
         margin = _margin_of(metric, watched, margins)
         if margin is None:
             continue
         former = [_reading(metric, watched, each) for each in baseline]
-        former = _since_change([each for each in former if each.value is not None])[-runs:]
+        known = [each for each in former if each.value is not None]
+        since = _since_change(known)
+        former = since[-runs:]
         check = Check(
             experiment, metric, watched.kind, margin, tuple(former), _reading(metric, watched, info),
             tuple(_reading(metric, watched, each) for each in again),
             why or _unfit_now(metric, watched, info, baseline),
             decides=watched.decides, clump=watched.clump,
             higher=METRICS[metric].better == "higher" and watched.kind != "rate",
+            since=since[0].run if len(since) < len(known) else "",
         )  # fmt: skip
         found.append(_settled(check))
     return found
@@ -227,13 +233,15 @@ def _reading(metric: str, watched: _Watched, numbers: Numbers) -> Reading:
         if not of or count is None:
             return Reading(None)
         counted = round(of - count if watched.rest else count)
-        return Reading(counted / of, counted, round(of))
+        if not 0 <= counted <= of:  # no version wrote that
+            return Reading(None)
+        return Reading(counted / of, counted, round(of), run=str(numbers.get("run", "")))
     value = _number(numbers, f"is_{metric}" if watched.kind == "yes" else metric)
     if watched.by and value is not None:
         by = _number(numbers, watched.by)
         value = value / by if by else None
     error, ops = _number(numbers, f"{metric}_error"), _number(numbers, "quiet_ops")
-    return Reading(value, error=error, ops=round(ops or 0))
+    return Reading(value, error=error, ops=round(ops or 0), run=str(numbers.get("run", "")))
 
 
 def _number(numbers: Numbers, name: str) -> float | None:

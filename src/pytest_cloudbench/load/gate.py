@@ -18,7 +18,7 @@ from pytest_cloudbench.fleet.protocol import rule
 from pytest_cloudbench.fleet.wire import ItemEnded, WhatToLog
 from pytest_cloudbench.judge.baseline import differing, told
 from pytest_cloudbench.judge.gate import AGAIN, Answer, Check, Ruling, answer_of, is_suspect, is_test, judge
-from pytest_cloudbench.judge.watched import NUMBERS, Margins, Numbers, checks_of
+from pytest_cloudbench.judge.watched import LOOKED_AT, NUMBERS, Margins, Numbers, checks_of
 from pytest_cloudbench.load.gate_settings import GateSettings
 from pytest_cloudbench.load.gate_text import brief, ruling_text
 from pytest_cloudbench.load.messages import Subject
@@ -32,10 +32,6 @@ __all__ = ["INCONCLUSIVE", "Gated", "GatedPairs", "SessionGate"]
 
 INCONCLUSIVE = 6
 """The exit status of a strict session in which nothing failed but what could not be judged; pytest's own end at 5."""
-
-
-_LOOKED_AT = 3
-"""How many times as many runs as a baseline has are searched for a lasting change."""
 
 
 @dataclass(slots=True)
@@ -208,12 +204,12 @@ class SessionGate:
         numbers = self._index.numbers(entry.fullname, sorted(NUMBERS))
         reasons: list[str] = []
         for point, found in zip(reversed(points), reversed(numbers), strict=True):
-            if len(entry.baseline) == _LOOKED_AT * self.settings.runs:
+            if len(entry.baseline) == LOOKED_AT * self.settings.runs:
                 break
             if reason := self._unfit(point, entry.info):
                 reasons.append(reason)
                 continue
-            entry.baseline.insert(0, found)
+            entry.baseline.insert(0, {**found, "run": point.name})
             entry.commit = entry.commit or point.commit
         entry.remark = told(reasons).removeprefix("no baseline: ") if reasons else ""
 
@@ -294,8 +290,9 @@ class SessionGate:
         giving = [each for each in entry.rulings if each.answer == entry.answer]
         if entry.answer == "inconclusive":
             giving = [each for each in giving if each.check.decides]
-        too_few = dict.fromkeys(each.why for each in giving if each.why.startswith("baseline "))
-        rest = [each for each in giving if not each.why.startswith("baseline ")]
+        few = [each for each in giving if each.why.startswith("baseline ") and not each.check.since]
+        too_few = dict.fromkeys(each.why for each in few)
+        rest = [each for each in giving if each not in few]
         remark = f" ({entry.remark})" if entry.remark else ""
         lines = [f"{begin} {entry.answer}: {why}{remark}" for why in too_few]
         end = self._since(entry) if entry.answer == "broken" else _left_out(entry)

@@ -26,11 +26,26 @@ def brief(ruling: Ruling) -> str:
 def ruling_text(ruling: Ruling) -> str:
     """One line: the metric, how much worse it is, and against how many runs, or why nobody can tell."""
     check, change = ruling.check, brief(ruling)
-    said = f"{check.metric}: {change} worse than" if change else f"{check.metric}: against"
-    if check.kind == "yes":
-        said = f"{check.metric}: was yes, and is {'yes' if check.now.value == 1 else 'no'}, in"
-    runs = f"{said} {len(check.baseline)} runs"
-    return f"{runs}: {ruling.why}" if ruling.why else runs
+    runs = f"{len(check.baseline)} runs"
+    said = ""
+    if ruling.why.startswith("baseline "):  # what it was is not known well enough to be told
+        pass
+    elif check.kind == "yes" and check.baseline:
+        said = _capability_text(ruling)
+    elif ruling.change is not None:
+        said = f"{change} worse than {runs}" if ruling.change >= 0 else f"better than {runs}, {change}"
+    return ": ".join(filter(None, (check.metric, said, ruling.why)))
+
+
+def _capability_text(ruling: Ruling) -> str:
+    """What a capability was in how many runs, and what it is."""
+    check, count = ruling.check, len(ruling.check.baseline)
+    were = sum(each.value == 1 for each in check.baseline)
+    was = f"no in {count} runs" if not were else f"yes in {count} runs" if were == count else (
+        f"yes in {were} of {count} runs"
+    )  # fmt: skip
+    now = check.now.value if ruling.value is None else ruling.value
+    return f"was {was}, and is {'not known' if now is None else 'yes' if now == 1 else 'no'}"
 
 
 def difference_text(each: Difference) -> str:

@@ -115,6 +115,11 @@ class Point:
     faults: tuple[str, ...] = ()
 
     @property
+    def name(self) -> str:
+        """The run's name, as in ``RunRow``."""
+        return _name_of(self.run)
+
+    @property
     def counts(self) -> bool:
         """Whether the history counts it: it may be a baseline, or would be without the gate or an accepted run.
 
@@ -340,7 +345,7 @@ class Index:
         ops = [value for value in of("ops") if value is not None]
         return RunRow(
             place=place,
-            name=place.rpartition("/")[2].removesuffix(".json"),
+            name=_name_of(place),
             time_ms=min(of("time_ms")),
             commit=of("commit")[0],
             branch=of("branch")[0],
@@ -474,6 +479,10 @@ class Index:
         )  # fmt: skip
         metadata = {"cloudbench_index": _SCHEMA, "files": json.dumps(self._stamps)}
         parquet.write(file, columns, groups, metadata)
+
+
+def _name_of(place: str) -> str:
+    return place.rpartition("/")[2].removesuffix(".json")
 
 
 def _stamp(file: stored.RunFile) -> list[Any]:

@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +56,10 @@ def _histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
     for test in sorted(index.tests()):
         if options.k in test:
             rows = zip(index.series(test, "ops"), index.numbers(test, sorted(NUMBERS)), strict=True)
-            found[test] = [_Run(point, {name: each for name, each in row.items() if each is not None})
-                           for point, row in rows]  # fmt: skip
+            found[test] = [
+                _Run(point, {"run": point.name, **{name: each for name, each in row.items() if each is not None}})
+                for point, row in rows
+            ]
     if not found:
         raise UsageError(f"gate: {index.storage}: no stored experiment" + (f" has {options.k!r}" if options.k else ""))
     return found
@@ -72,47 +75,71 @@ def _margins() -> tuple[Margins, int]:
 
 def _checks(test: str, runs: Sequence[_Run], margins: Margins, most: int) -> list[Check]:
     """The last of these runs against those before it that may be its baseline."""
-    from pytest_cloudbench.judge.watched import checks_of
+    from pytest_cloudbench.judge.watched import LOOKED_AT, checks_of
 
     *before, now = runs
-    fit = [each.numbers for each in before if not each.point.fit and each.point.fingerprint == now.point.fingerprint]
-    return checks_of(test, now.numbers, tuple(now.numbers), fit, margins, runs=most)
+    fit = (each.numbers for each in reversed(before)
+           if not each.point.fit and each.point.fingerprint == now.point.fingerprint)  # fmt: skip
+    last = list(islice(fit, LOOKED_AT * most))[::-1]
+    return checks_of(test, now.numbers, tuple(now.numbers), last, margins, runs=most)
 
 
 def _power(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.judge.gate import FEWEST_RUNS, detectable
+    from pytest_cloudbench.judge.gate import FEWEST_RUNS
 
     margins, most = _margins()
+    histories = _histories(options)
     checks: dict[str, list[Check]] = {}
-    for test, runs in _histories(options).items():
+    for test, runs in histories.items():
         fit = [each for each in runs if not each.point.fit]
         # The last run stands for the next one: it is in the baseline and is what is judged.
         checks[test] = _checks(test, [*fit, fit[-1]], margins, most) if fit else []
-    tests = sum(check.kind in ("level", "rate") for found in checks.values() for check in found)
+    tests = sum(check.kind in ("level", "rate") and not check.why for found in checks.values() for check in found)
     for test, found in checks.items():
-        runs_seen = max((len(check.baseline) for check in found), default=0)
-        few = f", and {FEWEST_RUNS} are the least" if runs_seen < FEWEST_RUNS else ""
-        _say(f"{test}: {runs_seen} runs{few}")
+        seen = max((len(check.baseline) for check in found), default=0)
+        few = f", and {FEWEST_RUNS} are the least{_others(histories[test])}" if seen < FEWEST_RUNS else ""
+        _say(f"{test}: {_runs(seen)}{few}")
         for check in found:
-            change = detectable(check, tests)
-            if check.kind == "exact":
-                _say(f"  {check.metric}: never varied: half a percent more would be seen")
-            elif check.kind != "yes" and change is not None and len(check.baseline) >= 3:
-                _say(f"  {check.metric}: {_seen(check, change, tests)}")
+            if told := _sight(check, tests):
+                _say(f"  {check.metric}: {told}")
     return 0
 
 
-def _seen(check: Check, change: float, tests: int) -> str:
-    from pytest_cloudbench.judge.gate import operations_for
+def _runs(count: int) -> str:
+    return f"{count} run{'s' * (count != 1)}"
 
-    unit = "points" if check.kind == "rate" else "%"
-    text = f"changes from {change * 100:.2g} {unit} would be seen (margin {check.margin * 100:.2g} {unit})"
-    if change <= check.margin or check.kind == "rate":
-        return text
-    ops = operations_for(check, tests)
-    if ops is None:
-        return f"{text}: the runs themselves differ too much"
-    return f"{text}: about {ops:,} quiet operations and {max(15, len(check.baseline))} runs would do"
+
+def _others(runs: Sequence[_Run]) -> str:
+    """Why other runs are not in the baseline of the next one."""
+    from pytest_cloudbench.judge.baseline import differing, told
+
+    last = next((each for each in reversed(runs) if not each.point.fit), runs[-1])
+    whys = [each.point.fit or differing(each.point.fingerprint, last.point.fingerprint) for each in reversed(runs)]
+    reasons = [why for why in whys if why]
+    return f" ({told(reasons).removeprefix('no baseline: ')})" if reasons else ""
+
+
+def _sight(check: Check, tests: int) -> str:
+    """What the gate would see of a metric, or why it would not judge it; empty if there is nothing to say."""
+    from pytest_cloudbench.judge.gate import FEWEST_RUNS, amount_text, detectable, operations_for
+
+    if check.why and check.decides:
+        return check.why
+    if check.kind == "exact":
+        return "never varied: half a percent more would be seen"
+    change = detectable(check, tests)
+    if check.kind == "yes" or change is None or len(check.baseline) < 3:
+        return ""
+    text = f"changes from {amount_text(check, change)} would be seen (margin {amount_text(check, check.margin)})"
+    if change > check.margin:
+        ops, kind = operations_for(check, tests), "" if check.kind == "rate" else "quiet "
+        runs = max(15, len(check.baseline))
+        text += f": about {ops:,} {kind}operations and {runs} runs would do" if ops else (
+            ": the runs themselves differ too much"
+        )  # fmt: skip
+    if check.since and len(check.baseline) < FEWEST_RUNS:
+        text += f"; {_runs(len(check.baseline))} since the change at {check.since}"
+    return text
 
 
 def _backtest(options: argparse.Namespace) -> int:

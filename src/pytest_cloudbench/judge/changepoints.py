@@ -69,7 +69,9 @@ class ChangePoint:
 
 def find_changes(values: Sequence[float]) -> list[ChangePoint]:
     """Returns the changes in a series of runs, the oldest first. The values are finite numbers."""
-    is_positive = bool(values) and min(values) > 0
+    if len(set(values)) < 2:
+        return []
+    is_positive = min(values) > 0
     levels = [log(value) for value in values] if is_positive else list(values)
     splits = _split(levels, 0, len(levels), is_positive)
     while splits:  # each against its neighbours: a change that only its own noisy half supported goes

@@ -231,6 +231,26 @@ def test_an_intended_change_is_accepted_although_the_gate_has_broken_every_run_a
     assert run.lines_with("gate inconclusive: baseline 2 of 10"), "that run and the one after it are the new baseline"
 
 
+def test_a_broken_line_names_the_first_suspect_commit(lab: Lab) -> None:
+    def git(*args: str) -> str:
+        told = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *args]
+        return subprocess.run(told, cwd=lab.folder, capture_output=True, text=True, check=True).stdout.strip()
+
+    (lab.folder / "pyproject.toml").write_text(SETTINGS)
+    lab.write(TESTS).run(*FOLDER, "--cloudbench-gate", "-k", "test_broken")
+    git("init", "--initial-branch=main")
+    commits = []
+    for number in range(3):
+        git("commit", "--allow-empty", "--no-gpg-sign", "-m", f"change {number}")
+        commits.append(git("rev-parse", "HEAD"))
+    write_history(lab, {"test_broken": HISTORY["test_broken"]}, at={"id": commits[0], "branch": "main"})
+    run = lab.run(*FOLDER, "--cloudbench-gate", "-k", "test_broken")
+    assert run.status == 1, run.text
+    assert run.lines_with(
+        f"worse than 12 runs; first suspect commit {commits[1][:10]} (of 2 since {commits[0][:10]})"
+    ), run.text
+
+
 def test_repetitions_with_doubts_do_not_count_and_the_line_says_which(lab: Lab) -> None:
     """Payloads that take longer than the due times allow make every repetition late; what was measured first is not."""
     slow = """

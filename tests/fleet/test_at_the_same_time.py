@@ -1,0 +1,60 @@
+"""Two pytest processes at the same time, in one results folder and one storage: nothing of either is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_cloudbench.cli import main
+from pytest_cloudbench.results.index import Index
+from pytest_cloudbench.results.oplog import read_parquet
+
+from .harness import Lab, Running, lab_in
+
+OPS = 40
+TEST = f"""
+    def test_it(experiment, payloads):
+        (HERE / "measures").touch()
+        wait_for("both-measure")
+        experiment.run(payloads.random(100), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor={OPS // 2})
+        (HERE / "has-measured").touch()
+        wait_for("both-have-measured")
+"""
+
+
+def start(lab: Lab, shared: Path) -> Running:
+    lab.write(TEST)
+    places = (f"--cloudbench-results={shared / 'results'}", f"--benchmark-storage=file://{shared / 'stored'}")
+    return lab.start("--provider", "folder:objects", "--benchmark-autosave", *places)
+
+
+def test_both_are_stored_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither begins to measure, or to store, before the other is as far: they do both at the same time."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with lab_in(tmp_path / "a") as one, lab_in(tmp_path / "b") as other:
+        sessions = [start(lab, tmp_path) for lab in (one, other)]
+        for sign, signal in (("measures", "both-measure"), ("has-measured", "both-have-measured")):
+            for lab, session in zip((one, other), sessions, strict=True):
+                session.wait_for(sign, (lab.folder / sign).exists)
+            for lab in (one, other):
+                (lab.folder / signal).touch()
+        for session in sessions:
+            ended = session.end()
+            assert (ended.status, ended.leftovers) == (0, []), ended.text
+
+    index = Index.open(tmp_path / "stored")
+    runs = index.runs()
+    assert index.problems == []
+    assert len({run.run_id for run in runs}) == len(runs) == 2
+    assert [(run.outcome, run.ops) for run in runs] == [("passed", OPS)] * 2
+    names = [entry.info["ops_file"] for run in runs for entry in index.entries(run.place)]
+    found = {path.relative_to(path.parents[1]).as_posix(): path for path in (tmp_path / "results").rglob("*.parquet")}
+    assert sorted(names) == sorted(found)
+    assert [len(read_parquet(path)) for path in found.values()] == [OPS] * 2
+    assert not list((tmp_path / "results").rglob("*.oplog")), "merged, and by the session whose they are"
+
+    assert main(["baseline", "list", "--storage", str(tmp_path / "stored")]) == 0
+    out = capsys.readouterr().out
+    assert all(run.name in out for run in runs)

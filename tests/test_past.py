@@ -16,6 +16,7 @@ import pytest
 
 from pytest_cloudbench import cli
 from pytest_cloudbench.results.index import INDEX_NAME, Index
+from pytest_cloudbench.results.oplog import read_parquet, write_parquet
 from tests.results.stored_runs import DAY_MS, MACHINE, START_MS, info, store, store_series
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -317,6 +318,30 @@ def test_operations_of_a_warm_up_are_told_apart(storage: Path, run: Any) -> None
     path.write_text(json.dumps(document))
     out, _ = run("ops", "1", "--csv", "--sql", "SELECT phase, count(*) FROM ops GROUP BY ALL ORDER BY ALL")
     assert out.splitlines()[1:] == ["measured,50", "warm_up,50"]
+
+
+def test_operations_of_two_sides_know_their_side_and_block(storage: Path, run: Any) -> None:
+    pytest.importorskip("duckdb")
+    folder = storage / MACHINE / "20261122T071148Z-ec62"
+    folder.mkdir(parents=True)
+    source = FIXTURES / "results-schema-2" / "worst-case.parquet"
+    for block, side in enumerate("ABBA"):
+        target = folder / f"block-{block}.parquet"
+        write_parquet(read_parquet(source), target, {"nodeid": TEST, "side": side, "block": str(block)})
+    shutil.copy(source, folder / "alone.parquet")
+    files = [f"{folder.name}/block-{block}.parquet" for block in range(4)]
+    entry = info(ops_files=files, versus={"A": "x", "B": "y"})
+    del entry["ops_file"]
+    store(storage, 1, {TEST: entry, "alone": info(ops_file=f"{folder.name}/alone.parquet")})
+    sql = "SELECT side, block, count(*) FROM ops GROUP BY ALL ORDER BY block"
+    out, _ = run("ops", "1", "--csv", "--sql", sql)
+    assert out.splitlines()[1:] == ["A,0,200", "B,1,200", "B,2,200", "A,3,200", ",,200"]
+
+
+@pytest.mark.parametrize("sql", ["", "  ", "-- nothing", ";"])
+def test_a_query_that_asks_nothing_is_one_line(recorded: Path, run: Any, sql: str) -> None:
+    err = run("ops", "1", "--sql", sql, status=4)[1]
+    assert err == "cloudbench: --sql: expected a query, such as: FROM ops LIMIT 5\n"
 
 
 def test_a_wrong_query_and_lost_records_are_one_line(recorded: Path, run: Any) -> None:

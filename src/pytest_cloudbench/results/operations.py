@@ -27,7 +27,8 @@ _OPTIONAL = {"detail": "NULL::VARCHAR", "requests": "NULL::BIGINT", "phase": "'m
 
 _OPS = """
 CREATE VIEW ops AS
-SELECT e.* EXCLUDE (file, start_wall_ms), o.verb, o.sensor, o.seq, o.agent, o.size_bytes, o.outcome, o.kind,
+SELECT e.* EXCLUDE (file, start_wall_ms), w.side, w.block,
+    o.verb, o.sensor, o.seq, o.agent, o.size_bytes, o.outcome, o.kind,
     {optional}, o.retry_after_s, o.digest,
     o.scheduled_ns, o.start_ns, nullif(o.first_byte_ns, 0) AS first_byte_ns, o.end_ns,
     (o.end_ns - o.scheduled_ns) / 1e9 AS response_s,
@@ -81,6 +82,8 @@ def ask(sql: str, entries: Sequence[tuple[str, EntryRow, Sequence[Path]]], limit
         except duckdb.Error as error:
             raise ResultsError(f"the records cannot be read: {_first_line(error)}") from error
         try:
+            if not database.extract_statements(sql):
+                raise UsageError("--sql: expected a query, such as: FROM ops LIMIT 5")
             found = database.execute(sql)
             rows = found.fetchall() if limit is None else found.fetchmany(limit)
             return SqlAnswer([column[0] for column in found.description or ()], rows)
@@ -125,20 +128,23 @@ def _tables(database: duckdb.DuckDBPyConnection, entries: Sequence[tuple[str, En
 
 
 def _walls(database: duckdb.DuckDBPyConnection, listed: str) -> None:
-    """Make a table of what to add to each file's times to get the wall clock.
+    """Make a table of what to add to each file's times to get the wall clock, and of which side and block it is.
 
     Records say when the run began on both clocks; older ones do not, and then their first operation stands for it.
+    Only those of two sides that were measured in turns have a side and a block.
     """
     database.execute(f"""
         CREATE TABLE walls AS
         WITH told AS (
             SELECT file_name AS file,
                 max(CASE WHEN decode(key) = 'start_ns' THEN decode(value)::BIGINT END) AS start_ns,
-                max(CASE WHEN decode(key) = 'start_wall_ms' THEN decode(value)::BIGINT END) AS wall_ms
+                max(CASE WHEN decode(key) = 'start_wall_ms' THEN decode(value)::BIGINT END) AS wall_ms,
+                max(CASE WHEN decode(key) = 'side' THEN decode(value) END) AS side,
+                max(CASE WHEN decode(key) = 'block' THEN try_cast(decode(value) AS BIGINT) END) AS block
             FROM parquet_kv_metadata([{listed}]) GROUP BY ALL
         ), first AS (SELECT filename AS file, min(scheduled_ns) AS first_ns FROM records GROUP BY ALL)
         SELECT DISTINCT f.file, coalesce(t.wall_ms, f.start_wall_ms) * 1000000 - coalesce(t.start_ns, s.first_ns)
-            AS offset_ns
+            AS offset_ns, t.side, t.block
         FROM files f LEFT JOIN told t ON t.file = f.file LEFT JOIN first s ON s.file = f.file
     """)
 

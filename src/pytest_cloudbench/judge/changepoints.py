@@ -110,11 +110,25 @@ def _correlation(parts: Sequence[Sequence[float]]) -> float:
 
 def _split(levels: Sequence[float], start: int, end: int, is_log: bool) -> list[int]:
     """Returns the places of changes between two places, by splitting in two as long as that is more than noise."""
-    place = _best(levels[start:end])
+    place = _best(levels[start:end]) if _may_differ(levels[start:end]) else None
     if place is None or _test(levels[start : start + place], levels[start + place : end], is_log) >= _CERTAIN:
         return []
     middle = start + place
     return [*_split(levels, start, middle, is_log), middle, *_split(levels, middle, end, is_log)]
+
+
+def _may_differ(levels: Sequence[float]) -> bool:
+    """Returns whether any split could pass the test: most series have none, and this is far quicker than ``_best``."""
+    count = len(levels)
+    if count < 2 * LEAST_RUNS:
+        return False
+    middle = fmean(levels)
+    sums = list(accumulate(value - middle for value in levels))
+    places = range(LEAST_RUNS, count - LEAST_RUNS + 1)
+    between = max(sums[at - 1] ** 2 * count / (at * (count - at)) for at in places)
+    within = sum((value - middle) ** 2 for value in levels) - between
+    freedom = count - 2
+    return within <= 1e-9 * between or f_sf(between * freedom / within, 1, freedom) < 2 * _CERTAIN
 
 
 def _best(levels: Sequence[float]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def test_runs_are_found_where_pytest_has_stored_them(
     store_series(tmp_path / folder, [0.1])
     assert cli.main(command) == 0
     out, _ = capfd.readouterr()
-    assert "1 experiments" in out if command[0] == "report" else "test_put" in out or "0001_run" in out
+    assert "1 experiment of" in out if command[0] == "report" else "test_put" in out or "0001_run" in out
 
 
 def test_history_of_steady_runs_finds_nothing(storage: Path, run: Any) -> None:
@@ -182,6 +183,24 @@ def test_compare_says_what_speaks_against_a_run(storage: Path, run: Any) -> None
     assert lines["0004_run"].endswith("failed only at the gate")
     store(storage, 5, {TEST: info()})
     assert "remark" not in run("compare", "1", "5")[0]
+
+
+def test_compare_tells_an_unknown_value_from_a_missing_entry(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(response_p50=0.1), "only": info()})
+    store(storage, 2, {TEST: info(response_p50=None)})
+    out, _ = run("compare", "1", "2", "--metric", "response_p50")
+    first, _, _ = out.partition("only")
+    assert "no entry in" not in first
+    assert next(line for line in first.splitlines() if "0002_run" in line).split()[-2:] == ["-", "-"]
+    assert out.endswith("no entry in 0002_run\n")
+    assert "first_byte_p50" not in run("compare", "1", "2")[0]
+
+
+def test_show_has_a_dash_for_what_is_unknown_in_all_entries(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(response_p99=None)})
+    head, _, row = run("show", "1")[0].splitlines()[4:7]
+    values = dict(zip(re.split(r"  +", head.strip()), re.split(r"  +", row.strip()), strict=True))
+    assert (values["response_p99"], values["response_p50"]) == ("-", "100 ms")
 
 
 def test_compare_never_puts_emulated_beside_real(storage: Path, run: Any) -> None:

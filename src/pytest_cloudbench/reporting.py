@@ -58,16 +58,21 @@ def report(options: argparse.Namespace) -> int:
     if not gathered.measurements:
         why = "; ".join(gathered.left_out) or "there are no stored runs in these folders"
         raise UsageError(f"report: nothing to show: {why}")
+    runs = len(files) - len(gathered.left_out)
     if (earlier := _earlier(options)) is not None:
         gathered.remember(earlier)
     size_bytes = write(options.output, gathered)
     for line in gathered.left_out:
         sys.stdout.write(f"left out: {line}\n")
     sys.stdout.write(
-        f"{options.output}: {len(gathered.measurements):,} experiments of {len(files):,} "
-        f"run{'s' * (len(files) != 1)}, {size_bytes / 1e6:.2f} MB\n"
+        f"{options.output}: {_counted(len(gathered.measurements), 'experiment')} of {_counted(runs, 'run')}, "
+        f"{size_bytes / 1e6:.2f} MB\n"
     )
     return 0
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _files(options: argparse.Namespace) -> Iterator[Path]:

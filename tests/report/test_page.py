@@ -264,3 +264,14 @@ def test_a_session_writes_its_page_at_the_end(tmp_path: Path) -> None:
     page = session()
     assert "5 runs under the conditions of this one" in page.said
     assert page.said.count("this page") == 2 * 1 + 1  # in the legends of both drawings, and in the numbers
+
+
+def test_a_metric_that_is_a_text_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entries = [
+        entry(tmp_path, TEST, "emulated:ideal", (), {"sensors": 3}, response_p50="fast", loss_rate=[1], files={})
+    ]
+    path = store(tmp_path / "0001_r.json", entries)
+    assert "fast" not in made(tmp_path, path).said
+    (tmp_path / "0002_torn.json").write_text("{")
+    made(tmp_path, path, tmp_path / "0002_torn.json")
+    assert "1 experiment of 1 run," in capsys.readouterr().out.splitlines()[-1]

@@ -149,10 +149,22 @@ def test_the_numbers_of_a_big_run_fit_into_120_columns(published: dict[str, Any]
     assert max(map(len, lines(finding, width=120)[2:5])) <= 120
     flawless = Finding(info(files=100_000, sensors=10_000, failed=0, corrupt=0, silently_lost=0, published=published))
     narrow = lines(flawless, width=80)
-    assert any(line.startswith("  columns omitted, 0 or unknown in all rows: silent, corrupt") for line in narrow), (
-        narrow
-    )
+    assert any(line.startswith("  columns omitted: silent, corrupt") for line in narrow), narrow
     assert max(map(len, narrow[2:5])) <= 80
+
+
+def test_a_column_that_is_omitted_is_zero_or_unknown_and_which_is_said() -> None:
+    facts = {"files": 100_000, "sensors": 10_000, "published": {"source": "a paper"}}
+    some = [Finding(info(**facts, silently_lost=0, corrupt=None, failed=known)) for known in (0, None)]
+    told = "  columns omitted: silent (0 in all rows); corrupt, published (unknown in all rows); failed (0 or unknown)"
+    assert told in lines(*some, width=40)
+
+
+@pytest.mark.parametrize("key", ["files", "threads", "sensors", "interval_s", "lost", "silently_lost"])
+def test_a_count_that_is_a_text_is_shown_as_it_is(key: str) -> None:
+    """A parameter of a test may have any value."""
+    finding = Finding(info(**{"files": 1, "lost": 0, "silently_lost": 0, key: "many"}), params={key: "many"})
+    assert any("many" in line for line in lines(finding))
 
 
 def test_nothing_found_is_no_table() -> None:

@@ -13,6 +13,8 @@ from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytest_cloudbench.judge.baseline import finite
+from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
 
@@ -199,6 +201,9 @@ def _measurement(
     folders: Sequence[Path],
 ) -> Measurement:  # fmt: skip
     clean = {str(key): _clean(value) for key, value in info.items()}
+    for key in METRICS.keys() & clean.keys():
+        if METRICS[key].unit != "1 is yes" and not finite(clean[key]):
+            clean[key] = None  # an entry may hold anything under a metric's name
     for key in _TEXTS:
         value = clean.get(key)
         clean[key] = [str(each) for each in value] if isinstance(value, list) else []

@@ -255,10 +255,10 @@ def compared(index: Index, chosen: Sequence[RunRow], metrics: Sequence[str], wid
         lines += ["note: some of these runs were emulated and some real: no difference between the two is shown", ""]
     for test in index.tests():
         found = {name: _chosen(index, test, name, places) for name in [*metrics] or _USUAL}
-        found = {name: points for name, points in found.items() if points or metrics}
-        present = {place for points in found.values() for place in points}
-        there = [place for place in places if place in present]
-        if there:
+        known = {name for name, points in found.items() if any(each.value is not None for each in points.values())}
+        found = {name: points for name, points in found.items() if name in known or metrics}
+        there = [place for place in places if any(place in points for points in found.values())]
+        if known:
             lines += [printable(test), *_beside(there, places, found, width), ""]
             absent = [printable(run.name) for place, run in places.items() if place not in there]
             if absent:
@@ -272,7 +272,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _chosen(index: Index, test: str, metric: str, places: Mapping[str, RunRow]) -> dict[str, Point]:
     series = index.series(test, metric)
-    return {point.run: point for point in series if point.run in places and point.value is not None}
+    return {point.run: point for point in series if point.run in places}
 
 
 def _beside(
@@ -314,9 +314,7 @@ def shown_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str], 
     if run.emulated != "none":
         lines.insert(2, "an emulated run measures the client and the loopback, not the service")
     known = dict.fromkeys([*_USUAL, *METRICS])
-    names = [*metrics] or [
-        name for name in known if _is_shown(name) and any(_number(each, name) is not None for each in entries)
-    ]
+    names = [*metrics] or [name for name in known if _is_shown(name) and any(name in each.info for each in entries)]
     rows = [["entry", "outcome", *names]]
     for entry in entries:
         cells = [value_text(_number(entry, name), name) for name in names]

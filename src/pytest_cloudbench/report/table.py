@@ -46,6 +46,11 @@ def _plain(value: Any) -> str:
     return "-" if value is None else f"{value:,.4g}" if isinstance(value, float) else f"{value}"
 
 
+def _if_number(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Format numbers only: a suite's fact or parameter may have any name, and may be a text."""
+    return lambda value: show(value) if isinstance(value, (int, float)) else _plain(value)
+
+
 def _percent(value: Any) -> str:
     return "-" if value is None else f"{value * 100:.2f} %"
 
@@ -82,21 +87,22 @@ def column(key: str) -> _Column:
 
 _NONE = ["no expectation"]
 
+_OMITTED = {"0": "0 in all rows", "-": "unknown in all rows"}
 _OF_UPLOADS = ("files", "lost", "loss_rate", "published_loss_rate", "silently_lost", "threads")
 
 _COLUMNS: tuple[_Column, ...] = (
-    ("files", "files", _count),
-    ("ops", "ops", _count),
-    ("threads", "threads", _count),
-    ("sensors", "sensors", _count),
-    ("interval s", "interval_s", lambda value: "-" if value is None else f"{value:g}"),
-    ("lost", "lost", _count),
+    ("files", "files", _if_number(_count)),
+    ("ops", "ops", _if_number(_count)),
+    ("threads", "threads", _if_number(_count)),
+    ("sensors", "sensors", _if_number(_count)),
+    ("interval s", "interval_s", _if_number(lambda value: f"{value:g}")),
+    ("lost", "lost", _if_number(_count)),
     _measured("loss_rate"),
     ("published", "published_loss_rate", _percent),
-    ("throttled", "throttled", _count),
-    ("failed", "failed", _count),
-    ("corrupt", "corrupt", _count),
-    ("silent", "silently_lost", _count),
+    ("throttled", "throttled", _if_number(_count)),
+    ("failed", "failed", _if_number(_count)),
+    ("corrupt", "corrupt", _if_number(_count)),
+    ("silent", "silently_lost", _if_number(_count)),
     *(_measured(name) for name, metric in METRICS.items() if metric.column and name != "loss_rate"),
 )
 
@@ -163,10 +169,11 @@ def cells(members: Sequence[_Finding]) -> list[list[str]]:
 
 def _table(members: Sequence[_Finding], width: int) -> list[str]:
     rows, left_out = _fitting(cells(members), width)
-    return [
-        *fitted(rows, width),
-        *([f"  columns omitted, 0 or unknown in all rows: {', '.join(left_out)}"] if left_out else []),
-    ]
+    told = "; ".join(
+        f"{', '.join(title for title in left_out if left_out[title] == why)} ({why})"
+        for why in dict.fromkeys(left_out.values())
+    )
+    return [*fitted(rows, width), *([f"  columns omitted: {told}"] if told else [])]
 
 
 def _columns(members: Sequence[_Finding]) -> list[_Column]:
@@ -209,21 +216,17 @@ def _named(key: str) -> _Column:
     return title, key, _plain
 
 
-def _if_number(show: Callable[[Any], str]) -> Callable[[Any], str]:
-    """Format numbers only: a suite's fact may have any name, and may be a text."""
-    return lambda value: show(value) if isinstance(value, (int, float)) else _plain(value)
-
-
-def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], list[str]]:
-    """On a narrow terminal, omit columns that hold only zeros. Returns the rows and the omitted titles."""
-    left_out: list[str] = []
+def _fitting(rows: list[list[str]], width: int) -> tuple[list[list[str]], dict[str, str]]:
+    """On a narrow terminal, omit columns without a number but zero. Returns the rows, and what omitted columns hold."""
+    left_out: dict[str, str] = {}
     for title in ("silent", "corrupt", "failed", "published"):
         needed = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
         if needed > width and title in rows[0]:
             place = rows[0].index(title)
-            if all(row[place] in ("0", "-") for row in rows[1:]):
+            held = {row[place] for row in rows[1:]}
+            if held <= _OMITTED.keys():
                 rows = [row[:place] + row[place + 1 :] for row in rows]
-                left_out.append(title)
+                left_out[title] = _OMITTED[held.pop()] if len(held) == 1 else "0 or unknown"
     return rows, left_out
 
 

@@ -279,6 +279,33 @@ def test_runs_of_old_schemas_are_shown(storage: Path, run: Any, folder: str, los
     assert "test_worst" in run("history")[0]
 
 
+def test_runs_elsewhere_are_compared_and_shown_by_their_files(storage: Path, tmp_path: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(response_p50=0.1)})
+    here = str(storage / MACHINE / "0001_run.json")
+    there = str(store(tmp_path / "a", 1, {TEST: info(response_p50=0.2)}))
+    for names in (("last", there), (here, there), ("1", there, here)):
+        out, _ = run("compare", *names)
+        assert "+100.0 %" in out, names
+        assert f"{MACHINE}/0001_run.json" in out, "two of one name are told apart"
+    assert there in run("show", there)[0]
+    assert "200 ms" in run("show", there)[0]
+    assert [each.place for each in Index.open(storage).runs()] == [f"{MACHINE}/0001_run.json"], "it was only looked at"
+
+
+def test_files_are_compared_where_nothing_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [str(store(tmp_path / name, 1, {TEST: info(response_p50=value)})) for name, value in (("a", 1), ("b", 2))]
+    assert cli.main(["compare", *names]) == 0
+    assert "+100.0 %" in capfd.readouterr().out
+    (tmp_path / "torn.json").write_text("{")
+    assert cli.main(["show", "torn.json"]) == 1
+    assert "torn.json: is not JSON" in capfd.readouterr().err
+    assert cli.main(["show", "gone.json"]) == 4
+    assert not list(tmp_path.rglob(INDEX_NAME))
+
+
 # --- ops ---
 
 

@@ -189,6 +189,16 @@ def _chosen(index: Index, names: Sequence[str]) -> list[RunRow]:
     return list(dict.fromkeys(index.find(name) for name in names))
 
 
+def _wherever(options: argparse.Namespace, names: Sequence[str]) -> tuple[Index, list[RunRow]]:
+    """Returns an index with the runs that are named: files, wherever they are, or runs of the storage."""
+    from pytest_cloudbench.results.index import Index
+
+    files = {name: Path(name) for name in names if Path(name).is_file()}
+    index = Index(Path.cwd()) if files.keys() == set(names) else open_index(options)
+    found = [index.take(files[name]) if name in files else index.find(name) for name in names]
+    return index, list(dict.fromkeys(found))
+
+
 # --- the commands ---
 
 
@@ -211,8 +221,11 @@ def _history(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report import history
 
-    index = open_index(options)
-    runs = index.runs() if options.runs == ["all"] else _chosen(index, options.runs)
+    if options.runs == ["all"]:
+        index = open_index(options)
+        runs = index.runs()
+    else:
+        index, runs = _wherever(options, options.runs)
     if len(runs) < 2:
         raise UsageError("compare: expected at least two different runs; cloudbench baseline list shows them")
     _check_metric(index, options.metrics)
@@ -223,8 +236,7 @@ def _compare(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report import history
 
-    index = open_index(options)
-    run = index.find(options.name)
+    index, (run,) = _wherever(options, [options.name])
     _check_metric(index, options.metrics)
     _say(history.shown_run(run, index.entries(run.place), options.metrics, _width()))
     return 0

@@ -6,6 +6,7 @@ measured under other conditions are kept apart, with the condition that differs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -249,7 +250,8 @@ def run_list(runs: Sequence[RunRow], width: int) -> list[str]:
 
 def compared(index: Index, chosen: Sequence[RunRow], metrics: Sequence[str], width: int) -> list[str]:
     """Runs side by side, test by test: differences are from the first run under the same conditions."""
-    places = {run.place: run for run in chosen}
+    names = Counter(run.name for run in chosen)
+    places = {run.place: run if names[run.name] == 1 else replace(run, name=run.place) for run in chosen}
     lines = []
     if len({run.emulated for run in chosen}) > 1:
         lines += ["note: some of these runs were emulated and some real: no difference between the two is shown", ""]

@@ -198,6 +198,28 @@ class Index:
             index.write()
         return index
 
+    def take(self, path: Path) -> RunRow:
+        """Take in a run's file from elsewhere, until this object goes. Returns the run. Raises ResultsError."""
+        whole = path.resolve()
+        for run in self.runs():
+            if whole == (self.storage / run.place).resolve():
+                return run
+        place = whole.as_posix()
+        commit, stored_ms, entries = stored.read(path)
+        if not entries:
+            raise ResultsError(f"{path}: has no entry of an experiment")
+        status = whole.stat()
+        file = stored.RunFile(whole, place, place, status.st_size, status.st_mtime_ns)
+        try:
+            self._append([self._row(file, commit, stored_ms, entry) for entry in entries])
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ResultsError(f"{path}: cannot be read: {error}") from error
+        for known in (self._columns, self._rows_of, self._faults):
+            known.clear()
+        self._order = None
+        self._sort()
+        return self._run(place, self._rows(place, "run"))
+
     def write(self) -> bool:
         """Write the file, so that other programs see every run in it. Returns whether that was possible."""
         try:
@@ -427,6 +449,9 @@ class Index:
             self._stamps[file.place] = [*_stamp(file), str(error).removeprefix(f"{file.path}: ")]
             return
         self._stamps[file.place] = [*_stamp(file), ""]
+        self._append(rows)
+
+    def _append(self, rows: Iterable[tuple[dict[str, Any], dict[str, float]]]) -> None:
         for fixed, numbers in rows:
             for name, column in self._new.fixed.items():
                 column.append(fixed[name])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.report import html
+from pytest_cloudbench.report.answers import gated
 from pytest_cloudbench.report.digest import Digest, digest
 from pytest_cloudbench.report.figures import Figure, families, times
 from pytest_cloudbench.report.figures.developments import over_runs
@@ -169,6 +170,7 @@ def _remarks(group: Sequence[Measurement]) -> Iterator[str]:
         who = f"{each.subject}: " if len(group) > 1 else ""
         lines += [f"? {safe(who + doubt)}" for doubt in each.info["doubts"]]
         lines += [safe(who + line) for line in each.info["expectations"] if line != _NONE]
+        lines += [safe(who + told.claim) for told in gated(each)]
         lines += [safe(who + line) for line in _said(each)]
     yield html.listed(dict.fromkeys(lines), "plain soft")
 

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _TEXTS = ("doubts", "notes", "expectations", "expectations_unmet", "statuses", "columns", "ops_files")
-_TABLES = ("published", "versions", "missing_agents", "error_details", "errors", "spread")
+_TABLES = ("published", "versions", "missing_agents", "error_details", "errors", "spread", "gate")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
 
@@ -19,6 +18,7 @@ from pytest_cloudbench.data import read_page_part
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.ranking import Distance
 from pytest_cloudbench.report import html
+from pytest_cloudbench.report.answers import ANSWERS, MARKS, claims
 from pytest_cloudbench.report.chapters import Chapter, chapters
 from pytest_cloudbench.report.comparison import BEST, Standing, standings
 from pytest_cloudbench.report.gathering import Gathered, Measurement, moment
@@ -29,7 +29,6 @@ __all__ = ["page"]
 _COMMIT = re.compile("_[0-9a-f]{40}_")
 """In the name of a run's file; the run's commit has a column of its own."""
 
-_MARKS = {"met": "\u2713 met", "broken": "\u2717 broken", "unknown": "? unknown", "note": "\u2013 no baseline"}
 _PATTERNS = (
     ("throttled", "--throttled", "M-1 7l8-8M3 11l8-8"), ("failed", "--failed", "M0 0l8 8M8 0l-8 8"),
     ("corrupt", "--corrupt", "M0 4h8"), ("lost", "--lost", "M4 0v8"), ("silence", "--silence", ""),
@@ -37,13 +36,6 @@ _PATTERNS = (
 )  # fmt: skip
 _MANY = 3
 """Experiments of one test above which their figures are folded away at first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    status: str
-    claim: str
-    about: Measurement
 
 
 def page(gathered: Gathered, title: str = "Cloud storage, measured") -> Iterator[str]:
@@ -92,7 +84,7 @@ def _lead(found: Sequence[Measurement]) -> str:
     shown = ", ".join(subjects[:4]) + (f" and {len(subjects) - 4} more" if len(subjects) > 4 else "")
     ops = sum(int(each.number("ops") or 0) for each in found)
     doubted = sum(bool(each.info["doubts"]) for each in found)
-    counts = Counter(verdict.status for verdict in _verdicts(found))
+    counts = Counter(each.status for each in claims(found))
     tiles = [
         (f"{len(found):,}", "experiment" + "s" * (len(found) != 1)),
         (f"{ops:,}" if ops else "-", "operations" if ops else "operations: not counted"),
@@ -213,47 +205,26 @@ def _links(about: Sequence[Measurement], where: Mapping[int, Chapter]) -> str:
 # --- what is good and bad ---
 
 
-def _verdicts(found: Sequence[Measurement]) -> list[_Verdict]:
-    verdicts = []
-    for each in found:
-        lines, statuses = each.info["expectations"], each.info["statuses"]
-        unmet = set(each.info["expectations_unmet"])
-        for place, line in enumerate(lines):
-            if line == "no expectation":
-                continue
-            if len(statuses) == len(lines) and statuses[place] in _MARKS:
-                status = statuses[place]
-            elif line in unmet:  # of a run that did not store it
-                status = "broken" if ": broken, " in line or " breaks the bound " in line else "unknown"
-            else:
-                status = "met"
-            verdicts.append(_Verdict(status, line, each))
-        if each.info.get("outcome") in ("failed", "interrupted") and not any(
-            verdict.status == "broken" and verdict.about is each for verdict in verdicts
-        ):
-            ended = "the test failed" if each.info["outcome"] == "failed" else "the run was interrupted"
-            verdicts.append(_Verdict("broken" if each.info["outcome"] == "failed" else "unknown", ended, each))
-    return verdicts
-
-
 def _good_and_bad(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:
     yield '<section id="good-and-bad" aria-labelledby="gab-h"><h2 id="gab-h">What is good and bad</h2>'
-    verdicts, where = _verdicts(found), {id(each): part for part in parts for each in part.members}
-    if not verdicts:
+    claimed, where = claims(found), {id(each): part for part in parts for each in part.members}
+    if not claimed:
         yield "<p>Nothing was expected of these runs: no gate was set, and no expectation is recorded.</p>"
-    for status, title in (("broken", "Broken"), ("unknown", "Unknown"), ("note", "Without a baseline"), ("met", "Met")):
-        of = [each for each in verdicts if each.status == status]
+    for status, title in ANSWERS.items():
+        of = [each for each in claimed if each.status == status]
         if not of:
             continue
         rows = [
-            [f'<span class="v v-{status}">{_MARKS[status]}</span>', _links([each.about], where), safe(each.claim)]
+            [f'<span class="v v-{status}">{MARKS[status]}</span>', _links([each.about], where), safe(each.claim)]
             for each in of
         ]
         shown = html.table(title, ["verdict", "experiment", "claim"], rows, style="words", is_html=True)
         is_folded = status in ("met", "note") and len(of) > 5
-        yield f"<details><summary>{_MARKS[status]}: {len(of):,}</summary>{shown}</details>" if is_folded else shown
-    if any(each.status == "unknown" for each in verdicts):
+        yield f"<details><summary>{MARKS[status]}: {len(of):,}</summary>{shown}</details>" if is_folded else shown
+    if any(each.status == "unknown" for each in claimed):
         yield "<p>Unknown is not good: something made the numbers doubtful, so nothing follows from them.</p>"
+    if any(each.status == "inconclusive" for each in claimed):
+        yield "<p>Inconclusive is not good: the gate cannot tell, and its line says what it would need.</p>"
     yield "</section>"
 
 

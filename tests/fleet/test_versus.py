@@ -20,6 +20,7 @@ from .harness import Ended, Lab, lab_in
 
 A, B = "folder:a", "folder:b"
 DECIDING = ("--cloudbench-versus-metric", "failed_rate", "--cloudbench-versus-metric", "knee_threads")
+PAGE = ("--cloudbench-report", "page.html")
 ORDER = "AB" + "ABBABAABBAABABBA"
 """The warm-up, and then at least as many pairs as it takes to say that two sides without a failure are equal."""
 
@@ -76,7 +77,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         lab.write(TESTS).write(BENCH, "some.bench.toml")
         (lab.folder / "setup.sh").write_text("echo $CLOUDBENCH_SIDE$CLOUDBENCH_BLOCK >> setup.txt; sleep 1 &\n")
         setup = ("--cloudbench-versus-setup", "sh setup.sh")
-        yield run(lab, *DECIDING, *setup, "--junitxml=junit.xml", "test_it.py", "some.bench.toml")
+        yield run(lab, *DECIDING, *setup, *PAGE, "--junitxml=junit.xml", "test_it.py", "some.bench.toml")
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +156,13 @@ def test_the_table_and_junit_give_the_answer(alone: Ended) -> None:
     assert told["cloudbench.up.versus.failed_rate"] == "no difference"
     assert told["cloudbench.up.versus.stopped"] == "decided"
     assert told["cloudbench.versus.knee_threads"] == "no difference"
+
+
+def test_the_page_of_the_session_has_both_sides(alone: Ended) -> None:
+    page = (alone.folder / "page.html").read_text("utf-8")
+    assert page.count("<h4>B against A</h4>") == 5, "an interval plot for each experiment"
+    assert "no difference above 0.5 points" in page
+    assert "Nothing was measured" not in page
 
 
 def test_a_comparison_is_no_baseline(alone: Ended) -> None:

@@ -50,8 +50,8 @@ def test_each_answer_of_the_gate_is_there_with_its_line(
 def test_the_worst_comes_first_whoever_says_so(tmp_path: Path) -> None:
     unmet = "loss_rate <= 0: broken, measured 0.1"
     page = gated(
-        tmp_path, {"answer": "inconclusive", "lines": [UNSURE]}, outcome="failed", expectations=["ok_rate >= 0.9", unmet],
-        expectations_unmet=[unmet], statuses=["met", "broken"],
+        tmp_path, {"answer": "inconclusive", "lines": [UNSURE]}, outcome="failed",
+        expectations=["ok_rate >= 0.9", unmet], expectations_unmet=[unmet], statuses=["met", "broken"],
     )  # fmt: skip
     assert [row[0] for row in rows(page)] == ["\u2717 broken", "? inconclusive", "\u2713 met"]
     assert "Inconclusive is not good" in page.said

@@ -352,7 +352,8 @@ class Serving:
 
         commit = commit_text(stored.commit_of(benchmarks.commit_info(self.config)))
         path = self.config.invocation_params.dir / name
-        gathered = of_session(self.entries.findings, RunSeen(self.facts.run_id, None, commit), self._records)
+        findings = [*self.entries.findings, *self.entries.comparisons]
+        gathered = of_session(findings, RunSeen(self.facts.run_id, None, commit), self._records)
         folder = benchmarks.storage(self.config)
         if folder is not None and folder.is_dir():
             margins = read_settings(self.config.rootpath, strict=False).margins

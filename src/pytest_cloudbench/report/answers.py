@@ -1,6 +1,7 @@
 """What was expected of the experiments of a page, and what came of it: expectations, and the regression gate.
 
-What may live here: stored lines into one answer each. Entries may come from anybody, and from versions that stored less.
+What may live here: stored lines into one answer each. Entries may come from anybody, and from versions
+that stored less.
 """
 
 from __future__ import annotations

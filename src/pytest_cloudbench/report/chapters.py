@@ -6,16 +6,18 @@ What may live here: which measurements belong together, and the order within a c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pytest_cloudbench.model import ResultsError
-from pytest_cloudbench.report import html
+from pytest_cloudbench.report import html, versus
 from pytest_cloudbench.report.answers import gated
 from pytest_cloudbench.report.digest import Digest, digest
 from pytest_cloudbench.report.figures import Figure, families, times
 from pytest_cloudbench.report.figures.developments import over_runs
+from pytest_cloudbench.report.figures.sides import between_sides
 from pytest_cloudbench.report.gathering import Earlier, Measurement, line_name
 from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.svg import SERIES
@@ -48,6 +50,11 @@ class Chapter:
         """All measurements, in order."""
         return [each for _, group in self.groups.values() for each in group]
 
+    @property
+    def single(self) -> list[Measurement]:
+        """Those that are not of two sides."""
+        return [each for each in self.members if each.versus is None]
+
     def place(self, about: Measurement) -> str:
         """Returns the name of the element that is about a measurement."""
         return self.groups[about.experiment][0]
@@ -69,8 +76,9 @@ class Chapter:
         head = f'<h2 id="{self.name}-h">{safe(self.title)}</h2>'
         yield f'<section id="{self.name}" aria-labelledby="{self.name}-h">{head}'
         yield f'<p class="source"><code>{safe(first.test)}</code></p>'
-        yield from _figures(families.of(self.members), self.name, self.names)
-        yield html.listed([safe(line) for line in dict.fromkeys(families.undrawn(self.members))], "soft")
+        if self.single:
+            yield from _figures(families.of(self.single), self.name, self.names)
+            yield html.listed([safe(line) for line in dict.fromkeys(families.undrawn(self.single))], "soft")
         yield from self._tables()
         made = {name: list(self._developments(group)) for name, group in self.groups.values()}
         yield html.listed(
@@ -91,7 +99,7 @@ class Chapter:
     def _tables(self) -> Iterator[str]:
         """Yields a table for all experiments that are measured alike."""
         kinds: dict[tuple[object, ...], list[Measurement]] = {}
-        for each in self.members:
+        for each in self.single:
             kinds.setdefault((*each.columns, each.info.get("operation", "")), []).append(each)
         for members in kinds.values():
             rows = cells(members)
@@ -107,6 +115,9 @@ class Chapter:
     ) -> Iterator[str]:  # fmt: skip
         found, missing = dict[str, tuple[Measurement, Digest]](), list[str]()
         for each in group:
+            if each.versus is not None:  # its records are of both sides, block by block
+                yield from self._in_turns(name, each, each.versus)
+                continue
             records = [path for path in each.records if path not in self.drawn]
             self.drawn.update(records)
             line = line_name(each, group)
@@ -129,12 +140,26 @@ class Chapter:
         yield from _figures([*drawn, *histories], name, self.names)
         yield html.listed([safe(line) for line in dict.fromkeys(missing)], "soft")
 
+    def _in_turns(self, name: str, each: Measurement, told: Mapping[str, Any]) -> Iterator[str]:
+        """Yields what is known of two sides that were measured in turns."""
+        yield f"<p>A is <code>{safe(told.get('A'))}</code>, B is <code>{safe(told.get('B'))}</code>.</p>"
+        rows = [[name.replace("_", " "), *rest] for name, *rest in versus.cells(told)]
+        if not rows:
+            yield "<p>Nothing could be compared.</p>"
+        else:
+            yield html.table(f"{self.title}: B against A", versus.TITLES, rows)
+        drawn = between_sides(each)
+        yield from _figures([drawn] if drawn else [], name, self.names)
+        yield html.listed(map(safe, [*versus.remarks(told), *each.info["notes"]]), "plain soft")
+
     def _developments(self, group: Sequence[Measurement]) -> Iterator[Figure | str]:
         """Yields a history for each entry, which can be of several runs of the page, or why there is none."""
         if self.earlier is None:
             return
         entries: dict[str, list[Measurement]] = {}
         for each in group:
+            if each.versus is not None:
+                continue
             entries.setdefault(each.nodeid, []).append(each)
         for same in entries.values():
             if (made := over_runs(same, self.earlier)) is not None:

@@ -84,8 +84,16 @@ class Measurement:
         return self.provider or str(self.info.get("client") or "")
 
     @property
+    def versus(self) -> Mapping[str, Any] | None:
+        """What it says of two sides that were measured in turns, if it is about two sides."""
+        found = self.info.get("versus")
+        return found if isinstance(found, dict) else None
+
+    @property
     def label(self) -> str:
         """The experiment's parameters and label, for people."""
+        if self.versus is not None:
+            return self.subject
         inside = self.experiment.rpartition("::")[2].partition("[")[2]
         shown = inside.replace("]#", ", ").replace("]", "").replace("-", ", ") if inside else ""
         return shown or self.experiment.rpartition("#")[2].rpartition("::")[2]
@@ -210,6 +218,8 @@ def _measurement(
     for key in _TABLES:
         clean[key] = clean[key] if isinstance(clean.get(key), dict) else {}
     clean.setdefault("emulated", None)
+    if isinstance(clean.get("versus"), dict):
+        clean |= {"profile": ", ".join(_of_sides(clean.get("profile"))), "versions": _versions_of(clean["versions"])}
     scale = clean.get("time_scale")
     clean["time_scale"] = float(scale) if isinstance(scale, (int, float)) else 1.0
     names = [clean["ops_file"]] if isinstance(clean.get("ops_file"), str) else clean["ops_files"]
@@ -224,6 +234,20 @@ def _measurement(
         nodeid, str(clean.get("provider") or ""), experiment, {str(key): value for key, value in params.items()},
         clean, tuple(clean["columns"]), spread, run, records, series,
     )  # fmt: skip
+
+
+def _of_sides(found: Any) -> list[str]:
+    """Returns what the sides of a comparison have, each with its side if they differ."""
+    known = {side: str(each) for side, each in found.items() if each} if isinstance(found, dict) else {}
+    is_same = len(known) > 1 and len({*known.values()}) == 1
+    return [*known.values()][:1] if is_same else [f"{each} ({side})" for side, each in known.items()]
+
+
+def _versions_of(sides: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the versions of both sides of a comparison."""
+    found = {side: each for side, each in sides.items() if isinstance(each, dict)}
+    names = dict.fromkeys(name for each in found.values() for name in each)
+    return {name: ", ".join(_of_sides({side: each.get(name) for side, each in found.items()})) for name in names}
 
 
 def _named(folders: Sequence[Path], name: str) -> Path | None:

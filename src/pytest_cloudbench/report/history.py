@@ -16,6 +16,7 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import HAD_DOUBTS, differing, finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.columns import fitted
 from pytest_cloudbench.results.index import EntryRow, Index, Point, RunRow
 
@@ -315,6 +316,8 @@ def shown_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str], 
     ]
     if run.emulated != "none":
         lines.insert(2, "an emulated run measures the client and the loopback, not the service")
+    compared = [each for each in entries if _is_of_two(each)]
+    entries = [each for each in entries if each not in compared]
     known = dict.fromkeys([*_USUAL, *METRICS])
     names = [*metrics] or [name for name in known if _is_shown(name) and any(name in each.info for each in entries)]
     rows = [["entry", "outcome", *names]]
@@ -322,10 +325,18 @@ def shown_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str], 
         cells = [value_text(_number(entry, name), name) for name in names]
         outcome = str(entry.info.get("outcome") or "-")
         rows.append([printable(entry.fullname), printable(outcome), *(_with_published(entry, names, cells))])
-    lines += fitted(rows, width)
+    lines += fitted(rows, width) if entries or not compared else []
     lines += [f"published: {printable(line)}" for line in _sources(entries)]
     lines += [f"! {printable(f'{entry.fullname}: {doubt}')}" for entry in entries for doubt in _doubts(entry)]
+    for each in compared:
+        lines += [printable(line) for line in versus.stored(each.fullname, each.info, width)]
+        lines.append(f"  outcome: {printable(str(each.info.get('outcome') or '-'))}")
     return lines
+
+
+def _is_of_two(entry: EntryRow) -> bool:
+    """Returns whether an entry is about two sides that were measured in turns."""
+    return isinstance(entry.info.get("versus"), Mapping)
 
 
 def _is_shown(name: str) -> bool:

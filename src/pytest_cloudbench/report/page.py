@@ -17,7 +17,7 @@ from pytest_cloudbench import __version__
 from pytest_cloudbench.data import read_page_part
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.ranking import Distance
-from pytest_cloudbench.report import html
+from pytest_cloudbench.report import html, versus
 from pytest_cloudbench.report.answers import ANSWERS, MARKS, claims
 from pytest_cloudbench.report.chapters import Chapter, chapters
 from pytest_cloudbench.report.comparison import BEST, Standing, standings
@@ -196,7 +196,7 @@ def _links(about: Sequence[Measurement], where: Mapping[int, Chapter]) -> str:
     links: dict[str, None] = {}
     for each in about:
         part = where[id(each)]
-        named = f"{part.title}, {part.label(each)}, {each.subject}"
+        named = ", ".join(dict.fromkeys((part.title, part.label(each), each.subject)))
         links[f'<a href="#{part.place(each)}">{safe(named)}</a>'] = None
     shown = ", ".join(list(links)[:6])
     return shown + (f" and {len(links) - 6} more" if len(links) > 6 else "")
@@ -233,9 +233,11 @@ def _good_and_bad(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Ite
 
 def _beside(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:
     yield '<section id="beside" aria-labelledby="beside-h"><h2 id="beside-h">Providers side by side</h2>'
-    tables, notes = standings(found)
+    yield from _in_turns(found, parts)
+    single = [each for each in found if each.versus is None]
+    tables, notes = standings(single)
     if not tables:
-        yield "<p>No experiment ran on more than one provider.</p></section>"
+        yield "<p>No experiment ran on more than one provider.</p></section>" if single else "</section>"
         return
     yield (
         "<p>* is the best by more than noise, ~ is not distinguishable from the best. Below a value is its distance "
@@ -263,6 +265,19 @@ def _beside(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[
                 told.setdefault(line, []).append(where[standing.experiment][0].label(where[standing.experiment][1]))
         yield html.listed((safe(_for(line, labels, len(members))) for line, labels in told.items()), "soft")
     yield "</section>"
+
+
+def _in_turns(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:
+    """Yields the answers about two sides that were measured in turns; the chapters have the intervals of the rest."""
+    where = {id(each): part for part in parts for each in part.members}
+    rows = [
+        [_links([each], where), *(safe(each.versus.get(side)) for side in "AB"),
+         "".join(f"<small>{safe(line)}</small>" for line in versus.deciding(each.versus)) or "-"]
+        for each in found if each.versus is not None
+    ]  # fmt: skip
+    if rows:
+        titles = ["experiment", "A", "B", "B against A"]
+        yield html.table("Two sides, measured in turns", titles, rows, style="words", is_html=True)
 
 
 def _for(line: str, labels: Sequence[str], of: int) -> str:

@@ -225,11 +225,15 @@ class Plane:
         if path:
             self.canvas.add(f'<path d="{path}" class="{style}"/>')
 
-    def span(self, low: float, high: float, y: float, style: str, x_offset: float = 0.0) -> None:
-        """Draw an interval of x, with ends, at a value of y."""
-        left, right, place = self.px(low), self.px(high), self.py(y) + x_offset
-        ends = f"M{_at(left)} {_at(place - 4)}v8M{_at(right)} {_at(place - 4)}v8"
-        self.canvas.add(f'<path d="M{_at(left)} {_at(place)}H{_at(right)}{ends}" class="line {style}"/>')
+    def span(self, low: float | None, high: float | None, y: float, style: str) -> None:
+        """Draw an interval of x at a value of y; None: it goes on beyond the axis, which an arrow says."""
+        place = self.py(y)
+        left, right = self.left if low is None else self.px(low), self.right if high is None else self.px(high)
+        ends = f"M{_at(left)} {_at(place - 4)}v8" if low is not None else f"M{_at(left + 6)} {_at(place - 4)}l-6 4l6 4"
+        ends += (
+            f"M{_at(right)} {_at(place - 4)}v8" if high is not None else f"M{_at(right - 6)} {_at(place - 4)}l6 4l-6 4"
+        )
+        self.canvas.add(f'<path d="M{_at(left)} {_at(place)}H{_at(right)}{ends}" class="whisker {style}"/>')
 
     def upright(self, x: float, low: float, high: float, style: str) -> None:
         """Draw an interval of y, with ends, at a value of x."""

@@ -13,12 +13,13 @@ from pytest_cloudbench.judge.paired import COMPARED
 from pytest_cloudbench.report.columns import fitted
 from pytest_cloudbench.report.table import shown_value
 
-__all__ = ["TITLES", "cells", "markup", "render"]
+__all__ = ["TITLES", "cells", "deciding", "markup", "remarks", "render", "stored"]
 
 _ROWS = ("quiet_p50", "quiet_p99", "response_p50", "response_p99", "throughput", "requests_per_op", "loss_rate",
          "throttled_rate", "failed_rate", "corrupt_rate")  # fmt: skip
 """What is shown of each comparison; the others with -v."""
 
+_OTHER_FORM = (LookupError, TypeError, ValueError, AttributeError)
 _SAME = "no difference"
 _ENDLESS = 10.0
 """An interval that ends above 1,000 % has no end."""
@@ -33,19 +34,34 @@ class _Finding(Protocol):
 
 def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list[str]:
     """Returns lines for a terminal of ``width`` columns; with ``-v`` all metrics, with ``-qq`` only doubts."""
-    lines: list[str] = []
-    for finding in findings:
-        info, told = finding.info, finding.info["versus"]
-        rows = _rows(told, verbosity > 0) if verbosity > -2 else {}
-        lines += ["", finding.nodeid, *_wrapped(f"A = {told['A']}   B = {told['B']}", width)]
-        if verbosity > -2:
-            lines += _wrapped(_headline(told), width)
-            lines += [f"  {line}" for line in fitted([TITLES, *rows.values()], width - 2)] if rows else []
-            lines += [line for name in rows for line in _wrapped(_needed(name, told), width)]
-        for mark, texts in (("!", info["doubts"]), ("note:", info["notes"])):
-            for text in texts:
-                lines += textwrap.wrap(f"{mark} {text}", width, subsequent_indent="  ")
-    return [*lines, ""]
+    return [*(line for each in findings for line in _lines(each.nodeid, each.info, width, verbosity)), ""]
+
+
+def stored(name: str, info: Mapping[str, Any], width: int) -> list[str]:
+    """Returns the same lines for an entry of a stored run, and those of the gate; entries are not trusted."""
+    try:
+        lines = _lines(name, info, width)
+    except _OTHER_FORM:
+        lines = ["", name, "  its comparison has another form, and is not shown"]
+    gate = info.get("gate")
+    told = gate.get("lines") if isinstance(gate, Mapping) else None
+    return (
+        [*lines, *(line for each in told for line in _wrapped(str(each), width))] if isinstance(told, list) else lines
+    )
+
+
+def _lines(name: str, info: Mapping[str, Any], width: int, verbosity: int = 0) -> list[str]:
+    told = info["versus"]
+    rows = _rows(told, verbosity > 0) if verbosity > -2 else {}
+    lines = ["", name, *_wrapped(f"A = {told['A']}   B = {told['B']}", width)]
+    if verbosity > -2:
+        lines += _wrapped(_headline(told), width)
+        lines += [f"  {line}" for line in fitted([TITLES, *rows.values()], width - 2)] if rows else []
+        lines += [line for name in rows for line in _wrapped(_needed(name, told), width)]
+    for mark, texts in (("!", info["doubts"]), ("note:", info["notes"])):
+        for text in texts:
+            lines += textwrap.wrap(f"{mark} {text}", width, subsequent_indent="  ")
+    return lines
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -72,7 +88,23 @@ def cells(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Returns a stored comparison as rows below ``TITLES``; none if it has another form: entries are not trusted."""
     try:
         return list(_rows(told, is_verbose=False).values())
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except _OTHER_FORM:
+        return []
+
+
+def deciding(told: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each metric that decides, or for all if none of them is there; none of another form."""
+    rows = {row[0]: row for row in cells(told)}
+    named = told.get("deciding")
+    names = [name for name in rows if isinstance(named, list) and name in named] or list(rows)
+    return [f"{name}: {rows[name][-1]}, {rows[name][-2]}" for name in names]
+
+
+def remarks(told: Mapping[str, Any]) -> list[str]:
+    """Returns how much a stored comparison measured, and what would have answered the rest; none of another form."""
+    try:
+        return [_headline(told), *(line for name in _rows(told, is_verbose=False) if (line := _needed(name, told)))]
+    except _OTHER_FORM:
         return []
 
 

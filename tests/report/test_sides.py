@@ -1,0 +1,157 @@
+"""Two sides that were measured in turns, after the run: on a page, and as ``cloudbench show`` tells them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import cli
+from pytest_cloudbench.report import versus
+from pytest_cloudbench.report.figures import NARROW, WIDE
+from pytest_cloudbench.report.figures.sides import between_sides
+from pytest_cloudbench.report.gathering import Measurement, gather
+from tests.report.stored import HOSTILE, entry
+from tests.report.test_page import Page, made
+from tests.results.stored_runs import store
+
+TEST = "test_it.py::test_put"
+LINE = "gate broken: B is worse than A: quiet_p50 +9.7 % (+1.3 to +19 %), margin 5 %"
+
+
+def difference(
+    change: float | None, low: float | None, high: float | None, answer: str, **given: Any
+) -> dict[str, Any]:  # fmt: skip
+    return {"a": 0.0712, "b": 0.0784, "is_points": False, "change": change, "low": low, "high": high, "pairs": 31,
+            "margin": 0.1, "answer": answer, "needed": None, "why": "", **given}  # fmt: skip
+
+
+def compared(**changes: Any) -> dict[str, Any]:
+    """What an entry of two sides holds."""
+    told = {
+        "A": "s3://old", "B": f"s3://{HOSTILE}", "setup": None, "deciding": ["quiet_p50"], "pairs": 31, "minutes": 6.4,
+        "stopped": "decided", "blocks": [{"ops": 200, "is_warm_up": False}], "differences": {
+            "quiet_p50": difference(0.097, 0.013, 0.188, "A better"),
+            "failed_rate": difference(0.0, -0.001, 0.001, "no difference", is_points=True, margin=0.005, a=0.0, b=0.0),
+            "quiet_p99": difference(0.051, -0.402, None, "inconclusive", margin=0.25, needed=160),
+        },
+    }  # fmt: skip
+    return {
+        "schema": 2, "outcome": "failed", "machine": "M", "agents": 1, "time_scale": 1.0, "emulated": False,
+        "provider": f"s3://old versus s3://{HOSTILE}", "profile": {"A": "ideal", "B": None}, "ops": 12800,
+        "versions": {"A": {"boto3": "1.0", "x": "7"}, "B": {"boto3": "1.1", "x": "7"}}, "doubts": [], "published": {},
+        "notes": ["quiet_p50 of both sides drifted by +30% meanwhile"], "expectations": ["no expectation"],
+        "gate": {"answer": "broken", "lines": [LINE]}, "versus": told, **changes,
+    }  # fmt: skip
+
+
+def measurement(tmp_path: Path, **changes: Any) -> Measurement:
+    (found,) = gather([store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(**changes)})]).measurements
+    return found
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Page:
+    return made(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared()}))
+
+
+def test_a_page_has_sides_answers_intervals_and_the_gate(page: Page) -> None:
+    for said in (
+        f"\u2717 broken put, s3://old versus s3://{HOSTILE.encode('unicode_escape').decode()[:20]}", LINE,
+        "quiet_p50: A better, +9.7 % [+1.3, +18.8]", "quiet p50 71.2 ms 78.4 ms +9.7 % [+1.3, +18.8] A better",
+        "no difference above 0.5 points", "31 pairs of blocks, 200 operations a block, in 6.4 minutes: decided",
+        "about 160 pairs (32 minutes) would find a difference of 25 %", "drifted by +30%", "12,800",
+    ):  # fmt: skip
+        assert said in page.said, said
+    for wrong in ("Nothing was", "{'", "None", "nan", "ops files", "ran on more than one provider"):
+        assert wrong not in page.said, wrong
+    assert page.tags.count("script") == 1
+
+
+def test_versions_and_profiles_name_the_side_where_they_differ(page: Page) -> None:
+    assert "ideal (A)" in page.said
+    assert "boto3 1.0 (A), 1.1 (B) 1" in page.said
+    assert "x 7 1" in page.said
+
+
+def test_the_figure_draws_changes_intervals_and_margins_at_their_places(tmp_path: Path) -> None:
+    figure = between_sides(measurement(tmp_path))
+    assert figure is not None
+    assert [list(row) for row in figure.rows] == [
+        ["quiet_p50", 0.0712, 0.0784, 0.097, 0.013, 0.188, 0.1, "fraction, B / A - 1", 31, "A better"],
+        ["failed_rate", 0.0, 0.0, 0.0, -0.001, 0.001, 0.005, "fraction, B - A", 31, "no difference above 0.5 points"],
+        ["quiet_p99", 0.0712, 0.0784, 0.051, -0.402, None, 0.25, "fraction, B / A - 1", 31, "inconclusive"],
+    ]
+    drawing = figure.draw(WIDE).svg()
+    left, right = 190.0, WIDE - 14.0
+    reach = 0.402 * 1.05
+
+    def x(value: float) -> float:
+        return left + (value + reach) / (2 * reach) * (right - left)
+
+    spans = re.findall(r'<path d="M([\d.]+) [\d.]+H([\d.]+)[^"]*" class="whisker s0"', drawing)
+    assert [float(end) for each in spans[:2] for end in each] == pytest.approx(
+        [x(0.013), x(0.188), x(-0.402), right], abs=0.1
+    )
+    bands = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="[\d.]+" class="band"', drawing)
+    assert tuple(map(float, bands[1])) == pytest.approx((x(-0.1), x(0.1) - x(-0.1)), abs=0.1)  # the first explains it
+    assert "l6 4l-6 4" in drawing, "an arrow where an interval has no end"
+    for width in (WIDE, NARROW):
+        texts = re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(width).svg())
+        assert {"quiet p50", "A better", "inconclusive", "change of B against A, %"} <= set(texts)
+
+
+def test_large_changes_are_ratios_halved_is_as_far_as_doubled(tmp_path: Path) -> None:
+    told = compared()["versus"]
+    told["differences"] = {
+        "quiet_p50": difference(-0.5, -0.9, -0.2, "B better"), "throughput": difference(1.0, 0.5, 19.0, "B better"),
+    }  # fmt: skip
+    figure = between_sides(measurement(tmp_path, versus=told))
+    assert figure is not None
+    drawing = figure.draw(WIDE).svg()
+    zero = 190 + (WIDE - 14 - 190) / 2
+    (half, double) = (float(x) for x in re.findall(r'<path d="M([\d.]+) [\d.]+[^"]*" class="dot d0"', drawing)[1:])
+    assert zero - half == pytest.approx(double - zero, abs=0.2)
+    assert {"-80 %", "0 %", "+400 %"} <= set(re.findall(r"<text[^>]*>([^<]*)</text>", drawing))
+
+
+ODD: list[Any] = [
+    {}, {"differences": 1, "A": None}, {"differences": {"x": {}}, "deciding": []},
+    {"differences": {"quiet_p50": difference(0.1, 0.0, 0.2, "A better", margin="?")}, "deciding": [["quiet_p50"]]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("told", ODD)
+def test_another_form_is_said_and_breaks_nothing(tmp_path: Path, told: Any) -> None:
+    assert between_sides(measurement(tmp_path, versus=told)) is None
+    page = made(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(versus=told)}))
+    assert "measured in turns" in page.text
+    lines = versus.stored(TEST, compared(versus=told), 80)
+    assert TEST in lines
+    assert any(LINE[:20] in line for line in lines)
+
+
+def test_two_sides_beside_a_usual_experiment(tmp_path: Path) -> None:
+    usual = entry(tmp_path, TEST, "folder:/x")["extra_info"]
+    page = made(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(), f"{TEST}[folder:/x]": usual}))
+    assert "No experiment ran on more than one provider." in page.said
+    assert "A better" in page.said
+
+
+def test_show_tells_what_the_terminal_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = compared(provider="a versus b")
+    told["versus"]["B"] = "s3://new"
+    store(tmp_path, 1, {f"{TEST}[a-vs-b]": told})
+    assert cli.main(["show", "1", "--storage", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+
+    class Finding:
+        nodeid, info = f"{TEST}[a-vs-b]", told
+
+    lines = [line for line in versus.render([Finding()], 100) if line]
+    first = shown.index(lines[0])
+    assert shown[first : first + len(lines)] == lines
+    assert " ".join("".join(shown[first + len(lines) :]).split()) == f"{LINE} outcome: failed"
+    assert not any(line.startswith("entry") for line in shown)

@@ -97,7 +97,7 @@ class Finding:
     nodeid = NODE
 
     def __init__(self, info: dict[str, Any], doubts: Sequence[str] = ()) -> None:
-        self.info = info | {"doubts": list(doubts), "notes": []}
+        self.info = {"notes": [], **info, "doubts": list(doubts)}
 
 
 def test_it_stops_when_no_further_pair_fits_into_its_time() -> None:
@@ -273,3 +273,19 @@ def test_a_test_that_failed_is_not_judged() -> None:
     contests.ended(NODE, "failed")
     assert len(kept.found) == 1
     assert kept.gated is None
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "both", "note"),
+    [(True, True, True, ""), (False, False, False, ""),
+     (True, False, "some", "A is emulated, B is real: their difference is not one between services"),
+     ("some", True, "some", "A is partly emulated, B is emulated: their difference is not one between services")],
+)  # fmt: skip
+def test_sides_of_different_natures_are_told_apart(a: object, b: object, both: object, note: str) -> None:
+    info, _, _, notes, _ = run(
+        Rules(5.0, ("response_p50",)),
+        lambda turn: {"response_p50": 0.1, "emulated": a if turn.side == "A" else b},
+    )
+    assert (info["emulated"], info["versus"]["emulated"]) == (both, {"A": a, "B": b})
+    assert notes == ([note] if note else [])
+    assert not note or f"note: {note}" in " ".join(versus.render([Finding(info | {"notes": notes})], 200))

@@ -13,6 +13,7 @@ from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.figures import NARROW, WIDE
 from pytest_cloudbench.report.figures.sides import between_sides
 from pytest_cloudbench.report.gathering import Measurement, gather
+from pytest_cloudbench.results.index import Index
 from tests.report.stored import HOSTILE, entry
 from tests.report.test_page import Page, made
 from tests.results.stored_runs import store
@@ -74,6 +75,19 @@ def test_versions_and_profiles_name_the_side_where_they_differ(page: Page) -> No
     assert "ideal (A)" in page.said
     assert "boto3 1.0 (A), 1.1 (B) 1" in page.said
     assert "x 7 1" in page.said
+
+
+def test_emulated_beside_real_is_never_silent(tmp_path: Path) -> None:
+    note = "A is emulated, B is real: their difference is not one between services"
+    told = compared()["versus"] | {"emulated": {"A": True, "B": False}}
+    path = store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(emulated="some", notes=[note], versus=told)})
+    page = made(tmp_path, path)
+    assert "Some of it is emulated." in page.said
+    assert "All of it" not in page.said
+    assert "A emulated, B real ideal (A)" in page.said
+    assert page.said.count(note) == 2, "among the notes, and beside the comparison"
+    (row,) = Index.open(tmp_path).runs()
+    assert row.emulated == "some"
 
 
 def test_the_figure_draws_changes_intervals_and_margins_at_their_places(tmp_path: Path) -> None:

@@ -30,10 +30,12 @@ from pytest_cloudbench.load.names import label_of
 __all__ = ["Contests", "Rules"]
 
 _OF_ENTRY = (
-    "schema", "machine", "agents", "time_scale", "seed", "run_id", "emulated", "published", "operation", "loop",
-    "sensors", "threads", "arrival", "size_bytes", "payload", "planned_ops",
+    "schema", "machine", "agents", "time_scale", "seed", "run_id", "published", "operation", "loop", "sensors",
+    "threads", "arrival", "size_bytes", "payload", "planned_ops",
 )  # fmt: skip
 """What both sides have in common, or should."""
+
+_EMULATED: Mapping[bool | str, str] = {True: "emulated", "some": "partly emulated", False: "real"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,7 @@ class Contests:
             prefix = f"cloudbench.{label}.versus." if label else "cloudbench.versus."
             told |= {prefix + name: each.answer for name, each in differences.items()}
             told[prefix + "stopped"] = stopped
-            doubts, notes, subject = _doubts(shown), _notes(pairs), shown[0].subject
+            doubts, notes, subject = _doubts(shown), _notes(pairs, info["versus"]["emulated"]), shown[0].subject
             is_gated = is_judged and self._margins is not None
             gated = self._gated(contest, subject, differences, stopped) if is_gated else None
             self._entries.add_comparison(subject, info, contest.took_s or [elapsed_s], doubts, notes, gated)
@@ -220,6 +222,8 @@ class Contests:
         info = {key: first[key] for key in _OF_ENTRY if key in first} | {"outcome": "unfinished", "missing_agents": {}}
         for key in ("profile", "profile_digest", "versions"):
             info[key] = {side: each.info.get(key) for side, each in sorted(sides.items())}
+        emulated = {side: each.info.get("emulated", False) for side, each in sorted(sides.items())}
+        info["emulated"] = next(iter(emulated.values())) if len({*emulated.values()}) == 1 else "some"
         info["provider"] = " versus ".join(each.subject.provider for _, each in sorted(sides.items()))
         return info | {
             "ops": sum(each.block.ops for each in shown),
@@ -228,6 +232,7 @@ class Contests:
             "versus": {
                 "A": sides["A"].subject.provider if "A" in sides else None,
                 "B": sides["B"].subject.provider if "B" in sides else None,
+                "emulated": emulated,
                 "setup": self._rules.setup or None,
                 "deciding": list(self._rules.deciding),
                 "stopped": stopped,
@@ -265,9 +270,13 @@ def _doubts(shown: Sequence[_Shown]) -> list[str]:
     return [*out[:3], *([f"{len(out) - 3} more blocks are left out"] if len(out) > 3 else []), *told]
 
 
-def _notes(pairs: Mapping[int, Pair]) -> list[str]:
+def _notes(pairs: Mapping[int, Pair], emulated: Mapping[str, bool | str]) -> list[str]:
     firsts = [_side_of(2 * pair) for pair in pairs]
-    return paired.remarks(list(pairs.values()), firsts)
+    told = paired.remarks(list(pairs.values()), firsts)
+    if len({*emulated.values()}) > 1:
+        sides = ", ".join(f"{side} is {_EMULATED[each]}" for side, each in emulated.items())
+        told.insert(0, f"{sides}: their difference is not one between services")
+    return told
 
 
 def _needed(difference: Difference) -> str:

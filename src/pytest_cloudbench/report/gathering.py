@@ -90,6 +90,14 @@ class Measurement:
         return found if isinstance(found, dict) else None
 
     @property
+    def nature(self) -> str:
+        """Whether it was emulated; of two sides that differ in it, each."""
+        sides = (self.versus or {}).get("emulated")
+        if not isinstance(sides, dict) or len({*map(str, sides.values())}) < 2:
+            return _nature(self.info["emulated"])
+        return ", ".join(f"{side} {_nature(each)}" for side, each in sides.items())
+
+    @property
     def label(self) -> str:
         """The experiment's parameters and label, for people."""
         if self.versus is not None:
@@ -234,6 +242,12 @@ def _measurement(
         nodeid, str(clean.get("provider") or ""), experiment, {str(key): value for key, value in params.items()},
         clean, tuple(clean["columns"]), spread, run, records, series,
     )  # fmt: skip
+
+
+def _nature(emulated: object) -> str:
+    if isinstance(emulated, bool):
+        return "emulated" if emulated else "real"
+    return "partly emulated" if emulated == "some" else "not known"
 
 
 def _of_sides(found: Any) -> list[str]:

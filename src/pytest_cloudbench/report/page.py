@@ -158,15 +158,14 @@ def _measured(gathered: Gathered, parts: Sequence[Chapter]) -> Iterator[str]:
 
 
 def _subjects(found: Sequence[Measurement]) -> Iterator[list[str]]:
-    kinds = {True: "emulated", "some": "partly emulated", False: "real"}
     for subject in dict.fromkeys(each.subject for each in found):
         of = [each for each in found if each.subject == subject]
         profiles = sorted({str(each.info.get("profile")) for each in of if each.info.get("profile")})
         ops = [each.number("ops") for each in of]
         known = [int(each) for each in ops if each is not None]
         yield [
-            subject or "-", ", ".join(dict.fromkeys(kinds.get(each.info["emulated"], "not known") for each in of)),
-            ", ".join(profiles) or "-", f"{len(of):,}", f"{sum(known):,}" if known else "-",
+            subject or "-", ", ".join(dict.fromkeys(each.nature for each in of)), ", ".join(profiles) or "-",
+            f"{len(of):,}", f"{sum(known):,}" if known else "-",
         ]  # fmt: skip
 
 

@@ -161,7 +161,7 @@ def test_links_lead_to_what_is_then_open(page: Browser) -> None:
     for name in dict.fromkeys(names):
         page.run("location.hash = arguments[0]", name)
         assert page.run("return !!document.getElementById(arguments[0])", name), name
-    folded = page.run("return [...document.querySelectorAll('details.run')].map(each => each.id)")
+    folded = page.run("return [...document.querySelectorAll('details.run[id]')].map(each => each.id)")
     page.run(
         "document.getElementById(arguments[0]).open = false; location.hash = ''; location.hash = arguments[0]",
         folded[0],

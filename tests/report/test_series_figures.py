@@ -154,6 +154,7 @@ def test_delays_of_changes_are_drawn_with_the_published_medians(tmp_path: Path) 
         ["start-up", 1, 0.1, 1 / 3], ["start-up", 2, 0.2, 2 / 3], ["start-up", 3, 0.4, 1.0],
         ["sync delay", 1, 1.0, 1 / 3], ["sync delay", 2, 2.0, 2 / 3], ["sync delay", 3, 3.0, 1.0],
         ["median start-up with a disk of 7,200 rpm", None, 0.2, None],
+        ["published: sync delay from 1 to 4 s", None, None, 1 / 3],
     ]  # fmt: skip
     assert "start-up: 200 ms; sync delay: 2 s" in figure.told
     assert "UDS, Figures 8 and 9" in figure.notes[0]

@@ -172,7 +172,7 @@ class Plane:
         for value, label in self.x.ticks(max(2, int((self.right - self.left) / 62))):
             place, half = self.px(value), text_width(label) / 2
             canvas.add(f'<path d="M{_at(place)} {_at(self.bottom)}v4" class="base"/>')
-            if place - half > last and place + half < canvas.width + 4:
+            if place - half > last and place + half < canvas.width:
                 canvas.text(place, self.bottom + 17, label, anchor="middle")
                 last = place + half + 6
         if x_title:

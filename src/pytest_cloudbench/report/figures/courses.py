@@ -16,6 +16,7 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.figures.curves import text_of
+from pytest_cloudbench.report.figures.quotes import Quote, quoted
 from pytest_cloudbench.report.gathering import Measurement, line_name
 from pytest_cloudbench.report.scales import Linear, seconds_text
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
@@ -23,6 +24,9 @@ from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 __all__ = ["courses"]
 
 _MOST_POINTS = 200
+_MOST_SAID = 4
+"""Lines whose ends are said in words; of more, the table has them."""
+
 _Point = tuple[float, float]
 
 
@@ -39,6 +43,7 @@ class _Row:
         is_sum: draw the sum so far.
         over: the fact by which it is divided, if any.
         published: names of published values, of the times at which they hold (empty: always), and words.
+        quotes: published values that hold always.
     """
 
     suite: str
@@ -51,6 +56,7 @@ class _Row:
     is_sum: bool = True
     over: str = ""
     published: Sequence[tuple[str, str, str]] = ()
+    quotes: Sequence[Quote] = ()
 
 
 _ALONE, _UDS, _RANGES = "client alone", "with UDS", "with UDS+"
@@ -69,6 +75,13 @@ _ROWS = (
                     ("uds_cpu_share_ranges", "", _RANGES))),
     _Row("batching", "test_single_bytes", _TUE, "each_second_bytes", 1.0, "Traffic while single bytes are appended",
          "The sum so far, over the size that the file has in the end (UDS, section 3.3).", over="file_bytes"),
+    _Row("updates", "test_appends", "traffic_bytes", "each_second_bytes", 1.0, "Traffic while bytes are appended",
+         "The sum so far: each change costs the same again unless changes wait for each other (UDS, Figures 4 and 5).",
+         quotes=(Quote("uds-2013-appends", "traffic", given={"interval_s": 1.0, "count": 1024}),)),
+    _Row("updates", "test_download", _TUE, "each_second_bytes", 1.0, "Traffic while a file is downloaded",
+         "The sum so far, over the size that the file has in the end; 1 is the best (UDS, Figure 16).",
+         over="file_bytes", quotes=(Quote("uds-2013-download", "traffic", "alone", factor=1 / 5e6,
+                                          given={"rate_kbit_per_s": 80}),)),
     _Row("idle", "test_idle", "traffic_bytes", "interval_bytes", "interval_s", "Traffic of a client that is left alone",
          "The sum so far: each step is the client asking for news (IMC, Figure 1)."),
     _Row("mobile", "test_figure_2", "traffic_bytes", "interval_bytes", "interval_s", "Traffic since the start",
@@ -88,9 +101,18 @@ def courses(members: Sequence[Measurement]) -> list[Figure | str]:
                 if isinstance(line, str):
                     found.append(f"{each.subject}: not drawn, {line}")
                 else:
-                    lines[line_name(each, members)] = line
+                    lines[_name(each, members)] = line
             found += [_figure(row, members, lines)] if lines else []
     return found
+
+
+def _name(each: Measurement, members: Sequence[Measurement]) -> str:
+    """Returns what a line is called: whose it is, and the parameters that differ."""
+    alike = [other for other in members if other.params == each.params]
+    told = [f"{name.replace('_', ' ')} {value}" for name, value in each.params.items()
+            if any(other.params.get(name) != value for other in members)]  # fmt: skip
+    is_one = bool(told) and len(alike) == 1 and all(other.subject == each.subject for other in members)
+    return ", ".join(told if is_one else [line_name(each, alike), *told])
 
 
 def _line(row: _Row, each: Measurement) -> list[_Point] | str:
@@ -131,7 +153,11 @@ def _published(row: _Row, members: Sequence[Measurement]) -> Iterator[tuple[floa
 
 
 def _figure(row: _Row, members: Sequence[Measurement], lines: Mapping[str, Sequence[_Point]]) -> Figure:
-    theirs, text = list(_published(row, members)), text_of(row.y)
+    quotes, text = quoted(row.quotes, members), text_of(row.y)
+    theirs = [
+        *_published(row, members),
+        *((None, each.value, " ".join([each.words, *each.bound.split()])) for each in quotes),
+    ]
     shown = list(lines.items())[:SERIES]
     end_s = max([line[-1][0] for _, line in shown] + [x for x, _, _ in theirs if x is not None])
     top = max([y for _, line in shown for _, y in line] + [y for _, y, _ in theirs])
@@ -160,11 +186,12 @@ def _figure(row: _Row, members: Sequence[Measurement], lines: Mapping[str, Seque
 
     missing = len(lines) - len(shown)
     told = row.told + (f" {missing} more lines are in the numbers only." if missing else "")
-    told += "".join(f" {_said(row, name, line)}." for name, line in shown)
+    told += "".join(f" {_said(row, name, line)}." for name, line in shown) if len(shown) <= _MOST_SAID else ""
     rows: list[list[object]] = [[name, at_s, value] for name, line in lines.items() for at_s, value in line]
     rows += [[f"published: {words}", at_s, value] for at_s, value, words in theirs]
-    sources = dict.fromkeys(str(each.info["published"].get("source") or "") for each in members)
-    notes = [f"Published: {source}" for source in sources if source and theirs]
+    sources = [str(each.info["published"].get("source") or "") for each in members if len(theirs) > len(quotes)]
+    sources += [each.source for each in quotes]
+    notes = [f"Published: {source}" for source in dict.fromkeys(sources) if source]
     name = f"{row.values}-over-time".replace("_", "-")
     return Figure(name, row.title, told, draw, ["line", "since the start, s", y_words], rows, notes)
 

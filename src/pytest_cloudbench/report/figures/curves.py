@@ -14,6 +14,7 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.figures import Figure
+from pytest_cloudbench.report.figures.quotes import Quote, Quoted, quoted
 from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.report.scales import (
     Categories,
@@ -25,7 +26,7 @@ from pytest_cloudbench.report.scales import (
     percent_text,
     seconds_text,
 )
-from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
+from pytest_cloudbench.report.svg import SERIES, Canvas, Plane, text_width
 
 __all__ = ["curves", "text_of"]
 
@@ -38,7 +39,9 @@ class _Row:
         suite, test: which experiments: the folder, and how the test's name begins.
         x, y: a parameter, fact or metric.
         title: of the figure; ``told`` says what to look for.
-        published: the fact that holds the published value of the same point.
+        published: the fact that holds the published value of the same point; ``beside``: what it is instead, if it is
+            none of a paper.
+        quotes: published values of single points, or of the whole line.
         low, high: facts that bound the value.
         inside: a fact that holds all points of one experiment: level to values, whose median is drawn.
         mark: a fact, metric or published value that names a value of x, such as a knee; it may be of another entry of
@@ -56,13 +59,17 @@ class _Row:
     high: str = ""
     inside: str = ""
     mark: str = ""
+    beside: str = "published"
+    quotes: Sequence[Quote] = ()
 
 
+_IMC, _SMALL = "imc-2013-quoted", "100 x 10 kB"
 _KNEE = "The knee is the smallest number whose total is within 5 % of the best one (thesis 4.2.2, Figures 4.1 to 4.4)."
 _ROWS = (
     _Row("concurrency", "test_", "threads", "elapsed", "Total time over threads", _KNEE, mark="knee_threads"),
     _Row("filesize", "test_", "size_bytes", "median_s", "Time of one file over its size",
-         "A size that is off the line is handled badly (thesis 4.2.3, Figures 4.5 and 4.6).", published="fitted_s"),
+         "A size that is off the line is handled badly (thesis 4.2.3, Figures 4.5 and 4.6).", published="fitted_s",
+         beside="fitted"),
     _Row("segmentation", "test_", "segments", "time_s", "Time of an object over its segments",
          "Fewer segments wait for bandwidth, more for latency (Cloud-RAID III.D, Figure 7).", inside="segments_s",
          mark="best_segments"),
@@ -81,13 +88,16 @@ _ROWS = (
     _Row("updates", "test_appends", "interval_s", "tue", "Traffic usage efficiency over the interval of appends",
          "A client that batches sends less per change when changes come fast (UDS, Figures 6, 7 and 12)."),
     _Row("updates", "test_appends", "interval_s", "traffic_kb", "Traffic over the interval of appends",
-         "What the same number of one-byte appends costs (UDS, Figures 6 and 7)."),
+         "What the same number of one-byte appends costs (UDS, Figures 4 to 7).",
+         quotes=(Quote("uds-2013-appends", "traffic", x=1.0, factor=1e-3, given={"interval_s": 1.0, "count": 1024}),)),
     _Row("updates", "test_blocks", "block_kb", "traffic_kb", "Traffic over the size of the written blocks",
          "The same bytes in other pieces (UDS, Figure 10)."),
     _Row("updates", "test_download", "rate_kbit_per_s", "traffic_kb", "Traffic over the speed of a download",
-         "A slow download is many small changes (UDS, Figure 16)."),
+         "A slow download is many small changes (UDS, Figure 16).",
+         quotes=(Quote("uds-2013-download", "traffic", "alone", x=80, factor=1e-3),)),
     _Row("updates", "test_download", "rate_kbit_per_s", "up_over_file", "Upload per byte of a file that is downloaded",
-         "1 is the best; published: 30 for the slowest download, 1.1 for the fastest (UDS, Figure 17)."),
+         "1 is the best, and the faster the download the better (UDS, Figure 17).",
+         quotes=(Quote("uds-2013-ratios", "upload over file"),)),
     _Row("batching", "test_threshold", "threshold_kb", "tue", "Traffic usage efficiency over the byte counter c",
          "More bytes wait together, so fewer sessions are paid for (UDS, Figure 19).", mark="published_best_kb"),
     _Row("batching", "test_threshold", "threshold_kb", "pushes", "Pushes over the byte counter c",
@@ -96,17 +106,30 @@ _ROWS = (
          "From the last append until the server has all: what still waits in the end (UDS, Figure 20).",
          mark="published_best_kb"),
     _Row("sync_capabilities", "test_figure_3", "files", "syns", "Connections over the number of files",
-         "The same bytes in more files; of 100 files, one service opened 100 and another 400 (IMC, Figure 3)."),
+         "The same bytes in more files: a client that bundles opens no more (IMC, Figure 3).",
+         quotes=(Quote(_IMC, "connections", _SMALL, x=100),)),
+    _Row("sync_capabilities", "test_figure_3", "files", "completion_s", "Completion time over the number of files",
+         "The same bytes in more files: a client that bundles takes no longer (IMC, Figure 3).",
+         quotes=(Quote(_IMC, "completion time", f"{_SMALL}, Figure 3", x=100),)),
     _Row("sync_capabilities", "test_figure_4", "size_bytes", "uploaded_mb", "Uploaded over the size of a changed file",
          "A client with delta encoding sends the change (IMC, Figure 4)."),
     _Row("sync_capabilities", "test_figure_5", "size_bytes", "uploaded_mb", "Uploaded over the size of a file",
          "A client that compresses sends less of a text (IMC, Figure 5)."),
+    _Row("sync_capabilities", "test_figure_4_8", "size_mb", "traffic_mb", "Traffic over the size of a sparse file",
+         "A flat line: what is not there is not sent. The published ones differ by 3.6 KB (thesis, Figure 4.8)."),
+    _Row("sync_capabilities", "test_figure_4_10", "percent", "traffic_mb", "Traffic over what versions have in common",
+         "Several versions of a file; with delta encoding the common part is sent once (thesis, Figure 4.10).",
+         published="delta_encoded_mb", beside="with delta encoding"),
     _Row("sync_performance", "test_figure_6", "set", "start_up", "Start-up time by set of files",
-         "From the change to the first byte of content (IMC, Figure 6a).", low="start_up_min", high="start_up_max"),
+         "From the change to the first byte of content (IMC, Figure 6a).", low="start_up_min", high="start_up_max",
+         quotes=(Quote(_IMC, "startup time", "any"), Quote(_IMC, "startup time", _SMALL, x=_SMALL))),
     _Row("sync_performance", "test_figure_6", "set", "completion", "Completion time by set of files",
-         "From the first to the last byte of content (IMC, Figure 6b).", low="completion_min", high="completion_max"),
+         "From the first to the last byte of content (IMC, Figure 6b).", low="completion_min", high="completion_max",
+         quotes=tuple(Quote(_IMC, "completion time", name, x=name) for name in ("1 x 1 MB", _SMALL))),
     _Row("sync_performance", "test_figure_6", "set", "overhead", "Overhead by set of files",
-         "Bytes besides the files, as a share of them (IMC, Figure 6c).", low="overhead_min", high="overhead_max"),
+         "Bytes besides the files, as a share of them (IMC, Figure 6c).", low="overhead_min", high="overhead_max",
+         quotes=(*(Quote(_IMC, "overhead", name, x=name, factor=0.01) for name in ("1 x 100 kB", "1 x 1 MB")),
+                 Quote(_IMC, "traffic over data size", _SMALL, x=_SMALL, plus=-1.0))),
     _Row("mobile", "test_figure_5", "rtt_ms", "completion", "Completion time over round trips",
          "Many small messages make a client slow where round trips are long (mobile study, Figure 5)."),
     _Row("mobile", "test_figure_4", "how", "recovery_overhead", "Traffic of recovery by how a transfer was interrupted",
@@ -116,7 +139,7 @@ _ROWS = (
 )  # fmt: skip
 _ENDS = (("_kbit_per_s", ", kbit/s"), ("_kb", ", kB"), ("_mb", ", MB"), ("_ms", ", ms"), ("_bytes", ""), ("_s", ""))
 _TITLES = {"tue": "traffic usage efficiency", "changed_bytes": "size of the file", "size_bytes": "size of the file",
-           "threshold_kb": "byte counter c, KB"}  # fmt: skip
+           "threshold_kb": "byte counter c, KB", "percent": "identical part, %"}  # fmt: skip
 _ID_LIKE = frozenset({"service", "client"})
 
 
@@ -145,9 +168,8 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
     marks = _marks(row, members, lines)
     names = [*dict.fromkeys(str(point.x) for point in points)] if isinstance(points[0].x, str) else []
     published = sorted({(point.x, point.published) for point in points if point.published is not None}, key=str)
+    quotes = [each for each in quoted(row.quotes, members) if each.x is None or any(each.x == at.x for at in points)]
     is_theirs = row.mark.startswith("published")
-    is_published = bool(published and row.published != "fitted_s") or bool(marks and is_theirs)
-    beside = "fitted" if row.published == "fitted_s" else "published"
     y_text, shown = text_of(row.y), list(lines.items())[:SERIES]
 
     def place(x: float | str) -> float:
@@ -156,15 +178,17 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
     def draw(width: int) -> Canvas:
         canvas = Canvas(width, 0, row.title, told)
         entries = [(f"s{number}", name) for number, (name, _) in enumerate(shown)]
-        entries += [("published", beside)] if published else []
+        entries += [("published", row.beside)] if published or any(each.x is not None for each in quotes) else []
+        entries += [("rule", "published")] if any(each.x is None for each in quotes) else []
         top = canvas.legend(6, 14, entries, width - 4) + 34
         x_scale = _x_scale(row.x, points, names, marks.values())
-        plane = Plane(canvas, x_scale, _y_scale(points, y_text), 62, top, width - 14, top + 190)
+        plane = Plane(canvas, x_scale, _y_scale(points, quotes, y_text), 62, top, width - 14, top + 190)
         plane.axes(_words(row.x), _words(row.y))
         lane = [(place(x), value) for x, value in published]
         plane.line(sorted(lane), "published")
         for x, y in lane:
-            plane.ring(x, y, f"published: {y_text(y)}")
+            plane.ring(x, y, f"{row.beside}: {y_text(y)}")
+        _draw_quotes(plane, [(each, None if each.x is None else place(each.x)) for each in quotes], y_text)
         for number, (name, line) in enumerate(shown):
             if not names:
                 plane.line([(place(point.x), point.y) for point in line], f"s{number}")
@@ -184,14 +208,36 @@ def _figure(row: _Row, members: Sequence[Measurement]) -> Figure | None:
     missing = len(lines) - len(shown)
     told = " ".join([row.told, *([f"{'; '.join(said)}."] if said else []),
                      *([f"{missing} more lines are in the numbers only."] if missing else [])])  # fmt: skip
-    head = ["line", _words(row.x), _words(row.y), "from", "to", beside, "doubts"]
+    head = ["line", _words(row.x), _words(row.y), "from", "to", row.beside, "doubts"]
     table = [
         [name, point.x, point.y, point.low, point.high, point.published, point.is_doubted]
         for name, line in lines.items() for point in line
     ]  # fmt: skip
-    sources = dict.fromkeys(str(each.info["published"].get("source", "")) for each in members)
-    notes = [f"Published: {source}" for source in sources if source and is_published]
+    table += [
+        [" ".join(["published:", each.words, *each.bound.split()]), each.x, None, None, None, each.value, False]
+        for each in quotes
+    ]
+    is_published = bool(published and row.beside == "published") or bool(marks and is_theirs)
+    sources = [str(each.info["published"].get("source", "")) for each in members if is_published]
+    sources += [each.source for each in quotes]
+    notes = [f"Published: {source}" for source in dict.fromkeys(sources) if source]
     return Figure(f"{row.y}-by-{row.x}".replace("_", "-"), row.title, told, draw, head, table, notes)
+
+
+def _draw_quotes(
+    plane: Plane, quotes: Sequence[tuple[Quoted, float | None]], text: Callable[[float], str]
+) -> None:  # fmt: skip
+    """Draw what a paper quotes, with whose it is: a ring at its place, or a line across."""
+    lowest = dict[float | None, float]()  # where the label above ends, so that two of one place do not overlap
+    for each, x in sorted(quotes, key=lambda quote: -quote[0].value):
+        told = each.told(text)
+        if x is None:
+            plane.rule(y=each.value, label=told)
+            continue
+        plane.ring(x, each.value, f"published, {told}")
+        is_right = plane.px(x) + 10 + text_width(told) > plane.right
+        lowest[x] = y = max(plane.py(each.value) - 6, lowest.get(x, 0.0) + 13)
+        plane.canvas.text(plane.px(x) + (-8 if is_right else 8), y, told, "note", "end" if is_right else "start")
 
 
 def _lines(row: _Row, members: Sequence[Measurement]) -> dict[str, list[_Point]]:
@@ -282,9 +328,9 @@ def _x_scale(key: str, points: Sequence[_Point], names: Sequence[str], marks: It
     return Linear(low - margin, high + margin, text_of(key), fixed=True)
 
 
-def _y_scale(points: Sequence[_Point], text: Callable[[float], str]) -> Scale:
+def _y_scale(points: Sequence[_Point], quotes: Sequence[Quoted], text: Callable[[float], str]) -> Scale:
     known = [value for point in points for value in (point.y, point.low, point.high, point.published)]
-    values = [value for value in known if value is not None]
+    values = [*(value for value in known if value is not None), *(each.value for each in quotes)]
     low, high = min(values), max(values)
     return Log(low * 0.8, high * 1.25, text) if low > 0 and high / low >= 30 else Linear(min(0.0, low), high, text)
 
@@ -296,7 +342,7 @@ def _x_label(key: str, value: float | str) -> str:
 def text_of(key: str) -> Callable[[float], str]:
     """Returns how values of a metric or fact are written, by its unit."""
     unit = METRICS[key].unit if key in METRICS else ""
-    if unit == "s" or (key.endswith("_s") and not unit):
+    if unit == "s" or (key.endswith("_s") and not key.endswith("_per_s") and not unit):
         return seconds_text
     if unit == "fraction" or key == "loss" or key.endswith("_share"):
         return percent_text

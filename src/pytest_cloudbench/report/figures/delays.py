@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
+from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.stats import percentile
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
@@ -22,6 +23,8 @@ _PUBLISHED = {
     "start_up_p50_5400_rpm_s": "with one of 5,400 rpm",
     "start_up_max_s": "the longest start-up",
 }
+_SHARES = {"sync_delay_1_to_4_s": (1.0, 4.0), "sync_delay_4_to_7_s": (4.0, 7.0)}
+"""Shares of all sync delays that are between two times, published and measured."""
 
 
 def delays_of_changes(each: Measurement) -> Figure | str | None:
@@ -46,16 +49,28 @@ def _figure(each: Measurement, lines: dict[str, list[float]]) -> Figure:
         for key, words in _PUBLISHED.items()
         if isinstance(value := each.info["published"].get(key), (int, float))
     }
-    every = [value for values in lines.values() for value in values] + list(theirs.values())
+    thirds = {
+        ends: float(value)
+        for key, ends in _SHARES.items()
+        if finite(value := each.info["published"].get(key)) and "sync delay" in lines
+    }
+    every = [end for ends in thirds for end in ends]
+    every += [value for values in lines.values() for value in values] + list(theirs.values())
 
     def draw(width: int) -> Canvas:
         canvas = Canvas(width, 0, f"Delays of single changes, {each.subject}", told)
         entries = [(f"s{number}", words) for number, words in enumerate(lines)]
         entries += [("rule", "published")] if theirs else []
+        entries += [("band", "published share of sync delays")] if thirds else []
         top = canvas.legend(6, 14, entries, width - 4) + 34
         x, y = Log(min(every) * 0.8, max(every) * 1.25, seconds_text), Linear(0, 1, percent_text, fixed=True)
         plane = Plane(canvas, x, y, 54, top, width - 14, top + 190)
         plane.axes("time since the change", "share of changes")
+        for number, ((from_s, to_s), share) in enumerate(thirds.items()):
+            style = "band" if number % 2 == 0 else "band other"
+            plane.bar(from_s, to_s, 0, 1, style, f"published: {percent_text(share)} of sync delays")
+            middle = (plane.px(from_s) + plane.px(to_s)) / 2
+            canvas.text(middle, plane.bottom - 6, f"{share:.0%}".replace("%", " %"), "note", "middle")
         for value in theirs.values():
             plane.rule(x=value)
         for number, values in enumerate(lines.values()):
@@ -69,14 +84,21 @@ def _figure(each: Measurement, lines: dict[str, list[float]]) -> Figure:
         "Start-up: from a change to the first payload that the client sent; sync delay: until the last one. "
         f"Medians: {middle}. A client that indexes or waits before it sends begins late (UDS, Figures 8 and 9)."
     )
+    for (from_s, to_s), share in thirds.items():
+        mine = sum(from_s <= value < to_s for value in lines["sync delay"]) / len(lines["sync delay"])
+        told += f" From {from_s:g} to {to_s:g} s: {mine:.0%} of sync delays, published {share:.0%}.".replace("%", " %")
     head, rows = ["delay", "number", "seconds", "share of changes"], list[list[object]]()
     for words, values in lines.items():
         rows += [[words, number, value, share] for number, (value, share) in enumerate(_steps(values), 1)]
     rows += [[words, None, value, None] for words, value in theirs.items()]
+    rows += [[f"published: sync delay from {from_s:g} to {to_s:g} s", None, None, share]
+             for (from_s, to_s), share in thirds.items()]  # fmt: skip
     source = str(each.info["published"].get("source") or "")
-    notes = [f"Published: {source}; " + ", ".join(f"{words} {seconds_text(value)}" for words, value in theirs.items())]
+    notes = [
+        "; ".join([f"Published: {source}", *(f"{words} {seconds_text(value)}" for words, value in theirs.items())])
+    ]
     return Figure("delays-of-changes", f"Delays of single changes: {each.subject}", told, draw, head, rows,
-                  notes if theirs else [])  # fmt: skip
+                  notes if theirs or thirds else [])  # fmt: skip
 
 
 def _steps(values: Sequence[float]) -> list[tuple[float, float]]:

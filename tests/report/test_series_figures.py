@@ -78,6 +78,28 @@ def test_a_series_without_its_state_file_is_said(tmp_path: Path, state: str | No
     assert "Writes completed over time" not in said
 
 
+def test_hash_calls_are_drawn_by_size_over_the_time(tmp_path: Path) -> None:
+    def calls(number: int, at_s: float, **told: tuple[int, float]) -> dict[str, Any]:
+        made = {size[1:]: {"answered": answered, "total_s": total_s} for size, (answered, total_s) in told.items()}
+        return {**a_round(number, at_s, 100), "hash": made}
+
+    state_file(tmp_path / "series" / "s.jsonl", [
+        {"session": {"at_s": 1000}}, calls(0, 1000, _100=(10, 2.0), _10=(4, 0.4)), calls(1, 4600, _10=(0, 0.0)),
+        {"session": {"at_s": 90_000}}, calls(2, 90_000, _100=(10, 3.0), _10=(4, 0.6)),
+    ])  # fmt: skip
+    run = store(tmp_path / "0001_r.json", [entry(tmp_path, SERIES, "emulated:a", rounds=3, state_file="s.jsonl")])
+    drawn = families.of(gather([run]).measurements)
+    figure = next(each for each in drawn if each.name == "hash-calls-over-time")
+    assert [(row[0], row[3], row[4]) for row in figure.rows] == [
+        (10, 4, pytest.approx(0.1)), (10, 0, None), (10, 4, pytest.approx(0.15)),
+        (100, 10, pytest.approx(0.2)), (100, 0, None), (100, 10, pytest.approx(0.3)),
+    ]  # fmt: skip
+    drawing = figure.draw(WIDE).svg()
+    assert drawing.count('data-tip="stopped: not measured"') == 1
+    assert {"10 kB", "100 kB"} <= set(texts(figure, NARROW))
+    assert drawing.count(' on average"/>') == 4
+
+
 # --- a search for a limit ---
 
 SEARCH = "suites/capacity/test_capacity.py::test_rate"

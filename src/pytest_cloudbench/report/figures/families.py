@@ -13,18 +13,18 @@ from pytest_cloudbench.report.figures.curves import curves
 from pytest_cloudbench.report.figures.delays import delays_of_changes
 from pytest_cloudbench.report.figures.grids import capabilities, losses
 from pytest_cloudbench.report.figures.probes import levels_tried
-from pytest_cloudbench.report.figures.rounds import completed_over_time
+from pytest_cloudbench.report.figures.rounds import completed_over_time, hash_calls_over_time
 from pytest_cloudbench.report.figures.tables import beside_published
 from pytest_cloudbench.report.gathering import Measurement
 
 __all__ = ["of", "undrawn"]
 
-_SINGLE: Mapping[str, Callable[[Measurement], Figure | str | None]] = {
-    "availability": completed_over_time,
-    "capacity": levels_tried,
-    "updates": delays_of_changes,
+_SINGLE: Mapping[str, Sequence[Callable[[Measurement], Figure | str | None]]] = {
+    "availability": (completed_over_time, hash_calls_over_time),
+    "capacity": (levels_tried,),
+    "updates": (delays_of_changes,),
 }
-"""By suite: the figure of one experiment on one provider, or why there is none; None if it never has one."""
+"""By suite: figures of one experiment on one provider, or why there is none; None if it never has one."""
 
 
 def of(members: Sequence[Measurement]) -> list[Figure]:
@@ -44,5 +44,4 @@ def undrawn(members: Sequence[Measurement]) -> list[str]:
 
 
 def _single(members: Sequence[Measurement]) -> Iterator[tuple[Measurement, Figure | str | None]]:
-    draw = _SINGLE.get(members[0].kind[0])
-    return ((each, draw(each)) for each in members) if draw else iter(())
+    return ((each, draw(each)) for each in members for draw in _SINGLE.get(members[0].kind[0], ()))

@@ -1,12 +1,12 @@
-"""A long series: which share of its writes completed, over its time, with the stops and the published values.
+"""A long series over its time: which share of its writes completed, and how long hash calls took.
 
-What may live here: rounds of a series' state file into parts of its time, and the figure of them.
+What may live here: rounds of a series' state file into parts of its time, and the figures of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
 from typing import Any
@@ -15,11 +15,11 @@ from pytest_cloudbench.judge.shapes import availability
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
-from pytest_cloudbench.report.scales import Linear, Tail, count_text, percent_text
-from pytest_cloudbench.report.svg import Canvas, Plane
+from pytest_cloudbench.report.scales import Linear, Tail, count_text, percent_text, seconds_text
+from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 from pytest_cloudbench.results import published, series
 
-__all__ = ["completed_over_time"]
+__all__ = ["completed_over_time", "hash_calls_over_time"]
 
 _MOST_PARTS = 60
 _TOP = 0.9999
@@ -31,13 +31,16 @@ _UNITS_S = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0))
 
 @dataclass(slots=True)
 class _Part:
-    """Rounds that follow each other. Times are seconds since the series began."""
+    """Rounds that follow each other. Times are seconds since the series began; ``calls`` has, by size in kB, how many
+    hash calls were answered, and how long they took together.
+    """
 
     from_s: float
     to_s: float
     tried: int = 0
     ok: int = 0
     is_doubted: bool = False
+    calls: Mapping[int, tuple[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +53,34 @@ class _Course:
 
 def completed_over_time(each: Measurement) -> Figure | str | None:
     """Returns the figure of a series, why there is none, or None for an entry that is about no series as a whole."""
+    course = _read(each)
+    if course is None or isinstance(course, str):
+        return course
+    return _figure(each, course) if course.parts else f"not drawn, {each.series}: no round has tried a write"
+
+
+def hash_calls_over_time(each: Measurement) -> Figure | None:
+    """Returns the figure of a series' hash calls; None if none was answered, or another figure says why."""
+    course = _read(each)
+    if course is None or isinstance(course, str):
+        return None
+    sizes = sorted({size for part in course.parts for size, (answered, _) in part.calls.items() if answered})
+    return _calls(each, course, sizes) if sizes else None
+
+
+def _read(each: Measurement) -> _Course | str | None:
+    """Returns a series, why it cannot be read, or None for an entry that is about no series as a whole."""
     count = each.info.get("rounds")
     if not isinstance(count, int) or isinstance(count, bool):
         return None
     if each.series is None:
         return "not drawn, the entry names no state file with its rounds"
     try:
-        course = _course(series.lines(each.series), count)
+        return _course(series.lines(each.series), count)
     except ResultsError as error:
         return f"not drawn, {error}"
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         return f"not drawn, {each.series}: a round is not as expected ({error})"
-    return _figure(each, course) if course.parts else f"not drawn, {each.series}: no round has tried a write"
 
 
 def _course(lines: Iterable[Mapping[str, Any]], count: int) -> _Course:
@@ -79,6 +98,10 @@ def _course(lines: Iterable[Mapping[str, Any]], count: int) -> _Course:
             began_s, last_s = float(line.get("began_s", last_s)), float(line["ended_s"])
             part = _Part(began_s - start_s, last_s - start_s, int(writes["tried"]), int(writes["ok"]))
             part.is_doubted = bool(line.get("doubts"))
+            part.calls = {
+                int(size): (int(told["answered"]), float(told["total_s"]))
+                for size, told in line.get("hash", {}).items()
+            }
             rounds.append(part)
     tried = [each for each in rounds if each.tried]
     size = max(1, ceil(len(tried) / _MOST_PARTS))
@@ -88,7 +111,12 @@ def _course(lines: Iterable[Mapping[str, Any]], count: int) -> _Course:
 
 def _joined(rounds: Sequence[_Part]) -> _Part:
     tried, ok = sum(each.tried for each in rounds), sum(each.ok for each in rounds)
-    return _Part(rounds[0].from_s, rounds[-1].to_s, tried, ok, any(each.is_doubted for each in rounds))
+    calls: dict[int, tuple[int, float]] = {}
+    for each in rounds:
+        for size, (answered, total_s) in each.calls.items():
+            before = calls.get(size, (0, 0.0))
+            calls[size] = before[0] + answered, before[1] + total_s
+    return _Part(rounds[0].from_s, rounds[-1].to_s, tried, ok, any(each.is_doubted for each in rounds), calls)
 
 
 def _figure(each: Measurement, course: _Course) -> Figure:
@@ -96,7 +124,7 @@ def _figure(each: Measurement, course: _Course) -> Figure:
     seen = [availability(part.ok, part.tried) for part in parts]
     theirs = sorted(row.value / 100 for row in table.rows)
     end_s = parts[-1].to_s
-    unit, unit_s = next(((name, size) for name, size in _UNITS_S if end_s >= 2 * size), ("seconds", 1.0))
+    unit, unit_s = _unit(end_s)
     so_far, tried, ok = list[tuple[float, float]](), 0, 0
     for part in parts:
         tried, ok = tried + part.tried, ok + part.ok
@@ -140,6 +168,55 @@ def _figure(each: Measurement, course: _Course) -> Figure:
     ]
     title = f"Writes completed over time: {each.subject}"
     return Figure("completed-over-time", title, told, draw, head, rows, [f"Published: {table.source} ({table.date})"])
+
+
+def _unit(end_s: float) -> tuple[str, float]:
+    """Returns the unit of an axis of time, and its seconds."""
+    return next(((name, size) for name, size in _UNITS_S if end_s >= 2 * size), ("seconds", 1.0))
+
+
+def _calls(each: Measurement, course: _Course, sizes: Sequence[int]) -> Figure:
+    unit, unit_s = _unit(course.parts[-1].to_s)
+    means = {size: [_mean_s(part, size) for part in course.parts] for size in sizes}
+    known = [mean_s for values in means.values() for mean_s in values if mean_s is not None]
+    shown = list(means.items())[:SERIES]
+
+    def draw(width: int) -> Canvas:
+        canvas = Canvas(width, 0, f"Hash calls over time, {each.subject}", told)
+        entries = [(f"s{number}", f"{size:,} kB") for number, (size, _) in enumerate(shown)]
+        entries += [("unknown", "stopped: not measured")] if course.stops else []
+        top = canvas.legend(6, 14, entries, width - 4) + 34
+        x = Linear(0, course.parts[-1].to_s / unit_s, count_text, fixed=True)
+        plane = Plane(canvas, x, Linear(0, max(known), seconds_text), 62, top, width - 14, top + 190)
+        for from_s, to_s in course.stops:
+            plane.bar(from_s / unit_s, to_s / unit_s, 0.0, 2 * max(known), "unknown", "stopped: not measured")
+        plane.axes(f"{unit} since the start", "mean time of a hash call")
+        for number, (size, values) in enumerate(shown):
+            places = [(part.from_s + part.to_s) / 2 / unit_s for part in course.parts]
+            line = [None if mean_s is None else (x, mean_s) for x, mean_s in zip(places, values, strict=True)]
+            plane.line(line, f"s{number}")
+            for point in filter(None, line):
+                plane.dot(*point, number, f"{size:,} kB: {seconds_text(point[1])} on average")
+        canvas.height = plane.bottom + 42
+        return canvas
+
+    told = (
+        f"From a call to its answer, on average of each part of the time, by the size of the file. {_nature(each)}"
+        "Cloud-RAID found no influence of the size (III.D; its Figures 3 and 4 print no numbers)."
+    )
+    rows = [
+        [size, part.from_s, part.to_s, part.calls.get(size, (0, 0.0))[0], mean_s]
+        for size, values in means.items() for part, mean_s in zip(course.parts, values, strict=True)
+    ]  # fmt: skip
+    title = f"Hash calls over time: {each.subject}"
+    return Figure(
+        "hash-calls-over-time", title, told, draw, ["size, kB", "from, s", "to, s", "answered", "mean, s"], rows
+    )
+
+
+def _mean_s(part: _Part, size: int) -> float | None:
+    answered, total_s = part.calls.get(size, (0, 0.0))
+    return total_s / answered if answered else None
 
 
 def _nature(each: Measurement) -> str:

@@ -197,3 +197,26 @@ def test_a_page_of_one_run_has_its_history(tmp_path: Path, monkeypatch: pytest.M
     assert main(["report", str(lone), "--storage", str(tmp_path), "-o", "none.html"]) == 0
     assert "found 1" not in (tmp_path / "none.html").read_text()
     assert main(["report", "last", "--last", "0"]) == 4
+
+
+def test_what_the_gate_called_broken_is_marked_and_its_margin_is_a_band(tmp_path: Path) -> None:
+    paths = [stored(tmp_path, number, 0.1 + number * 1e-4) for number in range(1, 13)]
+    gate = {"answer": "broken", "lines": ["gate broken: quiet_p50: +90 %"]}
+    paths.append(stored(tmp_path, 13, 0.19, outcome="failed", gate=gate))
+    figure = drawn(history_of(tmp_path, paths[-1]))
+    (row,) = [row for row in figure.rows if "broken, said the gate" in str(row[-1])]
+    assert (row[0], row[-1]) == ("0013_run", "this page; broken, said the gate; did not pass")
+    drawing = figure.draw(WIDE).svg()
+    assert drawing.count('class="dot d6"') == 2, "in the legend and at its place"
+    assert "did not pass, broken, said the gate" in drawing
+    (band,) = re.findall(r'<rect x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="([\d.]+)" class="margin" data', drawing)
+    assert float(band[1]) > 0
+    assert "broken, said the gate" in re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(NARROW).svg())
+
+
+def test_a_run_that_is_gone_has_no_answer(tmp_path: Path) -> None:
+    paths = slower_from(tmp_path, 0.2)
+    earlier = Earlier(Index.open(tmp_path), {})
+    (place,) = [place for place in earlier.runs if "0025" in place]
+    paths[24].unlink()
+    assert earlier.gate_answer(place, TEST) == ""

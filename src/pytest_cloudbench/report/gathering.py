@@ -90,6 +90,11 @@ class Measurement:
         return found if isinstance(found, dict) else None
 
     @property
+    def gate_answer(self) -> str:
+        """The regression gate's answer; empty if it gave none."""
+        return _gate_answer(self.info)
+
+    @property
     def nature(self) -> str:
         """Whether it was emulated; of two sides that differ in it, each."""
         sides = (self.versus or {}).get("emulated")
@@ -127,9 +132,20 @@ class Earlier:
     margins: Margins
     last: int = 100
     runs: Mapping[str, RunRow] = field(init=False)
+    _answers: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.runs = {run.place: run for run in self.index.runs()}
+
+    def gate_answer(self, run: str, fullname: str) -> str:
+        """Returns what the gate said of an entry of a stored run; empty if nothing, or if that is not known."""
+        if run not in self._answers:
+            try:
+                entries = self.index.entries(run)
+            except ResultsError:  # it is gone since it was indexed
+                entries = []
+            self._answers[run] = {each.fullname: _gate_answer(each.info) for each in entries}
+        return self._answers[run].get(fullname, "")
 
 
 @dataclass(slots=True)
@@ -242,6 +258,11 @@ def _measurement(
         nodeid, str(clean.get("provider") or ""), experiment, {str(key): value for key, value in params.items()},
         clean, tuple(clean["columns"]), spread, run, records, series,
     )  # fmt: skip
+
+
+def _gate_answer(info: Mapping[str, Any]) -> str:
+    gate = info.get("gate")
+    return str(gate.get("answer") or "") if isinstance(gate, dict) else ""
 
 
 def _nature(emulated: object) -> str:

@@ -13,6 +13,7 @@ from statistics import median
 
 from pytest_cloudbench.judge.baseline import CONDITIONS, unfit
 from pytest_cloudbench.judge.changepoints import LEAST_RUNS, ChangePoint
+from pytest_cloudbench.judge.gate import Check
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.watched import checks_of
 from pytest_cloudbench.report import history
@@ -27,14 +28,28 @@ __all__ = ["over_runs"]
 
 _HIGH, _GAP = 110.0, 48.0
 _LEGEND = (("d0", "run"), ("d4", "run that does not count"), ("line s0 solid", "median"), ("rule", "lasting change"))
+_BROKEN, _MARGIN = ("d6", "broken, said the gate"), ("margin", "within the gate's margin")
 
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """One metric: its course, and what it is called."""
+    """One metric: its course, what it is called, and the band in which the gate calls no change worse, if any."""
 
     metric: str
     course: history.Course
+    check: Check
+    broken: frozenset[int] = frozenset()
+
+    def margin(self, mine: Sequence[int]) -> tuple[int, int, float, float] | None:
+        """Returns the band above the median before the runs of this page: from, up to, and between which values."""
+        before = mine[0] - 1 if mine and mine[0] else len(self.course.points) - 1
+        level = next((each for each in self.levels if each[0] <= before < each[1]), None)
+        if level is None or not self.check.margin or self.check.kind not in ("level", "rate"):
+            return None
+        first, end, value = level
+        far = self.check.margin if self.check.kind == "rate" else self.check.margin * value
+        edge = value - far if self.check.higher else value + far
+        return first, max([end, *(place + 1 for place in mine)]), min(value, edge), max(value, edge)
 
     @property
     def known(self) -> list[tuple[int, float]]:
@@ -92,9 +107,10 @@ def over_runs(members: Sequence[Measurement], earlier: Earlier) -> Figure | str 
     each = members[-1]
     places = [_place(member, earlier) for member in members]
     panels = []
-    for metric in _gated(each, earlier):
+    for metric, check in _gated(each, earlier):
         now = _point(each, metric, places[-1])
-        panels.append(_Panel(metric, history.course(earlier.index, each.nodeid, metric, now, earlier.last)))
+        course = history.course(earlier.index, each.nodeid, metric, now, earlier.last)
+        panels.append(_Panel(metric, course, check, _broken(each, course, earlier)))
     if not panels:
         return None
     runs = max(len(panel.known) for panel in panels)
@@ -109,10 +125,18 @@ def over_runs(members: Sequence[Measurement], earlier: Earlier) -> Figure | str 
     return _figure(each, drawn, earlier, set(places), always)
 
 
-def _gated(each: Measurement, earlier: Earlier) -> list[str]:
-    """Returns the numbers of an entry that the gate watches; that of a capability is 1 or 0."""
+def _gated(each: Measurement, earlier: Earlier) -> list[tuple[str, Check]]:
+    """Returns the numbers of an entry that the gate watches, and how; that of a capability is 1 or 0."""
     checks = checks_of(each.nodeid, each.info, each.columns, (), earlier.margins)
-    return [f"is_{check.metric}" if check.kind == "yes" else check.metric for check in checks]
+    return [(f"is_{check.metric}" if check.kind == "yes" else check.metric, check) for check in checks]
+
+
+def _broken(each: Measurement, course: history.Course, earlier: Earlier) -> frozenset[int]:
+    """Returns the places of the runs that the gate called broken; their tests failed, so they do not count."""
+    return frozenset(
+        place for place, point in enumerate(course.points)
+        if point.fit and (earlier.gate_answer(point.run, each.nodeid) if point.run else each.gate_answer) == "broken"
+    )  # fmt: skip
 
 
 def _place(each: Measurement, earlier: Earlier) -> str:
@@ -149,7 +173,9 @@ def _figure(
 
     def draw(width: int) -> Canvas:
         canvas = Canvas(width, 0, f"History, {each.label}, {each.subject}", told)
-        top = canvas.legend(6, 14, [*_LEGEND, *([("band", "this page")] if mine else [])], width - 4) + 34
+        legend = [*_LEGEND, *([_BROKEN] if any(panel.broken for panel in drawn) else [])]
+        legend += [_MARGIN] if any(panel.margin(mine) for panel in drawn) else []
+        top = canvas.legend(6, 14, [*legend, *([("band", "this page")] if mine else [])], width - 4) + 34
         x = Categories([history.day_text(point.time_ms)[:10] for point in points])
         for panel in drawn:
             plane = Plane(canvas, x, _scale(panel), 66, top, width - 14, top + _HIGH)
@@ -196,6 +222,7 @@ def _told(drawn: Sequence[_Panel], names: Mapping[str, str], always: str) -> Ite
 def _remark(place: int, drawn: Sequence[_Panel], *, is_mine: bool) -> str:
     """Returns what there is to say of a run: that it is of this page, why it does not count, which changes begin."""
     told = ["this page"] if is_mine else []
+    told += ["broken, said the gate"] if any(place in panel.broken for panel in drawn) else []
     told += dict.fromkeys(panel.course.points[place].fit for panel in drawn if panel.course.points[place].fit)
     told += [
         f"first run after a change of {panel.words}"
@@ -218,14 +245,18 @@ def _draw(plane: Plane, panel: _Panel, mine: Sequence[int], names: Mapping[str, 
         left, right = plane.px(place - 0.5), plane.px(place + 0.5)
         tip = f"this page: {history.value_text(points[place].value, panel.metric)}"
         canvas.box(left, plane.top, max(3.0, right - left), plane.bottom - plane.top, "band", tip)
+    if (band := panel.margin(mine)) is not None:
+        first, end, low, high = band
+        plane.bar(first - 0.5, end - 0.5, low, high, "margin", "within the gate's margin")
     for first, end, level in panel.levels:
         plane.line([(first - 0.5, level), (end - 0.5, level)], "s0 solid")
     plane.dots([(place, value) for place, value in panel.known if not points[place].fit], "points")
     for place, value in panel.known:
         if points[place].fit:
             tip = f"{names[points[place].run]}: {history.value_text(value, panel.metric)}, {points[place].fit}"
+            tip += ", broken, said the gate" if place in panel.broken else ""
             tip += "; drawn at the edge" if place in beyond else ""
-            plane.dot(place, value, 4, tip)
+            plane.dot(place, value, 6 if place in panel.broken else 4, tip)
     for number, (place, _) in enumerate(panel.course.changes):
         plane.rule(x=place - 0.5, label=_since(points[place]), line=number % 3 - 1)
 

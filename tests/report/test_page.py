@@ -212,6 +212,20 @@ def test_records_of_any_size_need_little_memory(tmp_path: Path) -> None:
     assert peak < whole / 2
 
 
+def test_a_page_of_half_a_million_operations_stays_small(tmp_path: Path) -> None:
+    entry(tmp_path, TEST, "emulated:a", list(operations(25_000, 30, every_ms=1, throttled=50, frozen_at=9000)))
+    (one,) = (tmp_path / "run").iterdir()
+    entries = []
+    for number in range(20):
+        (tmp_path / "run" / f"same-{number}.parquet").hardlink_to(one)
+        entries.append(entry(
+            tmp_path, TEST, "emulated:a", params={"sensors": number}, ops=(), ops_file=f"run/same-{number}.parquet",
+        ))  # fmt: skip
+    page = made(tmp_path, store(tmp_path / "0001_r.json", entries))
+    assert page.said.count("24,500 succeeded, 500 throttled") >= 20, "all of them are drawn"
+    assert len(page.text.encode()) < 5_000_000
+
+
 def traced(work: Callable[[], T]) -> tuple[T, int]:
     """What something returns, and the most memory that it took."""
     tracemalloc.start()

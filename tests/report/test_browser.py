@@ -18,6 +18,7 @@ import pytest
 from pytest_cloudbench.cli import main
 from tests.outside import with_index
 from tests.report.stored import HOSTILE, entry, operations, store
+from tests.report.test_sides import compared
 from tests.results.stored_runs import DAY_MS, START_MS, info
 from tests.results.stored_runs import store as store_run
 
@@ -25,7 +26,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not (shutil.which("chromium") and shutil.which("chromedriver")),
-        reason="needs a browser (Debian: apt-get install chromium chromium-driver)",
+        reason="needs a browser (tools/testbed install chromium)",
     ),
 ]
 QUIET = (
@@ -107,12 +108,17 @@ def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Browser:
     }
     entries += [entry(folder, "suites/batching/test_batching.py::test_download", client, **batching)
                 for client in ("a", HOSTILE)]  # fmt: skip
+    quotes = "suites/sync_capabilities/test_sync_capabilities.py::test_figure_3"
+    entries += [entry(folder, quotes, "mine", params={"files": files}, syns=files) for files in (1, 100)]
+    entries.append(entry(folder, iot, "folder:/gated", params={"sensors": 10}, outcome="failed",
+                         gate={"answer": "broken", "lines": [f"gate broken: {HOSTILE}"]}))  # fmt: skip
     store(folder / "0001_r.json", entries)
+    sides = store_run(folder / "sides", 1, {f"test_it.py::test_two[{HOSTILE}]": compared()})
     for number in range(1, 13):
         told = info(quiet_p50=0.1 * (1 + number // 7), quiet_ops=300, start_wall_ms=START_MS + number * DAY_MS,
                     run_id=str(number), doubts=["late"] * (number == 3))  # fmt: skip
         store_run(folder / "results", number, {f"test_it.py::test_{HOSTILE}": told}, commit=HOSTILE)
-    page = ["0001_r.json", "last", "--storage", "results", "-o", "page.html"]
+    page = ["0001_r.json", str(sides), "last", "--storage", "results", "-o", "page.html"]
     with contextlib.chdir(folder):
         assert main(["report", *page]) == 0
     browser.do("POST", "/url", {"url": f"file://{folder}/page.html"})

@@ -19,7 +19,7 @@ from tests.limits import HANG_S
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs Debian's chromium and chromium-driver"),
+    pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs a browser (tools/testbed install chromium)"),
 ]
 ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 Send = Callable[..., Any]

@@ -45,6 +45,7 @@ def test_each_answer_of_the_gate_is_there_with_its_line(
     assert NOTHING not in page.said
     assert page.said.count(line) == 2, "and beside the experiment"
     assert f"{int(answer == 'broken')} \u2717 broken" in page.said
+    assert ("1 ? inconclusive" in page.said) == (answer == "inconclusive")
 
 
 def test_the_worst_comes_first_whoever_says_so(tmp_path: Path) -> None:

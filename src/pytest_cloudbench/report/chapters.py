@@ -147,7 +147,7 @@ class Chapter:
         if not rows:
             yield "<p>Nothing could be compared.</p>"
         else:
-            yield html.table(f"{self.title}: B against A", versus.TITLES, rows)
+            yield html.table(f"{self.title}: B against A", versus.TITLES, rows, style="sides")
         drawn = between_sides(each)
         yield from _figures([drawn] if drawn else [], name, self.names)
         yield html.listed(map(safe, [*versus.remarks(told), *each.info["notes"]]), "plain soft")

@@ -89,6 +89,7 @@ def _lead(found: Sequence[Measurement]) -> str:
         (f"{len(found):,}", "experiment" + "s" * (len(found) != 1)),
         (f"{ops:,}" if ops else "-", "operations" if ops else "operations: not counted"),
         (f"{counts['broken']:,}", "\u2717 broken"),
+        *([(f"{counts['inconclusive']:,}", "? inconclusive")] if counts["inconclusive"] else []),
         (f"{counts['met']:,}", "\u2713 met"),
         (f"{doubted:,}", "? with doubts" if doubted else "with doubts"),
     ]
@@ -153,7 +154,7 @@ def _measured(gathered: Gathered, parts: Sequence[Chapter]) -> Iterator[str]:
     notes = Counter(note for each in found for note in each.info["notes"])
     if notes:
         told = html.listed(f"{safe(note)} <span class=soft>({count:,} x)</span>" for note, count in notes.items())
-        yield f"<details><summary>{len(notes)} notes</summary>{told}</details>"
+        yield f"<details><summary>{len(notes)} note{'s' * (len(notes) > 1)}</summary>{told}</details>"
     yield "</section>"
 
 

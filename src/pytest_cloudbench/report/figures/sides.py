@@ -5,7 +5,7 @@ What may live here: the figure of a stored comparison. What is shown of it and i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log, log1p
 from typing import Any
@@ -55,9 +55,9 @@ class _Axis:
         """Returns an end of an interval; None if it is beyond the axis."""
         return self.of(end) if end is not None and abs(self.of(end)) <= self.reach else None
 
-    def scale(self, unit: str) -> Scale:
+    def scale(self) -> Scale:
         """Returns the scale, with ticks at round changes."""
-        return (_Ratios if self.is_log else Linear)(-self.reach, self.reach, _signed(unit), fixed=True)
+        return (_Ratios if self.is_log else Linear)(-self.reach, self.reach, _signed, fixed=True)
 
 
 class _Ratios(Linear):
@@ -101,8 +101,9 @@ def between_sides(each: Measurement) -> Figure | None:
         return canvas
 
     said = (
-        "Each mark is how far B is from A; its interval says how certain that is. An interval that touches zero is no "
-        "difference, and one within the band none that matters. An arrow: it goes on beyond the axis."
+        "A mark is how far B is from A; its interval says how certain that is. If an interval contains zero, the sides "
+        "may be equal; if it is inside the band, they differ by less than matters. An arrow: it goes on beyond the "
+        "axis."
     )
     return Figure("b-against-a", "B against A", said, draw, _HEAD, numbers)
 
@@ -113,7 +114,7 @@ def _changes(told: Mapping[str, Any]) -> tuple[list[_Change], list[list[object]]
     for name, *_, answer in versus.cells(told):
         of = told["differences"][name]
         change, low, high = (_number(of[key]) for key in ("change", "low", "high"))
-        changes.append(_Change(name, answer, change, low, high, float(of["margin"]), bool(of["is_points"])))
+        changes.append(_Change(name, str(of["answer"]), change, low, high, float(of["margin"]), bool(of["is_points"])))
         unit = "fraction, B - A" if of["is_points"] else "fraction, B / A - 1"
         numbers.append([name, of["a"], of["b"], change, low, high, of["margin"], unit, of.get("pairs"), answer])
     return changes, numbers
@@ -127,9 +128,9 @@ def _draw(canvas: Canvas, changes: Sequence[_Change], top: float, width: int) ->
     """Draw metrics of one unit below each other. Returns where their plane ends."""
     left, axis = min(190.0, width * 0.42), _axis(changes)
     unit = " points" if changes[0].is_points else " %"
-    x, y = axis.scale(unit), Linear(0, len(changes), fixed=True)
+    x, y = axis.scale(), Linear(0, len(changes), fixed=True)
     plane = Plane(canvas, x, y, left, top, width - 14, top + _ROW * len(changes))
-    for value, label in x.ticks(max(4, int((plane.right - plane.left) / 76))):
+    for value, label in x.ticks(max(6, int((plane.right - plane.left) / 44))):
         canvas.add(f'<path d="M{plane.px(value):.1f} {top:.1f}V{plane.bottom + 4:.1f}" class="grid"/>')
         canvas.text(plane.px(value), plane.bottom + 17, label, anchor="middle")
     plane.rule(x=0.0, style="base")
@@ -142,13 +143,12 @@ def _draw(canvas: Canvas, changes: Sequence[_Change], top: float, width: int) ->
         if each.change is None:
             continue
         plane.span(axis.inside(each.low), axis.inside(each.high), at, "s0")
-        plane.dot(axis.of(each.change), at, 0, f"{each.name}: {_signed(unit)(each.change)}, {each.answer}")
+        plane.dot(axis.of(each.change), at, 0, f"{each.name}: {_signed(each.change)}{unit}, {each.answer}")
     return plane.bottom
 
 
-def _signed(unit: str) -> Callable[[float], str]:
-    def text(value: float) -> str:
-        shown = f"{value * 100:+,.0f}" if abs(value) >= 1 else f"{value * 100:+.4g}"
-        return f"{shown}{unit}" if round(value, 9) else f"0{unit}"
-
-    return text
+def _signed(change: float) -> str:
+    """Returns a change in percent or points, without the unit."""
+    if not round(change, 9):
+        return "0"
+    return f"{change * 100:+,.0f}" if abs(change) >= 1 else f"{change * 100:+.4g}"

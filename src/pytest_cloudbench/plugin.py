@@ -474,7 +474,7 @@ def _is_asked_for(config: pytest.Config) -> bool:
     option = config.option
     given = (
         option.cloudbench_provider, option.cloudbench_fail, option.cloudbench_expectations, option.cloudbench_summary,
-        option.cloudbench_update_expectations, _is_gated(option),
+        option.cloudbench_update_expectations, option.cloudbench_cassette, _is_gated(option),
     )  # fmt: skip
     return any(given) or is_versus_given(option)
 

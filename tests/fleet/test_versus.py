@@ -218,7 +218,7 @@ def test_a_command_that_fails_is_one_line(tmp_path: Path, ctrl_c: None) -> None:
 
 
 def options(**given: Any) -> SimpleNamespace:
-    names = ("versus", "versus_setup", "versus_metric", "fail", "cassette")
+    names = ("versus", "versus_setup", "versus_metric", "fail")
     empty: dict[str, Any] = {name: [] if name in ("versus_metric", "fail") else None for name in names}
     return SimpleNamespace(**{f"cloudbench_{name}": value for name, value in {**empty, **given}.items()})
 
@@ -230,7 +230,6 @@ def options(**given: Any) -> SimpleNamespace:
         ({"versus_metric": ["quiet_p50"]}, "--cloudbench-versus-metric: needs --cloudbench-versus SPEC"),
         ({"versus": A, "versus_metric": ["quiet_p05"]}, "quiet_p05: no such metric; did you mean quiet_p50?"),
         ({"versus": A, "fail": ["loss_rate:0"]}, "leave one out"),
-        ({"versus": A, "cassette": ["replay", "x"]}, "leave --cloudbench-versus out"),
         ({"versus": A, "versus_setup": "'"}, "not a command"),
     ],
 )

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.emulators import EmulatorService, start
-from pytest_cloudbench.load.cassette import check_options, scrubbed
+from pytest_cloudbench.load.cassette import check_options
+from pytest_cloudbench.load.scrubbing import kept_headers, scrubbed
 from pytest_cloudbench.model import UsageError
 
 from ..fleet.harness import Ended, Lab, lab_in
@@ -87,6 +88,7 @@ def test_what_was_recorded_is_replayed_without_account_or_network(
     info = replayed.info("test_story[dropbox]")
     assert (info["ok"], info["lost"]) == (6, 0)
     assert "replayed from a cassette: nothing was measured" in info["doubts"]
+    assert "***" not in replayed.text, "a made-up credential is no word, which would be hidden"
     assert "recorded into a cassette" in " ".join(recorded.info("test_story[dropbox]")["doubts"])
 
 
@@ -110,6 +112,10 @@ def test_nothing_secret_is_in_the_file(emulator: EmulatorService, tape: Path) ->
         ({"cloudbench_fail": ["loss_rate:0.1"]}, "a replay measures nothing: no gate"),
         ({"benchmark_autosave": True}, "a replay measures nothing"),
         ({"benchmark_compare": ""}, "a replay measures nothing"),
+        ({"cloudbench_gate": True}, "a replay measures nothing"),
+        ({"cloudbench_gate_strict": True}, "a replay measures nothing"),
+        ({"cloudbench_update_expectations": "bounds.toml"}, "a replay measures nothing"),
+        ({"cloudbench_versus": "dropbox"}, "leave --cloudbench-versus out"),
         ({"cloudbench_cassette": ["play", "tape.json"]}, "expected record FILE or replay FILE"),
     ],
 )
@@ -119,18 +125,50 @@ def test_gates_comparisons_and_workers_are_refused(options: dict[str, Any], told
         check_options(Namespace(**given))
 
 
-def test_a_gate_on_a_replay_ends_the_session(lab: Lab, tape: Path) -> None:
-    run = replay(lab, "--cloudbench-fail", "loss_rate:0.1")
+@pytest.mark.parametrize("gate", [("--cloudbench-fail", "loss_rate:0.1"), ("--cloudbench-gate",)], ids=["fail", "gate"])
+def test_a_gate_on_a_replay_ends_the_session(lab: Lab, tape: Path, gate: tuple[str, ...]) -> None:
+    run = replay(lab, *gate)
     assert run.status == 4, run.text
     assert "a replay measures nothing" in run.text
+    assert not list(lab.folder.rglob("*.benchmarks*/**/*.json"))
 
 
-def test_files_that_are_none_are_refused(lab: Lab) -> None:
-    assert "expected a cassette" in replay(lab).text
-    (lab.folder / "tape.json").write_text("{}")
-    assert "expected a file that --cloudbench-cassette record wrote" in replay(lab).text
-    run = lab.run("--provider", "emulated:ideal", "--cloudbench-cassette", "record", "tape.json")
-    assert "expected one --provider, and one that needs an account" in run.text
+RECORDED = {"run_id": "r", "seed": "s", "provider": "dropbox"}
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", '{"recorded": 5}', json.dumps({"recorded": RECORDED, "interactions": 5}),
+                json.dumps({"recorded": RECORDED, "interactions": [{"request": {}, "response": {}}]})],
+)  # fmt: skip
+def test_files_that_are_none_are_refused_in_one_line(lab: Lab, content: str) -> None:
+    (lab.folder / "tape.json").write_text(content)
+    run = replay(lab)
+    assert run.status == 4, run.text
+    assert "expected a file that --cloudbench-cassette record wrote" in run.text
+    assert "Traceback" not in run.text
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--provider", "dropbox", "replay", "none.json"), "none.json: cannot be read"),
+        (("--provider", "dropbox", "record", "notes.txt"), "notes.txt: exists and is no cassette: name another file"),
+        (("--provider", "dropbox", "record", "folder"), "folder: exists and is no cassette"),
+        (("--provider", "dropbox", "record", "none/tape.json"), "none is no folder"),
+        (("record", "tape.json"), "expected one --provider, and one that needs an account"),
+        (("--provider", "emulated:ideal", "record", "tape.json"), "expected one --provider, and one that needs"),
+    ],
+)
+def test_what_cannot_be_the_file_is_refused_and_left_as_it_is(lab: Lab, options: tuple[str, ...], told: str) -> None:
+    (lab.folder / "folder").mkdir()
+    (lab.folder / "notes.txt").write_text("important")
+    *others, mode, path = options
+    env = {"CLOUDBENCH_DROPBOX_ACCESS_TOKEN": "nothing-is-sent-with-it"}
+    run = lab.run(*others, "--cloudbench-yes", "--cloudbench-cassette", mode, path, env=env)
+    assert run.status == 4, run.text
+    assert told in run.text
+    assert "Traceback" not in run.text
+    assert (lab.folder / "notes.txt").read_text() == "important"
 
 
 def test_large_bodies_are_refused_and_no_file_is_kept(lab: Lab, emulator: EmulatorService) -> None:
@@ -139,6 +177,13 @@ def test_large_bodies_are_refused_and_no_file_is_kept(lab: Lab, emulator: Emulat
     assert run.status == 1, run.text
     assert "a body of 70,000 bytes is above 65,536; use smaller files; no file is kept" in run.text
     assert not (lab.folder / "tape.json").exists()
+
+
+def test_a_recording_that_is_not_kept_leaves_the_former_one(lab: Lab, emulator: EmulatorService, tape: Path) -> None:
+    before = tape.read_bytes()
+    lab.write(STORY.replace("random(2000)", "random(70_000)"))
+    assert record(lab, emulator).status == 1
+    assert tape.read_bytes() == before
 
 
 def test_a_driver_whose_requests_vcrpy_cannot_see_is_found_out(lab: Lab) -> None:
@@ -158,7 +203,18 @@ def test_a_driver_whose_requests_vcrpy_cannot_see_is_found_out(lab: Lab) -> None
         ('{"access_token": "sl.abc", "expires_in": 4}', '{"access_token": "scrubbed", "expires_in": 4}'),
         ("/y?uploadId=7&n=2&X-Amz-Signature=00ff", "/y?uploadId=scrubbed&n=2&X-Amz-Signature=scrubbed"),
         ("a=1&b=2", "a=1&b=2"),
+        ('"rw_uri": "URI:DIR2:abc:d_e"', '"rw_uri": "URI:DIR2:scrubbed"'),
+        ("/uri/URI%3ADIR2-RO%3Aabc%3Adef/name", "/uri/URI%3ADIR2-RO%3Ascrubbed/name"),
     ],
 )
 def test_values_that_are_secret_by_their_names_are_taken_out(text: str, left: str) -> None:
     assert scrubbed(text) == left
+
+
+def test_of_headers_only_what_drivers_read_is_kept() -> None:
+    read = {"x-ms-error-code": ["BlobNotFound"], "content-md5": "Zm9v", "x-goog-hash": ["md5=Zm9v"], "etag": '"1"'}
+    assert kept_headers(read) == read
+    assert kept_headers({"X-Auth-Token": ["abc"], "X-Subject-Token": "abc"}) == {
+        "X-Auth-Token": ["scrubbed"], "X-Subject-Token": "scrubbed",
+    }  # fmt: skip
+    assert kept_headers({"authorization": "Basic abc", "cookie": "a=b", "set-cookie": ["a=b"], "date": "today"}) == {}

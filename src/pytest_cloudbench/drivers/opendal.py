@@ -118,6 +118,7 @@ class OpendalDriver:
 
     capabilities: Capabilities = _CAPABILITIES
     apis: ClassVar[frozenset[str]] = frozenset(_SERVICES)
+    no_cassette: ClassVar[str] = "OpenDAL, which is no Python, sends its requests"
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         # Under the names of OpenDAL's settings: each service takes some of them, or none, or finds its own credentials.
         CredentialSet(

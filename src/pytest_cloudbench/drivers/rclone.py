@@ -115,6 +115,7 @@ class RcloneDriver:
 
     capabilities: Capabilities = _CAPABILITIES
     apis: ClassVar[frozenset[str]] = SPOKEN
+    no_cassette: ClassVar[str] = "rclone, which is no Python, sends its requests"
 
     def __init__(self, place: str, endpoint: Endpoint | None, timeout_s: float) -> None:
         if endpoint is not None and endpoint.api in _CASELESS:

@@ -141,6 +141,7 @@ class S3FastDriver:
         CredentialSet(("access_key_id", "secret_access_key"), ("session_token",), public=("access_key_id",)),
     )
     apis: ClassVar[frozenset[str]] = frozenset({"s3"})
+    no_cassette: ClassVar[str] = "obstore, which is no Python, sends its requests; record s3"
     multipart_bytes = _MULTIPART_BYTES
     part_bytes = _PART_BYTES
 

@@ -178,6 +178,7 @@ class SftpDriver:
     """A pool of connections. Each serves one thread at a time."""
 
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
+    no_cassette: ClassVar[str] = "it sends no HTTP"
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("user", "password"), ("known_hosts",), public=("user", "known_hosts")),
         CredentialSet(("user", "key_file"), ("passphrase",), public=("user", "key_file")),

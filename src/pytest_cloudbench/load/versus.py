@@ -38,8 +38,6 @@ def check_options(option: Any) -> None:
         return
     if option.cloudbench_fail:
         raise UsageError("--cloudbench-fail judges single runs, --cloudbench-versus makes pairs: leave one out")
-    if option.cloudbench_cassette is not None:
-        raise UsageError("--cloudbench-cassette replays without measuring: leave --cloudbench-versus out")
     from pytest_cloudbench.judge.paired import COMPARED
 
     for metric in option.cloudbench_versus_metric:

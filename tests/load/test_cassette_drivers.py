@@ -1,0 +1,163 @@
+"""Every driver whose requests Python sends: a cassette replays what it saw, while no service runs any more."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from pytest_cloudbench import credentials, drivers, providers
+from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.load.cassette import Cassette, open_cassette
+from pytest_cloudbench.model import CloudError, ProviderSpec, ResultsError, SpecError, UsageError
+from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.services.command import load_recipe
+
+ACCOUNTS = {
+    "dropbox": "emulated:ideal",
+    "dropbox+fast": "emulated:ideal?driver=dropbox%2Bfast",
+    "gdrive": "emulated:gdrive-ideal",
+    "onedrive": "emulated:onedrive-ideal",
+    "box": "emulated:box-ideal",
+    "s3": "local:s3",
+    "gcs": "local:gcs",
+    "webdav": "local:webdav",
+    "azure": "local:azure",
+    "swift": "local:swift",
+    "tahoe": "local:tahoe",
+}
+"""Driver to what stands in for its provider."""
+SLOW = ("azure", "swift", "tahoe")
+FOLDER = "/cloudbench-cassette"
+
+
+def story(driver: Any) -> list[str]:
+    """What each step gave, or in which words it was refused."""
+    told: list[str] = []
+
+    def step(act: Callable[[], object]) -> None:
+        try:
+            told.append(str(act()))
+        except CloudError as error:
+            told.append(str(error))
+
+    if driver.capabilities.folders:
+        step(lambda: driver.mkdir(FOLDER))
+    if hasattr(driver, "prepare"):
+        step(lambda: driver.prepare(FOLDER))
+    for name in ("a.txt", "b.txt"):
+        step(partial(driver.put, f"{FOLDER}/{name}", Literal(name.encode() * 600)))
+    step(lambda: b"".join(driver.get(f"{FOLDER}/a.txt")))
+    step(lambda: driver.stat(f"{FOLDER}/b.txt"))
+    step(lambda: sorted(map(str, driver.list(FOLDER))))
+    step(lambda: driver.stat(f"{FOLDER}/none"))
+    step(lambda: driver.delete(FOLDER))
+    return told
+
+
+def spec_of(scheme: str) -> ProviderSpec:
+    kind, _, name = ACCOUNTS[scheme].partition(":")
+    target = load_recipe(name).target if kind == "local" else ""
+    return ProviderSpec.parse(f"{scheme}:{target}" if target else scheme)
+
+
+@pytest.mark.parametrize(
+    "scheme", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in ACCOUNTS]
+)
+def test_what_a_driver_did_is_replayed_without_its_service(scheme: str, tmp_path: Path) -> None:
+    tape = str(tmp_path / "tape.json")
+    recorded = {"run_id": "r", "seed": "s", "provider": scheme}
+    try:
+        with providers.provided(ACCOUNTS[scheme]) as provider:
+            cassette = Cassette("record", tape, recorded)
+            seen = story(cassette.one_at_a_time(provider.driver))
+            cassette.close()
+            endpoint = provider.endpoint
+            assert endpoint is not None
+    except SpecError as error:
+        pytest.skip(str(error))
+    refused = [each for each in seen if "Entry(" not in each and each != "None" and not each.startswith("b'")]
+    assert len(refused) == 1, seen
+    assert "not_found" in refused[0]
+    assert not [value for value in endpoint.credentials.values() if len(value) > 20 and value in Path(tape).read_text()]
+    cassette = Cassette("replay", tape, recorded)
+    assert credentials.load(scheme), "made up, for whoever has no account"
+    driver = cassette.one_at_a_time(drivers.connect(spec_of(scheme), replace(endpoint, ca_file=""), {}))
+    try:
+        assert story(driver) == seen
+    finally:
+        driver.close()
+        cassette.close()
+
+
+@pytest.mark.parametrize("scheme", ["mega", "opendal:s3", "rclone:x:y", "s3+fast://b", "sftp://h/p"])
+def test_drivers_whose_requests_cannot_be_recorded_are_refused_by_name(scheme: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"(mega|opendal|rclone|s3\+fast|sftp) cannot be recorded: \w+"):
+        opened("record", tmp_path / "tape.json", scheme)
+
+
+def test_a_provider_that_is_made_of_others_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="raid is made of other providers"):
+        opened("record", tmp_path / "tape.json", "raid:array.toml")
+
+
+def opened(mode: str, tape: Path, *specs: str) -> Cassette:
+    option = Namespace(cloudbench_cassette=[mode, str(tape)], cloudbench_provider=list(specs))
+    return open_cassette(option, RunFacts("r", "s", 1.0, None, None, 0.2, "results", "here"))
+
+
+class _Zipping(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        body = gzip.compress(b'{"access_token": "in-the-answer"}')
+        self.send_response(200)
+        for name, value in (("content-encoding", "gzip"), ("content-length", str(len(body)))):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def zipping() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), _Zipping) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def posted(mode: str, tape: Path, url: str, body: Any) -> str:
+    cassette = Cassette(mode, str(tape), {"run_id": "r", "seed": "s", "provider": "webdav://h"})
+    text = requests.post(url, data=body, timeout=30).text
+    cassette.close()
+    return text
+
+
+@pytest.mark.parametrize("made", [BytesIO, bytes, bytes.decode], ids=["file", "bytes", "text"])
+def test_bodies_are_scrubbed_and_bounded_however_they_are_sent(
+    zipping: str, tmp_path: Path, made: Callable[[bytes], Any]
+) -> None:
+    tape = tmp_path / "tape.json"
+    answer = posted("record", tape, zipping, made(b"client_secret=in-the-body"))
+    assert answer == '{"access_token": "in-the-answer"}'
+    text = tape.read_text()
+    assert "in-the-body" not in text
+    assert "in-the-answer" not in text
+    assert posted("replay", tape, zipping, made(b"client_secret=another")) == '{"access_token": "scrubbed"}'
+    with pytest.raises(ResultsError, match="a body of 65,537 bytes is above 65,536"):
+        posted("record", tape, zipping, made(b"x" * 65_537))
+    assert tape.read_text() == text

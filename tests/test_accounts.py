@@ -7,6 +7,7 @@ import shutil
 import socket
 import ssl
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -101,6 +102,42 @@ def test_a_browser_that_comes_back_brings_tokens(app: Application, emulator: Emu
     tokens = by_browser(app, lambda _line: None, visit(app))
     assert {"access_token", "refresh_token"} <= tokens.keys()
     assert works(tokens, emulator)
+
+
+def test_connections_that_a_browser_does_not_use_or_aborts_hold_nothing_up(
+    app: Application, emulator: EmulatorService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[socket.socket] = []
+
+    def go(address: str) -> None:
+        place = urlsplit(dict(parse_qsl(urlsplit(address).query))["redirect_uri"])
+        for said in (b"", b"GET /", b"GET /favicon.ico HTTP/1.1\r\n\r\n"):
+            opened.append(socket.create_connection((str(place.hostname), place.port or 0)))
+            opened[-1].sendall(said)
+        # Closed with a reset, as by a browser that no longer wants the answer.
+        opened[-1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        opened.pop().close()
+        visit(app)(address)
+
+    try:
+        assert works(by_browser(app, lambda _line: None, go), emulator)
+    finally:
+        for each in opened:
+            each.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_nobody_is_waited_for_forever(app: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cloudbench.login._AGREE_S", 0.05)
+    opened: list[socket.socket] = []
+
+    def go(address: str) -> None:
+        place = urlsplit(dict(parse_qsl(urlsplit(address).query))["redirect_uri"])
+        opened.append(socket.create_connection((str(place.hostname), place.port or 0)))
+
+    with pytest.raises(CredentialsError, match="did not come back within 10 minutes"):
+        by_browser(app, lambda _line: None, go)
+    opened[0].close()
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ import hashlib
 import json
 import secrets
 import ssl
+import sys
 import webbrowser
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from http.client import HTTPException
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -30,6 +32,7 @@ __all__ = ["Application", "by_browser", "by_device_code", "by_pasted_code", "of_
 
 _ANSWER_S = 100.0
 _AGREE_S = 600.0
+_POLL_S = 0.1
 _MOST_BYTES = 1024 * 1024
 _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 _DONE = b"<!doctype html><title>pytest-cloudbench</title><p>You are logged in. This window can be closed."
@@ -134,14 +137,28 @@ def by_device_code(app: Application, show: Callable[[str], object]) -> Mapping[s
     raise CredentialsError("login: nobody agreed in time; try again")
 
 
+class _Server(ThreadingHTTPServer):
+    """Browsers open connections that they may never use: each has a thread of its own, so that none holds others up."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that hangs up: its code is there, or it comes back on another connection."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
 class _Return:
     """A port of loopback to which the browser comes back with a code."""
 
     def __init__(self, state: str, port: int) -> None:
         found: list[str] = []
         problems: list[str] = []
+        self._is_back = is_back = Event()
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = _ANSWER_S
+
             def do_GET(self) -> None:
                 if urlsplit(self.path).path != "/":  # browsers also ask for an icon
                     self.send_error(404)
@@ -150,16 +167,19 @@ class _Return:
                     found.append(_code_in(self.path, state))
                 except CredentialsError as error:
                     problems.append(str(error))
-                self.send_response(200 if found else 400)
-                self.send_header("content-type", "text/html")
-                self.end_headers()
-                self.wfile.write(_DONE if found else _FAILED)
+                try:
+                    self.send_response(200 if found else 400)
+                    self.send_header("content-type", "text/html")
+                    self.end_headers()
+                    self.wfile.write(_DONE if found else _FAILED)
+                finally:  # only now, since the process may end when the code is there
+                    is_back.set()
 
             def log_message(self, format: str, *args: object) -> None:
                 """Say nothing: the path holds the code."""
 
         try:
-            self._server = HTTPServer(("127.0.0.1", port), Handler)
+            self._server = _Server(("127.0.0.1", port), Handler)
         except OSError as error:
             raise CredentialsError(
                 f"login: the browser must come back to port {port}, which is taken ({error.strerror}); try --no-browser"
@@ -167,22 +187,21 @@ class _Return:
         self._found, self._problems, self.url = found, problems, _loopback(self._server.server_port)
 
     def __enter__(self) -> _Return:
+        Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
         self._server.server_close()
 
     def code(self) -> str:
         """Wait for the browser. Raises CredentialsError."""
-        until_ns = due_ns(_AGREE_S)
-        while not self._found and not self._problems and now_ns() < until_ns:
-            self._server.timeout = (until_ns - now_ns()) / 1e9
-            self._server.handle_request()
+        self._is_back.wait(_AGREE_S)
+        if self._found:
+            return self._found[0]
         if self._problems:
             raise CredentialsError(self._problems[0])
-        if not self._found:
-            raise CredentialsError("login: the browser did not come back within 10 minutes; try --no-browser")
-        return self._found[0]
+        raise CredentialsError("login: the browser did not come back within 10 minutes; try --no-browser")
 
 
 def _loopback(port: int) -> str:

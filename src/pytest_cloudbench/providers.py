@@ -428,7 +428,7 @@ class Providers:
             return self._provided[text].plain()
 
     def accounts(self, text: str) -> Mapping[str, Mapping[Verb, int]]:
-        """Returns the schemes of the real accounts that a provider uses, with the requests that their verbs send.
+        """Returns the specs of the real accounts that a provider uses, with the requests that their verbs send.
 
         There are none for a driver that only a test project has. Raises UsageError.
         """
@@ -441,7 +441,7 @@ class Providers:
             driver: Any = drivers.driver_class(leaf.driven.scheme)
             needs: Any = getattr(driver, "credential_sets", ())
             if needs and not leaf.has_service:
-                found[leaf.driven.scheme] = dict(getattr(driver.capabilities, "requests", {}))
+                found[leaf.driven.text] = dict(getattr(driver.capabilities, "requests", {}))
         return found
 
     def digest(self, text: str) -> str | None:

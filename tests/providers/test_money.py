@@ -57,10 +57,10 @@ def test_the_bound_is_on_the_whole_session(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("pytest_cloudbench.load.costs.price_of", lambda scheme: PRICE)
     spending = Spending(2.5, True, lambda: None)
     assert spending.begin(asked(), {"acme": {}}).endswith(
-        "at least 12 s, about $1.1000 without storage (prices of 2026-01-01)"
+        "at least 12 s, about $1.10 without storage (prices of 2026-01-01)"
     )
     spending.begin(asked(), {"acme": {}})
-    with pytest.raises(UsageError, match=r"costs about \$1\.1000, after \$2\.2000 for those before: not started"):
+    with pytest.raises(UsageError, match=r"costs about \$1\.10, after \$2\.20 for those before: not started"):
         spending.begin(asked(), {"acme": {}})
     spending.begin(asked(ops=10), {"acme": {}})
 
@@ -70,6 +70,44 @@ def test_an_unknown_price_is_no_price_of_zero() -> None:
     with pytest.raises(UsageError, match="the price of nobody is unknown"):
         Spending(1.0, True, lambda: None).begin(asked(), {"nobody": {}})
     assert "no price per request (a subscription)" in Spending(0.0, True, lambda: None).begin(asked(), {"dropbox": {}})
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_known"),
+    [
+        ("s3://b", True),
+        ("s3+fast://b?region=eu-north-1", True),
+        ("s3://b?endpoint=https://s3.eu-north-1.amazonaws.com", True),
+        ("s3://b?endpoint=http://127.0.0.1:1", False),
+        ("s3://b?endpoint=https://amazonaws.com.example.org", False),
+        ("s3://b?endpoint=https://notamazonaws.com", False),
+        ("s3://b?endpoint=http://[", False),
+        ("gcs://b?endpoint=https://storage.googleapis.com", True),
+        ("gcs://b?endpoint=http://localhost:4443", False),
+    ],
+)
+def test_a_price_is_that_of_the_providers_own_hosts(spec: str, is_known: bool) -> None:
+    assert (price_of(spec) is not None) == is_known
+
+
+def test_the_price_of_another_service_of_the_same_api_is_unknown() -> None:
+    other: dict[str, dict[Verb, int]] = {"s3://b?endpoint=http://127.0.0.1:1": {}}
+    assert Spending(None, True, lambda: None).begin(asked(), other).endswith("price unknown")
+    with pytest.raises(UsageError, match=r"the price of s3 at 127\.0\.0\.1 is unknown"):
+        Spending(1.0, True, lambda: None).begin(asked(), other)
+
+
+@pytest.mark.parametrize(
+    ("usd", "told"),
+    [(0.0, "$0.00"), (0.000005, "$0.0000050"), (0.0123, "$0.012"), (0.5, "$0.50"), (1234.567, "$1234.57")],
+)
+def test_a_small_amount_is_told_by_digits_that_say_something(
+    monkeypatch: pytest.MonkeyPatch, usd: float, told: str
+) -> None:
+    price = Price("a page", "2026-01-01", {"put": usd})
+    monkeypatch.setattr("pytest_cloudbench.load.costs.price_of", lambda spec: price)
+    line = Spending(None, True, lambda: None).begin(asked(ops=1), {"acme": {}})
+    assert f"about {told} without storage" in line
 
 
 def test_a_user_is_asked_once_for_each_provider() -> None:

@@ -6,13 +6,15 @@ What may live here: the estimate and its line, the bound on money, and the quest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import floor, log10
 from typing import Any
+from urllib.parse import urlsplit
 
 from pytest_cloudbench.load.messages import Start
-from pytest_cloudbench.model import UsageError, Verb
+from pytest_cloudbench.model import ProviderSpec, UsageError, Verb
 
 __all__ = ["Price", "Spending", "announcement", "estimate_usd", "price_of", "read_prices"]
 
@@ -30,6 +32,7 @@ class Price:
         requests: US dollars per request, by verb; 0 for others.
         down_gb: US dollars per GB that leaves the provider.
         flat: why there is no price per request or byte; empty if there is one.
+        hosts: ends of the names of its own hosts, where others offer services of the same API.
     """
 
     source: str
@@ -37,6 +40,7 @@ class Price:
     requests: Mapping[str, float] = field(default_factory=dict)
     down_gb: float = 0.0
     flat: str = ""
+    hosts: Sequence[str] = ()
 
 
 def read_prices(table: Mapping[str, Any]) -> Mapping[str, Price]:
@@ -53,9 +57,32 @@ def _prices() -> Mapping[str, Price]:
     return read_prices(tomllib.loads(data.read_prices()))
 
 
-def price_of(scheme: str) -> Price | None:
-    """Returns what a provider charges; None if that is unknown. ``X+fast`` is another client of X."""
-    return _prices().get(scheme.partition("+")[0])
+def price_of(spec: str) -> Price | None:
+    """Returns what a provider charges; None if that is unknown. ``X+fast`` is another client of X.
+
+    A price is the provider's own, and not that of other services to which the spec's ``endpoint`` leads.
+    """
+    parsed = ProviderSpec.parse(spec)
+    price, host = _prices().get(parsed.scheme.partition("+")[0]), _endpoint_host(parsed)
+    is_own = price is None or host is None or any(f".{host}".endswith(f".{own}") for own in price.hosts)
+    return price if is_own else None
+
+
+def _endpoint_host(spec: ProviderSpec) -> str | None:
+    """Returns the host to which a spec's endpoint leads; None if it names none."""
+    if "endpoint" not in spec.params:
+        return None
+    try:
+        return urlsplit(spec.params["endpoint"]).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _name(spec: str) -> str:
+    """Returns what messages call an account: its scheme, and the host of its endpoint."""
+    parsed = ProviderSpec.parse(spec)
+    host = _endpoint_host(parsed)
+    return parsed.scheme if host is None else f"{parsed.scheme} at {host}"
 
 
 def estimate_usd(price: Price, asked: Start, requests: Mapping[Verb, int]) -> float:
@@ -112,7 +139,7 @@ class Spending:
         """Raise UsageError if nobody agreed to use real accounts, and nobody can be asked."""
         if not self.is_agreed and self._asker() is None:
             raise UsageError(
-                f"{', '.join(accounts)}: a real account is used only if you agree: add --cloudbench-yes, "
+                f"{', '.join(map(_name, accounts))}: a real account is used only if you agree: add --cloudbench-yes, "
                 "or run it in a terminal, which asks"
             )
 
@@ -121,13 +148,13 @@ class Spending:
 
         Args:
             asked: what is going to be done.
-            accounts: scheme of each account that the provider uses, to the requests that its verbs send.
+            accounts: spec of each account that the provider uses, to the requests that its verbs send.
 
         Raises UsageError if the run would exceed the bound or has no known price, or the user says no.
         """
-        known = {scheme: price_of(scheme) for scheme in accounts}
-        unknown = sorted(scheme for scheme, price in known.items() if price is None)
-        cost_usd = sum(estimate_usd(price, asked, accounts[scheme]) for scheme, price in known.items() if price)
+        known = {spec: price_of(spec) for spec in accounts}
+        unknown = sorted(_name(spec) for spec, price in known.items() if price is None)
+        cost_usd = sum(estimate_usd(price, asked, accounts[spec]) for spec, price in known.items() if price)
         line = announcement(asked, _told(known, cost_usd, unknown))
         if self._most_usd is not None:
             if unknown:
@@ -137,8 +164,8 @@ class Spending:
                 )
             if self._spent_usd + cost_usd > self._most_usd:
                 raise UsageError(
-                    f"--cloudbench-max-cost {self._most_usd:g}: this experiment costs about ${cost_usd:.4f}, after "
-                    f"${self._spent_usd:.4f} for those before: not started; raise the bound, or lower --max-ops"
+                    f"--cloudbench-max-cost {self._most_usd:g}: this experiment costs about {_money(cost_usd)}, after "
+                    f"{_money(self._spent_usd)} for those before: not started; raise the bound, or lower --max-ops"
                 )
         provider = asked.subject.provider
         if not self.is_agreed and provider not in self._agreed:
@@ -156,4 +183,10 @@ def _told(known: Mapping[str, Price | None], cost_usd: float, unknown: list[str]
     if all(price is not None and price.flat for price in known.values()):
         return "no price per request (" + ", ".join(sorted({price.flat for price in known.values() if price})) + ")"
     dates = ", ".join(sorted({price.date for price in known.values() if price and not price.flat}))
-    return f"about ${cost_usd:.4f} without storage (prices of {dates})"
+    return f"about {_money(cost_usd)} without storage (prices of {dates})"
+
+
+def _money(usd: float) -> str:
+    """Returns an amount to the cent; a smaller one with two digits that say something."""
+    digits = max(2, 1 - floor(log10(usd))) if usd > 0 else 2
+    return f"${usd:.{digits}f}"

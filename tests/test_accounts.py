@@ -11,11 +11,14 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from email.utils import formatdate, parsedate_to_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -441,6 +444,89 @@ class Refusing(FolderDriver):
 
     def put(self, path: str, content: Content) -> Entry:
         raise CloudError(ErrorKind.AUTH, "put", path, detail="scope missing")
+
+
+HTTP_DRIVERS = {
+    "azure://b": {"account": "us", "account_key": "c2VjcmV0"},
+    "box": {"access_token": "some-token"},
+    "dropbox": {"access_token": "some-token"},
+    "dropbox+fast": {"access_token": "some-token"},
+    "gcs://b": {"access_token": "some-token"},
+    "gdrive": {"access_token": "some-token"},
+    "mega": {"email": "a@b.c", "password": "some-password"},
+    "onedrive": {"access_token": "some-token"},
+    "s3://b": {"access_key_id": "us", "secret_access_key": "some-secret"},
+    "s3+fast://b": {"access_key_id": "us", "secret_access_key": "some-secret"},
+    "swift://b": {"auth_url": "https://h.example/auth/v1.0", "user": "us", "key": "some-key"},
+    "tahoe:http://127.0.0.1:3456": {"cap": "URI:DIR2:abc:def"},
+    "webdav://h.example/files": {"user": "us", "password": "some-password"},
+}
+
+
+@pytest.mark.parametrize("spec", HTTP_DRIVERS)
+def test_every_driver_that_speaks_http_knows_where_to_read_a_clock(spec: str) -> None:
+    parsed = ProviderSpec.parse(spec)
+    if missing := drivers.missing_library(parsed.scheme):
+        pytest.skip(missing)
+    driver: Any = drivers.connect(parsed, None, HTTP_DRIVERS[spec])
+    try:
+        place = urlsplit(driver.clock_url)
+        assert place.scheme in ("http", "https")
+        assert place.hostname
+        assert not place.query
+        assert "def" not in place.path, "an address on the way to files may be a secret"
+    finally:
+        driver.close()
+
+
+class Dated(BaseHTTPRequestHandler):
+    """Refuses, with the date that the server's class says."""
+
+    date = ""
+
+    def do_HEAD(self) -> None:
+        self.send_response_only(403)
+        if self.date:
+            self.send_header("date", self.date)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "is_good", "told"),
+    [
+        (0, True, "s from the provider's, within "),
+        (3600, False, "set this machine's clock (NTP), or tokens and signatures fail"),
+        (None, None, "unknown: the service's answers have no date"),
+    ],
+)
+def test_the_clock_is_compared_with_the_date_of_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: int | None, is_good: bool | None, told: str
+) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    date = "" if ahead_s is None else formatdate(time.time() + ahead_s, usegmt=True)
+    with HTTPServer(("127.0.0.1", 0), type("Handler", (Dated,), {"date": date})) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        (tmp_path / "objects").mkdir()
+        driver: Any = FolderDriver.connect(ProviderSpec.parse(f"folder:{tmp_path / 'objects'}"), None, {})
+        driver.clock_url = f"http://127.0.0.1:{server.server_port}/"
+        found = steps(Provider(f"folder:{tmp_path / 'objects'}", driver))["clock"]
+        thread.join()
+    assert (found[0], told in found[1]) == (is_good, True), found
+
+
+def test_emulators_date_their_answers(emulator: EmulatorService) -> None:
+    trusted = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
+    before_s = int(time.time()) - 1
+    with pytest.raises(HTTPError) as refused:
+        urllib.request.urlopen(emulator.endpoint.url, timeout=HANG_S, context=trusted)
+    with refused.value as answer:
+        dates = answer.headers.get_all("date", [])
+    assert len(dates) == 1
+    assert before_s <= parsedate_to_datetime(dates[0]).timestamp() <= time.time()
 
 
 def of(kind: type[FolderDriver], folder: Path) -> Provider:

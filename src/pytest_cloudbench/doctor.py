@@ -7,14 +7,17 @@ first, so ``cloudbench clean`` removes it if this process is killed.
 from __future__ import annotations
 
 import secrets
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from http.client import HTTPException
 
+from pytest_cloudbench import redact
 from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.drivers.base import Driver
-from pytest_cloudbench.model import KIB, Capabilities, CloudError, ErrorKind
+from pytest_cloudbench.model import KIB, Capabilities, CloudError, Endpoint, ErrorKind
 from pytest_cloudbench.payload import DIGESTS, digest
 from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.providers import Provider
@@ -68,8 +71,8 @@ def examine(provider: Provider, owner: str) -> Iterator[Checkup]:
         return
     yield Checkup("connect", True, ", ".join(f"{name} {version}" for name, version in driver.versions().items()))
     is_real = provider.emulated == "none"
-    asked = getattr(type(driver), "clock_url", "")
-    yield _clock(asked) if is_real else Checkup("clock", None, "the emulator has this machine's")
+    asked = str(getattr(driver, "clock_url", ""))
+    yield _clock(asked, provider.endpoint) if is_real else Checkup("clock", None, "the emulator has this machine's")
     top = f"/cloudbench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
     steps = _Steps(driver, f"{top}/doctor.bin")
     try:
@@ -137,30 +140,42 @@ class _Steps:
         return "", "with its size"
 
 
-def _clock(url: str) -> Checkup:
+def _clock(url: str, endpoint: Endpoint | None) -> Checkup:
     """Compare this machine's clock with the date in an answer of the provider."""
     if not url:
         return Checkup("clock", None, "unknown: the service tells no time")
-    from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
-
     begun_s = time.time()
     try:
-        try:
-            with urlopen(Request(url, method="HEAD"), timeout=_DATE_S) as response:
-                date = response.headers.get("date", "")
-        except HTTPError as error:  # refused without credentials, but dated
-            with error:
-                date = error.headers.get("date", "")
+        date = _date_of(url, endpoint)
+        if not date:
+            return Checkup("clock", None, "unknown: the service's answers have no date")
         told_s = parsedate_to_datetime(date).timestamp() + 0.5
-    except (OSError, ValueError, TypeError) as error:
-        return Checkup("clock", None, f"unknown: {error}")
+    except (OSError, HTTPException, ValueError, TypeError) as error:
+        return Checkup("clock", None, f"unknown: {redact.clean(' '.join(str(error).split()))}")
     ended_s = time.time()
     offset_s, bound_s = told_s - (begun_s + ended_s) / 2, 0.5 + (ended_s - begun_s) / 2
     told = f"{offset_s:+.1f} s from the provider's, within {bound_s:.1f} s"
     if abs(offset_s) - bound_s > _CLOCK_BOUND_S:
         return Checkup("clock", False, f"{told}: set this machine's clock (NTP), or tokens and signatures fail")
     return Checkup("clock", True, told)
+
+
+def _date_of(url: str, endpoint: Endpoint | None) -> str:
+    """Returns the date of an answer, as the service writes it; empty if there is none. Raises OSError and ValueError.
+
+    A service that the run started is trusted by its own authority, and no proxy leads to it.
+    """
+    from urllib.error import HTTPError
+    from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+    trusted = ssl.create_default_context(cafile=(endpoint.ca_file if endpoint else "") or None)
+    opener = build_opener(HTTPSHandler(context=trusted), *([ProxyHandler({})] if endpoint else []))
+    try:
+        with opener.open(Request(url, method="HEAD"), timeout=_DATE_S) as response:
+            return str(response.headers.get("date", ""))
+    except HTTPError as error:  # refused without credentials, but dated
+        with error:
+            return str(error.headers.get("date", ""))
 
 
 def _space(driver: Driver) -> Checkup:

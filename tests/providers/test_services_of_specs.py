@@ -70,4 +70,6 @@ def test_a_server_that_is_not_installed_says_how_to_get_it(tmp_path: Path) -> No
 
 def test_names_of_profiles_belong_to_an_api() -> None:
     assert full_name("ideal", "dropbox") == "ideal", "Dropbox's came first"
+    for api in ("box", "dropbox", "gdrive", "mega", "onedrive"):
+        assert find_profile("default", api) == find_profile(api)
     assert find_profile("ideal", "dropbox").meta.name == "ideal"

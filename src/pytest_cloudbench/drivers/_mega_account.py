@@ -22,9 +22,9 @@ from pytest_cloudbench.model import Content, Endpoint, ErrorKind
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["MegaAccount", "Unfit"]
+__all__ = ["API_URL", "MegaAccount", "Unfit"]
 
-_API_URL = "https://g.api.mega.co.nz"
+API_URL = "https://g.api.mega.co.nz"
 _LINK = "https://mega.nz/{kind}/{handle}#{key}"
 _WAITS = ("X-MEGA-Time-Left", "Retry-After")
 _GONE, _TOO_MANY_EVENTS = -9, -6
@@ -94,7 +94,7 @@ class MegaAccount:
     """
 
     def __init__(self, endpoint: Endpoint | None, email: str, password: str, timeout_s: float) -> None:
-        base_url = endpoint.url if endpoint else _API_URL
+        base_url = endpoint.url if endpoint else API_URL
         self._endpoint, self._email, self._password, self._timeout_s = endpoint, email, password, timeout_s
         self._commands, self._events = _api_class(f"{base_url}/cs"), _api_class(f"{base_url}/sc")
         self._session: CountedSession | None = None

@@ -141,6 +141,11 @@ class AzureDriver:
         session = _session(endpoint)
         return cls(_container(spec, endpoint, secrets, session), session)
 
+    @property
+    def clock_url(self) -> str:
+        """An address whose answers are dated."""
+        return str(self._container.url).partition("?")[0]
+
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""
         names = ("azure-storage-blob", "azure-core", "requests", "urllib3")

@@ -150,6 +150,7 @@ class BoxDriver:
         CredentialSet(("client_id", "client_secret", "enterprise_id"), public=("client_id", "enterprise_id")),
         CredentialSet(("client_id", "client_secret", "user_id"), public=("client_id", "user_id")),
     )
+    clock_url: ClassVar[str] = "https://api.box.com/2.0/users/me"
     oauth: ClassVar[OAuthLogin] = OAuthLogin(
         "https://account.box.com/api/oauth2/authorize",
         "https://api.box.com/oauth2/token",

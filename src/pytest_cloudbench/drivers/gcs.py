@@ -166,6 +166,11 @@ class GcsDriver:
         client._bucket_metadata_cache = None
         return cls(client, session, host, spec.target, timeout_of(spec))
 
+    @property
+    def clock_url(self) -> str:
+        """An address whose answers are dated."""
+        return self._host
+
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""
         names = ("google-cloud-storage", "google-auth", "requests", "urllib3")

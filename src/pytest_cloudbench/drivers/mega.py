@@ -27,7 +27,7 @@ from importlib.metadata import version
 from typing import Any, ClassVar
 
 from pytest_cloudbench import redact
-from pytest_cloudbench.drivers._mega_account import MegaAccount, Unfit
+from pytest_cloudbench.drivers._mega_account import API_URL, MegaAccount, Unfit
 from pytest_cloudbench.drivers._mega_loop import LoopThread, RefusedAnswer
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
@@ -123,6 +123,7 @@ class MegaDriver:
     """One login, one tree and one pool of connections, in one event loop that all threads share."""
 
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
+    clock_url: ClassVar[str] = f"{API_URL}/cs"
     no_cassette: ClassVar[str] = "its client draws new keys for each file, so no request is sent twice"
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (CredentialSet(("email", "password"), public=("email",)),)
 

@@ -115,6 +115,11 @@ class S3Driver(S3Bucket):
         client = sdk_client(spec, endpoint, secrets, checks=checksum == "1")
         return cls(client, spec.target, tells_md5=etag == "md5")
 
+    @property
+    def clock_url(self) -> str:
+        """An address whose answers are dated."""
+        return str(self._client.meta.endpoint_url)
+
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""
         config = self._client.meta.config

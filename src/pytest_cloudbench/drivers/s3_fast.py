@@ -78,6 +78,7 @@ _CAPABILITIES = Capabilities(
 
 _PARAMS = frozenset({"endpoint", "region", "etag", "ranges", "timeout_s", "token_env"})
 _NEVER = "365days"
+_AWS = "https://s3.{region}.amazonaws.com/"
 _READ_PIECE_BYTES = 1 * KIB
 _DELETED_AT_ONCE = 1000
 
@@ -147,14 +148,14 @@ class S3FastDriver:
 
     def __init__(
         self, library: Any, store: Any, connect_cleaner: Callable[[], S3Bucket], *,
-        tells_md5: bool = True, has_ranges: bool = True, is_kept: bool = True,
+        tells_md5: bool = True, has_ranges: bool = True, is_kept: bool = True, clock_url: str = "",
     ) -> None:  # fmt: skip
         if not has_ranges:
             self.capabilities = replace(_CAPABILITIES, ranges=False)
         self._library, self._store, self._tells_md5 = library, store, tells_md5
         self._connect_cleaner, self._lock = connect_cleaner, Lock()
         self._cleaner: S3Bucket | None = None
-        self._must_tell = is_kept
+        self._must_tell, self.clock_url = is_kept, clock_url
         self._put = library.put
         self._failed = (library.exceptions.BaseError, OSError, ValueError)
 
@@ -180,7 +181,9 @@ class S3FastDriver:
         return cls(
             obstore, _store(spec, endpoint, secrets),
             lambda: S3Bucket(sdk_client(spec, endpoint, secrets, checks=False), spec.target), tells_md5=etag == "md5",
-            has_ranges=ranges == "1", is_kept=endpoint is None,
+            has_ranges=ranges == "1", is_kept=endpoint is None, clock_url=_url_of(spec, endpoint) or _AWS.format(
+                region=spec.params.get("region", REGION)
+            ),
         )  # fmt: skip
 
     def versions(self) -> Mapping[str, str]:
@@ -287,10 +290,15 @@ class S3FastDriver:
             return self._entry(target, found["size"], found["e_tag"])
 
 
+def _url_of(spec: ProviderSpec, endpoint: Endpoint | None) -> str | None:
+    """Returns where the service is; None for Amazon's."""
+    return endpoint.url if endpoint else spec.params.get("endpoint")
+
+
 def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str]) -> Any:
     from obstore.store import S3Store
 
-    url = endpoint.url if endpoint else spec.params.get("endpoint")
+    url = _url_of(spec, endpoint)
     # Not ``timeout``, which covers a whole transfer.
     client: Any = dict.fromkeys(("read_timeout", "connect_timeout"), f"{round(timeout_of(spec) * 1000)}ms")
     client["timeout"] = _NEVER

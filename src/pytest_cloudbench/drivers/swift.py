@@ -151,6 +151,11 @@ class SwiftDriver:
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
         return cls(secrets, spec.target, endpoint, timeout_of(spec))
 
+    @property
+    def clock_url(self) -> str:
+        """An address whose answers are dated."""
+        return self._secrets["auth_url"]
+
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""
         names = ("python-swiftclient", "requests", "urllib3")

@@ -107,8 +107,8 @@ class TahoeDriver:
     )
 
     def __init__(self, url: str, endpoint: Endpoint | None, cap: str, timeout_s: float) -> None:
-        self._cap = cap
-        self._top = f"{url.rstrip('/')}/uri/{quote(cap, safe='')}"
+        self._cap, self._site = cap, f"{url.rstrip('/')}/"
+        self._top = f"{self._site}uri/{quote(cap, safe='')}"
         self._client = WebClient(endpoint, _reason, timeout_s)
 
     @classmethod
@@ -128,6 +128,11 @@ class TahoeDriver:
         if not cap.startswith("URI:DIR2"):
             raise CredentialsError(f"{spec.scheme}: cap is not that of a directory, which begins with URI:DIR2")
         return cls(url, endpoint, cap, timeout_of(spec))
+
+    @property
+    def clock_url(self) -> str:
+        """An address whose answers are dated."""
+        return self._site
 
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""

@@ -129,7 +129,7 @@ class WebdavDriver:
         headers = {"user-agent": "pytest-cloudbench", "accept-encoding": "identity"}
         if "token" in secrets:
             headers["authorization"] = f"Bearer {secrets['token']}"
-        site = f"{parts.scheme}://{parts.netloc}"
+        self._site = site = f"{parts.scheme}://{parts.netloc}"
         self._http = HttpClient(
             base_url=site, auth=auth, headers=headers, verify=verify, trust_env=endpoint is None, timeout=timeout_s,
             limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
@@ -152,6 +152,11 @@ class WebdavDriver:
         given = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
         return cls(url, endpoint, secrets, timeout_of(spec))
+
+    @property
+    def clock_url(self) -> str:
+        """An address whose answers are dated."""
+        return self._site
 
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""

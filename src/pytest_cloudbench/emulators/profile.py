@@ -60,6 +60,7 @@ __all__ = [
 _FOLDER = Path(__file__).parent / "profiles"
 _DAY_S = 86_400.0
 _HUGE = 1e15
+_DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +278,10 @@ def find_profile(name_or_path: str, api: str = "") -> Profile:
 def full_name(name_or_path: str, api: str = "") -> str:
     """Returns the name by which ``load_profile`` knows a profile of one API: ``ideal`` of Drive is ``gdrive-ideal``.
 
-    Dropbox's profiles came first and have no such prefix.
+    Dropbox's profiles came first and have no such prefix. The default one of an API has the API's name.
     """
+    if api and name_or_path == _DEFAULT:
+        return api
     of_api = f"{api}-{name_or_path}"
     return of_api if api and of_api in profile_names() else name_or_path
 

@@ -64,7 +64,8 @@ class EagerProtocol(HttpToolsProtocol):
         return True
 
     def _write(self, cycle: Any, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | memoryview) -> None:
-        lines = [b"%b: %b\r\n" % header for header in headers]
+        # The default headers are the date, which uvicorn writes once in a second.
+        lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
         ending = b"\r\n" if status in BODILESS else b"content-length: %d\r\n\r\n" % len(body)
         cycle.response_started = cycle.response_complete = True
         self.transport.write(b"".join((STATUS_LINE[status], *lines, ending, body)))

@@ -380,7 +380,6 @@ async def _run(
         log_level="warning",
         access_log=False,
         server_header=False,
-        date_header=False,
         proxy_headers=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,12 @@ def test_every_number_of_the_default_profile_has_a_reason() -> None:
     written = tomllib.loads((_PROFILES / "dropbox.toml").read_text())
     keys = [f"{section}.{key}" for section in set(written) - {"meta", "why"} for key in written[section]]
     assert sorted(profile.why) == sorted(keys)
+
+
+@pytest.mark.parametrize("name", ["box", "dropbox", "gdrive", "mega", "onedrive"])
+def test_every_reason_is_a_choice_or_has_a_date(name: str) -> None:
+    said = re.compile(r"a choice|off\b|the same|the code in the answer that the same|.*\b20\d\d\b")
+    assert [text for text in load_profile(name).why.values() if not said.match(text)] == []
 
 
 def test_what_is_left_out_is_off() -> None:

@@ -369,6 +369,26 @@ def test_keys_are_stored_for_this_user_only_and_forgotten_again(
     assert "nothing was stored" in capsys.readouterr().out
 
 
+def test_the_application_of_the_login_before_is_used_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pytest_cloudbench.login.by_browser", lambda app, show: {
+        "access_token": "some-access", "refresh_token": f"of-{app.client_id}-{app.client_secret}",
+    })  # fmt: skip
+    for typed, arguments, refresh in (
+        ("first-app\nits-secret\n", [], "of-first-app-its-secret"),
+        ("", [], "of-first-app-its-secret"),
+        ("\n", ["--client-id", "second-app"], "of-second-app-"),
+        ("", [], "of-second-app-"),
+    ):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        assert main(["login", "dropbox", *arguments]) == 0
+        assert credentials.load("dropbox")["refresh_token"] == refresh
+    shown = capsys.readouterr().out
+    assert "with the application second-app, from " in shown
+    assert "its-secret" not in shown
+
+
 def test_a_second_account_has_credentials_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -390,6 +410,7 @@ def test_a_second_account_has_credentials_of_its_own(
         (["login", "folder:/tmp"], "expected a provider's name"),
         (["login", "dropbox"], "nobody answered"),
         (["login", "emulated:ideal", "--device"], "no device code"),
+        (["login", "dropbox", "--device"], "no device code"),
         (["logout", "folder"], "needs no credentials"),
         (["doctor", "dropbox"], "run 'cloudbench login dropbox'"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pytest_cloudbench import __version__, cli
 from pytest_cloudbench.configs.bench import parse_bench
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import journal
+from pytest_cloudbench.results.owner import owner_text
 from tests.limits import HANG_S
 from tests.runs import SPREAD, Spread
 from tests.traffic import craft
@@ -250,6 +252,28 @@ def test_one_entry_that_cannot_be_cleaned_does_not_stop_the_others(
         "dropbox?token_env=NOT_SET",
         "nowhere",
     ]
+
+
+def test_an_entry_that_can_never_be_cleaned_can_be_crossed_out(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _left(store)
+    journal.note("nowhere:a b", "/cloudbench-x")
+    assert cli.main(["clean", "--forget", "nowhere:a", "/cloudbench-x"]) == 4
+    assert "not in the journal" in capsys.readouterr().err
+    assert cli.main(["clean"]) == 1
+    hint = capsys.readouterr().err.strip().partition("(if nothing is there: cloudbench ")[2].rstrip(")")
+    assert not folder.exists(), "that of another provider is cleaned"
+    assert shlex.split(hint) == ["clean", "--forget", "nowhere:a b", "/cloudbench-x"]
+    assert cli.main(shlex.split(hint)) == 0
+    assert "crossed out" in capsys.readouterr().out
+    assert journal.pending() == ([], [])
+    assert cli.main(["clean"]) == 0
+
+
+def test_the_folder_of_a_run_that_lives_is_not_crossed_out(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal.note(f"folder:{store}", "/cloudbench-x", owner_text())
+    assert cli.main(["clean", "--forget", f"folder:{store}", "/cloudbench-x"]) == 4
+    assert "still running" in capsys.readouterr().err
+    assert len(journal.pending()[0]) == 1
 
 
 _NOT_ENTRIES = [

@@ -111,17 +111,11 @@ def _agreed(options: argparse.Namespace, oauth: OAuthLogin, name: str, ca_file: 
     """Returns the credentials to which the user agrees, and the application's that a refresh needs."""
     from pytest_cloudbench.login import Application, by_browser, by_device_code, by_pasted_code
 
-    client_id, client_secret = options.client_id, ""
-    if not client_id:
-        back = f", and to return to http://127.0.0.1:{oauth.port}/" if oauth.port else ""
-        _say(f"register an application at {oauth.register}; allow it to read and write files{back}")
-        client_id = _ask(f"{oauth.client_id}: ")
-    if not ca_file:
-        client_secret = _ask(f"{oauth.client_secret} (empty if there is none): ", is_secret=True)
+    if options.device and not oauth.device_url:
+        raise UsageError(f"login {name}: there is no device code; leave --device out, or use --no-browser")
+    client_id, client_secret = (options.client_id, "") if ca_file else _application(options.client_id, oauth, name)
     app = Application(oauth, client_id, client_secret, ca_file)
     if options.device:
-        if not oauth.device_url:
-            raise UsageError(f"login {name}: there is no device code; leave --device out, or use --no-browser")
         tokens = by_device_code(app, _say)
     elif options.no_browser:
         tokens = by_pasted_code(app, _say, _ask)
@@ -129,6 +123,21 @@ def _agreed(options: argparse.Namespace, oauth: OAuthLogin, name: str, ca_file: 
         tokens = by_browser(app, _say)
     own = {oauth.client_id: client_id, **({oauth.client_secret: client_secret} if client_secret else {})}
     return {**tokens, **own}
+
+
+def _application(given: str | None, oauth: OAuthLogin, name: str) -> tuple[str, str]:
+    """Returns id and secret of the user's application: of the one that is given, or was used before, or is typed."""
+    from pytest_cloudbench import credentials
+
+    if not given:
+        source, stored = credentials.known(name, (oauth.client_id, oauth.client_secret))
+        if source:
+            _say(f"with the application {stored[oauth.client_id]}, from {source}; --client-id names another")
+            return stored[oauth.client_id], stored.get(oauth.client_secret, "")
+        back = f", and to return to http://127.0.0.1:{oauth.port}/" if oauth.port else ""
+        _say(f"register an application at {oauth.register}; allow it to read and write files{back}")
+    client_id = given or _ask(f"{oauth.client_id}: ")
+    return client_id, _ask(f"{oauth.client_secret} (empty if there is none): ", is_secret=True)
 
 
 def _fitting(sets: Sequence[CredentialSet], values: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,6 +92,10 @@ def _parser() -> argparse.ArgumentParser:
     clean.add_argument(
         "--force", action="store_true", help="also those of other machines or containers, which may still be running"
     )
+    clean.add_argument(
+        "--forget", nargs=2, metavar=("PROVIDER", "FOLDER"),
+        help="only cross this folder out in the journal, such as one of a mistyped provider; nothing is removed",
+    )  # fmt: skip
     clean.set_defaults(run=_clean)
     recover = commands.add_parser(
         "recover",
@@ -159,7 +164,9 @@ def _add_accounts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "the system's keyring, or to a file that only you can read. emulated:NAME is a rehearsal that stores nothing.",
     )
     login.add_argument("provider", metavar="PROVIDER", help="its scheme; NAME-2 is a second account")
-    login.add_argument("--client-id", metavar="ID", help="the application's id (default: asked for, or stored before)")
+    login.add_argument(
+        "--client-id", metavar="ID", help="the application's id (default: that of the login before, or asked for)"
+    )
     login.add_argument("--no-browser", action="store_true", help="paste what a browser elsewhere shows")
     login.add_argument("--device", action="store_true", help="type a code on any device, where the provider offers it")
     login.add_argument("--keys", action="store_true", help="type the credentials, though the provider has OAuth")
@@ -314,6 +321,8 @@ def _schema(options: argparse.Namespace) -> int:
 def _clean(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results import journal
 
+    if options.forget is not None:
+        return _forget(*options.forget, may_live=options.force)
     if options.dry_run:
         return _clean_all(options)
     with journal.cleaning(lambda: print("another `cloudbench clean` is at work: waiting for it", flush=True)):
@@ -341,7 +350,8 @@ def _clean_all(options: argparse.Namespace) -> int:
         except CloudbenchError as error:  # such as missing credentials: those of others may be there
             problem = _shown(str(error)).replace("\n", "\\n")
         if problem:
-            problems.append(f"{what}: {problem}")
+            named = shlex.join(map(_shown, (each.provider, each.folder))).replace("\n", "\\n")
+            problems.append(f"{what}: {problem} (if nothing is there: cloudbench clean --forget {named})")
         else:
             sys.stdout.write(f"{what}: removed\n")
             removed += 1
@@ -350,6 +360,23 @@ def _clean_all(options: argparse.Namespace) -> int:
     count, verb = (looked_at, "would be looked at") if options.dry_run else (removed, "removed")
     sys.stdout.write(f"{count} {'folder' if count == 1 else 'folders'} {verb}\n")
     return 1 if problems else 0
+
+
+def _forget(provider: str, folder: str, *, may_live: bool) -> int:
+    """Cross out a folder in the journal, for a provider that can no longer be asked, or never could."""
+    from pytest_cloudbench.results import journal
+    from pytest_cloudbench.results.owner import lives
+
+    said = f"clean --forget {provider} {folder}"
+    found = [each for each in journal.pending()[0] if (each.provider, each.folder) == (provider, folder)]
+    if not found:
+        raise UsageError(f"{said}: not in the journal, which 'cloudbench clean --dry-run' lists")
+    its_run_lives = lives(found[0].owner) if found[0].owner else False
+    if its_run_lives or (its_run_lives is None and not may_live):
+        raise UsageError(f"{said}: {_why_left(its_run_lives)}")
+    journal.forget(provider, folder)
+    sys.stdout.write(f"{_shown(f'{provider} {folder}')}: crossed out; if it is there, remove it yourself\n")
+    return 0
 
 
 def _why_left(lives: bool | None) -> str:

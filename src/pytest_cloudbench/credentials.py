@@ -23,8 +23,8 @@ from pytest_cloudbench.drivers.base import CredentialSet
 from pytest_cloudbench.model import CredentialsError
 
 __all__ = [
-    "KEYRING_SERVICE", "Secrets", "ask_keyring", "credentials_path", "environment_name", "forget", "load", "places",
-    "store",
+    "KEYRING_SERVICE", "Secrets", "ask_keyring", "credentials_path", "environment_name", "forget", "known", "load",
+    "places", "store",
 ]  # fmt: skip
 
 KEYRING_SERVICE = "pytest-cloudbench"
@@ -79,6 +79,18 @@ def places(name: str) -> Iterator[tuple[str, list[str]]]:
     for source, lookup in _sources(name):
         if found := _collect(sets, lookup):
             yield source, list(found)
+
+
+def known(name: str, fields: Sequence[str]) -> tuple[str, Secrets]:
+    """Returns the first source that has the first of these fields, and what it has of them all; empty if none has it.
+
+    ``name`` is as for ``places``. Raises CredentialsError.
+    """
+    for source, lookup in _sources(name):
+        found = Secrets({field: value for field in fields if (value := (lookup(field) or "").strip())})
+        if fields[0] in found:
+            return source, found
+    return "", Secrets()
 
 
 def store(name: str, values: Mapping[str, str]) -> str:

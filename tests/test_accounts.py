@@ -281,7 +281,7 @@ def test_a_login_to_box_keeps_the_access_token_alone(
     shown = capsys.readouterr().out
     if spec == "box":
         assert f"and to return to http://127.0.0.1:{box_app.oauth.port}/" in shown
-        assert "ends soon" in shown
+        assert "expire soon" in shown
         assert credentials.load("box").keys() == {"access_token"}
         assert works(credentials.load("box"), box)
     else:

@@ -154,7 +154,7 @@ class _Return:
     def __init__(self, state: str, port: int) -> None:
         found: list[str] = []
         problems: list[str] = []
-        self._is_back = is_back = Event()
+        is_back = Event()
 
         class Handler(BaseHTTPRequestHandler):
             timeout = _ANSWER_S
@@ -184,7 +184,8 @@ class _Return:
             raise CredentialsError(
                 f"login: the browser must come back to port {port}, which is taken ({error.strerror}); try --no-browser"
             ) from None
-        self._found, self._problems, self.url = found, problems, _loopback(self._server.server_port)
+        self._found, self._problems, self._is_back = found, problems, is_back
+        self.url = _loopback(self._server.server_port)
 
     def __enter__(self) -> _Return:
         Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True).start()

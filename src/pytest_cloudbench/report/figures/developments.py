@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from pytest_cloudbench.judge.baseline import CONDITIONS, unfit
+from pytest_cloudbench.judge.baseline import CONDITIONS, ONLY_AT_GATE, unfit
 from pytest_cloudbench.judge.changepoints import LEAST_RUNS, ChangePoint
 from pytest_cloudbench.judge.gate import Check
 from pytest_cloudbench.judge.metrics import METRICS
@@ -132,11 +132,14 @@ def _gated(each: Measurement, earlier: Earlier) -> list[tuple[str, Check]]:
 
 
 def _broken(each: Measurement, course: history.Course, earlier: Earlier) -> frozenset[int]:
-    """Returns the places of the runs that the gate called broken; their tests failed, so they do not count."""
-    return frozenset(
-        place for place, point in enumerate(course.points)
-        if point.fit and (earlier.gate_answer(point.run, each.nodeid) if point.run else each.gate_answer) == "broken"
-    )  # fmt: skip
+    """Returns the places of the runs that the gate called broken."""
+
+    def answer(point: Point) -> str:
+        if not point.run:
+            return each.gate_answer
+        return earlier.gate_answer(point.run, each.nodeid) if ONLY_AT_GATE in point.faults else ""
+
+    return frozenset(place for place, point in enumerate(course.points) if answer(point) == "broken")
 
 
 def _place(each: Measurement, earlier: Earlier) -> str:
@@ -250,11 +253,13 @@ def _draw(plane: Plane, panel: _Panel, mine: Sequence[int], names: Mapping[str, 
         plane.bar(first - 0.5, end - 0.5, low, high, "margin", "within the gate's margin")
     for first, end, level in panel.levels:
         plane.line([(first - 0.5, level), (end - 0.5, level)], "s0 solid")
-    plane.dots([(place, value) for place, value in panel.known if not points[place].fit], "points")
+    named = {place for place, _ in panel.known if points[place].fit} | panel.broken
+    plane.dots([(place, value) for place, value in panel.known if place not in named], "points")
     for place, value in panel.known:
-        if points[place].fit:
-            tip = f"{names[points[place].run]}: {history.value_text(value, panel.metric)}, {points[place].fit}"
-            tip += ", broken, said the gate" if place in panel.broken else ""
+        if place in named:
+            told = [history.value_text(value, panel.metric), points[place].fit]
+            told += ["broken, said the gate"] if place in panel.broken else []
+            tip = f"{names[points[place].run]}: {', '.join(filter(None, told))}"
             tip += "; drawn at the edge" if place in beyond else ""
             plane.dot(place, value, 6 if place in panel.broken else 4, tip)
     for number, (place, _) in enumerate(panel.course.changes):

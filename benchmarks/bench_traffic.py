@@ -43,9 +43,9 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
         )  # one upload: the hardest, since it cannot be parted by flow
         size = large.stat().st_size
         used = _run(python("-m", "pytest_cloudbench.cli", "analyze", str(large), "--json"), folder, sampled=True)
-        facts = json.loads(used.output)
-        if facts["payload_up_bytes"] != payload or facts["validity"]["reasons"][:-1]:
-            raise RuntimeError(f"wrong answer: {facts['payload_up_bytes']} of {payload}, {facts['validity']}")
+        summary = json.loads(used.output)
+        if summary["payload_up_bytes"] != payload or summary["validity"]["reasons"][:-1]:
+            raise RuntimeError(f"wrong answer: {summary['payload_up_bytes']} of {payload}, {summary['validity']}")
     details: dict[str, Any] = {how: [round(rate) for rate in each] for how, each in found.items()}
     details |= {"packets": _PACKETS, "cloudbench analyze with its start": round(whole)}
     big = {

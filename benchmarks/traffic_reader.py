@@ -21,8 +21,8 @@ def ours(path: Path, most: int) -> tuple[float, int, int]:
     np.zeros(1)
     began = time.process_time()
     with dissect.opened(path) as (buffer, release):
-        facts = analyze(buffer, release=release).as_dict()
-    return time.process_time() - began, facts["packets"], facts["payload_up_bytes"] + facts["payload_down_bytes"]
+        summary = analyze(buffer, release=release).as_dict()
+    return time.process_time() - began, summary["packets"], summary["payload_up_bytes"] + summary["payload_down_bytes"]
 
 
 def with_dpkt(path: Path, most: int) -> tuple[float, int, int]:

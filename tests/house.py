@@ -118,10 +118,12 @@ def other_meanings(source: str, words: Collection[str], glossary: str) -> list[t
     """(line, what is wrong) where one of ``words`` means what the glossary does not say.
 
     A public class whose last word is one of them stands in the glossary, in backticks; a parameter or attribute that is
-    called so is of such a class.
+    called so is of such a class. Nothing that is called so is a mapping by name, whoever annotates it or does not.
     """
     found = []
     for node in nodes(source):
+        if (mapping := mapping_of(node)) in words:
+            found.append((getattr(node, "lineno", 0), f"{mapping}: a mapping by name"))
         if isinstance(node, ast.ClassDef) and is_new_meaning(node.name, words, glossary):
             found.append((node.lineno, f"class {node.name}: the glossary does not tell it from others"))
         name, annotation = annotated(node)
@@ -136,6 +138,18 @@ def other_meanings(source: str, words: Collection[str], glossary: str) -> list[t
 def is_new_meaning(name: str, words: Collection[str], glossary: str) -> bool:
     """Whether a public class is called by one of the words, and the glossary does not have it."""
     return not name.startswith("_") and last_word(name) in words and f"`{name}`" not in glossary
+
+
+def mapping_of(node: ast.AST) -> str:
+    """The name of what is made as a mapping, handed over as one by keyword, or asked for one of its names."""
+    target: ast.AST | None = None
+    if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Dict, ast.DictComp)):
+        target = node.targets[0]
+    elif isinstance(node, ast.keyword) and isinstance(node.value, (ast.Dict, ast.DictComp)):
+        return node.arg or ""
+    elif isinstance(node, ast.Subscript) and isinstance(getattr(node.slice, "value", None), str):
+        target = node.value
+    return target.id if isinstance(target, ast.Name) else ""
 
 
 def annotated(node: ast.AST) -> tuple[str, ast.expr | None]:

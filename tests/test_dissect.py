@@ -55,11 +55,11 @@ def test_without_tshark_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_packed_by_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain, packed = FOLDER / "loss-up.pcapng", tmp_path / "packed.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    facts = []
+    told = []
     for path in (plain, packed):
         assert cli.main(["analyze", str(path), "--json"]) == 0
-        facts.append(json.loads(capsys.readouterr().out) | {"file": ""})
-    assert facts[0] == facts[1]
+        told.append(json.loads(capsys.readouterr().out) | {"file": ""})
+    assert told[0] == told[1]
     packed.write_bytes(packed.read_bytes()[:-20])
     assert cli.main(["analyze", str(packed)]) == 4
     assert "compression (gzip) is damaged, or it was cut" in capsys.readouterr().err
@@ -122,11 +122,11 @@ def test_the_largest_flows_are_shown(
     assert "89 B" in text
     assert "30 B" not in text
     assert cli.main(["analyze", str(path), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts == analyze(path.read_bytes(), source=str(path)).as_dict() | {
-        "notes": [], "roles": facts["roles"], "flows": facts["flows"],
+    told = json.loads(capsys.readouterr().out)
+    assert told == analyze(path.read_bytes(), source=str(path)).as_dict() | {
+        "notes": [], "roles": told["roles"], "flows": told["flows"],
     }  # fmt: skip
-    assert [flow["payload_up_bytes"] for flow in facts["flows"]] == [port % 90 for port in ports]
+    assert [flow["payload_up_bytes"] for flow in told["flows"]] == [port % 90 for port in ports]
 
 
 def test_what_people_see(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

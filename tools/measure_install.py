@@ -23,8 +23,8 @@ def size_bytes(folder: Path) -> int:
     """What the files of a folder take on disk; a file with several names counts once."""
     found = {}
     for path in folder.rglob("*"):
-        facts = path.lstat()
-        found[facts.st_ino] = getattr(facts, "st_blocks", -(-facts.st_size // 512)) * 512
+        status = path.lstat()
+        found[status.st_ino] = getattr(status, "st_blocks", -(-status.st_size // 512)) * 512
     return sum(found.values())
 
 

@@ -268,11 +268,11 @@ def _analyze(options: argparse.Namespace) -> int:
         )
         notes = dissect.name_quic_flows(found, options.file, rules) if options.dissect else []
         changed_ns = None if options.changed_at is None else round(options.changed_at * 1e9)
-        facts = found.summary(changed_bytes=options.changed_bytes, changed_ns=changed_ns)
+        summary = found.summary(changed_bytes=options.changed_bytes, changed_ns=changed_ns)
         if options.json:
-            capture.write_json(facts, notes, found.flows(), sys.stdout)
+            capture.write_json(summary, notes, found.flows(), sys.stdout)
         else:
-            capture.show(facts, notes, list(found.flows(capture.MOST_FLOWS)))
+            capture.show(summary, notes, list(found.flows(capture.MOST_FLOWS)))
         del found, buffer
     return 0
 

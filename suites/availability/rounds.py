@@ -183,7 +183,7 @@ def fold(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _told(series: _Series) -> dict[str, Any]:
-    """Counts, and the facts of Table III."""
+    """Counts, and the quantities of Table III."""
     writes, reads, calls, files = (series.counts.get(name, Counter()) for name in ("writes", "reads", "calls", "files"))
     share = availability(writes["ok"], writes["tried"])
     throttled = series.errors.get("writes", Counter())["throttled"]

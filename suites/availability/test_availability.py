@@ -127,8 +127,8 @@ def _availability(experiment: Experiment, told: Mapping[str, Any]) -> Result:
     day = told["time_of_day"]
     metrics = {name: told[name] for name in ("availability", "wrong_hash_rate")}
     metrics |= {name: value for name, value in times.items() if name in _SPREAD}
-    facts = {name: value for name, value in told.items() if name not in {"by_size", "all_sizes", *metrics}}
-    facts |= {
+    extra = {name: value for name, value in told.items() if name not in {"by_size", "all_sizes", *metrics}}
+    extra |= {
         "loop": "closed", "errors": _listed(told["write_errors"]),
         "time_of_day": day["answer"], "time_of_day_test": day,
         "interval": f"{told['availability_low']:.2%} to {told['availability_high']:.2%}",
@@ -137,7 +137,7 @@ def _availability(experiment: Experiment, told: Mapping[str, Any]) -> Result:
     columns = ["rounds", "writes", "errors", "availability", "interval", "checked", "wrong_hashes", "hash_call_p50",
                "hash_call_p99", "time_of_day", "size_matters"]  # fmt: skip
     return experiment.conclude(
-        metrics, times["times_s"] or [told["observed_s"]], columns=columns, facts=facts, doubts=_doubts(told),
+        metrics, times["times_s"] or [told["observed_s"]], columns=columns, extra=extra, doubts=_doubts(told),
         stats_of="time of hash calls" if times["times_s"] else "time of the whole series: no hash call was answered",
         notes=_notes(told), published={"source": TABLE_III},
     )  # fmt: skip
@@ -157,7 +157,7 @@ def _of_size(experiment: Experiment, size_kb: int, times: Mapping[str, Any], dou
     algorithm = experiment.provider.driver.capabilities.digest or "sha256"
     local_s = experiment.agent.once(f"local-hash:{size_kb}", partial(_local_hash_s, size_kb, algorithm))
     low, high = TABLE_I_MS.get(size_kb, (None, None))
-    facts = {
+    extra = {
         "ops": times["hash_calls"], "hash_calls": times["hash_calls"], "hash_calls_kept": times["hash_calls_kept"],
         "hash_call_s": times["hash_call_s"], "local_hash_s": local_s, "local_hash": algorithm,
         "local_hash_ms": round(local_s * 1e3, 2), "loop": "closed",
@@ -167,7 +167,7 @@ def _of_size(experiment: Experiment, size_kb: int, times: Mapping[str, Any], dou
                "published_range"]  # fmt: skip
     metrics = {name: times[name] for name in _SPREAD}
     return experiment.conclude(
-        metrics, times["times_s"], stats_of="time of hash calls", label=f"{size_kb}kB", facts=facts, columns=columns,
+        metrics, times["times_s"], stats_of="time of hash calls", label=f"{size_kb}kB", extra=extra, columns=columns,
         doubts=doubts, published={"source": TABLE_I}, spread={"hash_call_p50": times["times_s"]},
     )  # fmt: skip
 

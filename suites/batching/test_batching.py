@@ -152,7 +152,7 @@ def streamed(
         return played.changed_bytes
 
     _, idle, seen = lab.watch([created, lab.rest(IDLE_S), Act(name, work)])
-    facts = {
+    extra = {
         **sums(idle, [seen]),
         **of_stream(seen, played),
         "cpu_shares": shares.found,
@@ -161,7 +161,7 @@ def streamed(
     doubts = []
     if box:
         expected, new = expected_of(stream, box), box.pushes()[pushed:]
-        facts |= {
+        extra |= {
             "pushes": len(new), "expected_pushes": expected.pushes, "expected_wait_s": expected.longest_wait_s,
             "longest_wait_s": max((each.waited_s for each in new), default=None),
             "mechanism": box.settings()["mechanism"],
@@ -171,14 +171,14 @@ def streamed(
             doubts.append(f"the savingbox pushed {len(new)} times; its rules predict {expected.pushes}")
     late = f"{played.late} of {played.updates} updates were written late"
     result = lab.conclude(
-        {"tue": facts["tue"], "sync_delay": seen.sync_delay_s},
+        {"tue": extra["tue"], "sync_delay": seen.sync_delay_s},
         [seen.duration_s],
         stats_of="from the first update until the client was in sync and quiet",
         columns=COLUMNS,
-        facts=facts,
+        extra=extra,
         published={"source": f"{SOURCE}, {figure}", **(published or {})},
         doubts=[*([late] if played.late > _MUCH * played.updates else []), *doubts],
-        notes=[*notes, *noise(facts), *mechanism(box)],
+        notes=[*notes, *noise(extra), *mechanism(box)],
     )
     result.check()
 

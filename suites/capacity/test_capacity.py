@@ -121,7 +121,7 @@ def _conclude(
         stats_of="response p99 of the probes that passed" if responses_s else "nothing: no probe passed",
         of=[],  # a doubtful probe is not a doubtful answer
         columns=(metric, "passes_at", "fails_at", "low", "high", "ended", "probe_count", "ops_used"),
-        facts={
+        extra={
             "passes_at": found.passes_at, "fails_at": found.fails_at, "low": found.low, "high": found.high,
             "is_bounded": found.is_bounded, "ended": found.ended, "probe_count": len(probes), "ops_used": found.ops,
             "probes": probes, "limits": limits, "ops": found.ops, "ops_files": [probe["ops_file"] for probe in probes],

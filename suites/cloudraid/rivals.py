@@ -70,11 +70,11 @@ def _measured(
     def rate(from_s: float | None, to_s: float | None) -> float | None:
         return None if from_s is None or to_s is None or to_s <= from_s else moved_mb / (to_s - from_s)
 
-    facts = {
+    extra = {
         "put_mb_per_cpu": rate(began_s, wrote_s), "get_mb_per_cpu": rate(wrote_s, read_s),
         "overhead": stored / (objects * size_bytes) if stored else None, "survives": survives, "system": provider.spec,
     }  # fmt: skip
-    return (up, down), facts, "payloads are also generated and compared in this process, which counts"
+    return (up, down), extra, "payloads are also generated and compared in this process, which counts"
 
 
 # --- the rivals ---------------------------------------------------------------------------------------

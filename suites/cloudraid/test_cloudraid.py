@@ -107,7 +107,7 @@ def _compare(
             "direction", "array_s", "best_s", "best_child", "times_the_best", "mb_per_s",
             *(f"{name}_s" for name in told), "overhead",
         ),
-        facts={
+        extra={
             "direction": verb, "array_s": array_s, "best_s": best_s, "best_child": best,
             "times_the_best": array_s / best_s if best_s else None,
             "children_s": medians_s, "mb_per_s": size_bytes / 1e6 / array_s if array_s else None, "loop": "closed",
@@ -152,7 +152,7 @@ def test_losses(experiment: Experiment, payloads: Payloads, array: RaidDriver, o
     experiment.conclude(
         {"p50": first_s}, found[0].ok_s or [0.0], of=[*found, after], stats_of="time of a read with nothing lost",
         columns=("lost_at_most", "reads_failed", "slower_at_most", "with_one_more", "whole_afterwards"),
-        facts={
+        extra={
             "lost_at_most": most, "reads_failed": sum(failed[: most + 1]), "median_s": medians_s, "slower": slower,
             "slower_at_most": slowest,
             "wanted": f"at most {MOST_SLOWER} x", "failed": failed, "with_one_more": told["answer"], **told,
@@ -205,7 +205,7 @@ def test_trouble(
         {"p50": median(took) if took else None}, took or [0.0], of=[*well, *ill],
         stats_of="time of a read with trouble",
         columns=("usual_s", "troubled_s", "slower", "worst_s", "reads_failed", "hedged", "failed", "damaged"),
-        facts={
+        extra={
             "usual_s": median(usual), "troubled_s": median(took) if took else None,
             "slower": median(took) / median(usual) if took and usual else None, "worst_s": max(took, default=None),
             "reads_failed": failed, "slow_s": SLOW_S if kind == "slow" else None, "loop": "closed", **met,
@@ -237,7 +237,7 @@ def test_availability(
     experiment.conclude(
         {"availability": share.share}, told["times_s"] or [0.0], of=[up], stats_of="time of a read",
         columns=("reads", "child_failure", "measured", "interval", "predicted", "as_predicted"),
-        facts={
+        extra={
             "reads": READS[grid], "child_failure": failures[0], "measured": f"{share.share:.2%}",
             "shared_failure": option.cloudbench_cloudraid_shared, "interval": f"{share.low:.2%} to {share.high:.2%}",
             "predicted": f"{predicted:.2%}", "predicted_share": predicted, "as_predicted": "yes" if within else "no",
@@ -278,7 +278,7 @@ def test_placement(experiment: Experiment, payloads: Payloads, array: RaidDriver
     experiment.conclude(
         {"p50": measured["throughput_s"]}, measured.pop("rounds_s"), stats_of="time of an upload by throughput",
         columns=("throughput_s", "least_s", "over_the_bound", "equal_s", "equal_least_s", "overhead", "counts"),
-        facts={**measured, "computed_from_table_2_s": PUBLISHED_S, "loop": "closed"},
+        extra={**measured, "computed_from_table_2_s": PUBLISHED_S, "loop": "closed"},
         published={"source": "Cloud-RAID, Table II, 10 MB; times of the splits are computed from it"},
         notes=["children are emulated, with the paper's rates"] if experiment.provider.emulated != "none" else [],
     ).check()  # fmt: skip
@@ -301,12 +301,12 @@ def test_side_by_side(experiment: Experiment, payloads: Payloads, objects: int, 
         if isinstance(found, str):
             absent.append(f"{name}: not measured: {found}")
             continue
-        runs, facts, note = found
+        runs, extra, note = found
         up_s, down_s = times_of(*runs)
         experiment.conclude(
             {"p50": up_s}, runs[0].ok_s or [0.0], of=runs, label=name, stats_of=f"time of an upload to {name}",
             columns=("system", "put_p50_s", "get_p50_s", "put_mb_per_cpu", "get_mb_per_cpu", "overhead", "survives"),
-            facts={"put_p50_s": up_s, "get_p50_s": down_s, "loop": "closed", **facts}, notes=[note, *absent],
+            extra={"put_p50_s": up_s, "get_p50_s": down_s, "loop": "closed", **extra}, notes=[note, *absent],
         )  # fmt: skip
     if absent:
         experiment.report("\n".join(absent))

@@ -72,7 +72,7 @@ def _find_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, grid
         of=runs,
         label="knee",
         columns=("knee_threads", "knee_from", "knee_to", "knee_s", "best_threads", "best_total"),
-        facts={
+        extra={
             "totals_s": {str(threads): totals for threads, totals in totals_s.items()},
             "knee_s": found.time_s, "knee_from": from_to[0], "knee_to": from_to[1], "best_threads": found.best_level,
             "size_bytes": size_bytes, "operation": verb.value,
@@ -92,7 +92,7 @@ def _conclude_level(experiment: Experiment, threads: int, results: list[Result])
         of=results,
         label=f"{threads} threads",
         columns=("threads", "elapsed", "mean_s", "ops", "throttled", "failed", "corrupt"),
-        facts={
+        extra={
             "threads": threads, "mean_s": fmean(ok_s) if ok_s else None, "operation": results[0]["operation"],
             **{key: sum(result[key] for result in results) for key in ("throttled", "failed", "corrupt")},
         },

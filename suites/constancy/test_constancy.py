@@ -77,7 +77,7 @@ def _classify(experiment: Experiment, payloads: Payloads, size_bytes: int, grid:
         of=runs,
         label="category",
         columns=("category", "above_level", "slowdown", "slowdown_error", "trend_p"),
-        facts={
+        extra={
             "category": found.category, "reason": found.reason, "above_level": found.above_level,
             "above_interval": list(found.above_interval or ()), "slowdown_error": found.slowdown_error,
             "bound": found.bound, "trend_p": found.trend and found.trend.p_value,
@@ -100,7 +100,7 @@ def _conclude_level(experiment: Experiment, level: int, results: list[Result]) -
         of=results,
         label=f"level {level}",
         columns=("level", "median_s", "slowest_s", "elapsed", "ops", "throttled", "failed"),
-        facts={
+        extra={
             "level": level, "median_s": median(ok_s) if ok_s else None, "slowest_s": ok_s[-1] if ok_s else None,
             "operation": results[0]["operation"],
             **{key: sum(result[key] for result in results) for key in ("throttled", "failed", "corrupt")},

@@ -51,7 +51,7 @@ def _fit(experiment: Experiment, payloads: Payloads, grid: str, verb: Verb) -> N
             of=[result],
             label=name,
             columns=("size", "median_s", "fitted_s", "deviation", "off", "ops", "throttled", "failed", "corrupt"),
-            facts={
+            extra={
                 "size": name, "median_s": median(ok_s) if ok_s else None, "fitted_s": point and point.fitted_s,
                 "deviation": point and point.deviation, "limit": point and point.limit, "off": point and point.off,
                 **{key: result[key] for key in ("operation", "throttled", "failed", "corrupt")},
@@ -69,6 +69,6 @@ def _fit(experiment: Experiment, payloads: Payloads, grid: str, verb: Verb) -> N
         of=list(results.values()),
         label="line",
         columns=("latency", "bandwidth", "noise", "sizes_off"),
-        facts={"noise": line.noise, "sizes": list(sizes.values()), "off": off, "operation": verb.value},
+        extra={"noise": line.noise, "sizes": list(sizes.values()), "off": off, "operation": verb.value},
         notes=[f"{name}: whether it is off the line is not known" for name in unsure],
     ).check()  # fmt: skip

@@ -47,7 +47,7 @@ def test_login(lab: LabItem) -> None:
     if login is None:
         pytest.skip("the client was started by another test; run this one first")
     size, delay_s = login.wire_bytes, login.sync_delay_s
-    facts = {
+    extra = {
         "login_bytes": size, "login_kb": None if size is None else size / 1e3, "login_up_bytes": login.up_bytes,
         "login_down_bytes": login.down_bytes, "connections": login.syns, "cpu_s": login.cpu_s, "imc_2013": LOGIN,
     }  # fmt: skip
@@ -56,7 +56,7 @@ def test_login(lab: LabItem) -> None:
         [delay_s or login.duration_s],
         stats_of="from the start of both halves to the last payload before the client was ready",
         columns=("login_kb", "connections", "cpu_s", "imc_2013"),
-        facts=facts,
+        extra=extra,
         published={"source": SOURCE, "login_traffic": LOGIN},
         notes=[] if size else ["the client sent nothing: it may need a file first"],
     )
@@ -72,7 +72,7 @@ def test_idle(lab: LabItem, idle_s: float) -> None:
     interval_s = max(1.0, round(seen.duration_s / INTERVALS, 1))
     per_s = size / lasted_s
     mb_per_day, note = a_day(per_s, lasted_s, found)
-    facts: dict[str, Any] = {
+    extra: dict[str, Any] = {
         "polling": said(found), "answer": found.answer, "evidence": list(found.evidence),
         "polling_period_s": found.period_s, "polling_scatter_s": found.scatter_s, "longest_period_s": found.longest_s,
         "idle_s": seen.duration_s, "idle_bytes": seen.wire_bytes, "idle_up_bytes": seen.up_bytes,
@@ -86,7 +86,7 @@ def test_idle(lab: LabItem, idle_s: float) -> None:
         [found.period_s or seen.duration_s],
         stats_of="polling period" if found.period_s else "how long the client was left alone: it has no known period",
         columns=("left_alone", "events", "polling", "idle_bit_per_s", "mb_per_day"),
-        facts=facts,
+        extra=extra,
         published={"source": SOURCE, "idle_traffic": IDLE},
         notes=[f"{lab.spec}: {found.evidence[-1]}; {note}"],
     )

@@ -90,7 +90,7 @@ def test_figure_2(lab: LabItem, grid: str) -> None:
         [login.sync_delay_s or login.duration_s],
         stats_of="from the start of both halves to the last payload before the client was ready",
         columns=START_COLUMNS,
-        facts={
+        extra={
             "startup_kb": start_bytes / 1e3, "startup_s": login.sync_delay_s, "idle_kb": idle_bytes / 1e3,
             "idle_s": idle.duration_s, "lasted_s": lasted_s, "interval_s": interval_s,
             "interval_bytes": both.every(interval_s), "connections": login.syns + idle.syns, "cpu_s": cpu_s,
@@ -128,7 +128,7 @@ def transferred(
         transfers = [each.as_dict() for each in lab.transfer(Workload(*SETS[name]), REPEATS[grid])]
         numbers = means(transfers)
         ended = sum(each["is_synced"] for each in transfers)
-        facts = {
+        extra = {
             **{key: numbers.pop(key) for key in [*numbers] if key not in METRICS},
             "synced": f"{ended} of {len(transfers)}", "transfers": transfers, "asked_ms": 2 * way.delay_ms,
             "delivered_ms": delivered["rtt_ms"], "delivered_loss_share": delivered["up"]["loss"],
@@ -141,7 +141,7 @@ def transferred(
             columns=COLUMNS if "rtt_ms" in params else (*COLUMNS, "delivered_loss_share"),
             label=name.replace(" ", ""),
             params={"set": name, **params},
-            facts=facts,
+            extra=extra,
             published=published,
             doubts=[*(reason for each in transfers for reason in each["reasons"]), *lab.doubts()],
             notes=[*notes, *setting_notes(lab.setting, transfers)],
@@ -176,7 +176,7 @@ def test_figure_4(lab: LabItem, grid: str, how: Any, files: str) -> None:
         stats_of="time from the change until the other side was seen to have it, with the interruption",
         columns=RECOVERY_COLUMNS,
         params={"set": files, "how": how},
-        facts={
+        extra={
             "how_recovered": " or ".join(dict.fromkeys(each["how_recovered"] for each in found)),
             "again_bytes": mean_of([each["again_bytes"] for each in found]),
             "repeated_share": mean_of([each["repeated_share"] for each in found]),

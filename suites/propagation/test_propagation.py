@@ -70,7 +70,7 @@ def test_propagation(lab: LabItem, grid: str) -> None:
             columns=(name_of, *COLUMNS),
             label=each.replace(" ", ""),
             params={"set": each},
-            facts={**numbers(arrived, receiver.side), "arrived": f"{len(arrived)} of {len(arrivals)}",
+            extra={**numbers(arrived, receiver.side), "arrived": f"{len(arrived)} of {len(arrivals)}",
                    "arrivals": arrivals, "other_side": device["device"]},
             published=published if each == ONCE and name_of == "propagation" else None,
             doubts=lab.doubts(),

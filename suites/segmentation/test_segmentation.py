@@ -82,7 +82,7 @@ def _conclude(
             "best_segments", "contenders", "native", "segmented", "improvement_factor", "segment_mb", "single_chunk",
             "probes", "noise",
         ),
-        facts={
+        extra={
             "object_bytes": size_mb * MIB, "segment_mb": size_mb / level if level else None,
             "contenders": f"{best.contenders[0]}-{best.contenders[-1]}" if best.contenders else None,
             "segments_s": {str(found): list(values) for found, values in best.measured.items()},

@@ -89,7 +89,7 @@ def test_table_1(lab: LabItem) -> None:
                 columns=("answer", "how", "confidence", "imc_2013_yes"),
                 label=name,
                 params={"capability": name, "service": lab.spec},
-                facts={
+                extra={
                     capability: verdict.answer, "answer": verdict.answer, "how": verdict.detail,
                     "confidence": verdict.confidence, "evidence": list(verdict.evidence),
                     "numbers": dict(verdict.numbers), "has_capability": value, "imc_2013_yes": printed,
@@ -106,9 +106,9 @@ def test_figure_3(lab: LabItem, files: int) -> None:
     kind = "few" if files <= 10 else "many"
     idle, seen = lab.measure([IDLE, Step(kind, FIGURE_3_BYTES, files)])
     syns = {100: "Google Drive 100, Cloud Drive 400"}.get(files, "-")
-    facts = {"syns": seen.syns, "exchanges": seen.exchanges, "bursts": seen.bursts, "imc_2013_syns": syns}
+    extra = {"syns": seen.syns, "exchanges": seen.exchanges, "bursts": seen.bursts, "imc_2013_syns": syns}
     columns = ("syns", "exchanges", "bursts", "completion_s", "tue", "imc_2013_syns")
-    _conclude(lab, [idle, seen], columns, facts, {"source": f"{IMC}, Figure 3", "syns": syns})
+    _conclude(lab, [idle, seen], columns, extra, {"source": f"{IMC}, Figure 3", "syns": syns})
 
 
 def test_figure_4(lab: LabItem, where: str, size_bytes: int) -> None:
@@ -116,9 +116,9 @@ def test_figure_4(lab: LabItem, where: str, size_bytes: int) -> None:
     edit = Step("append" if where == "end" else "spliced", FIGURE_4_BYTES)
     idle, _, seen = lab.measure([IDLE, Step("new", size_bytes - FIGURE_4_BYTES), edit])
     drawn = "drawn only: Dropbox near the added 100 kB, the others near the file; Wuala less by chunks that stay"
-    facts = {"uploaded_mb": seen.up_bytes / 1e6, "file_mb": seen.size_bytes / 1e6, "imc_2013": "drawn only"}
+    extra = {"uploaded_mb": seen.up_bytes / 1e6, "file_mb": seen.size_bytes / 1e6, "imc_2013": "drawn only"}
     columns = ("file_mb", "uploaded_mb", "tue", "imc_2013")
-    _conclude(lab, [idle, seen], columns, facts, {"source": f"{IMC}, Figure 4", "uploaded": drawn})
+    _conclude(lab, [idle, seen], columns, extra, {"source": f"{IMC}, Figure 4", "uploaded": drawn})
 
 
 def test_figure_5(lab: LabItem, content: str, size_bytes: int) -> None:
@@ -130,17 +130,17 @@ def test_figure_5(lab: LabItem, content: str, size_bytes: int) -> None:
         "fake_jpeg": "drawn only: Dropbox sends less, Google Drive does not",
     }[content]
     zlib_mb = None if seen.zlib_bytes is None else seen.zlib_bytes / 1e6
-    facts = {"uploaded_mb": seen.up_bytes / 1e6, "zlib_mb": zlib_mb, "imc_2013": drawn.partition(": ")[2]}
+    extra = {"uploaded_mb": seen.up_bytes / 1e6, "zlib_mb": zlib_mb, "imc_2013": drawn.partition(": ")[2]}
     columns = ("uploaded_mb", "zlib_mb", "tue", "imc_2013")
-    _conclude(lab, [idle, seen], columns, facts, {"source": f"{IMC}, Figure 5", "uploaded": drawn})
+    _conclude(lab, [idle, seen], columns, extra, {"source": f"{IMC}, Figure 5", "uploaded": drawn})
 
 
 def test_figure_4_8(lab: LabItem, size_mb: int) -> None:
     """Thesis, Figure 4.8: sparse files of 1 to 500 MB made almost the same traffic (to within 3.6 KB)."""
     idle, seen = lab.measure([IDLE, Step("sparse", size_mb * 1_000_000)])
-    facts = {"file_mb": size_mb, "thesis": "the same for all sizes"}
+    extra = {"file_mb": size_mb, "thesis": "the same for all sizes"}
     published = {"source": f"{THESIS}, Figure 4.8", "traffic": "drawn only; largest less smallest is 3.6 KB"}
-    _conclude(lab, [idle, seen], ("file_mb", "traffic_mb", "tue", "thesis"), facts, published)
+    _conclude(lab, [idle, seen], ("file_mb", "traffic_mb", "tue", "thesis"), extra, published)
 
 
 def test_figure_4_10(lab: LabItem, grid: str, percent: int) -> None:
@@ -149,9 +149,9 @@ def test_figure_4_10(lab: LabItem, grid: str, percent: int) -> None:
     version = Step("version", share=percent / 100)
     idle, *seen = lab.measure([IDLE, Step("new", size), *[version] * (versions - 1)])
     expected_mb = size * (percent + versions * (100 - percent)) / 100 / 1e6
-    facts = {"versions": versions, "whole_mb": versions * size / 1e6, "delta_encoded_mb": expected_mb}
+    extra = {"versions": versions, "whole_mb": versions * size / 1e6, "delta_encoded_mb": expected_mb}
     published = {"source": f"{THESIS}, Figure 4.10", "traffic": "drawn only, beside the traffic with delta encoding"}
-    _conclude(lab, [idle, *seen], ("versions", "whole_mb", "delta_encoded_mb", "traffic_mb"), facts, published)
+    _conclude(lab, [idle, *seen], ("versions", "whole_mb", "delta_encoded_mb", "traffic_mb"), extra, published)
 
 
 def test_table_4_7(lab: LabItem, size: str, files: int) -> None:
@@ -159,16 +159,16 @@ def test_table_4_7(lab: LabItem, size: str, files: int) -> None:
     bytes_each = int(size.partition(" ")[0]) * 1_000_000
     idle, *seen = lab.measure([IDLE, Step("new", bytes_each), *[Step("copy")] * (files - 1)])
     printed = TABLE_4_7_MB.get((size, files))
-    facts = {"whole_mb": files * bytes_each / 1e6, "published_mb": printed}
+    extra = {"whole_mb": files * bytes_each / 1e6, "published_mb": printed}
     published = {"source": f"{THESIS}, Table 4.7", "traffic_mb": printed}
-    _conclude(lab, [idle, *seen], ("whole_mb", "traffic_mb", "published_mb"), facts, published)
+    _conclude(lab, [idle, *seen], ("whole_mb", "traffic_mb", "published_mb"), extra, published)
 
 
 def _conclude(
     lab: LabItem,
     seen: Sequence[Observation],
     columns: Sequence[str],
-    facts: dict[str, Any],
+    extra: dict[str, Any],
     published: dict[str, Any],
 ) -> None:
     """One entry of an idle phase and the phases after it: traffic both ways, minus that of the idle client."""
@@ -187,5 +187,5 @@ def _conclude(
     rounds_s = [each.duration_s for each in phases]
     lab.conclude(
         metrics, rounds_s, stats_of="time from the change until in sync and quiet", columns=columns,
-        facts={**about, **facts}, published=published,
+        extra={**about, **extra}, published=published,
     ).check()  # fmt: skip

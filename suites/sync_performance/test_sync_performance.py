@@ -47,7 +47,7 @@ def test_figure_6(lab: LabItem, grid: str) -> None:
             transfers = transfers[-1:]
         numbers = means(transfers)
         quoted = [each for each in PUBLISHED["quoted"] if each["set"] in (name, "any") and kind == "binary"]
-        facts = {
+        extra = {
             **{key: numbers.pop(key) for key in [*numbers] if key not in METRICS},
             "repeats": len(transfers), "transfers": transfers,
         }  # fmt: skip
@@ -58,7 +58,7 @@ def test_figure_6(lab: LabItem, grid: str) -> None:
             columns=COLUMNS,
             label=f"{name.replace(' ', '')}-{kind}",
             params={"set": name, "kind": kind},
-            facts=facts,
+            extra=extra,
             published={"source": PUBLISHED["source"], "quoted": quoted},
             doubts=[*doubts_of(transfers, REPEATS[grid]), *lab.doubts()],
             notes=[f"IMC 2013, {one['set']}, {one['quantity']}: {one['said']}" for one in quoted],

@@ -135,7 +135,7 @@ def _concluded(
     return experiment.conclude(
         metrics, ok_s or [first["elapsed"] or 0.0], of=results, label=verb.value, columns=columns, notes=notes,
         stats_of=f"time of each transfer ({verb.value})" if ok_s else "elapsed time: no transfer succeeded",
-        facts={
+        extra={
             "files": first["ok"], "size_bytes": size_bytes, "threads": threads, "operation": verb.value,
             "payload_bytes": again["ok"] * size_bytes, "wire_bytes": seen.bytes if seen else None,
             "wire_packets": seen.packets if seen else None,
@@ -174,7 +174,7 @@ def test_parts(experiment: Experiment, payloads: Payloads, part_mib: int, grid: 
     experiment.conclude(
         metrics, ok_s or [result["elapsed"] or 0.0], columns=PUT_COLUMNS,
         stats_of="time of an upload in parts" if ok_s else "elapsed time: no upload succeeded",
-        facts={"files": result["ok"], "size_bytes": size_bytes, "part_bytes": part_mib * MIB},
+        extra={"files": result["ok"], "size_bytes": size_bytes, "part_bytes": part_mib * MIB},
         spread={"service_p50": ok_s, "throughput": rates},
     ).check()  # fmt: skip
 

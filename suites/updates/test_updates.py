@@ -96,16 +96,16 @@ def test_table_1(lab: LabItem, payloads: Payloads, grid: str, size: str) -> None
         pytest.skip("inconclusive: the file arrived, but no payload was seen")
     alpha, delay_s = TABLE_1[size]
     mean_s = sum(delays_s) / len(delays_s)
-    facts = {**sums(idle, seen), "sync_delay_s": mean_s, "uds_tue": alpha, "uds_delay_s": delay_s}
-    facts |= {"files": len(seen), "kb_per_file": facts["traffic_kb"] / len(seen)}
+    extra = {**sums(idle, seen), "sync_delay_s": mean_s, "uds_tue": alpha, "uds_delay_s": delay_s}
+    extra |= {"files": len(seen), "kb_per_file": extra["traffic_kb"] / len(seen)}
     result = lab.conclude(
-        {"tue": facts["tue"], "sync_delay": mean_s},
+        {"tue": extra["tue"], "sync_delay": mean_s},
         delays_s,
         stats_of="sync delay: from the new file to the last payload before the server had it",
         columns=("files", "kb_per_file", "tue", "uds_tue", "sync_delay_s", "uds_delay_s"),
-        facts=facts,
+        extra=extra,
         published={"source": f"{SOURCE}, Table 1", "tue": alpha, "sync_delay_s": delay_s},
-        notes=noise(facts),
+        notes=noise(extra),
     )
     result.check()
 
@@ -136,7 +136,7 @@ def test_delays(lab: LabItem, payloads: Payloads, grid: str, append_bytes: int, 
         start_ups_s,
         stats_of="from an append to the first payload that the client sent",
         columns=("appends", "start_up_p50", "start_up_max", "uds", "sync_delay_p50", "sync_delay_max", "sync_events"),
-        facts={
+        extra={
             "appends": count, "file_bytes": size, "start_ups_s": start_ups_s, "sync_delays_s": delays_s,
             "sync_events": sum(len(each.events_s) for each in appends),
             "uds": "200, 400 ms" if is_figure_8 else "drawn only",
@@ -186,20 +186,20 @@ def streamed(
         return played.changed_bytes
 
     _, idle, seen = lab.watch([before, lab.rest(IDLE_S), Act(name, work)])
-    facts = {**sums(idle, [seen]), **of_stream(seen, played), "uds": published or "drawn only"}
+    extra = {**sums(idle, [seen]), **of_stream(seen, played), "uds": published or "drawn only"}
     if after is not None:  # runs follow each other without a pause, and each was requested
-        facts["sync_events"] = None
+        extra["sync_events"] = None
     late = f"{played.late} of {played.updates} updates were written late"
     note = f"{lab.spec}: it does not watch its folder and was run after each update; {late}"
     result = lab.conclude(
-        {"tue": facts["tue"], "sync_delay": seen.sync_delay_s},
+        {"tue": extra["tue"], "sync_delay": seen.sync_delay_s},
         [seen.duration_s],
         stats_of="from the first update until the client was in sync and quiet",
         columns=("updates", "sync_events", "traffic_kb", "tue", "bytes_per_update", "sync_delay_s", "cpu_share"),
-        facts=facts,
+        extra=extra,
         published={"source": f"{SOURCE}, {figure}", "traffic": published} if published else {},
         doubts=[late] if after is None and played.late > _MUCH * played.updates else [],
-        notes=[*([note] if after else []), *noise(facts)],
+        notes=[*([note] if after else []), *noise(extra)],
     )
     result.check()
 
@@ -258,8 +258,8 @@ def own_traffic(rests: Sequence[Window], start_up_s: float) -> list[str]:
     ]
 
 
-def noise(facts: Mapping[str, Any]) -> list[str]:
+def noise(extra: Mapping[str, Any]) -> list[str]:
     """A remark if much of the traffic would have been sent anyway."""
-    if facts["idle_bytes"] <= _MUCH * facts["traffic_bytes"]:
+    if extra["idle_bytes"] <= _MUCH * extra["traffic_bytes"]:
         return []
-    return [f"about {facts['idle_bytes']:,} of {facts['traffic_bytes']:,} bytes would have been sent without a change"]
+    return [f"about {extra['idle_bytes']:,} of {extra['traffic_bytes']:,} bytes would have been sent without a change"]

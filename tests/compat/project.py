@@ -25,10 +25,10 @@ WITHOUT = ("-p", "no:cloudbench")
 _RECORDER = """
 import json, os, sys
 
-def tell(kind, **facts):
+def tell(kind, **told):
     if "PYTEST_XDIST_WORKER" not in os.environ:
         with open(os.environ["RECORDED"], "a") as file:
-            file.write(json.dumps({"kind": kind, **facts}) + "\\n")
+            file.write(json.dumps({"kind": kind, **told}) + "\\n")
 
 def pytest_runtest_logreport(report):
     tell("test", nodeid=report.nodeid, when=report.when, outcome=report.outcome, keywords=sorted(report.keywords),

@@ -28,7 +28,7 @@ class Fleet:
         self.handled: list[tuple[str, dict[str, Any]]] = []
         self.coordinator = Coordinator(
             handlers={"sum": self._sum, "broken": self._broken},
-            services={"twice": lambda agent, payload: [agent, payload * 2]},
+            answers={"twice": lambda agent, payload: [agent, payload * 2]},
             patience_s=patience_s,
             kill=lambda agent, reason: self.killed.append(agent),
             **options,

@@ -181,7 +181,7 @@ def test_a_conclusion_is_one_entry_with_the_doubts_of_its_parts(lab: Lab) -> Non
 
         def test_good(experiment, payloads):
             times = [part["elapsed"] for part in parts(experiment, payloads)]
-            told = dict(stats_of="total time", columns=["knee_threads"], facts={"levels": [1, 2]}, expect=[claim(4)])
+            told = dict(stats_of="total time", columns=["knee_threads"], extra={"levels": [1, 2]}, expect=[claim(4)])
             experiment.conclude({"knee_threads": 2}, times, **told).check()
 
         def test_each_run_belongs_to_one_conclusion(experiment, payloads):

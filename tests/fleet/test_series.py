@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.load import series
-from pytest_cloudbench.load.messages import SeriesAdd, SeriesNext, SeriesOpen
+from pytest_cloudbench.load.messages import SeriesAdd, SeriesNext, SeriesOpen, SeriesPlan
 from pytest_cloudbench.load.series import SeriesKeeper
 from pytest_cloudbench.model import ResultsError, UsageError
 
@@ -33,9 +34,9 @@ def keeper(folder: Path, time_scale: float = 1.0) -> SeriesKeeper:
     return SeriesKeeper(RunFacts("r", "seed", time_scale, None, None, 0.2, str(folder / "m" / "r"), "host"), folder)
 
 
-def opened(folder: Path, plan: dict[str, Any], resume: str | None = None, scale: float = 1.0) -> SeriesKeeper:
+def opened(folder: Path, plan: SeriesPlan, resume: str | None = None, scale: float = 1.0) -> SeriesKeeper:
     made = keeper(folder, scale)
-    made.begin(SeriesOpen.from_plain({**ASKED, "plan": plan, "resume": resume, "keeps_plan": False}))
+    made.begin(SeriesOpen.from_plain({**ASKED, "plan": plan.plain(), "resume": resume, "keeps_plan": False}))
     return made
 
 
@@ -56,39 +57,39 @@ def rounds_of(made: SeriesKeeper, clock: Clock, round_s: float, most: int = 99) 
 def test_there_is_time_for_another_round_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(series, "time", clock)
-    plan = {"rounds": 3, "duration_s": None, "pause_s": 0.0}
+    plan = SeriesPlan(3)
     assert rounds_of(opened(tmp_path / "a", plan), clock, 10) == [0, 1, 2]
-    timed = {"rounds": 3, "duration_s": 95.0, "pause_s": 10.0}
+    timed = SeriesPlan(3, 95.0, 10.0)
     assert rounds_of(opened(tmp_path / "b", timed), clock, 10) == [0, 1, 2, 3, 4]
     assert rounds_of(opened(tmp_path / "c", timed, scale=10), clock, 1) == [0, 1, 2, 3, 4]
-    assert rounds_of(opened(tmp_path / "d", {**timed, "duration_s": 0.0}), clock, 10) == [0]
+    assert rounds_of(opened(tmp_path / "d", replace(timed, duration_s=0.0)), clock, 10) == [0]
 
 
 def test_the_time_between_sessions_is_not_time_of_the_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(series, "time", clock)
-    plan = {"rounds": 3, "duration_s": 50.0, "pause_s": 0.0}
+    plan = SeriesPlan(3, 50.0)
     assert rounds_of(opened(tmp_path, plan), clock, 10, most=2) == [0, 1]
     clock.now_s += 1e6
     assert rounds_of(opened(tmp_path, plan, resume=""), clock, 10) == [2, 3, 4]
 
 
 def test_a_series_whose_plan_is_damaged_is_one_line(tmp_path: Path) -> None:
-    made = opened(tmp_path, {"rounds": 3})
+    made = opened(tmp_path, SeriesPlan(3))
     made.close()
     (path,) = tmp_path.rglob("*.jsonl")
     path.write_text(path.read_text().replace('"rounds":3', '"rounds":"many"'))
     again = keeper(tmp_path)
-    asked = {**ASKED, "plan": {"rounds": 1}, "resume": "", "keeps_plan": True}
+    asked = {**ASKED, "plan": SeriesPlan(1).plain(), "resume": "", "keeps_plan": True}
     with pytest.raises(ResultsError, match=r"jsonl: cannot continue with its own plan \(.*rounds: expected int"):
         again.begin(SeriesOpen.from_plain(asked))
 
 
 def test_one_series_has_one_round_of_a_number(tmp_path: Path) -> None:
-    made = opened(tmp_path, {"rounds": 3, "duration_s": None, "pause_s": 0.0})
+    made = opened(tmp_path, SeriesPlan(3))
     made.add(SeriesAdd(ASKED["name"], {"round": 0}))
     made.end(ASKED["name"])
     with pytest.raises(UsageError, match="has no unfinished series of test_it with x"):
-        opened(tmp_path, {"rounds": 3}, resume="")
+        opened(tmp_path, SeriesPlan(3), resume="")
     with pytest.raises(ResultsError, match="expected the state file of a series"):
-        opened(tmp_path, {"rounds": 3}, resume="other.jsonl")
+        opened(tmp_path, SeriesPlan(3), resume="other.jsonl")

@@ -58,13 +58,13 @@ def test_counts_and_percentiles() -> None:
         trial("", problem="put: quota"),
     ]
     told = summarize_trials(trials)
-    metrics, facts = told["metrics"], told["facts"]
+    metrics, extra = told["metrics"], told["extra"]
     assert metrics["violation_rate"] == pytest.approx(2 / 3)
     assert (metrics["consistency_p50"], metrics["consistency_max"]) == pytest.approx((0.1, 0.2))
-    assert (facts["files"], facts["violated"], facts["stale_reads"], facts["never"]) == (3, 2, 3, 0)
-    assert facts["problems"] == {"put: quota": 1}
-    assert facts["seen"] == {"not there": 3}
-    assert facts["asked_every_ms"] == pytest.approx(100)
+    assert (extra["files"], extra["violated"], extra["stale_reads"], extra["never"]) == (3, 2, 3, 0)
+    assert extra["problems"] == {"put: quota": 1}
+    assert extra["seen"] == {"not there": 3}
+    assert extra["asked_every_ms"] == pytest.approx(100)
     never = summarize_trials([trial(""), trial("not there")])["metrics"]
     assert never["consistency_p50"] == 0.0
     assert never["consistency_max"] is None, "worse than any number"

@@ -58,8 +58,8 @@ class Throttled:
         self._driver.delete(path)
 
 
-def sandbox_on(driver: Any, **facts: Any) -> Sandbox:
-    bounds = {"max_ops": None, "max_bytes": None} | facts
+def sandbox_on(driver: Any, **limits: Any) -> Sandbox:
+    bounds = {"max_ops": None, "max_bytes": None} | limits
     about = RunFacts("run", "seed", 1.0, max_lateness_s=1.0, results="", host="", **bounds)
     return Sandbox(Provider("mine:", driver), Agent("main", lambda message: None), about)
 

@@ -173,11 +173,11 @@ def test_nothing_found_is_no_table() -> None:
 
 def test_columns_of_a_conclusion_are_shown_in_their_units_and_a_text_as_it_is() -> None:
     columns = ("knee_threads", "best_total", "mean_s", "noise", "bandwidth", "market_share", "off", "nothing_s")
-    facts = {
+    told = {
         "knee_threads": 25, "best_total": 1.5, "mean_s": 0.0123, "noise": 0.031, "bandwidth": 2.5e6,
         "market_share": "much", "off": True, "nothing_s": None,
     }  # fmt: skip
-    _, title, head, _, row, *_ = lines(Finding(info(**facts), params={"size": 7}, columns=columns))
+    _, title, head, _, row, *_ = lines(Finding(info(**told), params={"size": 7}, columns=columns))
     assert title.startswith("test_worst_case  emulated:one")
     assert re.split(r"  +", head.strip()) == [
         "size", "knee threads", "best total ms", "mean ms", "noise", "bandwidth MB/s", "market share", "off",
@@ -187,10 +187,10 @@ def test_columns_of_a_conclusion_are_shown_in_their_units_and_a_text_as_it_is() 
 
 
 def test_a_conclusion_that_names_no_columns_has_none_of_what_it_did_not_measure() -> None:
-    facts = {key: value for key, value in info(ops=40, knee_threads=4).items() if "_p" not in key and "los" not in key}
-    del facts["files"]
-    assert list(columns(Finding(facts))[0]) == ["sensors", "interval s", "throttled", "failed", "corrupt"]
-    assert columns(Finding(facts), Finding(info()))[0]["p50 ms"] == "-", "what another row has is a dash here"
+    told = {key: value for key, value in info(ops=40, knee_threads=4).items() if "_p" not in key and "los" not in key}
+    del told["files"]
+    assert list(columns(Finding(told))[0]) == ["sensors", "interval s", "throttled", "failed", "corrupt"]
+    assert columns(Finding(told), Finding(info()))[0]["p50 ms"] == "-", "what another row has is a dash here"
 
 
 def test_a_title_that_is_wider_than_the_terminal_goes_on_below() -> None:

@@ -21,7 +21,7 @@ def test_copy(lab):
     share = copy.up_bytes / new.up_bytes
     lab.conclude(
         {"tue": share, "deduplication": int(share < 0.1)}, [copy.duration_s], stats_of="seconds",
-        columns=("tue", "told"), facts={"told": f"{share:.0%}"}, published={"source": "nobody"},
+        columns=("tue", "told"), extra={"told": f"{share:.0%}"}, published={"source": "nobody"},
     ).check()
 """
 EXPECTED = """

@@ -11,14 +11,14 @@ from pytest_cloudbench.sync.transfers import Transfer, doubts_of, mean_of, means
 
 
 def transfer(**given: Any) -> dict[str, Any]:
-    facts: dict[str, Any] = {
+    told: dict[str, Any] = {
         "start_up_s": 0.1,
         "completion_s": 2.0,
         "synced_s": 2.2,
         "wire_bytes": 1100,
         "up_bytes": 1020,
     }
-    return Transfer(1, 1000, **{**facts, **given}).as_dict()
+    return Transfer(1, 1000, **{**told, **given}).as_dict()
 
 
 def test_a_mean_of_what_is_not_known_is_not_known() -> None:
@@ -53,7 +53,7 @@ def test_doubts_name_what_did_not_end_or_was_not_valid() -> None:
 
 
 def broken(**given: Any) -> dict[str, Any]:
-    facts = {
+    told = {
         "how": "reset",
         "at_byte": 500,
         "happened": True,
@@ -61,8 +61,8 @@ def broken(**given: Any) -> dict[str, Any]:
         "sent_after_bytes": 520,
         "recovery_s": 1.0,
     }
-    facts |= {key: given.pop(key) for key in [*given] if key in facts}
-    return transfer(interrupted=facts, **given)
+    told |= {key: given.pop(key) for key in [*given] if key in told}
+    return transfer(interrupted=told, **given)
 
 
 @pytest.mark.parametrize(

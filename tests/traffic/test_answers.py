@@ -60,14 +60,14 @@ def stepped(packets: list[tuple[int, bool, int, int, int, int]], *, up: bool) ->
 
 
 def assert_as_stepped(found: Analysis) -> None:
-    for flow, facts in zip(found.table.flows, found.flows(), strict=True):
+    for flow, told in zip(found.table.flows, found.flows(), strict=True):
         packets = packets_of(found, flow) if flow.is_tcp else []
         for up, key in ((True, "rtt_up_s"), (False, "rtt_down_s")):
-            assert facts[key] == stepped(packets, up=up) == round_trips(found.table, flow, up=up), (flow, key)
-        assert facts["turns"] == metrics.turns(found.table, flow)
+            assert told[key] == stepped(packets, up=up) == round_trips(found.table, flow, up=up), (flow, key)
+        assert told["turns"] == metrics.turns(found.table, flow)
         speakers = [way for _, way, _, _, _, size in packets if size]
         if flow.is_tcp:
-            assert facts["turns"] == sum(a and not b for a, b in pairwise(speakers))
+            assert told["turns"] == sum(a and not b for a, b in pairwise(speakers))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -103,9 +103,9 @@ def test_garbage_for_numbers() -> None:
 
 def test_a_chosen_few_are_as_among_all() -> None:
     found = analyze(paths.capture(77, 30))
-    every = {facts["number"]: facts for facts in found.flows()}
+    every = {told["number"]: told for told in found.flows()}
     for most in (1, 3, 7):
-        assert [every[facts["number"]] for facts in found.flows(most)] == list(found.flows(most))
+        assert [every[told["number"]] for told in found.flows(most)] == list(found.flows(most))
 
 
 def test_one_flow_is_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

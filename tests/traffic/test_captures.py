@@ -43,7 +43,7 @@ def summary(name: str) -> dict[str, Any]:
 
 def assert_equal(found: Analysis, truth: dict[str, Any]) -> None:
     """Ours and tshark's, frame by frame."""
-    facts = found.as_dict()
+    told = found.as_dict()
     tcp = [flow for flow in found.table.flows if flow.is_tcp]
     assert found.records == truth["packets"]
     assert len(tcp) == truth["streams"]
@@ -52,11 +52,11 @@ def assert_equal(found: Analysis, truth: dict[str, Any]) -> None:
         for address, side in ((flow.client, flow.up), (flow.server, flow.down)):
             sent[str(address)] = sent.get(str(address), 0) + side.payload_bytes
     assert sent == truth["payload_bytes"]
-    assert (facts["syns"], facts["syn_acks"]) == (truth["syns"], truth["syn_acks"])
+    assert (told["syns"], told["syn_acks"]) == (truth["syns"], truth["syn_acks"])
     for mark, kinds in MARKS.items():
         rows = np.isin(found.table.verdicts, kinds)
         assert found.table.packets.number[rows].tolist() == truth[mark], mark
-    assert facts["retransmissions"] == len(truth["retransmission"])
+    assert told["retransmissions"] == len(truth["retransmission"])
     stored = [flow.initial_rtt_ns / 1e9 for flow in tcp if flow.initial_rtt_ns is not None]
     assert sorted(set(stored)) == pytest.approx(truth["initial_rtt_s"])
 
@@ -98,19 +98,19 @@ def test_equal_to_tshark_as_it_is_here() -> None:
     ],
 )  # fmt: skip
 def test_unique_bytes_are_what_was_sent(name: str, up: int, down: int) -> None:
-    facts = summary(name)
-    assert (facts["unique_up_bytes"], facts["unique_down_bytes"]) == (up, down)
-    assert facts["payload_up_bytes"] >= up
+    told = summary(name)
+    assert (told["unique_up_bytes"], told["unique_down_bytes"]) == (up, down)
+    assert told["payload_up_bytes"] >= up
 
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_verdicts(name: str) -> None:
-    facts = summary(name)
+    told = summary(name)
     # Only dumpcap writes how many packets it lost; these captures lost none.
-    assert facts["validity"]["verdict"] == ("valid" if name.endswith("ng") else "unknown"), facts["validity"]
-    assert facts["validity"]["drops"] == (0 if name.endswith("ng") else None)
-    assert facts["validity"]["sizes_known"] == (name != "offload.pcap")
-    assert (facts["header_bytes"] is None) == (name == "offload.pcap")
+    assert told["validity"]["verdict"] == ("valid" if name.endswith("ng") else "unknown"), told["validity"]
+    assert told["validity"]["drops"] == (0 if name.endswith("ng") else None)
+    assert told["validity"]["sizes_known"] == (name != "offload.pcap")
+    assert (told["header_bytes"] is None) == (name == "offload.pcap")
 
 
 @pytest.mark.parametrize(("name", "version"), [("tls13.pcapng", "TLSv1.3"), ("tls12.pcapng", "TLSv1.2")])
@@ -124,18 +124,18 @@ def test_tls(name: str, version: str) -> None:
 
 
 def test_a_hello_that_was_cut_is_unknown() -> None:
-    facts = summary("snaplen.pcap")
-    (flow,) = facts["flows"]
+    told = summary("snaplen.pcap")
+    (flow,) = told["flows"]
     assert (flow["sni"], flow["tls_version"], flow["alpn_offered"]) == (None, None, [])
-    assert facts["cut_packets"] > 0
-    assert facts["payload_up_bytes"] > 20_000, "sizes are those of the wire"
+    assert told["cut_packets"] > 0
+    assert told["payload_up_bytes"] > 20_000, "sizes are those of the wire"
 
 
 def test_dns_names_a_flow_without_a_hello() -> None:
-    facts = summary("names.pcapng")
-    named = {flow["protocol"]: flow for flow in facts["flows"]}
+    told = summary("names.pcapng")
+    named = {flow["protocol"]: flow for flow in told["flows"]}
     assert named["tcp"]["name"] == "upload.example.com"
-    assert facts["dns_queries"] == {"upload.example.com": 1}
+    assert told["dns_queries"] == {"upload.example.com": 1}
     assert named["udp"]["role"] == "dns"
     assert named["quic"]["quic_version"] == "1"
     assert named["quic"]["sni"] is None, "it is encrypted"
@@ -189,11 +189,11 @@ def test_the_command(name: str) -> None:
     command = [sys.executable, "-m", "pytest_cloudbench.cli", "analyze", str(FOLDER / name), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    facts = json.loads(done.stdout)
+    told = json.loads(done.stdout)
     wanted = set("payload_up_bytes payload_down_bytes unique_up_bytes wire_up_bytes wire_down_bytes syns".split())
-    for each in (facts, *facts["flows"]):
+    for each in (told, *told["flows"]):
         assert wanted | {"packets", "retransmissions"} <= each.keys()
-    assert facts["retransmissions"] == len(STORED[name]["retransmission"])
+    assert told["retransmissions"] == len(STORED[name]["retransmission"])
 
 
 @pytest.mark.parametrize("every", [1, 3, 100])

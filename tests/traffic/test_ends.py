@@ -46,10 +46,8 @@ def written(packets: list[Record], *, program: str = "", comment: str = "", ends
 
 
 def counted(found: Analysis) -> dict[str, Any]:
-    facts = found.as_dict()
-    return {
-        key: facts[key] for key in facts if key not in ("sentinels", "format", "comments", "interfaces", "validity")
-    }
+    told = found.as_dict()
+    return {key: told[key] for key in told if key not in ("sentinels", "format", "comments", "interfaces", "validity")}
 
 
 def test_both_sides_mean_the_same_packets() -> None:

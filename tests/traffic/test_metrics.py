@@ -49,11 +49,11 @@ def test_start_up_and_completion() -> None:
     assert metrics.start_up_s(found.table, storage, START_NS + 90 * SECOND) is None
     assert metrics.completion_s(found.table, storage) == pytest.approx(0.4 + 0.001 + 0.2, abs=1e-9)
     assert metrics.completion_s(found.table, []) is None
-    facts = found.as_dict(changed_ns=START_NS, changed_bytes=10_000)
-    assert facts["start_up_s"] == 1.0
+    told = found.as_dict(changed_ns=START_NS, changed_bytes=10_000)
+    assert told["start_up_s"] == 1.0
     wire = sum(each.up.wire_bytes + each.down.wire_bytes for each in found.table.flows)
-    assert facts["tue"] == wire / 10_000
-    assert facts["overhead"] == pytest.approx(wire / 10_000 - 1)
+    assert told["tue"] == wire / 10_000
+    assert told["overhead"] == pytest.approx(wire / 10_000 - 1)
     assert metrics.tue(found.table.flows, 10_000, idle_bytes=wire // 2) == pytest.approx(wire / 20_000, rel=1e-3)
     assert metrics.tue(found.table.flows, 0) is None
 
@@ -131,16 +131,16 @@ def test_idle_traffic() -> None:
 def test_connections_over_time() -> None:
     found = read(*(craft.connection(b"x" * 9, port=50_000 + n, start_ns=START_NS + n * SECOND) for n in range(5)))
     assert metrics.syn_times_ns(found.table, found.table.flows) == [START_NS + n * SECOND for n in range(5)]
-    facts = found.as_dict()
-    assert (facts["syns"], facts["syn_acks"], facts["fins"], len(facts["flows"])) == (5, 5, 10, 5)
+    told = found.as_dict()
+    assert (told["syns"], told["syn_acks"], told["fins"], len(told["flows"])) == (5, 5, 10, 5)
 
 
 def test_round_trips() -> None:
     found = read(craft.connection(b"x" * 4000))
-    facts = found.as_dict()["flows"][0]
-    assert facts["initial_rtt_s"] == pytest.approx(0.002)
-    assert facts["rtt_up_s"] == {"count": 4, "min": 0.001, "median": 0.001, "max": 0.001}
-    assert facts["rtt_down_s"] is None
+    told = found.as_dict()["flows"][0]
+    assert told["initial_rtt_s"] == pytest.approx(0.002)
+    assert told["rtt_up_s"] == {"count": 4, "min": 0.001, "median": 0.001, "max": 0.001}
+    assert told["rtt_down_s"] is None
     segments = craft.connection(b"x" * 4000)
     found = read(segments, [replace(segments[3], at_ns=segments[3].at_ns + 500_000)])
     repeated = found.as_dict()["flows"][0]["rtt_up_s"]

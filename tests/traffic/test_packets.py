@@ -322,9 +322,9 @@ def test_many_connections_of_the_same_ports() -> None:
     segments: list[Segment] = []
     for number in range(300):
         segments += craft.connection(b"x" * number, isn=1 + 100_000 * number, start_ns=START_NS + number * craft.SECOND)
-    facts = analyze(craft.pcap(craft.records(segments))).as_dict()
-    assert [flow["unique_up_bytes"] for flow in facts["flows"]] == list(range(300))
-    assert facts["retransmissions"] == 0
+    told = analyze(craft.pcap(craft.records(segments))).as_dict()
+    assert [flow["unique_up_bytes"] for flow in told["flows"]] == list(range(300))
+    assert told["retransmissions"] == 0
 
 
 @pytest.mark.parametrize(("first", "hellos"), [(b"x", 0), (b"\x16", 1976)])
@@ -405,9 +405,9 @@ def test_segments_above_the_mss_make_the_overhead_unknown() -> None:
     offloaded = craft.connection(b"x" * 5000)
     offloaded[3:5] = [Segment(offloaded[3].at_ns, True, 1001, 5001, data=b"x" * 5000)]
     found = analyze(craft.pcapng(craft.records(offloaded[:4])))
-    facts = found.as_dict(changed_bytes=5000)
-    assert (facts["tue"], facts["overhead"], facts["header_bytes"]) == (None, None, None)
-    assert "above the MSS" in facts["validity"]["size_reasons"][0]
+    told = found.as_dict(changed_bytes=5000)
+    assert (told["tue"], told["overhead"], told["header_bytes"]) == (None, None, None)
+    assert "above the MSS" in told["validity"]["size_reasons"][0]
     normal = analyze(craft.pcapng(craft.records(craft.connection(b"x" * 5000)))).as_dict(changed_bytes=5000)
     assert normal["validity"]["sizes_known"]
     assert normal["header_bytes"] == normal["wire_bytes"] - 5000

@@ -111,9 +111,9 @@ def test_pcapng_with_everything() -> None:
 def test_link_types_of_interfaces_are_kept_apart() -> None:
     data = craft.section() + craft.interface(link=1) + craft.interface(link=101)
     data += craft.packet(1, FRAME) + craft.packet(2, FRAME[14:], number=1)
-    facts = analyze(data).as_dict()
-    assert facts["flow_packets"] == 2
-    assert facts["wire_bytes"] == len(FRAME) * 2 - 14
+    told = analyze(data).as_dict()
+    assert told["flow_packets"] == 2
+    assert told["wire_bytes"] == len(FRAME) * 2 - 14
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_garbage_in_the_middle_is_named() -> None:
     assert reader.reason is not None
     assert "record 4" in reader.reason
     assert "4,294,967,295" in reader.reason
-    facts = analyze(data + b"\xff" * 400).as_dict()
-    assert facts["validity"]["verdict"] == "invalid"
-    assert facts["flow_packets"] == 3
+    told = analyze(data + b"\xff" * 400).as_dict()
+    assert told["validity"]["verdict"] == "invalid"
+    assert told["flow_packets"] == 3
 
 
 # --- the walk ---
@@ -208,10 +208,10 @@ REAL = [(FOLDER / name).read_bytes() for name in ("names.pcapng", "snaplen.pcap"
 def survives(data: bytes) -> None:
     message = ""
     try:
-        facts = analyze(data, canary=b"CANARY").as_dict(changed_bytes=5, changed_ns=1)
+        told = analyze(data, canary=b"CANARY").as_dict(changed_bytes=5, changed_ns=1)
     except UsageError as error:
         message = str(error)
-    assert len(message.splitlines()) == 1 if message else facts["flow_packets"] <= facts["packets"]
+    assert len(message.splitlines()) == 1 if message else told["flow_packets"] <= told["packets"]
 
 
 @settings(deadline=None)

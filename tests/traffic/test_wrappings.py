@@ -198,7 +198,7 @@ def test_damaged_wrappings_are_each_counted_once(seed: int) -> None:
         kept = draw.choice([len(frame), len(frame), draw.randrange(10, len(frame))])
         records.append((START_NS + number, bytes(frame[:kept])))
     found = analyze(craft.pcap(records, snaplen=draw.choice([262_144, 100, 60, 48])))
-    facts = found.summary()
-    aside = {name: count for name, count in facts["not_in_flows"].items() if name != "wire_bytes"}
-    assert facts["flow_packets"] + sum(aside.values()) == facts["packets"] == 400
-    assert aside["not_understood"] <= sum(facts["not_looked_into"].values())
+    told = found.summary()
+    aside = {name: count for name, count in told["not_in_flows"].items() if name != "wire_bytes"}
+    assert told["flow_packets"] + sum(aside.values()) == told["packets"] == 400
+    assert aside["not_understood"] <= sum(told["not_looked_into"].values())

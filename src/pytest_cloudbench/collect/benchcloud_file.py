@@ -148,7 +148,7 @@ class _Running:
         try:
             result = experiment.run(
                 payload, arrival=arrival, files=files, operation=Verb.PUT if test.kind == "upload" else Verb.GET,
-                detail=True, names=names, notes=notes, facts={"source": test.source, "description": test.description},
+                detail=True, names=names, notes=notes, extra={"source": test.source, "description": test.description},
             )  # fmt: skip
         finally:
             said = capturing.stop() if capturing else ""

@@ -343,8 +343,8 @@ def _keystone(secrets: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _object_store(catalog: Any, region: str | None) -> str:
-    for service in catalog:
-        for place in service["endpoints"] if service["type"] == "object-store" else ():
+    for offered in catalog:
+        for place in offered["endpoints"] if offered["type"] == "object-store" else ():
             if place["interface"] == "public" and region in (None, place.get("region")):
                 return str(place["url"])
     raise _Unreadable("the catalog has no object store" + (f" in {region}" if region else ""))

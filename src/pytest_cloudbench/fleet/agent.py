@@ -92,7 +92,7 @@ class Agent:
         self._inbox.put(reply)
 
     def tell(self, name: str, payload: Any = None) -> None:
-        """Send a fact without waiting for an answer. Does nothing if the controller is gone."""
+        """Say something without waiting for an answer. Does nothing if the controller is gone."""
         try:
             self._send({"kind": "tell", "name": name, "payload": _plain(payload)})
         except OSError:

@@ -74,7 +74,7 @@ class Coordinator:
 
     Args:
         handlers: called when a gathering is complete, by its name up to ``:``; without one, agents get all payloads.
-        services: answers to one agent's requests by name, without a meeting.
+        answers: what replies to one agent's requests by name, without a meeting.
         patience_s: how long an agent may show no sign of life while others wait for it.
         kill: ends an agent, with the reason.
         ask: asks whether an agent's process runs, and calls back when it answers; None if there is no other process.
@@ -88,7 +88,7 @@ class Coordinator:
         self,
         *,
         handlers: Mapping[str, Handler],
-        services: Mapping[str, Callable[[str, Any], Any]],
+        answers: Mapping[str, Callable[[str, Any], Any]],
         patience_s: float,
         kill: Callable[[str, str], None] = lambda agent, reason: None,
         ask: Callable[[str, Callable[[], None]], None] | None = None,
@@ -97,7 +97,7 @@ class Coordinator:
         maxfail: int = 0,
         again: Callable[[str, int], int | None] = lambda nodeid, before: 0,
     ) -> None:
-        self._handlers, self._services, self._patience_s = dict(handlers), dict(services), patience_s
+        self._handlers, self._answers, self._patience_s = dict(handlers), dict(answers), patience_s
         self._kill, self._ask, self._apart, self._stop, self._maxfail = kill, ask, apart, stop, maxfail
         self._again = again
         self._lock = threading.RLock()
@@ -208,12 +208,12 @@ class Coordinator:
                     (self._meet if kind == "meet" else self._done)(agent, message)
                 return
         if kind == "ask":
-            answer = _answer(self._services[message["name"]], agent, message.get("payload"))
+            answer = _answer(self._answers[message["name"]], agent, message.get("payload"))
             self._reply(agent, answer, message.get("id"))
         elif kind == "tell" and message["name"] == "interrupted":
             self._stopped(agent)
         elif kind == "tell":
-            self._services[message["name"]](agent, message.get("payload"))
+            self._answers[message["name"]](agent, message.get("payload"))
 
     def say(self, nodeid: str, name: str, payload: Message) -> None:
         """Tell all agents at an item something that they did not ask for; see ``Agent.listeners``."""

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pytest_cloudbench.fleet.agent import Agent
     from pytest_cloudbench.fleet.coordinator import Coordinator
 
-__all__ = ["ControllerSession", "FleetService"]
+__all__ = ["Answering", "ControllerSession"]
 
 _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 
-class FleetService(Protocol):
+class Answering(Protocol):
     """What answers agents, and reports at the end of a session; the fleet itself only transports messages."""
 
     coordinator: Coordinator
@@ -67,7 +67,7 @@ class ControllerSession:
     Args:
         config: pytest's configuration in the controller.
         channel_key, facts_key: where a worker finds its channel and the run's facts.
-        make_service: called once there are agents to serve. Raises UsageError for bad input.
+        make_answering: called once there are agents to serve. Raises UsageError for bad input.
     """
 
     is_worker = False
@@ -75,13 +75,13 @@ class ControllerSession:
 
     def __init__(
         self, config: pytest.Config, channel_key: str, facts_key: str,
-        make_service: Callable[[ControllerSession], FleetService],
+        make_answering: Callable[[ControllerSession], Answering],
     ) -> None:  # fmt: skip
         self.config, self._channel_key, self._facts_key = config, channel_key, facts_key
-        self._make_service = make_service
+        self._make_answering = make_answering
         self.facts = _run_facts(config)
         self._lock = threading.Lock()
-        self._serving: FleetService | None = None
+        self._serving: Answering | None = None
         self._channels: dict[str, Any] = {}
         self._gateways: dict[str, Any] = {}
         self._scheduler: Any = None
@@ -94,12 +94,12 @@ class ControllerSession:
         """Returns whether there were agents to serve."""
         return self._serving is not None
 
-    def serve(self) -> FleetService:
+    def serve(self) -> Answering:
         """Returns what serves the agents, created at the first call. Raises UsageError for bad input."""
         self._interrupts.install()  # in the main thread only: a receiver's call may come first
         with self._lock:
             if self._serving is None:
-                self._serving = self._make_service(self)
+                self._serving = self._make_answering(self)
                 for name, channel in self._channels.items():
                     self._serving.coordinator.join(name, channel.send)
             return self._serving

@@ -19,7 +19,7 @@ from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.model import FleetError, UsageError
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.fleet.session import ControllerSession, FleetService
+    from pytest_cloudbench.fleet.session import Answering, ControllerSession
 
 __all__ = ["WorkerSession", "open_session"]
 
@@ -28,13 +28,13 @@ _FACTS = "cloudbench_facts"
 
 
 def open_session(
-    config: pytest.Config, make_service: Callable[[ControllerSession], FleetService], *, at_once: bool
+    config: pytest.Config, make_answering: Callable[[ControllerSession], Answering], *, at_once: bool
 ) -> ControllerSession | WorkerSession:
     """This process's session. Raises pytest.UsageError (one line, exit status 4) for bad input.
 
     Args:
         config: pytest's configuration in this process.
-        make_service: called in the controller, once there are agents to serve.
+        make_answering: called in the controller, once there are agents to serve.
         at_once: call it now, so that bad input is reported before anything starts.
     """
     workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
@@ -43,7 +43,7 @@ def open_session(
     from pytest_cloudbench.fleet.session import ControllerSession
 
     try:
-        session = ControllerSession(config, _CHANNEL, _FACTS, make_service)
+        session = ControllerSession(config, _CHANNEL, _FACTS, make_answering)
         if at_once:
             session.serve()
     except UsageError as error:

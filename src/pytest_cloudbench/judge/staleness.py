@@ -90,7 +90,7 @@ def staleness_of(trial: Trial) -> Staleness | None:
 
 
 def summarize_trials(trials: Sequence[Trial]) -> dict[str, Any]:
-    """Returns the metrics of some files, and the facts behind them.
+    """Returns the metrics of some files, and what is behind them.
 
     A file that never was consistent is worse than all others: a percentile that falls on it is unknown.
     """
@@ -107,7 +107,7 @@ def summarize_trials(trials: Sequence[Trial]) -> dict[str, Any]:
     gaps = [later.start_s - earlier.start_s for trial in trials for earlier, later in _pairs(trial)]
     return {
         "metrics": metrics,
-        "facts": {
+        "extra": {
             "files": len(judged), "violated": violated, "stale_reads": sum(each.stale for each in judged),
             "regressions": sum(each.regressions for each in judged),
             "never": sum(each.consistent_s is None for each in judged),

@@ -139,7 +139,7 @@ class Link:
         self.delivered: Delivered | None = None
         self._modes = (mode,) if mode != "auto" else _FORWARDED if interruptible else _MODES
         self._process: subprocess.Popen[bytes] | None = None
-        self._facts: dict[str, Any] = {}
+        self._answer: dict[str, Any] = {}
         self._mark = ""
         self._lock = threading.Lock()
 
@@ -159,7 +159,7 @@ class Link:
                 return self
             reasons.append(f"{rights}: {reason}")
         how = _HOW
-        if self._facts.get("has_namespaces"):
+        if self._answer.get("has_namespaces"):
             ways = "; ".join(_HOW_DEVICES[mode] for mode in self._modes)
             how = f"network namespaces work here, but nothing can connect them: {ways}"
         raise LinkUnavailable(f"{how}. Tried here: {'; '.join(reasons)}")
@@ -196,12 +196,12 @@ class Link:
         assert process.stdout is not None
         answer = json.loads(process.stdout.readline() or b"{}")
         if not answer.get("ok"):
-            self._facts = self._facts or answer
+            self._answer = self._answer or answer
             reason = str(answer.get("error") or _last_line(log))
             _end(process, log)
             return reason
         self._log = log
-        self._process, self._facts, self.rights, self.mode = process, answer, rights, answer["mode"]
+        self._process, self._answer, self.rights, self.mode = process, answer, rights, answer["mode"]
         self._finalizer = weakref.finalize(self, _end, process, log)
         return ""
 
@@ -215,7 +215,7 @@ class Link:
 
     def address(self, side: Side, *, ipv6: bool = False) -> str:
         """The address of a side, in the ranges for benchmarks (RFC 2544, RFC 5180)."""
-        if ipv6 and not self._facts.get("has_ipv6", True):
+        if ipv6 and not self._answer.get("has_ipv6", True):
             raise LinkUnavailable("this kernel has no IPv6")
         return ADDRESSES[side][ipv6]
 
@@ -232,7 +232,7 @@ class Link:
         return [
             *(["sudo", "-n"] if is_sudo else []),
             *(sys.executable, "-I", "-S", _LAUNCH),
-            *(str(self._facts["pid"]), str(self._facts["namespaces"][side])),
+            *(str(self._answer["pid"]), str(self._answer["namespaces"][side])),
             "user" if self.rights == "user" else "-",
             f"{os.getuid()}:{os.getgid()}" if is_sudo and not as_root else "-",
             self._mark,
@@ -342,8 +342,8 @@ class Link:
             "mode": self.mode,
             "rights": self.rights,
             "seed": self.seed,
-            "offloads": self._facts.get("offloads"),
-            "has_ipv6": self._facts.get("has_ipv6"),
+            "offloads": self._answer.get("offloads"),
+            "has_ipv6": self._answer.get("has_ipv6"),
             "delivered": None if self.delivered is None else self.delivered.as_dict(),
         }
 

@@ -108,7 +108,7 @@ class Conductor:
                 "turn": _gathered(BlockEnded, lambda *ended: self._versus().next(*ended)),
                 "measured": self._all_measured,
             },
-            services={
+            answers={
                 "alive": lambda agent, payload: None,
                 "secret": lambda agent, payload: redact.learn(payload),
                 "clock": lambda agent, payload: now_ns(),
@@ -131,14 +131,14 @@ class Conductor:
                 "report": _asked(TextReport, self._report),
                 "progress": _asked(ProgressReport, self._progress),
                 "watched": _asked(Watched, self._watched),
-                **self._series.services(),
+                **self._series.answers(),
             },
             patience_s=patience_s,
             **options,
         )
         return self.coordinator
 
-    # -- services ---------------------------------------------------------------------------------
+    # -- answers to single agents -----------------------------------------------------------------
 
     def _collected(self, nodeids: list[str], collected: Callable[[list[str]], None]) -> None:
         self.meter.expect(nodeids)
@@ -370,6 +370,6 @@ def _gathered(kind: type[Message], handler: Callable[[Item, dict[str, Any]], Any
     )
 
 
-def _asked(kind: type[Message], service: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    """Returns a service whose requests are messages of one kind."""
-    return lambda agent, payload: service(agent, kind.from_plain(payload))
+def _asked(kind: type[Message], answer: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    """Returns what answers requests that are messages of one kind."""
+    return lambda agent, payload: answer(agent, kind.from_plain(payload))

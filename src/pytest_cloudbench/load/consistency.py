@@ -107,27 +107,27 @@ def _concluded(
     experiment: Experiment, check: str, files: int, trials: Sequence[Trial], stopped: str, deadline_s: float
 ) -> Result:
     summary = summarize_trials(trials)
-    facts, metrics = summary["facts"], summary["metrics"]
-    times_s = [each for each in facts["consistent_s"] if each is not None]
+    extra, metrics = summary["extra"], summary["metrics"]
+    times_s = [each for each in extra["consistent_s"] if each is not None]
     doubts = [stopped] if stopped else []
-    if not stopped and facts["files"] < files:
-        why = ", ".join(f"{problem} {count}" for problem, count in sorted(facts["problems"].items()))
-        doubts.append(f"{files - facts['files']} of {files} files were not judged: {why or 'nothing was read'}")
+    if not stopped and extra["files"] < files:
+        why = ", ".join(f"{problem} {count}" for problem, count in sorted(extra["problems"].items()))
+        doubts.append(f"{files - extra['files']} of {files} files were not judged: {why or 'nothing was read'}")
     notes = []
-    if facts["never"]:
-        notes.append(f"{check}: {facts['never']} of {facts['files']} files were not consistent after {deadline_s:g} s")
+    if extra["never"]:
+        notes.append(f"{check}: {extra['never']} of {extra['files']} files were not consistent after {deadline_s:g} s")
     if history := history_of(trials):
         lines = "".join(f"{json.dumps(each)}\n" for each in history)
-        seen = ", ".join(f"{what} {count} x" for what, count in sorted(facts["seen"].items()))
-        text = f"{check} on {experiment.provider.spec}: {facts['violated']} of {facts['files']} files ({seen})"
+        seen = ", ".join(f"{what} {count} x" for what, count in sorted(extra["seen"].items()))
+        text = f"{check} on {experiment.provider.spec}: {extra['violated']} of {extra['files']} files ({seen})"
         experiment.report(text, f"violations-{check}.jsonl", lines)
     return experiment.conclude(
-        metrics, times_s or [deadline_s], columns=_COLUMNS, facts={**facts, "check": check, "deadline_s": deadline_s},
+        metrics, times_s or [deadline_s], columns=_COLUMNS, extra={**extra, "check": check, "deadline_s": deadline_s},
         stats_of="time until consistent: from the answer to the last write to the first read after which none was stale"
         if times_s else "the deadline: no time is known",
         doubts=doubts, notes=notes,
         spread={"consistency_p50": times_s, "consistency_max": times_s,
-                "violation_rate": [float(count > 0) for count in facts["stale_per_file"]]},
+                "violation_rate": [float(count > 0) for count in extra["stale_per_file"]]},
     )  # fmt: skip
 
 

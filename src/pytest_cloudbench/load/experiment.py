@@ -193,7 +193,7 @@ class Experiment:
         files: int = 0, operation: Verb = Verb.PUT, on: Files | None = None, sample: float = 1.0, keep: bool = False,
         verify: bool = True, mkdir: bool = True, store: bool = True, detail: bool = False, label: str = "",
         published: Mapping[str, Any] | None = None, expect: Sequence[Expectation] = (),
-        names: FileNames | None = None, facts: Mapping[str, Any] | None = None, notes: Sequence[str] = (),
+        names: FileNames | None = None, extra: Mapping[str, Any] | None = None, notes: Sequence[str] = (),
         warm_up_s: float = 0.0, until: Stable | None = None, gate: Mapping[str, Any] | None = None,
     ) -> Result:  # fmt: skip
         """Upload new files, or run another operation on existing files: one file per operation.
@@ -219,7 +219,7 @@ class Experiment:
             published: figures by metric to show beside the measured ones, with their ``source``.
             expect: expectations besides those that are recorded in a file.
             names: what new files are called, if that matters.
-            facts: what else the entry should hold (plain data).
+            extra: what else the entry should hold (plain data).
             notes: remarks to show with the numbers.
             warm_up_s: operations that are due in the first seconds are recorded, and left out of all metrics.
             until: end the run on all agents when a metric has been steady. The number of operations is then the most
@@ -253,7 +253,7 @@ class Experiment:
         load = deal.load(self.agent.index, self.agent.count)
         asked = Start(
             self._subject(name, label), _shape_of(deal, on, prepares), operation=operation, stores=store, detail=detail,
-            published=published or {}, extra=facts or {}, notes=tuple(notes), expect=tuple(expect),
+            published=published or {}, extra=extra or {}, notes=tuple(notes), expect=tuple(expect),
             warm_up_s=warm_up_s, until=until, keeps=keep and is_new, gate=self._margins(gate),
         )  # fmt: skip
         task = task_of(self.provider.driver, operation, on, load.targets if load else {})
@@ -268,7 +268,7 @@ class Experiment:
     def conclude(
         self, metrics: Mapping[str, Any], rounds_s: Sequence[float], *, stats_of: str,
         of: Sequence[Result] | None = None, columns: Sequence[str] = (), label: str = "",
-        facts: Mapping[str, Any] | None = None, published: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None, published: Mapping[str, Any] | None = None,
         doubts: Sequence[str] = (), notes: Sequence[str] = (), expect: Sequence[Expectation] = (),
         spread: Mapping[str, Sequence[float]] | None = None, gate: Mapping[str, Any] | None = None,
     ) -> Result:  # fmt: skip
@@ -283,8 +283,8 @@ class Experiment:
             rounds_s: the durations that pytest-benchmark compares, at least one.
             stats_of: what these durations are.
             of: the runs that it combines; None for all runs that no conclusion has used yet.
-            columns: names of metrics or facts for the table at the end of the run.
-            facts: what else the entry should hold (plain data), such as every level that was tried.
+            columns: names of metrics, or of what is in ``extra``, for the table at the end of the run.
+            extra: what else the entry should hold (plain data), such as every level that was tried.
             label: names the entry if a test makes several.
             published: figures to show beside the measured ones, with their ``source``.
             doubts: why the numbers may be wrong, besides the doubts of the runs.
@@ -304,7 +304,7 @@ class Experiment:
         run = self._name()
         asked = Conclusion(
             self._subject(run, label), metrics, tuple(rounds_s), stats_of, tuple(columns), tuple(dict.fromkeys(told)),
-            tuple(dict.fromkeys(noted)), published=published or {}, extra=facts or {}, expect=tuple(expect),
+            tuple(dict.fromkeys(noted)), published=published or {}, extra=extra or {}, expect=tuple(expect),
             ops=sum(part["ops"] for part in parts), loop=parts[-1]["loop"] if parts else None, own=_own(parts),
             ops_files=tuple(part["ops_file"] for part in parts if "ops_file" in part.info),
             spread={name: grouped(values, median) or list(values) for name, values in (spread or {}).items()},

@@ -222,7 +222,7 @@ class Conclusion(Message):
         ops: operations of all runs that it is made of.
         ops_files: their records.
         loop: ``open`` or ``closed``, None if there was no load.
-        own: combined facts of the runs, by the entry's key names: how busy the machine was, and errors.
+        own: what the runs say together, by the entry's key names: how busy the machine was, and errors.
         spread, gate: see ``Experiment.conclude``.
     """
 

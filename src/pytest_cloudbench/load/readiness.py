@@ -190,7 +190,7 @@ def measure_readiness(
         series.measure(files)
     told = series.conclusion(files)
     if published and "readiness_s" in published:
-        told["facts"]["published_ms"] = published["readiness_s"] * 1e3
+        told["extra"]["published_ms"] = published["readiness_s"] * 1e3
     else:
         told["columns"] = [each for each in _COLUMNS if each != "published_ms"]
     return experiment.conclude(**told, label=label, published=published, expect=expect)
@@ -383,7 +383,7 @@ class _Series:
             **self._clock_values(),
         }
         return {
-            "metrics": metrics, "rounds_s": rounds_s or [self.deadline_s], "facts": extra, "doubts": doubts,
+            "metrics": metrics, "rounds_s": rounds_s or [self.deadline_s], "extra": extra, "doubts": doubts,
             "notes": self._notes(ready, extra), "columns": _COLUMNS,
             "spread": dict.fromkeys(("readiness_p50", "readiness_max"), rounds_s),
             "stats_of": "readiness time: from the end of the upload to the start of the first intact download"

@@ -39,7 +39,7 @@ class SeriesKeeper:
         self._facts, self._invoked_in = facts, invoked_in
         self._open: dict[str, tuple[SeriesFile, SeriesPlan, float]] = {}
 
-    def services(self) -> dict[str, Callable[[str, Any], Any]]:
+    def answers(self) -> dict[str, Callable[[str, Any], Any]]:
         """What agents can ask for, by name. Each raises ResultsError and UsageError."""
         return {
             "series-open": lambda _, asked: self.begin(SeriesOpen.from_plain(asked)),

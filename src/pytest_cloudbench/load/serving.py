@@ -173,7 +173,7 @@ class Serving:
             self._say(f"cloudbench: gates leave out these stored runs, which cannot be read: {shown}", yellow=True)
 
     def repetitions(self) -> tuple[Callable[[], Sequence[str]] | None, Callable[[str], None]]:
-        """What the scheduler asks and tells; see ``FleetService``."""
+        """What the scheduler asks and tells; see ``Answering``."""
         gate = self.entries.gate
         return (gate.repetitions, gate.end_of_round) if gate is not None else (None, lambda nodeid: None)
 

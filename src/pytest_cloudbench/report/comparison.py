@@ -200,7 +200,7 @@ class Standing:
 
     Attributes:
         experiment: its name, without a provider.
-        keys, titles: its columns: metrics or facts, and what they are called.
+        keys, titles: its columns: metrics or extra values, and what they are called.
         providers: each with its cells, and whether its run has doubts.
         distances: by column, how far each provider is from the best value; see ``judge.ranking.distance``.
         told: what to read below it.

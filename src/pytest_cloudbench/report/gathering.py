@@ -112,7 +112,7 @@ class Measurement:
         return shown or self.experiment.rpartition("#")[2].rpartition("::")[2]
 
     def number(self, key: str) -> float | None:
-        """Returns a metric, fact or parameter, if it is a number."""
+        """Returns a metric, extra value or parameter, if it is a number."""
         value = self.info.get(key, self.params.get(key))
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 

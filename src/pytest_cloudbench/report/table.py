@@ -81,7 +81,7 @@ def shown_value(unit: str, value: float | None) -> str:
 
 
 def column(key: str) -> _Column:
-    """Returns title, key and format of a metric or fact, as every table shows it."""
+    """Returns title, key and format of a metric or extra value, as every table shows it."""
     return _measured(key) if key in METRICS and METRICS[key].column else _named(key)
 
 

@@ -45,7 +45,7 @@ _INTEGERS = ("time_ms", "is_dirty", "schema")
 _FIXED = frozenset({*_TEXTS, *_INTEGERS})
 _ENDINGS = ("schema", "outcome", "gate", "doubts", "missing_agents")
 """What the choice of baselines asks of an entry, whatever the metric."""
-_FACTS = ("provider", "emulated", "published", "profile")
+_ABOUT = ("provider", "emulated", "published", "profile")
 _RECORDS = ("ops_file", "ops_files")
 _GROUP_ROWS = 8192
 _MOST_NUMBERS = 500
@@ -135,7 +135,7 @@ class EntryRow:
     Attributes:
         fullname, name, params: of the test, as pytest writes them; the fullname ends in what ``run`` was labelled.
         info: pytest-benchmark's extra_info as stored (``Index.entries``), or what the index holds of it
-            (``Index.briefs``): its numbers, conditions, doubts, outcome, facts.
+            (``Index.briefs``): its numbers, conditions, doubts, outcome, what it is about.
     """
 
     fullname: str
@@ -363,7 +363,7 @@ class Index:
             column = self._column(name)
             return [column[row] for row in rows]
 
-        facts = [_parsed(text) for text in of("facts")]
+        about = [_parsed(text) for text in of("facts")]
         ops = [value for value in of("ops") if value is not None]
         return RunRow(
             place=place,
@@ -376,8 +376,8 @@ class Index:
             entries=len(rows),
             doubtful=sum(doubts != "[]" for doubts in of("doubts")),
             ops=round(sum(ops)) if ops else None,
-            emulated=_emulated_of([each.get("emulated") for each in facts]),
-            providers=tuple(dict.fromkeys(str(each["provider"]) for each in facts if each.get("provider"))),
+            emulated=_emulated_of([each.get("emulated") for each in about]),
+            providers=tuple(dict.fromkeys(str(each["provider"]) for each in about if each.get("provider"))),
             run_id=of("run_id")[0],
         )
 
@@ -479,7 +479,7 @@ class Index:
             "doubts": _json(info.get("doubts", [])),
             "missing_agents": _json(info.get("missing_agents", {})),
             "fingerprint": _json({"schema": entry.schema, **{key: info.get(key) for key in CONDITIONS}}),
-            "facts": _json({key: info[key] for key in _FACTS if key in info}),
+            "facts": _json({key: info[key] for key in _ABOUT if key in info}),
             "run_id": str(info.get("run_id", "")),
             "records": _json({key: info[key] for key in _RECORDS if key in info}),
         }

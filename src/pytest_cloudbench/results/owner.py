@@ -83,7 +83,7 @@ def _sweep(parent: Path, prefix: str) -> None:
 
     for folder in parent.glob(f"{prefix}*"):
         with suppress(OSError, ValueError):
-            facts = folder.lstat()
-            is_ours = stat.S_ISDIR(facts.st_mode) and (os.name == "nt" or facts.st_uid == os.geteuid())
+            status = folder.lstat()
+            is_ours = stat.S_ISDIR(status.st_mode) and (os.name == "nt" or status.st_uid == os.geteuid())
             if is_ours and lives(read_file(folder / _OWNER, 4096).decode()) is False:
                 shutil.rmtree(folder)

@@ -272,7 +272,7 @@ class LabItem:
     def conclude(
         self, metrics: Mapping[str, float | None], rounds_s: Sequence[float], *, stats_of: str,
         columns: Sequence[str] = (), label: str = "", params: Mapping[str, Any] | None = None,
-        facts: Mapping[str, Any] | None = None, published: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None, published: Mapping[str, Any] | None = None,
         doubts: Sequence[str] = (), notes: Sequence[str] = (), versions: Mapping[str, str] | None = None,
     ) -> Result:  # fmt: skip
         """Make one entry and judge it; see ``Experiment.conclude``.
@@ -281,12 +281,12 @@ class LabItem:
             metrics: values by name, for expectations and gates; None is "not known".
             rounds_s: durations that pytest-benchmark compares, at least one.
             stats_of: what the rounds are durations of.
-            columns: names of metrics or facts for the table at the end of the run.
+            columns: names of metrics, or of what is in ``extra``, for the table at the end of the run.
             label: names the entry if a test makes several: the full name ends in ``#label``, that of the second one
                 with this label in ``#label-2``.
             params: parameters of the entry, instead of the test's.
-            facts: further data for the entry. Readers see a fact instead of a metric of the same name; expectations see
-                the metric.
+            extra: what else the entry should hold (plain data). Readers see it instead of a metric of the same name;
+                expectations see the metric.
             published: figures to show beside the measured ones, with their ``source``.
             doubts: why the numbers may be wrong.
             notes: what readers should know about the numbers.
@@ -308,7 +308,7 @@ class LabItem:
         asked = Conclusion(
             subject, metrics, tuple(rounds_s), stats_of, tuple(columns), tuple(dict.fromkeys(doubts)),
             tuple(dict.fromkeys([*(lab.notes() if lab else ()), *added, *notes])), published=published or {},
-            extra={"setting": lab.record()} if lab else {}, shown=facts or {}, gate=marked_margins(self._item),
+            extra={"setting": lab.record()} if lab else {}, shown=extra or {}, gate=marked_margins(self._item),
         )  # fmt: skip
         made = result_of(self._agent.ask("alone", asked))
         unmet_gates(self._item).extend(f"{label}: {line}" if label else line for line in failing_gates(made.judgements))

@@ -160,22 +160,22 @@ class Transfers:
             cpu_s=difference(after[0], before[0]), server_cpu_s=difference(after[1], before[1]), peak_bytes=peak_bytes,
             energy_j=energy_j(before[2], after[2]), is_synced=not error, error=error,
         )  # fmt: skip
-        interrupted_ns, facts = self._happened(interruption)
-        done = replace(done, interrupted={**facts, "run_again": is_run_again} if facts else {})
+        interrupted_ns, told = self._happened(interruption)
+        done = replace(done, interrupted={**told, "run_again": is_run_again} if told else {})
         return _Window(done, first_ns, synced_ns, time.time_ns(), workload.kind == "binary", interrupted_ns)
 
     def _happened(self, asked: PlannedInterruption | None) -> tuple[int | None, dict[str, Any]]:
         """Returns when the interruption happened, in nanoseconds since 1970, and what is known of it."""
         if asked is None:
             return None, {}
-        facts: dict[str, Any] = {**asdict(asked), "happened": False}
+        told: dict[str, Any] = {**asdict(asked), "happened": False}
         seen = self.lab.link.interruptions()[-1]
         if not seen["happened_ns"]:
             self.lab.link.interrupt("reset", at_byte=_NEVER)  # else the next transfer would be hit
-            return None, facts
+            return None, told
         offset_ns = time.time_ns() - time.monotonic_ns()
-        facts |= {"happened": True, "passed_bytes": seen["passed_bytes"]}
-        return seen["happened_ns"] + offset_ns, facts
+        told |= {"happened": True, "passed_bytes": seen["passed_bytes"]}
+        return seen["happened_ns"] + offset_ns, told
 
 
 # --- what was seen ---
@@ -284,11 +284,11 @@ def recovery(undisturbed: Mapping[str, Any], interrupted: Mapping[str, Any]) -> 
     """
     if undisturbed["content_bytes"] != interrupted["content_bytes"]:
         raise UsageError("a transfer is compared with one of an equally large set")
-    facts, size = interrupted["interrupted"], interrupted["content_bytes"]
+    told, size = interrupted["interrupted"], interrupted["content_bytes"]
     found: dict[str, Any] = dict.fromkeys(
         ("recovery", "recovery_overhead", "recovery_bytes", "again_bytes", "repeated_share"), None
     )  # fmt: skip
-    found |= {"interrupted_at_byte": facts.get("at_byte"), "passed_bytes": facts.get("passed_bytes")}
+    found |= {"interrupted_at_byte": told.get("at_byte"), "passed_bytes": told.get("passed_bytes")}
     if interrupted["reasons"] or undisturbed["reasons"] or not undisturbed["is_synced"]:
         return found | {"how_recovered": "unknown"}
     if not interrupted["is_synced"]:
@@ -297,13 +297,13 @@ def recovery(undisturbed: Mapping[str, Any], interrupted: Mapping[str, Any]) -> 
         found["recovery_bytes"] = interrupted["wire_bytes"] - undisturbed["wire_bytes"]
         found["recovery_overhead"] = found["recovery_bytes"] / size
     found["again_bytes"] = interrupted["up_bytes"] - undisturbed["up_bytes"]
-    if not facts.get("happened"):
+    if not told.get("happened"):
         return found | {"how_recovered": "not interrupted"}
-    found["recovery"] = facts.get("recovery_s")
-    if not facts["sent_after_bytes"]:
+    found["recovery"] = told.get("recovery_s")
+    if not told["sent_after_bytes"]:
         return found | {"how_recovered": "connection lived on"}
-    lacking = undisturbed["up_bytes"] - facts["passed_bytes"]
-    found["repeated_share"] = share = (facts["sent_after_bytes"] - lacking) / facts["passed_bytes"]
+    lacking = undisturbed["up_bytes"] - told["passed_bytes"]
+    found["repeated_share"] = share = (told["sent_after_bytes"] - lacking) / told["passed_bytes"]
     return found | {
         "how_recovered": "starts over" if share >= _ALL else "resumes" if share <= _NOTHING else "sends a part again"
     }  # fmt: skip

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.traffic import lines, metrics, streams
-from pytest_cloudbench.traffic.facts import Facts, FlowFacts, find_facts
+from pytest_cloudbench.traffic.facts import CaptureFacts, FlowFacts, find_facts
 from pytest_cloudbench.traffic.flows import Flow, FlowTable, group
 from pytest_cloudbench.traffic.headers import SENTINEL
 from pytest_cloudbench.traffic.owners import Sorted, Whose
@@ -72,7 +72,7 @@ class Analysis:
 
     Attributes:
         source: the capture's name.
-        reader: facts of the file: format, interfaces, comments, whether it is complete.
+        reader: what is known of the file: format, interfaces, comments, whether it is complete.
         table: packets and flows; functions of ``metrics`` take it.
         known: what is known of flows, by flow number; ``facts`` has the same as objects.
         aside: counts of packets that are in no flow.
@@ -88,7 +88,7 @@ class Analysis:
     source: str
     reader: Reader
     table: FlowTable
-    known: Facts
+    known: CaptureFacts
     aside: Aside
     records: int
     wire_bytes: int

@@ -18,7 +18,7 @@ from pytest_cloudbench.traffic.roles import Roles, Rule
 if TYPE_CHECKING:
     from pytest_cloudbench.traffic.records import Buffer, Ints
 
-__all__ = ["Facts", "FlowFacts", "find_facts"]
+__all__ = ["CaptureFacts", "FlowFacts", "find_facts"]
 
 _TOUCHED_FLOWS = streams.TOUCHED_PACKETS // 16
 _DNS_PORT = 53
@@ -68,7 +68,7 @@ class FlowFacts:
         return "quic" if self.quic_version else "udp"
 
 
-class Facts:
+class CaptureFacts:
     """What is known of all flows of a table, by their numbers.
 
     Attributes:
@@ -127,9 +127,9 @@ class Facts:
 
 def find_facts(
     table: FlowTable, buffer: Buffer, rules: Sequence[Rule], release: Callable[[int], None]
-) -> tuple[Facts, dict[str, int]]:
+) -> tuple[CaptureFacts, dict[str, int]]:
     """Returns what hellos and DNS say of each flow, and how often each name was queried."""
-    found = Facts(table)
+    found = CaptureFacts(table)
     resolved, queries = _dns(table, buffer)
     if resolved:
         names = [tuple(resolved.get(address, ())) for address in table.who.addresses]
@@ -166,7 +166,7 @@ def _dns(table: FlowTable, buffer: Buffer) -> tuple[Mapping[Address, dict[str, N
     return names, queries
 
 
-def _hellos(found: Facts, table: FlowTable, buffer: Buffer, number: int) -> None:
+def _hellos(found: CaptureFacts, table: FlowTable, buffer: Buffer, number: int) -> None:
     if streams.beginning(table, buffer, number, up=True, limit=1) != b"\x16":
         return
     facts, hello = found.get(number), handshake.client_hello(streams.beginning(table, buffer, number, up=True))
@@ -175,7 +175,7 @@ def _hellos(found: Facts, table: FlowTable, buffer: Buffer, number: int) -> None
     facts.tls_version = handshake.server_version(streams.beginning(table, buffer, number, up=False))
 
 
-def _find_roles(found: Facts, table: FlowTable, roles: Roles) -> None:
+def _find_roles(found: CaptureFacts, table: FlowTable, roles: Roles) -> None:
     who, numbers = table.who, table.numbers
     by_address = [(text,) for text in found.texts]
     names = [by_address[place] for place in who.server[numbers].tolist()]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cloudbench.traffic import metrics
 from pytest_cloudbench.traffic.answers import answers
 from pytest_cloudbench.traffic.counts import NEVER
-from pytest_cloudbench.traffic.facts import Facts
+from pytest_cloudbench.traffic.facts import CaptureFacts
 from pytest_cloudbench.traffic.flows import BY, FlowTable, listed
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def largest(table: FlowTable, numbers: Ints, most: int) -> Ints:
     return np.sort(numbers[np.argsort(-wire_bytes, kind="stable")[: max(0, most)]])
 
 
-def flow_lines(table: FlowTable, facts: Facts, numbers: Ints) -> Iterator[dict[str, Any]]:
+def flow_lines(table: FlowTable, facts: CaptureFacts, numbers: Ints) -> Iterator[dict[str, Any]]:
     """What is known of each of these flows."""
     for begin in range(0, len(numbers), _FLOWS_AT_ONCE):
         columns = _columns(table, facts, numbers[begin : begin + _FLOWS_AT_ONCE])
@@ -70,7 +70,7 @@ def flow_lines(table: FlowTable, facts: Facts, numbers: Ints) -> Iterator[dict[s
             yield dict(zip(columns, line, strict=True))
 
 
-def _columns(table: FlowTable, facts: Facts, numbers: Ints) -> dict[str, list[Any]]:
+def _columns(table: FlowTable, facts: CaptureFacts, numbers: Ints) -> dict[str, list[Any]]:
     """Keys, and a value for each flow."""
     who, times, texts = table.who, table.times, facts.texts
     about, wanted = facts.columns(numbers), numbers.tolist()

@@ -41,7 +41,7 @@ class _Row:
         times: the entry's list of when, in seconds, or what says how long each interval is: a number, or its name.
         title: of the figure; ``told`` says what to look for.
         is_sum: draw the sum so far.
-        over: the fact by which it is divided, if any.
+        over: the extra value by which it is divided, if any.
         published: names of published values, of the times at which they hold (empty: always), and words.
         quotes: published values that hold always.
     """

@@ -37,14 +37,14 @@ class _Row:
 
     Attributes:
         suite, test: which experiments: the folder, and how the test's name begins.
-        x, y: a parameter, fact or metric.
+        x, y: a parameter, metric or extra value.
         title: of the figure; ``told`` says what to look for.
-        published: the fact that holds the published value of the same point; ``beside``: what it is instead, if it is
-            none of a paper.
+        published: the extra value that holds the published value of the same point; ``beside``: what it is instead, if
+            it is not a paper's.
         quotes: published values of single points, or of the whole line.
-        low, high: facts that bound the value.
-        inside: a fact that holds all points of one experiment: level to values, whose median is drawn.
-        mark: a fact, metric or published value that names a value of x, such as a knee; it may be of another entry of
+        low, high: extra values that bound the value.
+        inside: an extra value that holds all points of one experiment: level to values, whose median is drawn.
+        mark: a metric, extra or published value that names a value of x, such as a knee; it may be of another entry of
             the same test.
     """
 
@@ -340,7 +340,7 @@ def _x_label(key: str, value: float | str) -> str:
 
 
 def text_of(key: str) -> Callable[[float], str]:
-    """Returns how values of a metric or fact are written, by its unit."""
+    """Returns how values of a metric or extra value are written, by its unit."""
     unit = METRICS[key].unit if key in METRICS else ""
     if unit == "s" or (key.endswith("_s") and not key.endswith("_per_s") and not unit):
         return seconds_text

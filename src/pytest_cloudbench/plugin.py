@@ -357,14 +357,16 @@ def fleet(request: pytest.FixtureRequest) -> Agent:
 @pytest.fixture(scope="session")
 def provider(request: pytest.FixtureRequest, fleet: Agent) -> Generator[Provider]:
     """The storage service under test: ``--provider``, one parameter for each."""
-    if request.config.option.cloudbench_versus:
-        from pytest_cloudbench.load import versus
-
-        yield from versus.provided(request.config, _chosen(request), fleet.ask)
-        return
     from pytest_cloudbench.providers import find_provider
 
-    found = find_provider(_chosen(request), fleet.ask)
+    spec, other = _chosen(request), request.config.option.cloudbench_versus
+    if other:
+        from pytest_cloudbench.load import versus
+
+        sides = {"A": spec, "B": other}
+        yield from versus.provided(request.config, lambda side: find_provider(sides[side], fleet.ask))
+        return
+    found = find_provider(spec, fleet.ask)
     if (cassette := request.config.stash.get(_CASSETTE, None)) is not None:
         cassette.one_at_a_time(found.driver)
     yield found

@@ -2,7 +2,8 @@
 
 It watches every call of every thread in this process and in xdist's workers. Where a function of the package is handed
 the value (as a text, in a spec, in what agents are told, or in a message's payload), it writes down who called whom: a
-line of ``follow-PID.txt`` is "TIME CALLER CALLEE", by modules, and "driver" is the driver that is asked to connect.
+line of ``follow-PID.txt`` is "TIME CALLER CALLEE", by modules, and "driver" is the driver that is asked to connect, or
+to be made of connected children.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ def caller_of(frame: FrameType) -> str:
 def watch(frame: FrameType, event: str, argument: Any) -> None:
     if event != "call":
         return
-    module, code = frame.f_globals.get("__name__", ""), frame.f_code
-    if module == DRIVER and code.co_name == "connect":
-        write(caller_of(frame), "driver")
-    elif module.startswith(PACKAGE) and code.co_name != "__init__":  # who makes a value of it does not hand it on
-        handed = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        if any(is_it(frame.f_locals.get(each)) for each in handed):
-            edge = (caller_of(frame), module.removeprefix(PACKAGE))
-            if edge not in SEEN and edge[0] != edge[1]:
-                SEEN.add(edge)
-                write(*edge)
+    module, code = frame.f_globals.get("__name__") or "", frame.f_code  # None while the interpreter ends
+    is_driver = module == DRIVER and code.co_name in ("connect", "compose")
+    if not is_driver and (not module.startswith(PACKAGE) or code.co_name == "__init__"):
+        return  # who makes a value of it does not hand it on
+    handed = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if any(is_it(frame.f_locals.get(each)) for each in handed):
+        edge = (caller_of(frame), "driver" if is_driver else module.removeprefix(PACKAGE))
+        if is_driver or (edge not in SEEN and edge[0] != edge[1]):
+            SEEN.add(edge)
+            write(*edge)
 
 
 def write(caller: str, callee: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,14 +46,16 @@ def check_way(modules: set[str]) -> None:
     )
 
 
-def follow(lab: Lab, spec: str, driver: str, spread: list[str]) -> set[str]:
+def follow(lab: Lab, spec: str, driver: str, *args: str) -> set[str]:
+    """The modules on the way of ``spec``: of ``--provider``, if the arguments give no other one."""
     has_service = spec.startswith(("emulated:", "served:"))
     followed = f"{spec}|{driver.rpartition('.')[2]}" if has_service else spec  # with what the driver reads then
     env = {
         "FOLLOWED": followed, "FOLLOWED_DRIVER": driver, "FOLLOWED_INTO": str(lab.folder),
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
     }  # fmt: skip
-    run = lab.write(SMALL).run("-p", "follow", "--provider", spec, *spread, env=env)
+    given = args if "--provider" in args else ("--provider", spec, *args)
+    run = lab.write(SMALL).run("-p", "follow", *given, env=env)
     assert run.status == 0, run.text
     return passed(lab.folder)
 
@@ -65,13 +68,42 @@ DRIVERS = {
 """Of a real account, of an emulator, and of a real server."""
 
 
-@pytest.mark.parametrize("spread", [[], ["-n", "1"]], ids=["alone", "n1"])
+TREES = {
+    "mirror:folder:one,folder:two": "mirror",
+    "raid:array.toml": "pytest_cloudbench.systems.raid.driver",
+}
+"""Made of others, which are named in the spec or in a file."""
+
+SPREAD = pytest.mark.parametrize("spread", [[], ["-n", "1"]], ids=["alone", "n1"])
+
+
+def check_whole_way(modules: set[str], spread: list[str]) -> None:
+    check_way(modules)
+    assert {"plugin", "providers", "fleet.agent", "fleet.coordinator", "drivers"} <= modules, "the whole way was seen"
+    assert ("fleet.session" in modules) == bool(spread)
+
+
+@SPREAD
 @pytest.mark.parametrize("spec", DRIVERS)
 def test_few_modules_lie_between_the_option_and_the_driver(lab: Lab, spec: str, spread: list[str]) -> None:
-    modules = follow(lab, spec, DRIVERS[spec], spread)
-    check_way(modules)
-    assert {"plugin", "providers", "fleet.agent", "fleet.coordinator"} <= modules, "the whole way was seen"
-    assert ("fleet.session" in modules) == bool(spread)
+    check_whole_way(follow(lab, spec, DRIVERS[spec], *spread), spread)
+
+
+@SPREAD
+@pytest.mark.parametrize("spec", TREES)
+def test_the_way_to_a_tree_is_as_short(lab: Lab, spec: str, spread: list[str]) -> None:
+    folders = ", ".join(f"'folder:{lab.folder / str(number)}'" for number in range(3))
+    (lab.folder / "array.toml").write_text(f"k = 2\nm = 1\nkey = 'array.key'\nchildren = [{folders}]\n")
+    check_whole_way(follow(lab, spec, TREES[spec], *spread), spread)
+
+
+@SPREAD
+@pytest.mark.parametrize("spec", ["folder:a", "folder:b"])
+def test_the_way_to_each_of_two_sides_is_as_short(lab: Lab, spec: str, spread: list[str]) -> None:
+    sides = ("--provider", "folder:a", "--cloudbench-versus", "folder:b")
+    brief = ("--cloudbench-versus-minutes", "0.01")  # both sides are open by then
+    driver = "pytest_cloudbench.drivers.folder"
+    check_whole_way(follow(lab, spec, driver, *sides, *brief, *spread), spread)
 
 
 def test_a_seventh_module_is_found(lab: Lab) -> None:
@@ -87,7 +119,7 @@ for number in range(6):
     providers.check = room.check
 """
     lab.write((lab.folder / "conftest.py").read_text() + rooms, "conftest.py")
-    modules = follow(lab, "folder:objects", DRIVERS["folder:objects"], [])
+    modules = follow(lab, "folder:objects", DRIVERS["folder:objects"])
     assert {f"room{number}" for number in range(6)} <= modules
     with pytest.raises(AssertionError, match="--provider passes through"):
         check_way(modules)

@@ -20,7 +20,7 @@ from pytest_cloudbench.fleet.protocol import run_phases, torn_down
 from pytest_cloudbench.load.item import TURN
 from pytest_cloudbench.load.messages import BlockEnded, Turn
 from pytest_cloudbench.model import FleetError, ServiceError, UsageError, did_you_mean
-from pytest_cloudbench.providers import Provider, find_provider
+from pytest_cloudbench.providers import Provider
 
 __all__ = ["check_options", "provided", "run_in_turns"]
 
@@ -56,16 +56,16 @@ def check_options(option: Any) -> None:
 class _Sides:
     """Both providers, each connected at most once; ``now`` is one of them at a time."""
 
-    def __init__(self, specs: dict[str, str], ask: Callable[[str, Any], Any]) -> None:
-        self._specs, self._ask = specs, ask
-        self._made = {side: find_provider(spec, ask) for side, spec in specs.items()}
-        self.now = Provider(specs["A"])
+    def __init__(self, make: Callable[[str], Provider]) -> None:
+        self._make = make
+        self._made = {side: make(side) for side in "AB"}
+        self.now = make("A")
 
     def turn(self, side: str, *, anew: bool) -> None:
         """Make it a side's turn; ``anew`` closes what this process has open to it, since it may be gone."""
         if anew:
             self._made[side].close()
-            self._made[side] = find_provider(self._specs[side], self._ask)
+            self._made[side] = self._make(side)
         self.now.become(self._made[side])
 
     def close(self) -> None:
@@ -73,9 +73,12 @@ class _Sides:
             provider.close()
 
 
-def provided(config: pytest.Config, spec: str, ask: Callable[[str, Any], Any]) -> Iterator[Provider]:
-    """Yields what the ``provider`` fixture gives where ``spec`` is measured against ``--cloudbench-versus``."""
-    sides = config.stash[_SIDES] = _Sides({"A": spec, "B": config.option.cloudbench_versus}, ask)
+def provided(config: pytest.Config, make: Callable[[str], Provider]) -> Iterator[Provider]:
+    """Yields what the ``provider`` fixture gives where two sides are measured in turns.
+
+    ``make`` returns the provider of side ``A`` or ``B``, which connects at first use.
+    """
+    sides = config.stash[_SIDES] = _Sides(make)
     sides.turn(config.stash.get(_SIDE, "A"), anew=False)
     yield sides.now
     del config.stash[_SIDES]

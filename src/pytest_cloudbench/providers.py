@@ -420,12 +420,12 @@ class Providers:
         self._services: dict[str, list[tuple[str, Service]]] = {}
         self._states: list[str] = []
 
-    def provide(self, agent: str, text: str) -> dict[str, Any]:
+    def provide(self, agent: str, text: str) -> Provided:
         """Returns what any agent needs to connect; prepared only once. Raises UsageError and ServiceError."""
         with self._lock:
             if text not in self._provided:
                 self._prepare(text)
-            return self._provided[text].plain()
+            return self._provided[text]
 
     def accounts(self, text: str) -> Mapping[str, Mapping[Verb, int]]:
         """Returns the specs of the real accounts that a provider uses, with the requests that their verbs send.
@@ -582,7 +582,7 @@ def provided(text: str) -> Iterator[Provider]:
     """Yields a provider outside a run, with its own services if it needs any. Raises UsageError."""
     providers = Providers("outside a run")
     try:
-        provider = find_provider(text, lambda _what, name: providers.provide("", name))
+        provider = find_provider(text, lambda _what, name: providers.provide("", name).plain())
         try:
             yield provider
         finally:

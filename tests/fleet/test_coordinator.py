@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
+import execnet
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -13,11 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pytest_cloudbench.clock import due_ns, sleep_until_ns, wait_for
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.coordinator import Coordinator, Item
+from pytest_cloudbench.fleet.envelope import FROM_AGENT, TO_AGENT, Ask, Done, Meet, Reply, Said, Tell, pack, unpack
 from pytest_cloudbench.load.messages import EndOfRun
-from pytest_cloudbench.model import CloudbenchError
+from pytest_cloudbench.model import CloudbenchError, FleetError
 from tests.limits import HANG_S
 
 NODE = "test_it.py::test_one"
+YOUR_TURN = Reply(is_turn=True)
 
 
 class Fleet:
@@ -53,10 +57,10 @@ class Fleet:
             self.coordinator.assign(nodeid, agent)
 
     def meet(self, agent: str, name: str, payload: Any = None, nodeid: str = NODE) -> None:
-        self.coordinator.receive(agent, {"kind": "meet", "item": nodeid, "name": name, "payload": payload})
+        self.coordinator.receive(agent, Meet(0, nodeid, name, payload))
 
-    def done(self, agent: str, name: str, reply: Any, nodeid: str = NODE) -> None:
-        self.coordinator.receive(agent, {"kind": "done", "item": nodeid, "name": name, "reply": reply})
+    def done(self, agent: str, name: str, value: Any = None, error: str | None = None) -> None:
+        self.coordinator.receive(agent, Done(0, NODE, name, value, error))
 
     def take(self, agent: str) -> Any:
         """The oldest reply, or None when there is none."""
@@ -88,21 +92,21 @@ def test_agents_enter_together_and_in_order() -> None:
     fleet.meet("gw0", "enter")
     assert fleet.told == {"gw10": [], "gw2": [], "gw0": []}
     fleet.meet("gw2", "enter")
-    assert {agent: fleet.take(agent)["value"]["index"] for agent in fleet.told} == {"gw0": 0, "gw2": 1, "gw10": 2}
+    assert {agent: fleet.take(agent).value["index"] for agent in fleet.told} == {"gw0": 0, "gw2": 1, "gw10": 2}
 
 
 def test_a_gathering_answers_all_with_what_the_handler_made(three: Fleet) -> None:
     three.enter("gw0", "gw1", "gw2")
     for number, agent in enumerate(three.told):
         three.meet(agent, "sum:a", number)
-    assert [three.take(agent) for agent in three.told] == [{"value": 3}] * 3
+    assert [three.take(agent) for agent in three.told] == [Reply(3)] * 3
     assert three.handled == [(NODE, {"gw0": 0, "gw1": 1, "gw2": 2})], "once, with all payloads"
     for agent in three.told:
         three.meet(agent, "broken")
-    assert [three.take(agent) for agent in three.told] == [{"error": "it broke"}] * 3
+    assert [three.take(agent) for agent in three.told] == [Reply(error="it broke")] * 3
     for agent in three.told:
         three.meet(agent, "plain", agent)
-    assert three.take("gw1") == {"value": {"gw0": "gw0", "gw1": "gw1", "gw2": "gw2"}}
+    assert three.take("gw1") == Reply({"gw0": "gw0", "gw1": "gw1", "gw2": "gw2"})
 
 
 def test_once_is_the_leaders_and_late_ones_get_the_answer(three: Fleet) -> None:
@@ -110,28 +114,26 @@ def test_once_is_the_leaders_and_late_ones_get_the_answer(three: Fleet) -> None:
     three.meet("gw1", "once:work")
     assert three.take("gw1") is None, "it waits for the leader"
     three.meet("gw0", "once:work")
-    assert three.take("gw0") == {"run": True}
-    three.done("gw1", "once:work", {"value": "not mine to say"})
-    three.done("gw0", "once:work", {"value": 7})
-    assert three.take("gw0") == {"value": 7}
-    assert three.take("gw1") == {"value": 7}
+    assert three.take("gw0") == YOUR_TURN
+    three.done("gw1", "once:work", "not mine to say")
+    three.done("gw0", "once:work", 7)
+    assert three.take("gw0") == Reply(7)
+    assert three.take("gw1") == Reply(7)
     three.meet("gw2", "once:work")
-    assert three.take("gw2") == {"value": 7}
+    assert three.take("gw2") == Reply(7)
 
 
 def test_answers_that_all_have_got_are_forgotten(three: Fleet) -> None:
     three.enter("gw0", "gw1", "gw2")
     for number in range(50):
         three.meet("gw0", f"once:{number}")
-        assert three.take("gw0") == {"run": True}
-        three.done("gw0", f"once:{number}", {"value": number})
+        assert three.take("gw0") == YOUR_TURN
+        three.done("gw0", f"once:{number}", number)
         for agent in ("gw1", "gw2"):
             three.meet(agent, f"once:{number}")
         for agent in ("gw0", "gw1", "gw2"):
             three.meet(agent, f"sum:{number}", number)
-        assert [three.told[agent] for agent in ("gw0", "gw1", "gw2")] == [
-            [{"value": number}, {"value": 3 * number}]
-        ] * 3
+        assert [three.told[agent] for agent in ("gw0", "gw1", "gw2")] == [[Reply(number), Reply(3 * number)]] * 3
         for told in three.told.values():
             told.clear()
     (item,) = three.coordinator._items.values()
@@ -142,17 +144,17 @@ def test_a_new_leader_is_elected(three: Fleet) -> None:
     three.enter("gw0", "gw1", "gw2")
     three.meet("gw0", "once:work")
     three.meet("gw2", "once:work")
-    assert three.take("gw0") == {"run": True}
+    assert three.take("gw0") == YOUR_TURN
     three.coordinator.leave_fleet("gw0", "was lost")
     assert three.take("gw2") is None, "gw1 leads now, and has not arrived"
     three.meet("gw1", "once:work")
-    assert three.take("gw1") == {"run": True}
+    assert three.take("gw1") == YOUR_TURN
     three.coordinator.leave_fleet("gw1", "was lost")
-    assert three.take("gw2") == {"run": True}
-    three.done("gw2", "once:work", {"error": "no"})
-    assert three.take("gw2") == {"error": "no"}
+    assert three.take("gw2") == YOUR_TURN
+    three.done("gw2", "once:work", error="no")
+    assert three.take("gw2") == Reply(error="no")
     three.meet("gw2", "leave", "")
-    verdict = three.take("gw2")["value"]
+    verdict = three.take("gw2").value
     assert verdict["missing"] == {"gw0": "was lost", "gw1": "was lost"}
     assert verdict["agents"] == ["gw0", "gw1", "gw2"]
     assert verdict["log"] is True
@@ -164,15 +166,15 @@ def test_nobody_waits_for_who_left_early(three: Fleet) -> None:
     three.meet("gw1", "sum:a", 1)
     assert three.take("gw1") is None
     three.meet("gw2", "sum:a", 2)
-    assert (three.take("gw1"), three.take("gw2")) == ({"value": 3}, {"value": 3})
+    assert (three.take("gw1"), three.take("gw2")) == (Reply(3), Reply(3))
     three.meet("gw2", "once:work")
     three.meet("gw1", "once:work")
-    assert three.take("gw1") == {"run": True}, "the first that is still there"
-    three.done("gw1", "once:work", {"value": 1})
+    assert three.take("gw1") == YOUR_TURN, "the first that is still there"
+    three.done("gw1", "once:work", 1)
     assert three.take("gw0") is None, "all leave together"
     three.meet("gw1", "leave", "")
     three.meet("gw2", "leave", "")
-    verdict = three.take("gw0")["value"]
+    verdict = three.take("gw0").value
     assert verdict["failures"] == {"gw0": "its fixture broke"}
     assert verdict["log"] is True
 
@@ -187,21 +189,21 @@ def test_who_failed_waits_at_the_clean_up_and_holds_up_nobody(three: Fleet, firs
     if first == "others":
         assert three.take("gw1") is None
         three.meet("gw0", "once:clean:x")
-    assert (three.take("gw1"), three.take("gw2")) == ({"value": 2}, {"value": 2})
+    assert (three.take("gw1"), three.take("gw2")) == (Reply(2), Reply(2))
     for agent in ("gw1", "gw2"):
         three.meet(agent, "once:list:x")
-    assert three.take("gw1") == {"run": True}
+    assert three.take("gw1") == YOUR_TURN
     assert three.take("gw0") is None, "nothing is cleaned while the others still work"
-    three.done("gw1", "once:list:x", {"value": 1})
+    three.done("gw1", "once:list:x", 1)
     for agent in ("gw1", "gw2"):
-        assert three.take(agent) == {"value": 1}
+        assert three.take(agent) == Reply(1)
         three.meet(agent, "once:clean:x")
-    assert three.take("gw0") == {"run": True}
-    three.done("gw0", "once:clean:x", {"value": None})
+    assert three.take("gw0") == YOUR_TURN
+    three.done("gw0", "once:clean:x", None)
     for agent in three.told:
-        assert three.take(agent) == {"value": None}
+        assert three.take(agent) == Reply(None)
         three.meet(agent, "sum:b", 1)
-    assert three.take("gw0") == {"value": 3}, "and takes part again"
+    assert three.take("gw0") == Reply(3), "and takes part again"
 
 
 def test_who_failed_before_others_removed_a_folder_does_not_wait_for_them_there(three: Fleet) -> None:
@@ -209,14 +211,14 @@ def test_who_failed_before_others_removed_a_folder_does_not_wait_for_them_there(
     three.meet("gw1", "once:clean:first")
     assert three.take("gw1") is None
     three.meet("gw0", "once:remove:first")
-    assert three.take("gw0") == {"run": True}
-    three.done("gw0", "once:remove:first", {"value": True})
+    assert three.take("gw0") == YOUR_TURN
+    three.done("gw0", "once:remove:first", True)
     three.meet("gw2", "once:remove:first")
-    assert (three.take("gw0"), three.take("gw2")) == ({"value": True}, {"value": True})
+    assert (three.take("gw0"), three.take("gw2")) == (Reply(True), Reply(True))
     three.meet("gw0", "once:clean:second")
     assert (three.take("gw0"), three.take("gw1")) == (None, None)
     three.meet("gw2", "once:clean:second")
-    assert (three.take("gw0"), three.take("gw1")) == ({"run": True}, {"run": True})
+    assert (three.take("gw0"), three.take("gw1")) == (YOUR_TURN, YOUR_TURN)
 
 
 def test_a_lost_agent_is_missing_where_it_was_and_nowhere_else(three: Fleet) -> None:
@@ -226,19 +228,19 @@ def test_a_lost_agent_is_missing_where_it_was_and_nowhere_else(three: Fleet) -> 
     three.meet("gw1", "sum:a", 1)
     three.coordinator.leave_fleet("gw2", "was lost")
     three.coordinator.leave_fleet("gw2", "was lost")
-    assert three.take("gw0") == {"value": 2}
-    assert three.take("gw1") == {"value": 2}
+    assert three.take("gw0") == Reply(2)
+    assert three.take("gw1") == Reply(2)
     for agent in ("gw0", "gw1"):
         three.meet(agent, "leave", "")
-    assert three.take("gw1")["value"]["missing"] == {"gw2": "was lost"}
+    assert three.take("gw1").value["missing"] == {"gw2": "was lost"}
     three.take("gw0")
     for agent in ("gw0", "gw1"):
         three.meet(agent, "enter", nodeid="second")
-    assert three.take("gw1")["value"] == {"index": 1, "count": 2, "stop": "", "again": 0}
+    assert three.take("gw1").value == {"index": 1, "count": 2, "stop": "", "again": 0}
     for agent in ("gw0", "gw1"):
         three.meet(agent, "leave", "", nodeid="second")
     three.take("gw0")
-    assert three.take("gw1")["value"]["missing"] == {}
+    assert three.take("gw1").value["missing"] == {}
 
 
 def test_an_agent_lost_at_an_item_of_its_own_is_missing_nowhere() -> None:
@@ -246,9 +248,9 @@ def test_an_agent_lost_at_an_item_of_its_own_is_missing_nowhere() -> None:
     fleet.assign()
     fleet.meet("gw0", "enter")
     fleet.coordinator.leave_fleet("gw1", "was lost")
-    assert fleet.take("gw0")["value"]["count"] == 1
+    assert fleet.take("gw0").value["count"] == 1
     fleet.meet("gw0", "leave", "")
-    assert fleet.take("gw0")["value"]["missing"] == {}
+    assert fleet.take("gw0").value["missing"] == {}
 
 
 def test_the_first_survivor_logs(three: Fleet) -> None:
@@ -257,7 +259,7 @@ def test_the_first_survivor_logs(three: Fleet) -> None:
     three.coordinator.leave_fleet("gw0", "was lost")
     for agent in ("gw1", "gw2"):
         three.meet(agent, "leave", "")
-    assert [three.take(agent)["value"]["log"] for agent in ("gw1", "gw2")] == [True, False]
+    assert [three.take(agent).value["log"] for agent in ("gw1", "gw2")] == [True, False]
     assert not three.coordinator.orphaned(NODE)
     three.coordinator.leave_fleet("gw1", "was lost")
     assert three.coordinator.orphaned(NODE), "it was lost before it could log"
@@ -284,7 +286,7 @@ def test_maxfail_counts_items_and_stops_at_the_next() -> None:
     for agent in fleet.told:
         fleet.meet(agent, "enter", nodeid="last")
     fleet.assign("last")
-    assert fleet.take("gw0")["value"]["stop"] == "stopping after 2 failures"
+    assert fleet.take("gw0").value["stop"] == "stopping after 2 failures"
 
 
 def test_a_straggler_is_ended_but_nobody_who_waits_himself() -> None:
@@ -293,13 +295,13 @@ def test_a_straggler_is_ended_but_nobody_who_waits_himself() -> None:
     fleet.meet("gw0", "enter")
     fleet.meet("gw1", "enter")
     fleet.wait_until_killed("gw2")
-    assert fleet.take("gw0")["value"]["count"] == 2
+    assert fleet.take("gw0").value["count"] == 2
     fleet.take("gw1")
     fleet.meet("gw0", "once:clean:x")
     fleet.meet("gw1", "sum:a", 1)
-    assert fleet.take("gw1") == {"value": 1}
+    assert fleet.take("gw1") == Reply(1)
     fleet.wait_until_killed("gw1")
-    assert fleet.take("gw0") == {"run": True}
+    assert fleet.take("gw0") == YOUR_TURN
     fleet.coordinator.close()
     assert fleet.killed[:2] == ["gw2", "gw1"]
     assert fleet.coordinator.lost["gw1"] == "showed no sign of life for 0.2 s and was ended"
@@ -311,8 +313,8 @@ def test_a_sign_of_life_buys_time_and_so_does_an_item_of_its_own() -> None:
     fleet.assign()
     fleet.meet("gw0", "enter")
     for _ in range(20):
-        fleet.coordinator.receive("gw1", {"kind": "ask", "name": "twice", "payload": 2})
-        assert fleet.take("gw1") == {"value": ["gw1", 4]}
+        fleet.coordinator.receive("gw1", Ask(0, "twice", 2))
+        assert fleet.take("gw1") == Reply(["gw1", 4])
         sleep_until_ns(due_ns(0.05))
     assert fleet.killed == []
     alone.set()
@@ -334,7 +336,7 @@ def test_a_dismissed_fleet_stops_and_says_so(three: Fleet) -> None:
     assert wait_for(lambda: three.told["gw1"] == [None], 10, poll_s=0.01)
     three.meet("gw0", "sum:a", 1)
     assert not returned.is_set()
-    three.coordinator.receive("gw1", {"kind": "tell", "name": "interrupted", "payload": None})
+    three.coordinator.receive("gw1", Tell("interrupted"))
     dismissal.join(HANG_S)
     assert returned.is_set(), "gw0 has stopped, gw1 was interrupted, gw2 was waiting anyway"
     assert three.handled == [], "nothing is merged behind the back of the end"
@@ -369,7 +371,7 @@ class FleetMachine(RuleBasedStateMachine):
         for agent in list(self.step):
             while (reply := self.fleet.take(agent)) is not None:
                 step = self.waiting.pop(agent)
-                if reply == {"run": True}:
+                if reply == YOUR_TURN:
                     assert not self.running, "one at a time"
                     self.running.add(agent)
                     self.waiting[agent] = step
@@ -377,7 +379,7 @@ class FleetMachine(RuleBasedStateMachine):
                 self.running.discard(agent)
                 self.step[agent] = step
                 if self.SCRIPT[step] == "leave":
-                    self.logs += reply["value"]["log"]
+                    self.logs += reply.value["log"]
 
     @precondition(lambda self: self.idle())
     @rule(data=st.data())
@@ -396,7 +398,7 @@ class FleetMachine(RuleBasedStateMachine):
     def finish(self) -> None:
         (agent,) = self.running
         self.running.clear()
-        self.fleet.done(agent, self.SCRIPT[self.waiting[agent]], {"value": 1})
+        self.fleet.done(agent, self.SCRIPT[self.waiting[agent]], 1)
         self._collect()
 
     @precondition(lambda self: len(self.step) > 1)
@@ -442,7 +444,7 @@ def test_an_agent_that_is_gone_before_its_first_item_is_not_waited_for() -> None
     fleet.coordinator.leave_fleet("gw0", "was lost")
     fleet.assign()
     fleet.meet("gw1", "enter")
-    assert fleet.take("gw1") == {"value": {"index": 0, "count": 1, "stop": "", "again": 0}}
+    assert fleet.take("gw1") == Reply({"index": 0, "count": 1, "stop": "", "again": 0})
 
 
 def test_what_is_said_unasked_goes_to_all_agents_at_the_item_and_to_no_other() -> None:
@@ -451,16 +453,16 @@ def test_what_is_said_unasked_goes_to_all_agents_at_the_item_and_to_no_other() -
         fleet.coordinator.assign(NODE, agent)
     fleet.coordinator.say(NODE, "end", EndOfRun("a run", 7))
     fleet.coordinator.say("another item", "end", EndOfRun("a run", 7))
-    said = {"said": "end", "payload": {"run": "a run", "end_ns": 7}}
+    said = Said("end", {"run": "a run", "end_ns": 7})
     assert fleet.told == {"gw0": [said], "gw1": [said], "gw2": []}
 
 
 def test_an_agent_hears_what_is_said_and_its_answers_are_still_answers() -> None:
     heard: list[Any] = []
-    agent = Agent("gw0", lambda message: agent.deliver({"value": 5, "id": message["id"]}))
+    agent = Agent("gw0", lambda message: agent.deliver(Reply(5, to=1)))
     agent.listeners["end"] = heard.append
-    agent.deliver({"said": "end", "payload": {"run": "a", "end_ns": 1}})
-    agent.deliver({"said": "what nobody listens to", "payload": {}})
+    agent.deliver(Said("end", {"run": "a", "end_ns": 1}))
+    agent.deliver(Said("what nobody listens to", {}))
     assert (agent.ask("anything"), heard) == (5, [{"run": "a", "end_ns": 1}])
 
 
@@ -472,12 +474,12 @@ def test_an_item_that_is_run_again_waits_for_all_in_each_round() -> None:
     fleet.assign()
     for agent in ("gw0", "gw1"):
         fleet.meet(agent, "leave", "")
-    assert [fleet.take(agent)["value"]["log"] for agent in ("gw0", "gw1")] == [True, False]
+    assert [fleet.take(agent).value["log"] for agent in ("gw0", "gw1")] == [True, False]
     fleet.meet("gw0", "enter")
     assert fleet.take("gw0") is None, "gw1 is still to come"
     fleet.meet("gw1", "enter")
-    assert fleet.take("gw0")["value"] == {"index": 0, "count": 2, "stop": "", "again": 1}
-    assert fleet.take("gw1")["value"]["again"] == 1
+    assert fleet.take("gw0").value == {"index": 0, "count": 2, "stop": "", "again": 1}
+    assert fleet.take("gw1").value["again"] == 1
 
 
 def test_an_item_that_is_not_run_again_is_over_when_it_is_entered() -> None:
@@ -487,7 +489,37 @@ def test_an_item_that_is_not_run_again_is_over_when_it_is_entered() -> None:
     fleet.assign()
     for agent in ("gw0", "gw1"):
         fleet.meet(agent, "leave", "")
-    assert [fleet.take(agent)["value"]["log"] for agent in ("gw0", "gw1")] == [True, False]
+    assert [fleet.take(agent).value["log"] for agent in ("gw0", "gw1")] == [True, False]
     for agent in ("gw0", "gw1"):
         fleet.meet(agent, "enter")
-    assert [fleet.take(agent)["value"]["again"] for agent in ("gw0", "gw1")] == [None, None]
+    assert [fleet.take(agent).value["again"] for agent in ("gw0", "gw1")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        (FROM_AGENT, Tell("alive")),
+        (FROM_AGENT, Ask(1, "provide", "folder:x")),
+        (FROM_AGENT, Meet(2, NODE, "start:x", {"a": [1.5, None]})),
+        (FROM_AGENT, Done(3, NODE, "once:x", error="it broke")),
+        (TO_AGENT, Reply({"b": (b"1", 2)}, to=3)),
+        (TO_AGENT, YOUR_TURN),
+        (TO_AGENT, Said("end", {"run": "a"})),
+    ],
+)
+def test_what_is_said_is_the_same_behind_a_channel(kinds: Any, said: Any) -> None:
+    assert unpack(kinds, execnet.loads(execnet.dumps(pack(said)))) == said
+
+
+@pytest.mark.parametrize(
+    ("packed", "told"),
+    [
+        (("Reply", {"value": 1}), "expected one of Tell, Ask, Meet, Done, found 'Reply'"),
+        (("Ask", {"number": "one", "name": "clock"}), "message Ask: number: expected int, found 'one'"),
+        (("Ask", {"number": 1}), "message Ask: the field 'name' is missing"),
+        (("Tell", {"name": "alive", "kind": "tell"}), "message Tell: has a field 'kind' that is not known here"),
+    ],
+)
+def test_what_no_agent_says_is_one_line(packed: Any, told: str) -> None:
+    with pytest.raises(FleetError, match=re.escape(told)):
+        unpack(FROM_AGENT, packed)

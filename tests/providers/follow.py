@@ -30,10 +30,8 @@ def is_it(value: Any) -> bool:
     """Whether it is the value, or holds it where a reader who follows it would look."""
     if isinstance(value, str):
         return value in WANTED
-    if type(value) is dict:
-        return is_it(value.get("payload"))
-    held = {"ProviderSpec": "text", "Provided": "spec"}.get(type(value).__name__)
-    return held is not None and getattr(value, held, None) in WANTED  # not yet there while it is made
+    held = {"ProviderSpec": "text", "Provided": "spec", "Ask": "payload"}.get(type(value).__name__)
+    return held is not None and is_it(getattr(value, held, None))  # not yet there while it is made
 
 
 def caller_of(frame: FrameType) -> str:

@@ -186,7 +186,7 @@ def test_equal_children_without_a_service_are_two_accounts(monkeypatch: pytest.M
     monkeypatch.setenv("CLOUDBENCH_DROPBOX_ACCESS_TOKEN", "token-of-one")
     monkeypatch.setenv("CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN", "token-of-two")
     monkeypatch.setenv("MINE", "token-of-mine")
-    found = Provided.from_plain(Providers("x").provide("", "mirror:dropbox,(dropbox?token_env=MINE),dropbox"))
+    found = Providers("x").provide("", "mirror:dropbox,(dropbox?token_env=MINE),dropbox")
     driver: Any = connect(found)
     tokens = [child._client._oauth2_access_token for child in driver.children]
     assert tokens == ["token-of-one", "token-of-mine", "token-of-two"]
@@ -210,9 +210,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Providers]:
 
 
 def test_a_tree_is_told_as_plain_data_and_each_child_is_its_own_account(run: Providers) -> None:
-    found = Provided.from_plain(run.provide("gw0", DEEP))
+    found = run.provide("gw0", DEEP)
     assert Provided.from_plain(json.loads(json.dumps(found.plain()))) == found
-    assert run.provide("gw1", DEEP) == found.plain(), "found out once"
+    assert run.provide("gw1", DEEP) is found, "found out once"
     assert (found.emulated, found.is_kept, found.has_services, found.profile) == ("all", False, True, None)
     assert [child.profile for child in found.children] == ["ideal", None]
     inner = found.children[1].children
@@ -222,7 +222,7 @@ def test_a_tree_is_told_as_plain_data_and_each_child_is_its_own_account(run: Pro
 
 
 def test_equal_children_do_not_share_what_is_written(run: Providers, content: Content) -> None:
-    driver: Any = connect(Provided.from_plain(run.provide("", TWO)))
+    driver: Any = connect(run.provide("", TWO))
     driver.put("/both", content)
     first, second = driver.children
     first.delete("/both")
@@ -259,7 +259,7 @@ def test_digests_tell_trees_apart(run: Providers, tmp_path: Path) -> None:
 def test_what_is_known_is_known_of_the_whole_tree(
     run: Providers, tmp_path: Path, text: str, emulated: str, is_kept: bool
 ) -> None:
-    found = Provided.from_plain(run.provide("", text.format(tmp_path)))
+    found = run.provide("", text.format(tmp_path))
     assert (found.emulated, found.is_kept) == (emulated, is_kept)
 
 

@@ -12,6 +12,19 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_cloudbench import redact
+from pytest_cloudbench.fleet.envelope import (
+    TO_AGENT,
+    Ask,
+    Done,
+    FromAgent,
+    Meet,
+    Reply,
+    Said,
+    Tell,
+    ToAgent,
+    pack,
+    unpack,
+)
 from pytest_cloudbench.fleet.wire import Entered, Left, Message
 from pytest_cloudbench.model import FleetError
 
@@ -59,7 +72,7 @@ class Agent:
         time_limits: exceptions that a test's time limit raises in this thread; waiting between tests is not cut off.
     """
 
-    def __init__(self, name: str, send: Callable[[Any], None], same_clock: bool = True) -> None:
+    def __init__(self, name: str, send: Callable[[FromAgent], None], same_clock: bool = True) -> None:
         self.name, self.stop = name, threading.Event()
         self.index, self.count = 0, 1
         self.again: int | None = 0
@@ -69,38 +82,42 @@ class Agent:
         self._item, self._asked = "", 0
         self.listeners: dict[str, Callable[[Any], None]] = {}
         self.time_limits: tuple[type[BaseException], ...] = ()
-        self._send, self._inbox = send, queue.SimpleQueue[Any]()
+        self._send, self._inbox = send, queue.SimpleQueue[Reply | None]()
 
     @classmethod
     def over(cls, channel: _Channel, name: str, controller_host: str) -> Agent:
         """Returns an agent that talks over an xdist channel. The end of the channel stops whatever it is doing."""
-        agent = cls(name, channel.send, same_clock=host_id() == controller_host)
-        channel.setcallback(agent.deliver, endmarker=None)
+        agent = cls(name, lambda message: channel.send(pack(message)), same_clock=host_id() == controller_host)
+
+        def received(packed: Any) -> None:
+            agent.deliver(None if packed is None else unpack(TO_AGENT, packed))
+
+        channel.setcallback(received, endmarker=None)
         redact.on_learn(lambda secrets: agent.tell("secret", secrets))
         if not agent.same_clock:
             agent._measure_clock()
         return agent
 
-    def deliver(self, reply: Any) -> None:
+    def deliver(self, message: ToAgent | None) -> None:
         """A reply of the coordinator, something that it says unasked, or None at the end of the channel."""
-        if reply is None:
-            self.stop.set()
-        elif "said" in reply:
-            if (listener := self.listeners.get(reply["said"])) is not None:
-                listener(reply["payload"])
+        if isinstance(message, Said):
+            if (listener := self.listeners.get(message.name)) is not None:
+                listener(message.payload)
             return
-        self._inbox.put(reply)
+        if message is None:
+            self.stop.set()
+        self._inbox.put(message)
 
     def tell(self, name: str, payload: Any = None) -> None:
         """Say something without waiting for an answer. Does nothing if the controller is gone."""
         try:
-            self._send({"kind": "tell", "name": name, "payload": _plain(payload)})
+            self._send(Tell(name, _plain(payload)))
         except OSError:
             self.stop.set()
 
     def ask(self, name: str, payload: Any = None) -> Any:
         """Ask the controller for something by name; payload and answer are plain data, such as a message's."""
-        return self._call({"kind": "ask", "name": name, "payload": _plain(payload)})
+        return self._call(Ask(self._next(), name, _plain(payload)))
 
     def enter(self, item: str) -> str:
         """Wait until all agents are at this item. Returns why the session is to stop, or an empty text."""
@@ -114,23 +131,21 @@ class Agent:
 
     def gather(self, name: str, payload: Any = None) -> Any:
         """Hand in ``payload``, wait for all agents, and get what the controller made of all payloads."""
-        return self._call({"kind": "meet", "item": self._item, "name": name, "payload": _plain(payload)})
+        return self._call(Meet(self._next(), self._item, name, _plain(payload)))
 
     def once(self, name: str, work: Callable[[], Any]) -> Any:
         """Let one agent do ``work``; all get its result (plain data, such as a message's), or its error."""
         name = f"once:{name}"
-        reply = self._exchange({"kind": "meet", "item": self._item, "name": name})
-        if not reply.get("run"):
-            return self._value(reply)
+        reply = self._exchange(Meet(self._next(), self._item, name))
+        if not reply.is_turn:
+            return _value(reply)
         try:
             value = work()
         except BaseException as error:
             with contextlib.suppress(FleetError):  # its own error is the one to report
-                self._exchange(
-                    {"kind": "done", "item": self._item, "name": name, "reply": {"error": redact.clean(str(error))}}
-                )
+                self._call(Done(self._next(), self._item, name, error=redact.clean(str(error))))
             raise
-        return self._call({"kind": "done", "item": self._item, "name": name, "reply": {"value": _plain(value)}})
+        return self._call(Done(self._next(), self._item, name, _plain(value)))
 
     def leave(self, failure: str) -> Left | None:
         """Report how the item ended. Returns its outcome on all agents, or None if the controller no longer answers."""
@@ -156,14 +171,16 @@ class Agent:
             done.set()
             thread.join()
 
-    def _call(self, message: dict[str, Any]) -> Any:
-        return self._value(self._exchange(message))
-
-    def _exchange(self, message: dict[str, Any]) -> Any:
+    def _next(self) -> int:
         self._asked += 1
-        number, is_between = self._asked, message.get("name") in _BETWEEN_TESTS
+        return self._asked
+
+    def _call(self, message: Ask | Meet | Done) -> Any:
+        return _value(self._exchange(message))
+
+    def _exchange(self, message: Ask | Meet | Done) -> Reply:
         try:
-            self._send({**message, "id": number})
+            self._send(message)
         except OSError as error:
             self.stop.set()
             raise FleetError("the controller is gone") from error
@@ -171,24 +188,18 @@ class Agent:
             try:
                 reply = self._receive()
             except self.time_limits:
-                if not is_between:
+                if message.name not in _BETWEEN_TESTS:
                     raise
             else:
-                if reply.pop("id", number) == number:  # else it answers what a time limit has cut off
+                if reply.to == message.number:  # else it answers what a time limit has cut off
                     return reply
 
-    def _receive(self) -> Any:
+    def _receive(self) -> Reply:
         reply = self._inbox.get()
         if reply is None:
             self._inbox.put(None)
             raise FleetError("the controller is gone")
-        return dict(reply)
-
-    @staticmethod
-    def _value(reply: Any) -> Any:
-        if "error" in reply:
-            raise FleetError(reply["error"])
-        return reply["value"]
+        return reply
 
     def _measure_clock(self) -> None:
         """See ``clock.measure_offset``; both on the monotonic clock that stamps operations."""
@@ -200,6 +211,12 @@ class Agent:
 
 def _plain(payload: Any) -> Any:
     return payload.plain() if isinstance(payload, Message) else payload
+
+
+def _value(reply: Reply) -> Any:
+    if reply.error is not None:
+        raise FleetError(reply.error)
+    return reply.value
 
 
 def local_agent(coordinator: Coordinator) -> Agent:

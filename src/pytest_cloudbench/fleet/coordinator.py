@@ -1,7 +1,7 @@
 """Where agents meet: the controller's half of the fleet, without pytest and without xdist.
 
-What may live here: rendezvous between agents and the handling of lost and late ones. Messages are plain
-data, so that any duplex channel carries them; without xdist the one agent calls the coordinator directly.
+What may live here: rendezvous between agents and the handling of lost and late ones. Any duplex channel carries what
+they say (``fleet.envelope``); without xdist the one agent calls the coordinator directly.
 
 Life of an item (one experiment)::
 
@@ -21,16 +21,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from pytest_cloudbench.fleet.envelope import Ask, Done, FromAgent, Meet, Reply, Said, ToAgent
 from pytest_cloudbench.fleet.wire import Entered, Left, Message
 from pytest_cloudbench.model import CloudbenchError
 
-__all__ = ["Coordinator", "Handler", "Item", "Reply"]
+__all__ = ["Coordinator", "Handler", "Item"]
 
-Reply = dict[str, Any]
 _ONCE, _LAST = "once:", "once:clean:"
 
 Handler = Callable[["Item", dict[str, Any]], Any]
@@ -41,7 +41,7 @@ Handler = Callable[["Item", dict[str, Any]], Any]
 class _Meeting:
     name: str
     arrived: dict[str, Any] = field(default_factory=dict)
-    asked: dict[str, int | None] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
     since_s: float = field(default_factory=time.monotonic)
     runner: str | None = None
 
@@ -104,7 +104,7 @@ class Coordinator:
         self._changed = threading.Condition(self._lock)
         self._dismissed = False
         self._at_rest: set[str] = set()
-        self._send: dict[str, Callable[[Any], None]] = {}
+        self._send: dict[str, Callable[[ToAgent | None], None]] = {}
         self._life_s: dict[str, float] = {}
         self._asked_s: dict[str, float] = {}
         self._answered_s: dict[str, float] = {}
@@ -121,8 +121,8 @@ class Coordinator:
 
     # -- agents ---------------------------------------------------------------------------------
 
-    def join(self, agent: str, send: Callable[[Any], None]) -> None:
-        """Add a new agent, and how to reach it."""
+    def join(self, agent: str, send: Callable[[ToAgent | None], None]) -> None:
+        """Add a new agent, and how to reach it; None tells it that the session ends."""
         with self._lock:
             self._send[agent] = send
             self._life_s[agent] = time.monotonic()
@@ -178,7 +178,7 @@ class Coordinator:
             for meeting in (meeting for item in entered for meeting in item.meetings.values()):
                 self._at_rest |= meeting.arrived.keys() - {meeting.runner}
             for agent in list(self._send):
-                self._reply(agent, None)
+                self._tell(agent, None)
             busy = {agent for item in entered for agent in item.members}
             self._changed.wait_for(lambda: not busy & self._send.keys() - self._at_rest, patience_s)
 
@@ -196,64 +196,63 @@ class Coordinator:
 
     # -- messages -------------------------------------------------------------------------------
 
-    def receive(self, agent: str, message: Mapping[str, Any]) -> None:
+    def receive(self, agent: str, message: FromAgent) -> None:
         """Handle one message from an agent. Called from any thread."""
-        kind = message["kind"]
         with self._lock:
             self._life_s[agent] = time.monotonic()
-            if kind in {"meet", "done"}:
+            if isinstance(message, (Meet, Done)):
                 if self._dismissed:  # it finds the end of the session in its inbox
                     self._stopped(agent)
+                elif isinstance(message, Meet):
+                    self._meet(agent, message)
                 else:
-                    (self._meet if kind == "meet" else self._done)(agent, message)
+                    self._done(agent, message)
                 return
-        if kind == "ask":
-            answer = _answer(self._answers[message["name"]], agent, message.get("payload"))
-            self._reply(agent, answer, message.get("id"))
-        elif kind == "tell" and message["name"] == "interrupted":
+        if isinstance(message, Ask):
+            self._reply(agent, message.number, _answer(self._answers[message.name], agent, message.payload))
+        elif message.name == "interrupted":
             self._stopped(agent)
-        elif kind == "tell":
-            self._answers[message["name"]](agent, message.get("payload"))
+        else:
+            self._answers[message.name](agent, message.payload)
 
     def say(self, nodeid: str, name: str, payload: Message) -> None:
         """Tell all agents at an item something that they did not ask for; see ``Agent.listeners``."""
         with self._lock:
             item = self._items.get(nodeid)
             for agent in item.members if item is not None else ():
-                self._reply(agent, {"said": name, "payload": payload.plain()})
+                self._tell(agent, Said(name, payload.plain()))
 
-    def _meet(self, agent: str, message: Mapping[str, Any]) -> None:
-        nodeid, name = message["item"], message["name"]
-        item = self._items.setdefault(nodeid, Item(nodeid))
+    def _meet(self, agent: str, message: Meet) -> None:
+        name, item = message.name, self._items.setdefault(message.item, Item(message.item))
         if name == "enter" and agent not in item.members:
             item.members.append(agent)
         if name in item.answers:
-            self._reply(agent, item.answers[name], message.get("id"))
+            self._reply(agent, message.number, item.answers[name])
             return
         meeting = item.meetings.setdefault(name, _Meeting(name))
-        meeting.arrived[agent], meeting.asked[agent] = message.get("payload"), message.get("id")
+        meeting.arrived[agent], meeting.asked[agent] = message.payload, message.number
         if name == "leave":
             item.left.add(agent)
         self._start_watch()
         self._settle(item)
 
-    def _done(self, agent: str, message: Mapping[str, Any]) -> None:
-        item = self._items.get(message["item"])
-        meeting = item.meetings.get(message["name"]) if item else None
+    def _done(self, agent: str, message: Done) -> None:
+        item = self._items.get(message.item)
+        meeting = item.meetings.get(message.name) if item else None
         if item is None or meeting is None or meeting.runner != agent:
             return
-        meeting.asked[agent] = message.get("id")
-        self._answer_all(item, meeting, message["reply"])
+        meeting.asked[agent] = message.number
+        self._answer_all(item, meeting, Reply(message.value, message.error))
 
-    def _reply(self, agent: str, reply: Any, asked: int | None = None) -> None:
-        """Answer an agent; ``asked`` is its message's number, by which it recognises answers that arrive too late."""
+    def _reply(self, agent: str, number: int, reply: Reply) -> None:
+        self._tell(agent, replace(reply, to=number))
+
+    def _tell(self, agent: str, message: ToAgent | None) -> None:
         send = self._send.get(agent)
-        if asked is not None:
-            reply = {**reply, "id": asked}
         if send is not None:
             self._sending = agent, time.monotonic()
             with contextlib.suppress(OSError):  # its channel is closing: leave_fleet follows
-                send(reply)
+                send(message)
             self._sending = None
 
     # -- meetings -------------------------------------------------------------------------------
@@ -293,7 +292,7 @@ class Coordinator:
             return
         meeting.runner = members[0] if members else None
         if meeting.runner is not None:
-            self._reply(meeting.runner, {"run": True}, meeting.asked.get(meeting.runner))
+            self._reply(meeting.runner, meeting.asked[meeting.runner], Reply(is_turn=True))
 
     def _close_meeting(self, item: Item, meeting: _Meeting) -> None:
         if meeting.name == "enter":
@@ -310,7 +309,7 @@ class Coordinator:
             item.answers = {name: kept for name, kept in item.answers.items() if name.startswith(_LAST)}
         item.answers[meeting.name] = reply
         for agent in meeting.arrived:
-            self._reply(agent, reply, meeting.asked.get(agent))
+            self._reply(agent, meeting.asked[agent], reply)
 
     def _close_enter(self, item: Item, meeting: _Meeting) -> None:
         item.meetings.pop("enter")
@@ -322,7 +321,7 @@ class Coordinator:
         again = self._again(item.nodeid, self._left[item.nodeid])
         for index, agent in enumerate(item.members):
             entered = Entered(index, len(item.members), stop, again)
-            self._reply(agent, {"value": entered.plain()}, meeting.asked.get(agent))
+            self._reply(agent, meeting.asked[agent], Reply(entered.plain()))
         if stop or again is None:
             self._forget(item)
 
@@ -341,7 +340,7 @@ class Coordinator:
         logger = self._loggers[item.nodeid] = next(iter(item.members), "")
         for agent in item.members:
             left = Left(failures, item.missing, tuple(item.entered), log=agent == logger)
-            self._reply(agent, {"value": left.plain()}, meeting.asked.get(agent))
+            self._reply(agent, meeting.asked[agent], Reply(left.plain()))
 
     # -- stragglers -----------------------------------------------------------------------------
 
@@ -422,11 +421,11 @@ def _answer(call: Callable[..., Any], *args: Any) -> Reply:
     """Returns a handler's answer, or its error as data, which the agent raises again."""
     try:
         value = call(*args)
-        return {"value": value.plain() if isinstance(value, Message) else value}
+        return Reply(value.plain() if isinstance(value, Message) else value)
     except CloudbenchError as error:
-        return {"error": str(error)}
+        return Reply(error=str(error))
     except Exception as error:  # a bug here must reach the test's report, not hang the fleet
-        return {"error": f"{type(error).__name__}: {error}"}
+        return Reply(error=f"{type(error).__name__}: {error}")
 
 
 def _natural(agent: str) -> tuple[int, str]:

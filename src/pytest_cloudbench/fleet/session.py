@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from pytest_cloudbench.fleet.agent import host_id
+from pytest_cloudbench.fleet.envelope import FROM_AGENT, ToAgent, pack, unpack
 from pytest_cloudbench.fleet.interrupts import Interrupts
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.results.owner import owner_text
@@ -101,7 +102,7 @@ class ControllerSession:
             if self._serving is None:
                 self._serving = self._make_answering(self)
                 for name, channel in self._channels.items():
-                    self._serving.coordinator.join(name, channel.send)
+                    self._serving.coordinator.join(name, _sender(channel))
             return self._serving
 
     @property
@@ -119,13 +120,13 @@ class ControllerSession:
         with self._lock:
             self._channels[name], self._gateways[name] = channel, node.gateway
             if self._serving is not None:
-                self._serving.coordinator.join(name, channel.send)
+                self._serving.coordinator.join(name, _sender(channel))
 
-        def received(message: Any) -> None:
-            if message is None:
+        def received(packed: Any) -> None:
+            if packed is None:
                 self.lose_node(name)
             else:
-                self.serve().coordinator.receive(name, message)
+                self.serve().coordinator.receive(name, unpack(FROM_AGENT, packed))
 
         channel.setcallback(received, endmarker=None)
 
@@ -246,6 +247,11 @@ class ControllerSession:
         """End the workers at once; the emulators end with this process."""
         for gateway in list(self._gateways.values()):
             gateway._io.kill()
+
+
+def _sender(channel: Any) -> Callable[[ToAgent | None], None]:
+    """How the coordinator reaches the agent at the other end of a channel; None is None there, too."""
+    return lambda message: channel.send(None if message is None else pack(message))
 
 
 def _run_facts(config: pytest.Config) -> RunFacts:

@@ -47,7 +47,7 @@ def _plain(value: Any) -> str:
 
 
 def _if_number(show: Callable[[Any], str]) -> Callable[[Any], str]:
-    """Format numbers only: a suite's fact or parameter may have any name, and may be a text."""
+    """Format numbers only: a suite's extra value may have any name, and may be a text."""
     return lambda value: show(value) if isinstance(value, (int, float)) else _plain(value)
 
 

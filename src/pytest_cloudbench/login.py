@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -152,9 +153,7 @@ class _Return:
     """A port of loopback to which the browser comes back with a code."""
 
     def __init__(self, state: str, port: int) -> None:
-        found: list[str] = []
-        problems: list[str] = []
-        is_back = Event()
+        answers: Queue[str | CredentialsError] = Queue()
 
         class Handler(BaseHTTPRequestHandler):
             timeout = _ANSWER_S
@@ -163,17 +162,18 @@ class _Return:
                 if urlsplit(self.path).path != "/":  # browsers also ask for an icon
                     self.send_error(404)
                     return
+                answer: str | CredentialsError
                 try:
-                    found.append(_code_in(self.path, state))
+                    answer, status, page = _code_in(self.path, state), 200, _DONE
                 except CredentialsError as error:
-                    problems.append(str(error))
+                    answer, status, page = error, 400, _FAILED
                 try:
-                    self.send_response(200 if found else 400)
+                    self.send_response(status)
                     self.send_header("content-type", "text/html")
                     self.end_headers()
-                    self.wfile.write(_DONE if found else _FAILED)
+                    self.wfile.write(page)
                 finally:  # only now, since the process may end when the code is there
-                    is_back.set()
+                    answers.put(answer)
 
             def log_message(self, format: str, *args: object) -> None:
                 """Say nothing: the path holds the code."""
@@ -184,8 +184,7 @@ class _Return:
             raise CredentialsError(
                 f"login: the browser must come back to port {port}, which is taken ({error.strerror}); try --no-browser"
             ) from None
-        self._found, self._problems, self._is_back = found, problems, is_back
-        self.url = _loopback(self._server.server_port)
+        self._answers, self.url = answers, _loopback(self._server.server_port)
 
     def __enter__(self) -> _Return:
         Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True).start()
@@ -197,12 +196,14 @@ class _Return:
 
     def code(self) -> str:
         """Wait for the browser. Raises CredentialsError."""
-        self._is_back.wait(_AGREE_S)
-        if self._found:
-            return self._found[0]
-        if self._problems:
-            raise CredentialsError(self._problems[0])
-        raise CredentialsError("login: the browser did not come back within 10 minutes; try --no-browser")
+        try:
+            answer = self._answers.get(timeout=_AGREE_S)
+        except Empty:
+            told = "login: the browser did not come back within 10 minutes; try --no-browser"
+            raise CredentialsError(told) from None
+        if isinstance(answer, CredentialsError):
+            raise answer
+        return answer
 
 
 def _loopback(port: int) -> str:

@@ -442,7 +442,7 @@ def test_an_archive_is_not_trusted(storage: Path, tmp_path: Path, run: Any) -> N
     assert err.count("not the name of a run") == 9
     assert sorted(path for path in tmp_path.rglob("*") if path.name != INDEX_NAME) == before
     bundle.write_bytes(b"no zip")
-    assert "is no archive of runs" in run("baseline", "import", str(bundle), status=1)[1]
+    assert "not an archive of runs" in run("baseline", "import", str(bundle), status=1)[1]
 
 
 def test_dropped_runs_are_gone_and_others_stay(storage: Path, run: Any) -> None:

@@ -457,7 +457,7 @@ class Plan:
         return self.due_ns[-1] / 1e9 if self.due_ns else 0.0
 
     def limited(self, count_of: Callable[[int], int]) -> Plan:
-        """Returns the plan with at most so many operations of each sensor."""
+        """Returns the plan with at most ``count_of(sensor)`` operations of each sensor."""
         rows = [row for row, sensor in enumerate(self.sensor) if self.seq[row] < count_of(sensor)]
 
         def chosen(column: array[int]) -> array[int]:

@@ -311,7 +311,7 @@ def render(progress: Progress, width: int) -> str:
 
 
 def lines(overview: Overview, width: int, height: int) -> list[str]:
-    """All experiments, and the figures of the running one, in at most so many lines of at most ``width`` characters."""
+    """All experiments and the running one's figures, in at most ``height`` lines of at most ``width`` characters."""
     progress = overview.progress
     told = list(_filled(figures(progress), width - 4)) if progress is not None else []
     running = [f"    {_bar(progress)}", *(f"    {line}" for line in told)] if progress is not None else []

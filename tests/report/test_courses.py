@@ -85,11 +85,11 @@ def test_hours_are_drawn_from_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("test", "told", "why"), [
-    ("test_cpu", {}, "the entry's cpu_shares is no list of numbers"),
+    ("test_cpu", {}, "the entry's cpu_shares is not a list of numbers"),
     ("test_cpu", {"cpu_shares": [0.1, 0.2]}, "the entry does not say when its cpu_shares were seen (cpu_shares_at_s)"),
     ("test_cpu", {"cpu_shares": [0.1, 0.2], "cpu_shares_at_s": [1.0]}, "the entry does not say when"),
-    ("test_cpu", {"cpu_shares": [0.1, HOSTILE], "cpu_shares_at_s": [1, 2]}, "is no list of numbers"),
-    ("test_log", {"each_second_bytes": [1, -1], "file_bytes": 1}, "is no list of numbers"),
+    ("test_cpu", {"cpu_shares": [0.1, HOSTILE], "cpu_shares_at_s": [1, 2]}, "is not a list of numbers"),
+    ("test_log", {"each_second_bytes": [1, -1], "file_bytes": 1}, "is not a list of numbers"),
     ("test_log", {"each_second_bytes": [1]}, "the entry does not say its file_bytes"),
     ("test_log", {"each_second_bytes": [1], "file_bytes": 0}, "the entry does not say its file_bytes"),
 ])  # fmt: skip

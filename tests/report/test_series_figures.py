@@ -183,5 +183,5 @@ def test_delays_of_changes_are_drawn_with_the_published_medians(tmp_path: Path) 
     assert 'data-tip="half within 2 s"' in figure.draw(NARROW).svg()
     assert "published" not in texts(drawn["Delays of single changes: reference"])
     assert families.undrawn(found.measurements) == [
-        "odd: not drawn, the entry's delays are no list of positive numbers"
+        "odd: not drawn, the entry's delays are not a list of positive numbers"
     ]

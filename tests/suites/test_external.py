@@ -96,7 +96,7 @@ def test_idle_is_unknown_where_others_may_be_the_client(lab: Lab, tmp_path: Path
         at.nameless_program(100)
         ended = run(lab, at, "idle::test_idle", "--idle-seconds", "2", verified=False, names=MINE)
     assert ended.counts() == {"skipped": 1}, ended.text
-    assert ended.lines_with("were of flows that have no name and may be the client's")
+    assert ended.lines_with("were in flows without a name, which may or may not be the client's")
 
 
 def test_updates(lab: Lab, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_an_open_connection_has_no_name_and_is_not_guessed(tmp_path: Path) -> No
     with desk(f"reference?{NAMED}", tmp_path) as at:
         refused = at.look(SESSION, at.spec(names="*.example.test"), str(tmp_path / "session"), STEPS)["refused"]
         assert not list(at.pair.folder.iterdir())
-    assert "bytes were of flows that have no name and may be the client's, or not: say which servers" in refused
+    assert "bytes were in flows without a name, which may or may not be the client's: say which servers" in refused
 
 
 @pytest.mark.slow

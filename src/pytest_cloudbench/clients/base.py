@@ -372,8 +372,8 @@ class LocalClient(ABC):
         lacking = [name for name, path in found.items() if path is None]
         if lacking:
             verb = "is" if len(lacking) == 1 else "are"
-            mend = f": tools/testbed install {self.facts.testbed}" if self.facts.testbed else ""
-            raise MissingProgramError(f"{' and '.join(lacking)} {verb} not installed{mend}")
+            fix = f": tools/testbed install {self.facts.testbed}" if self.facts.testbed else ""
+            raise MissingProgramError(f"{' and '.join(lacking)} {verb} not installed{fix}")
         return {name: path for name, path in found.items() if path is not None}
 
     def as_plain_user(self) -> list[str]:

@@ -45,7 +45,7 @@ class ExternalClient:
     does not use all of them; ``names``: patterns of its servers' names, separated by commas, or ``product``, one of
     PRODUCTS; ``servers``: their addresses or networks; ``process``: its name, for CPU time (Linux); ``verify``: a
     command that ends with 0 when the cloud has what ``{folder}`` holds; or ``quiet_s``: in sync when the interface,
-    after some traffic, carried less than ``quiet_bytes`` (20,000) in so many seconds. Without ``verify`` and
+    after some traffic, carried less than ``quiet_bytes`` (20,000) for that long. Without ``verify`` and
     ``quiet_s``, nothing shows when it is in sync, and ``wait_synced`` says so.
     """
 
@@ -100,13 +100,13 @@ class ExternalClient:
         when another process measures the same client now: each would count traffic caused by the other.
         """
         del server_address, client_address, runner
-        mend = "set TMPDIR to a folder beside it"
+        fix = "set TMPDIR to a folder beside it"
         if workdir.resolve().is_relative_to(self._mirrored.resolve()):
-            raise ClientUnavailable(f"external: temporary files would be in {self._mirrored} and be synced: {mend}")
+            raise ClientUnavailable(f"external: temporary files would be in {self._mirrored} and be synced: {fix}")
         workdir.mkdir(parents=True, exist_ok=True)
         if workdir.stat().st_dev != self._mirrored.stat().st_dev:
-            why = "on another file system than temporary files, so they cannot be moved in at once"
-            raise ClientUnavailable(f"external: {self._mirrored} is {why}: {mend}")
+            why = "not on the file system of temporary files, so they cannot be moved in atomically"
+            raise ClientUnavailable(f"external: {self._mirrored} is {why}: {fix}")
         self._take()
         # First the marker: what a killed run leaves is recognised by name and marker before it is removed.
         self._marker.write_text(run_of(f"/{self._run_folder.name}"), "ascii")

@@ -34,7 +34,7 @@ _TRACE = "trace"
 """The label of the one entry that a trace makes."""
 
 _LONGEST_WAIT_S = 86400.0
-"""Nobody waits for the first operation so long; a trace whose times are a calendar's says so with ``from_first``."""
+"""A longer wait for the first operation is a mistake; a trace with calendar times says so with ``from_first``."""
 
 _BEGIN = re.compile(r"[ \t]*\[\[[ \t]*experiment[ \t]*\]\]")
 

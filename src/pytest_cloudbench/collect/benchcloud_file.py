@@ -160,7 +160,7 @@ class _Running:
         _check(test, result)
 
     def _notes(self) -> list[str]:
-        """What is said besides the parser's notes, because it is decided here."""
+        """Notes besides the parser's, about decisions made here."""
         spec, test, scale = self.experiment.provider.spec, self.test, self.experiment.facts.time_scale
         notes = []
         if not self.is_given:

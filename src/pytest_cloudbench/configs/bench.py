@@ -64,7 +64,7 @@ _SEED = "check"
 class SensorLoad:
     """``sensors`` sources with ``ops_per_sensor`` operations each, due when ``arrival`` says.
 
-    With a ``Replay`` they are at most so many, and its rows also say what each is.
+    With a ``Replay`` this is the most operations of a sensor, and the trace's rows also say which operation each is.
     """
 
     sensors: int

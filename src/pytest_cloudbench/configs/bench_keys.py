@@ -206,7 +206,7 @@ UNTIL: Mapping[str, Key] = MappingProxyType({
     ),
     "min_ops": Key(
         "a whole number, 0 or more", {"type": "integer", "minimum": 0},
-        "It does not end before so many successful operations. Default: the fewest that can tell, 1000 or more.",
+        "It does not end before this many successful operations. Default: the fewest that can tell, 1000 or more.",
     ),
 })  # fmt: skip
 """Keys of ``[experiment.until]``."""

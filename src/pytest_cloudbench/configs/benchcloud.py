@@ -73,7 +73,7 @@ class BenchCloudTest:
 
     BenchCloud (``runners/``) starts all threads at once. Each sleeps its random start sleep, then takes operation
     numbers from one queue that all share (no thread owns a part of ``times``), generates the file, does the operation,
-    and sleeps ``sleep_s`` after it. It ends when the last operation has ended: nobody waits for the sleeps after that.
+    and sleeps ``sleep_s`` after it. It ends when the last operation has ended, without waiting for later sleeps.
 
     Attributes:
         source: where the text came from.

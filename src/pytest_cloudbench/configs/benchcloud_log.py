@@ -33,7 +33,7 @@ class LoggedOperation:
         end_ms: when it returned or failed.
         failure: why it did not succeed, in one or a few words; empty when it did.
         generated_ms: when the making of its file began and ended, where that was measured.
-        woke_ms: when the sleep after it ended; None when nobody waited for that.
+        woke_ms: when the sleep after it ended; None if the run did not wait for that.
     """
 
     seq: int

@@ -132,7 +132,7 @@ class _Expansion:
                     raise self.refused(f"expected %% or %(name)s, found {shown(rest, 20)}; %% is a percent sign")
                 name = match[1].translate(_LOWER)
                 if name not in self.names:
-                    raise self.refused(f"refers to {shown(name)}, which is no key of its section")
+                    raise self.refused(f"refers to {shown(name)}, which is not a key of its section")
                 parts.append(self.of(self.names[name], depth + 1))
                 rest = rest[match.end() :]
         return "".join(parts)

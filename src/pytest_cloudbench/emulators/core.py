@@ -10,7 +10,7 @@ state           rule
 ==============  =====================================================================
 visible         reads see a version from ``visible_s`` on, listings from ``listed_s`` on; writes see it immediately
 removed         a removed node can still be found by its id, and has ``deleted_s``; writes see that immediately
-fading          reads and listings go on seeing a removed file for ``delete_delay_s``, until its name is used again
+fading          reads and listings still see a removed file for ``delete_delay_s``, until its name is used again
 change log      the id of each node that changed, from when reads see it
 ==============  =====================================================================
 """
@@ -62,7 +62,7 @@ class NodeStore:
         used_bytes: space used by the newest versions only.
         readiness_s: delay until reads see a written version, seconds.
         list_delay_s: delay until listings see it, if that is longer (``File.listed``).
-        delete_delay_s: how long reads and listings go on seeing a removed file.
+        delete_delay_s: how long reads and listings still see a removed file.
         log: ids of what changed; removing or moving a folder logs the folder alone.
     """
 
@@ -96,12 +96,12 @@ class NodeStore:
         return folder.children.get(self.fold(name), ())
 
     def fading_until_s(self, node: Node) -> float:
-        """Returns until when reads by id go on seeing a file after its removal; 0 if it was not removed."""
+        """Returns until when reads by id still see a file after its removal; 0 if it was not removed."""
         found = self._fading.get(node.id)
         return 0.0 if found is None else found.until_s
 
     def fading(self, folder: Folder | None, now_s: float, name: str | None = None) -> Iterator[File]:
-        """Yields the removed files, of a name or of any, that listings go on showing in a folder, or (None) in all."""
+        """Yields the removed files, of a name or of any, that listings still show in a folder, or (None) in all."""
         for file, place, until_s in self._fading.values():
             if now_s >= until_s or place is None or folder not in (None, place):
                 continue
@@ -170,7 +170,7 @@ class NodeStore:
     def move(self, node: Node, parent: Folder, name: str, now_s: float, *, fades: bool = False) -> None:
         """Give a node another parent, another name or both; ids and versions do not change. Raises StoreError.
 
-        With ``fades`` the new place is a trash: what is below goes on being seen as after ``remove``.
+        With ``fades`` the new place is a trash: the files below stay visible for a while, as after ``remove``.
         """
         if self.holds(node, parent):
             raise StoreError("into_itself")
@@ -234,7 +234,7 @@ class NodeStore:
             del node.parent.children[folded]
 
     def _fade(self, node: Node, now_s: float) -> None:
-        """Note the files that reads go on seeing, and forget those that they do not see any more."""
+        """Note the files that reads still see, and forget those that they no longer see."""
         if not self.delete_delay_s:
             return
         while self._fading and (first := next(iter(self._fading.values()))).until_s <= now_s:

@@ -40,7 +40,7 @@ class KeyView:
         self.bucket = bucket
         self._order = sorted(bucket.children)
         self._removed: dict[str, File] = {}
-        """Removed keys that reads go on seeing for a while; they stay in ``_order``."""
+        """Removed keys that reads still see for a while; they stay in ``_order``."""
 
     def find(self, key: str) -> File | None:
         """Returns the file under a key, whether reads see it or not."""

@@ -32,7 +32,7 @@ class PathEntry(NamedTuple):
 class Gone(NamedTuple):
     """What was at a path: the node, which may be elsewhere now, and the versions that it had here.
 
-    Reads go on seeing a removed file until ``seen_until_s``.
+    Reads still see a removed file until ``seen_until_s``.
     """
 
     path: str

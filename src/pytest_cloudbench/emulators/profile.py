@@ -128,7 +128,7 @@ class Readiness:
     Attributes:
         delay_s: until any read sees an uploaded object.
         list_delay_s: until listings see it, if that is longer.
-        delete_delay_s: how long reads and listings go on seeing a removed file.
+        delete_delay_s: how long reads and listings still see a removed file.
     """
 
     delay_s: float = 0.0

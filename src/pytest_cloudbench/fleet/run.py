@@ -26,7 +26,7 @@ class RunFacts(Message):
         results: the folder for this run's records.
         host: see ``agent.host_id``.
         owner: the controller's process, as ``results.owner`` describes it.
-        gated: whether the controller has a say in an item's outcome, and may want it run again.
+        gated: whether the controller has a say in an item's outcome, and may have it run again.
         version: the controller's version of this package; an agent with another version takes no part.
     """
 

@@ -197,7 +197,7 @@ class ControllerSession:
         return [] if self._serving is None else self._serving.header()
 
     def repeat(self, session: pytest.Session) -> None:
-        """Without xdist: run the items again that the end of the session wants once more."""
+        """Without xdist: run the items that are to be repeated at the end of the session."""
         again = self._serving.repetitions()[0] if self._serving is not None else None
         items = {item.nodeid: item for item in session.items}
         wanted = [items[nodeid] for nodeid in again()] if again is not None else []

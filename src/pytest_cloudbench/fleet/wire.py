@@ -260,7 +260,7 @@ class Entered(Message):
     Attributes:
         index, count: its number, and of how many.
         stop: why the session is to stop, or an empty text.
-        again: how often the item was run before, as a session's end may want; None: it is not run this time.
+        again: how often the item was run before, for repetitions at a session's end; None: it is not run this time.
     """
 
     index: int

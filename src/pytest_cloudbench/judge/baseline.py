@@ -117,7 +117,7 @@ def choose(
         now: ``extra_info`` of the entry that is judged.
         metric: the metric to compare.
         named: the run that the user named, or nothing.
-        higher: whether higher is better; if so, a run with zero is no baseline, since no gate could break.
+        higher: whether higher is better; if so, a run with zero is not used as a baseline, because no gate could break.
     """
     if named and not stored:
         return Compared(None, f"the run {named} has no entry for this test", fails=True)

@@ -345,7 +345,7 @@ def _change(check: Check) -> float | None:
 def _p_again(check: Check) -> float:
     """Returns the probability of what measuring again found, if nothing has changed."""
     again = _known(check.again)
-    if check.kind == "rate":  # together they are one larger run; but a first run that was alone with it is no alarm
+    if check.kind == "rate":  # together they are one larger run; but if only the first run was bad, that is no alarm
         rate = _Rate(check)
         return rate.p_value([check.now, *again]) if rate.p_value(again) < ALPHA else 1.0
     level = _level_of(check)

@@ -2,7 +2,7 @@
 
 What may live here: which metrics become bounds, how wide they are, and which entries may not become any, as pure
 functions. A bound is only ever from an entry that may be a baseline: it passed, to its end, without doubts. Claims of
-other sources (an agreement, a paper) are no observations and stay as they are.
+other sources (an agreement, a paper) are not observations and stay as they are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OTHER_SHARES = ("_p90", "_p99.9", "_max")
 
 _MARGINS = {"p50": 0.10}
 _MARGIN = 0.25
-"""A bound's distance from the number: 10 % for a median and for what is no time, 25 % for other times."""
+"""A bound's distance from the number: 10 % for a median and for everything but times, 25 % for other times."""
 
 _EXACT = "1 is yes"
 _DIGITS = 3
@@ -120,9 +120,9 @@ def _renew(
 def _unclaimed(
     measured: Sequence[SessionEntry], claims: Sequence[Expectation]
 ) -> dict[tuple[str, ...], list[SessionEntry]]:
-    """Returns what gets new claims, by provider, metric and what else tells it apart.
+    """Returns the entries that get new claims, by provider, metric and whatever else tells them apart.
 
-    That is no entry which has an observed claim: somebody has chosen what it is held to.
+    An entry that already has an observed claim is left out: its bound was chosen by the user.
     """
     found: dict[tuple[str, ...], list[SessionEntry]] = {}
     for each in measured:
@@ -170,7 +170,7 @@ def _claim(old: Expectation, about: Sequence[SessionEntry], date: datetime.date)
 
 
 def _count(each: SessionEntry, metric: str) -> int | None:
-    """Returns how many operations or files a rate is of; None if it is no rate of a run."""
+    """Returns the number of operations or files behind a rate; None if it is not a rate of a run."""
     if METRICS[metric].unit != "fraction" or METRICS[metric].of is None:
         return None
     count = each.info.get("files" if metric.endswith("loss_rate") else "ops")

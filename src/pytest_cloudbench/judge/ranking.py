@@ -132,7 +132,7 @@ class Ranking:
 
     Attributes:
         verdict: ``best`` (one leader), ``among the best`` (several, and others that are worse), ``not distinguishable``
-            (nobody differs from the best) or ``not judged``.
+            (none differs from the best) or ``not judged``.
         leaders: the best provider first, and those that cannot be told from it.
         why: why it is not judged.
     """

@@ -17,8 +17,8 @@ from typing import Literal
 __all__ = ["BestLevel", "Bracket", "BracketProbe", "BracketSearch", "LevelSearch"]
 
 _USUAL = 4.0
-"""Repeats that differ by more than so many median differences do not count as noise. Of a normal distribution, that is
-0.7 % of the differences."""
+"""Repeats that differ by more than this many median differences do not count as noise. In a normal distribution, that
+is 0.7 % of the differences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class LevelSearch:
     first; after that the gaps beside the quickest level, and the gap below the smallest contender, are halved (in
     proportion) while they are wider than ``resolution``. Two levels can be told apart when their medians differ by
     more than two standard errors of that difference, and by more than 2 %. Until something was measured twice, the
-    noise is taken to be 10 %.
+    noise is assumed to be 10 %.
 
     One measurement that took much longer than the others must not decide. So differences between repeats that are far
-    beyond the median one are no noise, and no level beside the answer is left out after one measurement: at the end,
+    beyond the median one are not noise, and no level beside the answer is left out after one measurement: at the end,
     the levels next to the quickest and next to the smallest contender are measured again, up to ``repeats`` times if
     one of their measurements is as quick as a contender.
 

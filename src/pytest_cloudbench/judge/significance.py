@@ -146,7 +146,7 @@ def _tied(counts: Mapping[Any, int]) -> tuple[int, int, int]:
     )
 
 
-_KNOWN = 6  # in an estimate of the noise, the known errors of the centres count like the deviations of so many levels
+_KNOWN = 6  # in an estimate of the noise, the known errors of the centres count like the deviations of this many levels
 
 
 @dataclass(frozen=True, slots=True)

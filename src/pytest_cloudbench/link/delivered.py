@@ -147,7 +147,7 @@ def train_settings(way: Way, back: Way) -> dict[str, float] | None:
     """How many datagrams measure the rate of a direction, how large and how far apart; None if it has no rate.
 
     They come a quarter faster than the rate, so a queue forms and spaces them at the rate. Unlike a stream they need no
-    time to speed up, however long the round trip is. They are so many that jitter evens out.
+    time to speed up, however long the round trip is. There are enough of them to even out jitter.
     """
     if not way.rate_bit_per_s:
         return None

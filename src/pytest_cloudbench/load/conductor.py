@@ -66,7 +66,7 @@ class Conductor:
         facts: the run's facts.
         entries: what the session has found out.
         say: writes a line to the terminal.
-        asker: returns a function that puts a question to the user; None if nobody can be asked.
+        asker: returns a function that puts a question to the user; None if there is no user to ask.
     """
 
     def __init__(

@@ -228,7 +228,7 @@ class _Probe:
         over = {f"version {version}" for version, (_, end_ns) in done.items() if end_ns < last_start_ns} | {"version 0"}
         reads = self._polled(
             ended_ns, lambda: self._version(number, (0, *versions)),
-            # A file that is not there, or that nobody wrote so, may still become what it should be.
+            # A missing file, or one with content that no client wrote, may still become what it should be.
             lambda reads: _is_settled(reads) and reads[-1].seen.startswith("version") and reads[-1].seen not in over,
         )  # fmt: skip
         final = next((read.seen for read in reversed(reads) if not read.seen.startswith(UNKNOWN)), "")

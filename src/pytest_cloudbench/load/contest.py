@@ -216,7 +216,7 @@ class Contests:
     def _info(
         self, shown: Sequence[_Shown], differences: Mapping[str, Difference], stopped: str, minutes: float
     ) -> dict[str, Any]:
-        """Returns the entry's extra_info. It has no metric at its top, so that it is no run to compare with."""
+        """Returns the entry's extra_info. It has no metric at its top level, so that no run is compared with it."""
         sides = {each.turn.side: each for each in reversed(shown)}
         first = shown[0].info
         info = {key: first[key] for key in _OF_ENTRY if key in first} | {"outcome": "unfinished", "missing_agents": {}}

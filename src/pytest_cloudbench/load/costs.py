@@ -1,7 +1,7 @@
 """What a run on a real account will take: operations, bytes, time and money, said before it starts.
 
 What may live here: the estimate and its line, the bound on money, and the question whether to go on. Prices are data
-(``data/prices.toml``); an unknown price is said and never taken for 0.
+(``data/prices.toml``); an unknown price is reported as such, never counted as 0.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class Spending:
     Args:
         most_usd: the bound; None if there is none.
         is_agreed: whether the user has agreed beforehand.
-        asker: returns a function that shows a question and returns whether the user agrees; None if nobody can be
-            asked.
+        asker: returns a function that shows a question and returns whether the user agrees; None if there is no
+            user to ask.
 
     Attributes:
         is_agreed: see above.
@@ -136,7 +136,7 @@ class Spending:
         self._spent_usd, self._agreed = 0.0, set[str]()
 
     def check(self, accounts: Collection[str]) -> None:
-        """Raise UsageError if nobody agreed to use real accounts, and nobody can be asked."""
+        """Raise UsageError if the user has not agreed to use real accounts, and cannot be asked."""
         if not self.is_agreed and self._asker() is None:
             raise UsageError(
                 f"{', '.join(map(_name, accounts))}: a real account is used only if you agree: add --cloudbench-yes, "

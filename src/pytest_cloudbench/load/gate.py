@@ -43,7 +43,7 @@ class Gated:
         info: the entry's extra_info; the answer is written into it.
         columns, margins, runs: see ``watched.checks_of``.
         baseline: numbers of former runs, the oldest first; ``commit`` is that of the last one, if known.
-        remark: why other stored runs are no baseline, or an empty text.
+        remark: why other stored runs cannot be a baseline, or an empty text.
         why: why it cannot be judged, or an empty text.
         again: numbers of the runs that measured it again.
         left_out: the doubts of those that do not count, each a text.
@@ -176,7 +176,7 @@ class SessionGate:
     def take(
         self, subject: Subject, info: dict[str, Any], doubts: Sequence[str], columns: Sequence[str], margins: Margins
     ) -> bool:
-        """Take a measured entry. Returns False if it repeats a suspect: then it is no entry of its own."""
+        """Take a measured entry. Returns False if it repeats a suspect: then it is not a separate entry."""
         if self._round.get(subject.nodeid):
             for entry in self.entries:
                 if entry.fullname != subject.fullname:

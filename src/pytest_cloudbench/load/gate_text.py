@@ -24,7 +24,7 @@ def brief(ruling: Ruling) -> str:
 
 
 def ruling_text(ruling: Ruling) -> str:
-    """One line: the metric, how much worse it is, and against how many runs, or why nobody can tell."""
+    """One line: the metric, how much worse it is, and against how many runs, or why that is not known."""
     check, change = ruling.check, brief(ruling)
     runs = f"{len(check.baseline)} runs"
     said = ""

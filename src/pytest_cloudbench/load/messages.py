@@ -276,7 +276,7 @@ class LogPiece(Message):
 
 @dataclass(frozen=True, slots=True)
 class LogMoved(Message):
-    """An agent's log goes on elsewhere."""
+    """An agent's log continues elsewhere."""
 
     run: str
     path: str
@@ -345,7 +345,7 @@ class SeriesPlan(Message):
 
 @dataclass(frozen=True, slots=True)
 class SeriesOpen(Message):
-    """Begin a series, or go on with one; see ``load.series.Series`` for what the fields mean."""
+    """Begin a series, or continue one; see ``load.series.Series`` for what the fields mean."""
 
     name: str
     key: Mapping[str, Any]

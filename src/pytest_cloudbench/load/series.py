@@ -57,7 +57,7 @@ class SeriesKeeper:
         self._open.clear()
 
     def begin(self, asked: SeriesOpen) -> None:
-        """Begin a series, or go on with one."""
+        """Begin a series, or continue one."""
         from pytest_cloudbench.results import series
 
         key, setup, plan = asked.key, asked.setup, asked.plan
@@ -122,7 +122,7 @@ class Series:
         setup: what all rounds of one series must have in common; plain data.
         plan: how long it lasts.
         resume: None for a new series, an empty text for the latest unfinished one, or the path of a state file.
-        keeps_plan: whether a resumed series goes on with its own plan.
+        keeps_plan: whether a resumed series keeps its own plan.
 
     Raises FleetError if there is nothing to resume, or only a series of something else.
     """

@@ -19,7 +19,7 @@ from pytest_cloudbench.payload.contents import Literal, Piece, Pieces
 __all__ = ["MIN_BYTES", "head", "image"]
 
 _BLOCK_BYTES = 64
-_MAX_BLOCKS = 65500 // 8  # of 65,535 that the format has, libjpeg reads so many pixels
+_MAX_BLOCKS = 65500 // 8  # the format allows 65,535 pixels, of which libjpeg reads this many
 _COMMENT_BYTES = 65537  # the longest segment, with its marker
 _NOT_A_COEFFICIENT = bytes(range(254)) + b"\x55\xaa"
 

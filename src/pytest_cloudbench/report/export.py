@@ -44,7 +44,7 @@ _BASE_UNITS = {"s": "seconds", "bytes": "bytes", "fraction": "ratio", "bytes/s":
 """Units that OpenMetrics has a word for; the others stand in the help of their metric."""
 
 _BENCHER_IGNORES = "-bencher-ignore"
-"""Ends a benchmark's name for which Bencher raises no alert; it is no part of the name."""
+"""A benchmark whose name ends in this raises no alert in Bencher, which cuts it off the name."""
 _BENCHER_LONGEST = 1024
 _EMULATED = {True: "emulated", "some": "partly emulated"}
 

@@ -293,7 +293,7 @@ def _named(folders: Sequence[Path], name: str) -> Path | None:
 
 
 def _clean(value: Any) -> Any:
-    """Returns a value in which what is no number is unknown."""
+    """Returns a value in which NaN and infinities are unknown (None)."""
     if isinstance(value, float) and not isfinite(value):
         return None
     if isinstance(value, dict):

@@ -39,7 +39,7 @@ _MANY = 3
 
 
 def page(gathered: Gathered, title: str = "Cloud storage, measured") -> Iterator[str]:
-    """Yields the page in pieces. What cannot be drawn is said in its place."""
+    """Yields the page in pieces. If a part cannot be drawn, the reason stands in its place."""
     found = gathered.measurements
     names = html.ElementIds()
     parts = chapters(found, names, gathered.earlier)

@@ -22,7 +22,7 @@ class Scale(Protocol):
         """Returns where a value is; beyond the ends, the nearer end."""
 
     def ticks(self, most: int) -> list[_Tick]:
-        """Returns at most so many values with their labels."""
+        """Returns at most ``most`` values with their labels."""
 
 
 def seconds_text(value: float) -> str:

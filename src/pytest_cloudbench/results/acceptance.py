@@ -26,7 +26,7 @@ class Accepted:
 
     Attributes:
         run: its name.
-        time_ms: when it started, Unix epoch, milliseconds; earlier runs are no baseline.
+        time_ms: when it started, Unix epoch, milliseconds; earlier runs do not serve as a baseline.
         test: the full name of the test that this is about; empty: all tests.
         reason: in the user's words.
         until_ms: when the last run started that was stored by then. The gate judged the runs up to it by what was

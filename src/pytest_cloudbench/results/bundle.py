@@ -54,8 +54,8 @@ def export_runs(index: Index, runs: Sequence[str], target: Path) -> int:
 def import_runs(storage: Path, source: Path) -> tuple[int, int, list[str]]:
     """Take in the runs of an archive. What is there is never overwritten.
 
-    Returns how many files are new, how many were there already, and the names of those that are no runs. Raises
-    ResultsError, and then has taken nothing in.
+    Returns how many files are new, how many were there already, and the names of files that are not runs. Raises
+    ResultsError; then nothing was taken in.
     """
     new, known, strange = list[tuple[Path, bytes]](), 0, list[str]()
     try:
@@ -74,7 +74,7 @@ def import_runs(storage: Path, source: Path) -> tuple[int, int, list[str]]:
                 else:
                     new.append((path, content))
     except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
-        raise ResultsError(f"{source}: is no archive of runs, or is damaged: {error}") from error
+        raise ResultsError(f"{source}: not an archive of runs, or damaged: {error}") from error
     for path, content in new:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

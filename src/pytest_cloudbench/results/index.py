@@ -224,7 +224,7 @@ class Index:
         """Write the file, so that other programs see every run in it. Returns whether that was possible."""
         try:
             opening.write_whole(self.storage / INDEX_NAME, self._write)
-        except OSError:  # nobody may write there: reading needs no file
+        except OSError:  # not writable: reading needs no file
             return False
         return True
 

@@ -107,7 +107,7 @@ def marker_beside(folder: str) -> str:
     return f"/.~cloudbench-{run_of(folder)}"
 
 
-# --- the folders themselves: what is said to a driver -------------------------------------------------
+# --- the folders themselves: calls of a driver --------------------------------------------------------
 
 
 def claim(driver: Driver, provider: str, folder: str, owner: str) -> None:

@@ -204,7 +204,7 @@ class OpLog:
             return not os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
         except (FileNotFoundError, NotADirectoryError):
             return True
-        except OSError:  # nobody may look there any more: what is open can be written all the same
+        except OSError:  # the path can no longer be read, but the open file can still be written
             return False
 
     def _write_again(self) -> None:

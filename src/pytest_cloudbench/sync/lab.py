@@ -201,7 +201,7 @@ class Lab:
         """Why no change ever reached the server. Empty if one did, or if there was none to bring."""
         return "" if self._synced else self._failure
 
-    # --- what is said of it ---
+    # --- results ---
 
     def record(self) -> dict[str, Any]:
         """What was used for measuring, as plain data to store beside results."""

@@ -100,7 +100,7 @@ class Recent:
 
         self._places = np.zeros(2 << self._BITS, np.int64)
         self._keys = np.zeros((words, self._MOST), np.uint64)
-        self._numbers = np.full(self._MOST, -1, np.int32)  # the first one is no key
+        self._numbers = np.full(self._MOST, -1, np.int32)  # the first one is not a key
         self._count = 1
 
     def number(self, words: Sequence[Any], look_up: Callable[[Any], Any]) -> Any:

@@ -460,7 +460,7 @@ class Headers:
     # --- tunnels ---
 
     def _sentinels(self, rows: Ints, target: Any, inner: Ints, protocol: Ints, room: Ints) -> Any:
-        """Which rows are ours: packets that were sent to mark the ends of a capture, and are no traffic."""
+        """Which rows are ours: packets sent only to mark the ends of a capture, which do not count as traffic."""
         import numpy as np
 
         found = (protocol == UDP) & (target == SENTINEL_ADDRESS) & (inner + 8 <= self.end[rows])
@@ -473,7 +473,7 @@ class Headers:
         return found
 
     def _tunnels(self, rows: Ints, inner: Ints, protocol: Ints, room: Ints) -> Any:
-        """Continue inside tunnels, and count aside what is no flow. Returns which rows were tunnels."""
+        """Continue inside tunnels, and count packets outside flows separately. Returns which rows were tunnels."""
         import numpy as np
 
         ahead, kind = np.zeros(len(rows), np.int64), np.full(len(rows), DONE)

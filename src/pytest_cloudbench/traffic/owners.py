@@ -103,7 +103,7 @@ class Whose:
             self._resolved.setdefault(flow.server, set()).update(facts.dns_names)
 
     def _judge(self, facts: FlowFacts) -> tuple[bool | None, str]:
-        """Whether a flow is the client's (None: nobody can tell), and how that is known."""
+        """Whether a flow is the client's (None: unknown), and how that is known."""
         flow = facts.flow
         known = facts.sni or self._connections.get(_connection(flow), "")
         if self.names and known and (self.has_name(known) or not facts.has_ech):
@@ -125,8 +125,8 @@ def nameless_doubt(nameless_bytes: int, of_bytes: float) -> list[str]:
     """
     if nameless_bytes <= _NAMELESS_SHARE * of_bytes:
         return []
-    mend = "say which servers are the client's (servers=...), or restart it meanwhile, so that names are seen"
-    return [f"{nameless_bytes:,} bytes were of flows that have no name and may be the client's, or not: {mend}"]
+    fix = "say which servers are the client's (servers=...), or restart it meanwhile, so that names are seen"
+    return [f"{nameless_bytes:,} bytes were in flows without a name, which may or may not be the client's: {fix}"]
 
 
 def _agreed(answers: Iterable[bool]) -> bool | None:

@@ -187,7 +187,7 @@ class BoxState:
         return file, version
 
     def read(self, file_id: str, now_s: float) -> tuple[File, Version]:
-        """Like ``seen``, for reads: they may go on seeing a file that was removed."""
+        """Like ``seen``, for reads: they may still see a removed file."""
         file = self.store.by_id(file_id)
         if isinstance(file, File) and now_s < self.store.fading_until_s(file) and (version := file.seen(now_s)):
             return file, version

@@ -129,7 +129,7 @@ class DriveState:
         return node
 
     def read(self, file_id: str, now_s: float) -> Node:
-        """Like ``find``, for reads: they may go on seeing a file that was removed. Raises DriveError."""
+        """Like ``find``, for reads: they may still see a removed file. Raises DriveError."""
         node = self.store.by_id(file_id)
         return node if node is not None and now_s < self.store.fading_until_s(node) else self.find(file_id, now_s)
 

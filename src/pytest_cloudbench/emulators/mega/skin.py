@@ -33,7 +33,7 @@ _API, _CONTENT = "g.api.mega.co.nz", "emulated.userstorage.mega.co.nz"
 _JSON = [(b"content-type", b"application/json")]
 _BYTES = [(b"content-type", b"application/octet-stream")]
 _WAIT_S = 40.0
-"""MEGA's own client asks again after so many seconds without an answer (SCREQUESTTIMEOUT of its SDK)."""
+"""MEGA's own client asks again after this many seconds without an answer (SCREQUESTTIMEOUT of its SDK)."""
 
 
 class Mega:

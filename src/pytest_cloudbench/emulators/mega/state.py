@@ -114,7 +114,7 @@ class AccountState:
         return node.deleted_s is not None and self.store.fading_until_s(node) <= now_s
 
     def read(self, handle: object, now_s: float) -> Node:
-        """Like ``node``, for reads: they may go on seeing a file that was removed. Raises Failure."""
+        """Like ``node``, for reads: they may still see a removed file. Raises Failure."""
         found = self.store.by_id(handle) if isinstance(handle, str) else None
         is_fading = isinstance(found, File) and now_s < self.store.fading_until_s(found) and is_seen(found, now_s)
         return found if found is not None and is_fading else self.node(handle, now_s)

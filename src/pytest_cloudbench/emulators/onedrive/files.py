@@ -59,7 +59,7 @@ def page_size(request: GraphRequest) -> int:
     if not top:
         return _PAGE_ENTRIES
     if not top.isascii() or not top.isdigit() or int(top) < 1:
-        raise GraphError(400, "invalidRequest", f"The value of $top is no positive number: {top[:40]}")
+        raise GraphError(400, "invalidRequest", f"The value of $top is not a positive number: {top[:40]}")
     return min(int(top), _MAX_PAGE_ENTRIES)
 
 

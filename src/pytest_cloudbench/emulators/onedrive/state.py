@@ -217,7 +217,7 @@ class GraphRequest:
         return node
 
     def read(self) -> Node:
-        """Like ``node``, for reads: they may go on seeing a file that was removed. Raises StoreError."""
+        """Like ``node``, for reads: they may still see a removed file. Raises StoreError."""
         try:
             return self.node()
         except StoreError:

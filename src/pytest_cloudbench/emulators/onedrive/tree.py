@@ -116,11 +116,11 @@ class GraphTree:
         return node
 
     def is_fading(self, node: Node, now_s: float) -> bool:
-        """Returns whether reads go on seeing an item that was removed or recycled."""
+        """Returns whether reads still see an item that was removed or recycled."""
         return now_s < self.store.fading_until_s(node) and not self.is_here(node)
 
     def fading_below(self, node: Node, path: str, now_s: float) -> File | None:
-        """Returns the removed file that reads go on seeing at a path below an item. Raises StoreError."""
+        """Returns the removed file that reads still see at a path below an item. Raises StoreError."""
         above, _, name = path.strip("/").rpartition("/")
         folder = self.below(node, above)
         return next(self.store.fading(folder, now_s, name), None) if isinstance(folder, Folder) else None

@@ -119,7 +119,7 @@ def _line(row: _Row, each: Measurement) -> list[_Point] | str:
     """Returns the points of an entry, or why there are none."""
     values, over = _numbers(each.info.get(row.values)), each.number(row.over) if row.over else 1.0
     if not values:
-        return f"the entry's {row.values} is no list of numbers"
+        return f"the entry's {row.values} is not a list of numbers"
     if not over or over < 0:
         return f"the entry does not say its {row.over}"
     step_s = each.number(row.times) if isinstance(row.times, str) else row.times

@@ -33,7 +33,7 @@ def delays_of_changes(each: Measurement) -> Figure | str | None:
         return None
     lines = {words: _seconds(each.info.get(name)) for name, words in _LINES.items()}
     known = {words: values for words, values in lines.items() if values}
-    return _figure(each, known) if known else "not drawn, the entry's delays are no list of positive numbers"
+    return _figure(each, known) if known else "not drawn, the entry's delays are not a list of positive numbers"
 
 
 def _seconds(found: object) -> list[float]:

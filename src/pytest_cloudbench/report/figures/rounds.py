@@ -45,7 +45,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """Parts of a series, and the times in which nobody measured because it was stopped."""
+    """Parts of a series, and the times without measurements because it was stopped."""
 
     parts: Sequence[_Part]
     stops: Sequence[tuple[float, float]]

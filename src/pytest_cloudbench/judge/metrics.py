@@ -245,6 +245,7 @@ METRICS: dict[str, Metric] = {
     "payload_bytes_per_op": Metric("bytes", of=_payload_bytes_per_op),
     **_spread("response", p50="p50 ms", p99="p99 ms"),
     **_spread("service"),
+    "service_p25": Metric("s", time_like=True, of=partial(_percentile_s, "service", 0.25)),
     **_spread("refused"),
     **_spread("first_byte", about=(Verb.GET,)),
     **_spread("lateness", p99="late p99"),

@@ -133,8 +133,9 @@ def _drawn(noise: Mapping[str, Any], draws: random.Random, change: float) -> Ite
 
 def _values(times: _Times, change: float) -> BlockValues:
     quiet_s, every_s = ([each / 1e3 * (1 + change) for each in some] for some in times)
-    values: Mapping[str, float | None] = {"service_p50": percentile(sorted(every_s), 0.5)} if every_s else {}
-    return BlockValues(values, len(every_s), quiet_s)
+    ordered = sorted(every_s)
+    shares = {"service_p50": 0.5, "service_p25": 0.25} if ordered else {}
+    return BlockValues({name: percentile(ordered, share) for name, share in shares.items()}, len(ordered), quiet_s)
 
 
 # --- real -----------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from random import Random
 
 import pytest
 
-from pytest_cloudbench.judge.paired import BlockValues, Difference, compare
+from pytest_cloudbench.judge.paired import DECIDING, BlockValues, Difference, compare
 from pytest_cloudbench.judge.paired_gate import judge_pairs
+from pytest_cloudbench.judge.watched import paired_margin
 
 
 def differs(change: float, low: float, high: float, metric: str = "service_p50", margin: float = 0.1) -> Difference:
@@ -60,6 +61,9 @@ def of(**given: Difference) -> dict[str, Difference]:
         (of(service_p50=MET, response_p99=WORSE), {}, "met", ["service_p50"]),
         (of(service_p50=MET, response_p99=WORSE), {"response_p99": 0.1}, "broken", ["response_p99"]),
         (of(service_p50=OPEN, quiet_p50=MET), {}, "inconclusive", ["service_p50"]),
+        (of(service_p50=MET, service_p25=OPEN), {}, "met", ["service_p50"]),
+        (of(service_p50=MET, service_p25=LEANING), {}, "inconclusive", ["service_p25"]),
+        (of(service_p50=OPEN, service_p25=WORSE), {}, "broken", ["service_p25"]),
         (of(service_p50=OPEN, quiet_p50=MET), {"service_p50": None}, "met", ["quiet_p50"]),
         (of(service_p50=WORSE, quiet_p50=WORSE), {"p50": None}, "inconclusive", []),
         (of(knee_threads=OPEN, tue=MET), {}, "inconclusive", ["knee_threads"]),
@@ -71,8 +75,25 @@ def test_the_answer_about_an_experiment(
     differences: Mapping[str, Difference], margins: Mapping[str, float | None], answer: str, giving: list[str]
 ) -> None:
     named = {name: differs(each.change, each.low, each.high, name) for name, each in differences.items()}
-    ruling = judge_pairs(named, ["quiet_p50", "service_p50"], margins)
+    ruling = judge_pairs(named, DECIDING, margins)
     assert (ruling.answer, list(ruling.giving)) == (answer, giving)
+
+
+@pytest.mark.parametrize(
+    ("margins", "expected"),
+    [
+        ({}, 0.1),
+        ({"service_p50": 5.0}, 5.0),
+        ({"p50": 0.2}, 0.2),
+        ({"service_p50": 5.0, "service_p25": 0.3}, 0.3),
+        ({"service_p50": None}, None),
+        ({"quiet_p50": 5.0}, 0.1),
+    ],
+)
+def test_whoever_gives_the_median_a_margin_gives_it_to_the_lower_quartile(
+    margins: Mapping[str, float | None], expected: float | None
+) -> None:
+    assert paired_margin("service_p25", margins) == expected
 
 
 def session(random: Random, change: float, pairs: int = 60, sd: float = 0.1) -> str:

@@ -2,9 +2,8 @@
 
 What may live here: the order of the blocks, pairs of blocks into a difference with its interval, and the answer. Pure
 functions. The unit is the pair: operations of one block share its noise, two blocks that stand together share the
-machine's. The interval is one that may be looked at after every pair (Lai 1976; the mixture of t statistics of Wang and
-Ramdas, "Anytime-valid t-tests", 2023): with it, stopping as soon as something is decided costs no false answers.
-docs/versus.md states the rule; the numbers in it are those of this module.
+machine's. The interval is ``judge.anytime``'s, which may be looked at after every pair: with it, stopping as soon as
+something is decided costs no false answers. docs/versus.md states the rule; its numbers are those of these two modules.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, expm1, fsum, inf, log, sqrt
+from math import expm1, inf, log, sqrt
 from statistics import fmean, median
 from typing import Literal
 
+from pytest_cloudbench.judge import anytime
 from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.metrics import METRICS, Metric
 from pytest_cloudbench.judge.quiet import quiet_rows
@@ -24,8 +24,8 @@ from pytest_cloudbench.model import Outcome
 from pytest_cloudbench.records import OUTCOMES, OpTable
 
 __all__ = [
-    "COMPARED", "DECIDING", "LEAST_PAIRS", "Answer", "BlockValues", "Difference", "Pair", "Side", "compare", "interval",
-    "is_decided", "margin_of", "quiet_service_s", "remarks", "side_of",
+    "COMPARED", "DECIDING", "LEAST_PAIRS", "Answer", "BlockValues", "Difference", "Pair", "Side", "awaited",
+    "compare", "is_decided", "margin_of", "quiet_service_s", "remarks", "side_of",
 ]  # fmt: skip
 
 Side = Literal["A", "B"]
@@ -33,9 +33,9 @@ Answer = Literal["A better", "B better", "no difference", "inconclusive"]
 Pair = tuple["BlockValues", "BlockValues"]
 """The blocks of A and of B, whichever of them came first."""
 
-DECIDING = ("quiet_p50", "service_p50")
+DECIDING = ("quiet_p50", "service_p50", "service_p25")
 """What decides unless the user says otherwise: the first sees more, the second where a busy machine leaves few quiet
-operations."""
+operations. The third varies least on a very busy one: a client that waits for a CPU delays quick operations last."""
 
 LEAST_PAIRS = 4
 """Pairs before anything is decided: ABBA BAAB."""
@@ -43,10 +43,6 @@ LEAST_PAIRS = 4
 _ALPHA = 0.01
 """How often two equal sides may differ in anything, however long one looks. Half of it is for what decides when to
 stop, the other half is shared by all other metrics."""
-
-_EFFECT_VARIANCE = 2.0
-"""How large a difference the interval expects, in variances of a pair. It decides when an interval is short, not how
-often it is wrong."""
 
 _MARGIN, _MARGIN_TAIL, _MARGIN_POINTS = 0.10, 0.25, 0.005
 """Smaller differences are of no interest: of a metric, of its tail, of a share of operations."""
@@ -63,10 +59,6 @@ COMPARED: Mapping[str, Metric] = {**dict.fromkeys(_SHARES, METRICS["service_p50"
 
 _TOLD_OF = ("quiet_p50", "response_p50", "elapsed")
 _DRIFT = 0.25
-_NINE_OF_TEN = 1.2816
-"""Standard deviations below which nine of ten normal values lie."""
-
-_MOST_PAIRS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,34 +132,6 @@ def margin_of(metric: str) -> float:
 # --- one metric ---------------------------------------------------------------------------------------
 
 
-def interval(values: Sequence[float], alpha: float, least_sd: float = 0.0) -> tuple[float, float]:
-    """Returns the mean and half the length of its interval, infinite while there are too few values.
-
-    The probability that the interval ever misses the true mean is ``alpha``, after however many values one looks.
-    """
-    count = len(values)
-    if count < 2:
-        return (fmean(values) if values else 0.0), inf
-    return fmean(values), _half(count, max(_deviation(values), least_sd), alpha)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """The standard deviation of two values or more."""
-    mean = fmean(values)
-    return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-
-
-def _half(count: int, sd: float, alpha: float) -> float:
-    """The Bayes factor of an effect ~ N(0, g) against none, on the t statistic, is at most 1/alpha within it."""
-    if count < 2:
-        return inf
-    spread = 1 + count * _EFFECT_VARIANCE
-    bound = exp(2 / count * log(sqrt(spread) / alpha))
-    if bound >= spread:
-        return inf
-    return sd / sqrt(count) * sqrt((count - 1) * (bound - 1) / (1 - bound / spread))
-
-
 def compare(
     pairs: Sequence[Pair], deciding: Sequence[str] = DECIDING, margin: Callable[[str], float] = margin_of
 ) -> dict[str, Difference]:
@@ -188,14 +152,21 @@ def compare(
 
 
 def is_decided(differences: Mapping[str, Difference], deciding: Sequence[str]) -> bool:
-    """Returns whether one of the metrics that decide differs, or all of them have an answer.
+    """Returns whether one of the metrics that decide differs, or all that are awaited have an answer.
 
     Where there is none of them, all metrics decide.
     """
     names = [name for name in deciding if name in differences] or list(differences)
-    answers = [differences[name].answer for name in names]
-    is_different = any(answer in ("A better", "B better") for answer in answers)
-    return bool(answers) and (is_different or "inconclusive" not in answers)
+    is_different = any(differences[name].answer in ("A better", "B better") for name in names)
+    return bool(names) and (is_different or all(differences[name].answer != "inconclusive" for name in awaited(names)))
+
+
+def awaited(deciding: Sequence[str]) -> list[str]:
+    """Returns which of the metrics that decide must have an answer before there is "no difference".
+
+    Beside the median the lower quartile need not: on a calm machine it says the same a little later.
+    """
+    return [name for name in deciding if name != "service_p25" or "service_p50" not in deciding]
 
 
 def _is_known(name: str, pairs: Sequence[Pair]) -> bool:
@@ -209,19 +180,18 @@ def _difference(name: str, pairs: Sequence[Pair], alpha: float, margin: float) -
         return _too_quiet(name, pairs, margin)
     if not is_points and any(a <= 0 or b <= 0 for a, b in levels):
         return None  # nothing is a share of nothing
-    changes = [b - a if is_points else log(b / a) for a, b in levels]
-    least_sd = _least_sd(levels, pairs) if is_points else _FLOOR
-    mean, half = interval(changes, alpha, least_sd)
+    both = levels if is_points else [(log(a), log(b)) for a, b in levels]
+    changes, least_sd = [b - a for a, b in both], _least_sd(levels, pairs) if is_points else _FLOOR
+    found = anytime.interval(changes, alpha, least_sd, [a + b for a, b in both])
     if len(pairs) < LEAST_PAIRS:
-        half = inf
-    low, high = mean - half, mean + half
+        found = anytime.AnytimeInterval(found.change, -inf, inf)
     least, most = (-margin, margin) if is_points else (_log1p(-margin), _log1p(margin))
     a, b = (median(side) for side in zip(*levels, strict=True))
-    answer, needed = _answer(COMPARED[name].better == "lower", low, high, least, most), None
+    answer, needed = _answer(COMPARED[name].better == "lower", found.low, found.high, least, most), None
     if answer == "inconclusive":
-        sd = max(_deviation(changes), least_sd) if len(changes) > 1 else 0.0
-        needed = _needed(sd, alpha, min(-least, most), len(pairs) / len(levels))
-    low, change, high = (each if is_points else _as_share(each) for each in (low, mean, high))
+        count = anytime.needed(found, changes, alpha, least_sd, min(-least, most))
+        needed = count and round(max(count, LEAST_PAIRS) * len(pairs) / len(levels) + 0.5)
+    low, change, high = (each if is_points else _as_share(each) for each in (found.low, found.change, found.high))
     return Difference(name, a, b, is_points, change, low, high, len(levels), margin, answer, needed)
 
 
@@ -237,18 +207,6 @@ def _answer(is_lower_better: bool, low: float, high: float, least: float, most: 
     if low > 0 or high < 0:
         return "A better" if (low > 0) == is_lower_better else "B better"
     return "no difference" if least < low and high < most else "inconclusive"
-
-
-def _needed(sd: float, alpha: float, change: float, pairs_per_value: float) -> int | None:
-    """Returns how many pairs would find a change in nine of ten cases, if they went on like this."""
-    if not sd:
-        return None
-    count = LEAST_PAIRS
-    while _half(count, sd, alpha) + _NINE_OF_TEN * sd / sqrt(count) > change:
-        count += max(1, count // 20)
-        if count > _MOST_PAIRS:
-            return None
-    return round(count * pairs_per_value + 0.5)
 
 
 def _levels(name: str, pairs: Sequence[Pair]) -> Iterator[tuple[float, float]]:
@@ -305,12 +263,13 @@ def remarks(pairs: Sequence[Pair], firsts: Sequence[Side]) -> list[str]:
     if len(levels) < LEAST_PAIRS or any(a <= 0 or b <= 0 for a, b in levels):
         return []
     told, part = [], max(1, len(levels) // 3)
-    both = [log(a * b) / 2 for a, b in levels]
-    drift = expm1(median(both[-part:]) - median(both[:part]))
+    both = [log(a * b) for a, b in levels]
+    drift = expm1((median(both[-part:]) - median(both[:part])) / 2)
     if abs(drift) > _DRIFT:
         told.append(f"{metric} of both sides drifted by {drift:+.0%} meanwhile; the order of the blocks evens that out")
     seconds = [log(b / a) if first == "A" else log(a / b) for first, (a, b) in zip(firsts, levels, strict=True)]
-    mean, half = interval(seconds, _ALPHA, _FLOOR)
-    if abs(mean) > half:
-        told.append(f"{metric} is {expm1(mean):+.0%} in the second block of a pair: the first one still has an effect")
+    found = anytime.interval(seconds, _ALPHA, _FLOOR, both)
+    if found.low > 0 or found.high < 0:
+        change = f"{metric} is {expm1(found.change):+.0%} in the second block of a pair"
+        told.append(f"{change}: the first one still has an effect")
     return told

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_cloudbench.judge.gate import Answer
-from pytest_cloudbench.judge.paired import COMPARED, Difference
+from pytest_cloudbench.judge.paired import COMPARED, Difference, awaited
 from pytest_cloudbench.judge.watched import Margins, watched_pairs
 
 __all__ = ["PairedRuling", "judge_pairs"]
@@ -32,7 +32,7 @@ class PairedRuling:
 
 
 def judge_pairs(differences: Mapping[str, Difference], deciding: Sequence[str], margins: Margins) -> PairedRuling:
-    """Judge one experiment. Any metric that is watched can break it, and those that decide must be met.
+    """Judge one experiment. Any metric that is watched can break it, and those that decide and are awaited must be met.
 
     Any other holds it up only while it measures more than its margin and nobody can tell.
 
@@ -43,7 +43,7 @@ def judge_pairs(differences: Mapping[str, Difference], deciding: Sequence[str], 
     """
     watched = watched_pairs(differences, deciding, margins)
     answers = {name: _answer(differences[name]) for name in watched}
-    decide = [name for name in deciding if name in answers] or watched
+    decide = awaited([name for name in deciding if name in answers] or watched)
     if broken := [name for name in watched if answers[name] == "broken"]:
         return PairedRuling("broken", answers, broken)
     unknown = [name for name in watched if answers[name] == "inconclusive"]

@@ -84,6 +84,9 @@ _OF_RUNS: dict[str, _Watched] = {
 }
 """What is watched of a run of operations."""
 
+_LIKE = {"service_p25": "service_p50"}
+"""Metrics that have the margin of another one, unless they are given one of their own."""
+
 _EXACT = ("requests_per_op", "payload_bytes_per_op", "wire_bytes_per_op", "wire_ratio", "tue")
 _LEVEL_UNITS = frozenset({"s", "bytes", "bytes/s", "ratio", "MB", "1/s", "bit/s"})
 LOOKED_AT = 3
@@ -221,7 +224,8 @@ def _watched_in(info: Numbers, columns: Iterable[str], margins: Margins) -> dict
 
 
 def _margin_of(metric: str, watched: _Watched, margins: Margins) -> float | None:
-    for name in (metric, metric.rpartition("_")[2]):
+    median = _LIKE.get(metric, metric)
+    for name in (metric, median, median.rpartition("_")[2]):
         if name in margins:
             return margins[name]
     return watched.margin

@@ -45,8 +45,8 @@ def made(monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, each_s: float) -> tup
     monkeypatch.setattr(unmeasured, "time", clock)
     provider: Any = Absent(clock, kind, each_s)
     agent: Any = SimpleNamespace(stop=clock)
-    facts: Any = SimpleNamespace(owner="me", time_scale=1.0)
-    return clock, provider, Unmeasured(agent, provider, facts)
+    of_run: Any = SimpleNamespace(owner="me", time_scale=1.0)
+    return clock, provider, Unmeasured(agent, provider, of_run)
 
 
 @pytest.mark.parametrize(

@@ -100,12 +100,12 @@ def test_appends_beside_as_many_of_the_paper(tmp_path: Path, count: int, values:
 
 
 def test_thirds_of_sync_delays(tmp_path: Path) -> None:
-    facts = {
+    extra = {
         "start_ups_s": [0.1] * 4, "sync_delays_s": [0.5, 2.0, 3.0, 5.0], "published": {
             "source": "UDS, Figures 8 and 9", "sync_delay_1_to_4_s": 1 / 3, "sync_delay_4_to_7_s": 1 / 3,
         },
     }  # fmt: skip
-    found = figure(tmp_path, "delays-of-changes", f"{UPDATES}test_delays", ({"append_bytes": 1}, facts))
+    found = figure(tmp_path, "delays-of-changes", f"{UPDATES}test_delays", ({"append_bytes": 1}, extra))
     assert "From 1 to 4 s: 50 % of sync delays, published 33 %." in found.told
     assert "From 4 to 7 s: 25 % of sync delays, published 33 %." in found.told
     assert [row[0] for row in found.rows if row[2] is None] == [

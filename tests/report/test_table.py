@@ -154,8 +154,8 @@ def test_the_numbers_of_a_big_run_fit_into_120_columns(published: dict[str, Any]
 
 
 def test_a_column_that_is_omitted_is_zero_or_unknown_and_which_is_said() -> None:
-    facts = {"files": 100_000, "sensors": 10_000, "published": {"source": "a paper"}}
-    some = [Finding(info(**facts, silently_lost=0, corrupt=None, failed=known)) for known in (0, None)]
+    every = {"files": 100_000, "sensors": 10_000, "published": {"source": "a paper"}}
+    some = [Finding(info(**every, silently_lost=0, corrupt=None, failed=known)) for known in (0, None)]
     told = "  columns omitted: silent (0 in all rows); corrupt, published (unknown in all rows); failed (0 or unknown)"
     assert told in lines(*some, width=40)
 

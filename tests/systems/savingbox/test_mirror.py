@@ -288,6 +288,15 @@ def test_a_change_of_permissions_is_kept_where_contents_are_compared(pair: Pair)
     assert (pair.box / "a").stat().st_mode & 0o777 == 0o600
 
 
+def test_permissions_that_the_client_gave_a_file_that_was_renamed_here_are_kept(pair: Pair) -> None:
+    agreed(pair, **{"d/a": "1"})
+    (pair.sync / "b").symlink_to("somewhere")  # so that the file is renamed, and its folder is not
+    (pair.sync / "d/a").chmod(0o600)
+    (pair.box / "d").rename(pair.box / "b")
+    pair.settle()
+    assert tree(pair.box)["b/a"] == ("file", 0o600, b"1")
+
+
 # --- what is not in the folder ---
 
 

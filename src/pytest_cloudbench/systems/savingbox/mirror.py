@@ -466,7 +466,9 @@ class Mirror:
         self.store.rename(old, new)
         if moved is not None and now.kind == "file":
             is_as_it_was = was.box[:3] == now.mark[:3] and was.mode == now.mode and was.box.changed_ns
-            self.store.replace(new, was._replace(box=now.mark if is_as_it_was else NEVER, sync=moved.mark))
+            # Permissions that the client has given it show by its older mark: a rename does not settle them.
+            theirs = moved.mark if change == "no" else was.sync
+            self.store.replace(new, was._replace(box=now.mark if is_as_it_was else NEVER, sync=theirs))
         return True
 
     def _is_ours(self, path: str, patch: Patching) -> bool:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
+import shutil
+import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.systems.savingbox.side import STAGED, FolderSide, FoundAll, VanishedError
-from pytest_cloudbench.systems.savingbox.store import AgreementStore, Intent
+from pytest_cloudbench.systems.savingbox.store import SCHEMA, AgreementStore
 from pytest_cloudbench.systems.savingbox.watcher import EventWatcher
-from tests.systems.savingbox.pairs import KilledError, Pair, certain_marks, save, stamp, tree, write
+from tests.systems.savingbox.pairs import Pair, certain_marks, save, stamp, tree, write
 
 
 @pytest.fixture
@@ -27,13 +30,14 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     made.end()
 
 
-def once(step: str, act: Callable[[], object]) -> Callable[[str, str], None]:
-    """Act when this step is reached for the first time."""
-    left = [act]
+def once(step: str, act: Callable[[], object], count: int = 1) -> Callable[[str, str], None]:
+    """Act when this step is reached for that time."""
+    steps: list[str] = []
 
     def fault(now: str, path: str) -> None:
-        if now == step and left:
-            left.pop()()
+        steps.append(now)
+        if now == step and steps.count(step) == count:
+            act()
 
     return fault
 
@@ -55,12 +59,12 @@ def test_a_full_disk_at_a_new_file(pair: Pair, step: str) -> None:
     assert pair.both() == {"d/a": "1"}
 
 
-@pytest.mark.parametrize("step", ["patch", "write", "stamp"])
-def test_a_full_disk_at_a_patch(pair: Pair, step: str) -> None:
+@pytest.mark.parametrize(("step", "count"), [("patch", 1), ("write", 1), ("write", 2), ("write", 5), ("stamp", 1)])
+def test_a_full_disk_at_a_patch(pair: Pair, step: str, count: int) -> None:
     write(pair.box / "a", "x" * 50_000)
     pair.settle()
     write(pair.box / "a", "y" * 50_000)
-    pair.fault = once(step, no_room)
+    pair.fault = once(step, no_room, count)
     pair.settle()
     assert pair.both() == {"a": "y" * 50_000}
     assert len(pair.troubles("failed")) == 1
@@ -175,6 +179,19 @@ def test_unfinished_files_of_a_killed_process_are_removed(pair: Pair) -> None:
     pair.restart()
     assert not any(path.exists() for path in left)
     assert pair.engine.unpushed_files == 0
+
+
+@pytest.mark.parametrize(("side", "other"), [("box", "sync"), ("sync", "box")])
+def test_a_deleted_folder_does_not_come_back_where_a_file_in_it_could_not_be_removed(
+    pair: Pair, side: str, other: str
+) -> None:
+    write(pair.box / "d/e/a", "1")
+    write(pair.box / "d/e/b", "2")
+    pair.settle()
+    shutil.rmtree(pair.home / side / "d")
+    pair.fault = once("unlink", no_room)
+    pair.settle()
+    assert tree(pair.home / other) == {}
 
 
 # --- a folder that vanishes ---
@@ -303,6 +320,21 @@ def test_a_file_that_the_client_replaces_before_it_is_patched_is_kept(pair: Pair
     assert sorted(pair.both().values()) == ["mine", "theirs"]
 
 
+@pytest.mark.parametrize("side", ["box", "sync"])
+def test_a_link_that_becomes_a_file_while_it_is_carried_is_no_conflict(pair: Pair, side: str) -> None:
+    link = pair.home / side / "a"
+    link.symlink_to("somewhere")
+
+    def become_a_file() -> None:
+        link.unlink()
+        write(link, "later")
+
+    pair.fault = once("symlink", become_a_file)
+    pair.settle()
+    assert pair.both() == {"a": "later"}
+    assert not pair.troubles("conflict")
+
+
 def test_a_name_that_the_client_takes_before_it_is_given_is_the_clients(pair: Pair) -> None:
     write(pair.box / "a", "mine")
     pair.fault = once("publish", lambda: write(pair.sync / "a", "theirs"))
@@ -339,193 +371,6 @@ def test_stores_into_a_mapping_are_pushed_though_no_event_tells(pair: Pair) -> N
             mapping[: len(text)] = text
             pair.settle()
             assert (pair.sync / "a").read_bytes().startswith(text)
-
-
-# --- killed ---
-
-
-PAGES = b"".join(bytes([letter]) * 4096 for letter in b"abcdef")
-
-
-@pytest.fixture
-def summed_bytes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Up to which size all of a file is noted by checksums before it is patched."""
-    monkeypatch.setattr("pytest_cloudbench.systems.savingbox.mirror._SUMMED_BYTES", request.param)
-
-
-SMALL_AND_LARGE = pytest.mark.parametrize("summed_bytes", [1 << 20, 0], ids=["small", "large"], indirect=True)
-
-
-def killed_at(pair: Pair, step: str, count: int = 1) -> None:
-    """The process ends when it reaches this step for that time."""
-    steps: list[str] = []
-
-    def fault(now: str, path: str) -> None:
-        steps.append(now)
-        if steps.count(step) == count:
-            raise KilledError
-
-    pair.fault = fault
-    with pytest.raises(KilledError):
-        pair.advance(6)
-    pair.fault = lambda step, path: None
-
-
-def half_patched(pair: Pair) -> None:
-    changed(pair, PAGES, b"".join(bytes([letter]) * 4096 for letter in b"AbCdEf"))
-    killed_at(pair, "write", 2)
-    assert (pair.sync / "a").read_bytes()[::4096] == b"Abcdef"
-
-
-def changed(pair: Pair, old: bytes | None, new: bytes) -> None:
-    """A file of the box is new, or has changed since both folders were equal; it waits to be pushed."""
-    if old is not None:
-        write(pair.box / "a", old)
-        pair.settle()
-    write(pair.box / "a", new)
-
-
-@SMALL_AND_LARGE
-def test_a_half_patched_file_is_finished(pair: Pair, summed_bytes: None) -> None:
-    half_patched(pair)
-    pair.restart()
-    pair.settle()
-    assert pair.both()["a"][::4096] == "AbCdEf"
-    assert not pair.troubles("conflict")
-
-
-@SMALL_AND_LARGE
-@pytest.mark.parametrize("page", [0, 1, 2, 3], ids=["one of ours", "another", "one to come", "a last one"])
-def test_a_half_patched_file_that_the_client_changed_is_kept(pair: Pair, page: int, summed_bytes: None) -> None:
-    half_patched(pair)
-    with (pair.sync / "a").open("r+b") as file:
-        file.seek(page * 4096 + 100)
-        file.write(b"client")
-    stamp(pair.sync / "a")
-    pair.restart()
-    pair.settle()
-    assert pair.both()["a"][::4096] == "AbCdEf"
-    assert any("client" in text for text in pair.both().values())
-
-
-def test_a_half_patched_file_is_ours_whatever_the_box_has_now(pair: Pair) -> None:
-    half_patched(pair)
-    write(pair.box / "a", PAGES[::-1])
-    pair.restart()
-    pair.settle()
-    assert pair.both() == {"a": PAGES[::-1].decode()}
-
-
-@SMALL_AND_LARGE
-def test_what_the_client_wrote_beside_a_patched_byte_of_a_page_is_kept(pair: Pair, summed_bytes: None) -> None:
-    changed(pair, PAGES, b"A" + PAGES[1:4096] + b"B" + PAGES[4097:])
-    killed_at(pair, "write", 2)
-    with (pair.sync / "a").open("r+b") as file:
-        file.seek(100)
-        file.write(b"client")
-    stamp(pair.sync / "a")
-    pair.restart()
-    pair.settle()
-    assert any("client" in text for text in pair.both().values())
-
-
-@pytest.mark.parametrize("new", [PAGES[:5000], b"A" + PAGES[1:9000] + b"longer" * 5000], ids=["cut", "grown"])
-def test_a_half_patched_file_of_another_size_is_ours(pair: Pair, new: bytes) -> None:
-    changed(pair, PAGES, new)
-    killed_at(pair, "stamp")
-    assert (pair.sync / "a").read_bytes() == new
-    write(pair.box / "a", PAGES[::-1])
-    pair.restart()
-    pair.settle()
-    assert pair.both() == {"a": PAGES[::-1].decode()}
-
-
-def test_a_half_patched_file_that_is_deleted_meanwhile_is_gone(pair: Pair) -> None:
-    half_patched(pair)
-    (pair.box / "a").unlink()
-    pair.restart()
-    pair.settle()
-    assert pair.both() == {}
-
-
-NEW_AND_PATCHED = pytest.mark.parametrize("old", [None, b"x" + PAGES[1:]], ids=["new", "patched"])
-
-
-def killed_before_the_push_is_noted(pair: Pair) -> None:
-    def kill() -> None:
-        raise KilledError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pair.store, "flush", kill)
-        with pytest.raises(KilledError):
-            pair.advance(6)
-
-
-def test_what_was_renamed_by_a_killed_process_is_no_change_of_the_clients(pair: Pair) -> None:
-    write(pair.box / "a", PAGES)
-    pair.settle()
-    (pair.box / "a").rename(pair.box / "b")
-    killed_before_the_push_is_noted(pair)
-    assert (pair.sync / "b").read_bytes() == PAGES
-    write(pair.box / "b", "later")
-    pair.restart()
-    pair.settle()
-    assert pair.both() == {"b": "later"}
-
-
-@NEW_AND_PATCHED
-def test_what_was_pushed_by_a_killed_process_is_no_change_of_the_clients(pair: Pair, old: bytes | None) -> None:
-    changed(pair, old, PAGES)
-    killed_before_the_push_is_noted(pair)
-    assert (pair.sync / "a").read_bytes() == PAGES
-    write(pair.box / "a", PAGES[:-1] + b"later, and longer")
-    pair.restart()
-    pair.settle()
-    assert pair.both() == {"a": PAGES[:-1].decode() + "later, and longer"}
-    assert not pair.troubles("conflict")
-
-
-@NEW_AND_PATCHED
-def test_what_was_written_between_the_note_and_the_push_is_known_as_pushed(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, old: bytes | None
-) -> None:
-    changed(pair, old, PAGES)
-    begin, left = pair.store.begin_pushes, [PAGES[:-1] + b"later, and longer"]
-
-    def begin_and_write(intents: Mapping[str, Intent]) -> None:
-        begin(intents)
-        if left:
-            write(pair.box / "a", left.pop())
-
-    monkeypatch.setattr(pair.store, "begin_pushes", begin_and_write)
-    killed_before_the_push_is_noted(pair)
-    assert (pair.sync / "a").read_bytes().endswith(b"longer")
-    write(pair.box / "a", PAGES[::-1])
-    pair.restart()
-    pair.settle()
-    assert pair.both() == {"a": PAGES[::-1].decode()}
-    assert not pair.troubles("conflict")
-
-
-@NEW_AND_PATCHED
-def test_what_the_client_made_of_it_is_one(pair: Pair, old: bytes | None) -> None:
-    changed(pair, old, PAGES)
-    killed_before_the_push_is_noted(pair)
-    write(pair.box / "a", "mine")
-    write(pair.sync / "a", b"client" + PAGES[6:])
-    pair.restart()
-    pair.settle()
-    assert set(pair.both().values()) == {"mine", "client" + PAGES[6:].decode()}
-
-
-def test_another_file_with_the_same_time_and_size_is_not_taken_for_pushed(pair: Pair) -> None:
-    write(pair.box / "a", "ours")
-    write(pair.sync / "a", "else")
-    os.utime(pair.sync / "a", ns=((pair.box / "a").stat().st_mtime_ns,) * 2)
-    killed_at(pair, "rename")
-    pair.restart()
-    pair.settle()
-    assert set(pair.both().values()) == {"ours", "else"}
 
 
 # --- the watcher ---
@@ -612,6 +457,31 @@ def test_the_state_of_another_pair_is_refused(pair: Pair) -> None:
     with pytest.raises(UsageError, match="belongs to other folders"):
         AgreementStore(pair.store.path, "another")
     pair.open()
+
+
+def test_a_state_of_an_older_version_is_read(pair: Pair) -> None:
+    write(pair.box / "a", "1")
+    pair.settle()
+    pair.store.set_meta(schema="1")
+    pair.end()
+    with contextlib.closing(sqlite3.connect(pair.store.path)) as database, database:
+        database.executescript(
+            "DROP TABLE begun; CREATE TABLE pushing (path BLOB PRIMARY KEY,"
+            " bytes INT, modified_ns INT, was_inode INT, was_changed_ns INT) WITHOUT ROWID;"
+            "INSERT INTO pushing VALUES (x'61', 1, 2, 0, 0);"
+        )
+    (pair.sync / "a").unlink()
+    pair.open()
+    assert pair.store.meta("schema") == str(SCHEMA)
+    pair.settle()
+    assert pair.both() == {}, "the agreements are still known"
+
+
+def test_a_state_of_a_later_version_is_refused(pair: Pair) -> None:
+    pair.store.set_meta(schema=str(SCHEMA + 1))
+    pair.end()
+    with pytest.raises(UsageError, match="of another version"):
+        pair.open()
 
 
 # --- large ---

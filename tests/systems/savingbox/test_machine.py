@@ -1,7 +1,8 @@
 """Whatever a user and a client do, and wherever the process is killed: equal folders, and nothing lost.
 
 Files are pages, each filled with a word that occurs once. A word that nobody has overwritten or deleted, in either
-folder, must be there in the end.
+folder, must be there in the end. Where only one side has acted since both folders were equal, the other one follows:
+nothing comes back, and nothing conflicts.
 """
 
 from __future__ import annotations
@@ -45,10 +46,14 @@ class Folders(RuleBasedStateMachine):
         self.untouched.add(word)
         return word.ljust(PAGE, b".")
 
+    def root(self, side: str) -> Path:
+        """The folder in which this side acts now."""
+        return self.home / side
+
     def path(self, side: str, name: str) -> Path:
-        path = self.home / side / name
-        for parent in reversed(path.relative_to(self.home / side).parents[:-1]):
-            folder = self.home / side / parent
+        path = self.root(side) / name
+        for parent in reversed(path.relative_to(self.root(side)).parents[:-1]):
+            folder = self.root(side) / parent
             if folder.is_symlink() or folder.is_file():
                 self.remove(folder)
             folder.mkdir(exist_ok=True)
@@ -83,7 +88,7 @@ class Folders(RuleBasedStateMachine):
 
     @rule(side=SIDES, name=NAMES, at=st.integers(0, 3))
     def patch(self, side: str, name: str, at: int) -> None:
-        path = self.home / side / name
+        path = self.root(side) / name
         if path.is_file() and not path.is_symlink():
             with path.open("r+b") as file:
                 file.seek(at * PAGE)
@@ -94,7 +99,7 @@ class Folders(RuleBasedStateMachine):
 
     @rule(side=SIDES, name=NAMES)
     def append(self, side: str, name: str) -> None:
-        path = self.home / side / name
+        path = self.root(side) / name
         if path.is_file() and not path.is_symlink():
             with path.open("ab") as file:
                 file.write(self.page())
@@ -102,7 +107,7 @@ class Folders(RuleBasedStateMachine):
 
     @rule(side=SIDES, name=NAMES)
     def cut(self, side: str, name: str) -> None:
-        path = self.home / side / name
+        path = self.root(side) / name
         if path.is_file() and not path.is_symlink():
             self.untouched -= words(path.read_bytes()[PAGE:])
             os.truncate(path, PAGE)
@@ -110,8 +115,8 @@ class Folders(RuleBasedStateMachine):
 
     @rule(side=SIDES, old=st.sampled_from(["a", "d", "d/e", "d/a", "f"]), new=st.sampled_from(["b", "f", "g", "d/b"]))
     def rename(self, side: str, old: str, new: str) -> None:
-        source = self.home / side / old
-        if os.path.lexists(source) and not (self.home / side / new).is_relative_to(source):
+        source = self.root(side) / old
+        if os.path.lexists(source) and not (self.root(side) / new).is_relative_to(source):
             target = self.path(side, new)
             if os.path.lexists(source) and not source.is_relative_to(target):
                 self.remove(target)
@@ -119,7 +124,7 @@ class Folders(RuleBasedStateMachine):
 
     @rule(side=SIDES, name=st.sampled_from(["a", "b", "d", "d/a", "d/e", "f"]))
     def delete(self, side: str, name: str) -> None:
-        path = self.home / side / name
+        path = self.root(side) / name
         if os.path.lexists(path):
             self.remove(path)
 
@@ -131,7 +136,7 @@ class Folders(RuleBasedStateMachine):
 
     @rule(side=SIDES, name=NAMES, mode=st.sampled_from([0o600, 0o644, 0o400]))
     def chmod(self, side: str, name: str, mode: int) -> None:
-        path = self.home / side / name
+        path = self.root(side) / name
         if path.is_file() and not path.is_symlink():
             path.chmod(mode)
 
@@ -224,10 +229,45 @@ class Folders(RuleBasedStateMachine):
             shutil.rmtree(self.home, ignore_errors=True)
 
 
-def examine(monkeypatch: pytest.MonkeyPatch, examples: int, steps: int) -> None:
+class Turns(Folders):
+    """Once both folders are equal, only the side that acts first goes on acting, until they are equal again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor = ""
+        self.has_acted = False
+        self.made: dict[str, tuple[str, int, bytes]] = {}
+
+    def root(self, side: str) -> Path:
+        if not self.actor or self.are_equal():
+            self.actor = side
+        self.has_acted = True
+        return self.home / self.actor
+
+    def are_equal(self) -> bool:
+        # A file that is as it was, with another time, has been written to.
+        return tree(self.pair.box) == tree(self.pair.sync) and times(self.pair.box) == times(self.pair.sync)
+
+    @invariant()
+    def who_acts_alone_keeps_what_was_made(self) -> None:
+        if self.actor:
+            made = tree(self.home / self.actor)
+            assert self.has_acted or made == self.made, f"{self.actor} had {self.made}, and has {made}"
+            self.made, self.has_acted = made, False
+
+    def teardown(self) -> None:
+        super().teardown()
+        assert not self.pair.troubles("conflict")
+
+
+def times(root: Path) -> dict[Path, int]:
+    return {path.relative_to(root): path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
+
+
+def examine(monkeypatch: pytest.MonkeyPatch, examples: int, steps: int, machine: type[Folders] = Folders) -> None:
     certain_marks(monkeypatch)
     run_state_machine_as_test(
-        Folders,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -239,6 +279,15 @@ def examine(monkeypatch: pytest.MonkeyPatch, examples: int, steps: int) -> None:
 
 def test_a_few_histories_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     examine(monkeypatch, 25, 15)
+
+
+def test_a_few_turns_bring_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    examine(monkeypatch, 25, 15, Turns)
+
+
+@pytest.mark.slow
+def test_many_turns_bring_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    examine(monkeypatch, 600, 40, Turns)
 
 
 @pytest.mark.slow

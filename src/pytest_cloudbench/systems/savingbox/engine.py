@@ -405,7 +405,9 @@ class BoxEngine:
         before_bytes, changed = self.mirror.written_bytes, 0
         self._begin(paths)
         try:
-            changed += self.mirror.moved(paths)
+            if moved := self.mirror.moved(paths):
+                changed += moved
+                self._flush()
         except (OSError, CloudbenchError):
             self.mirror.sync.must_be_there()  # otherwise the renamed entries are copied
 
@@ -448,6 +450,8 @@ class BoxEngine:
         target.is_durable = len(paths) <= _MANY
         for count, path in enumerate(paths):
             act(path)
+            if target.is_durable:  # before the next entry takes its time: what is not agreed on may be in doubt
+                self._flush()
             if count % _PROGRESS == _PROGRESS - 1:
                 self.tell(MirrorProgress(count + 1, len(paths)))
                 if count % _SYNCED == _SYNCED - 1:

@@ -59,19 +59,6 @@ _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 Deed = Literal["same", "agreed", "pushed", "pulled", "conflict"]
 
 
-def _intent(wanted: FileMark, there: FoundEntry | None) -> Intent:
-    """Record a push of the file with this mark to a place that may already hold a file."""
-    looks_done = there is not None and there.mark[1:3] == wanted[1:3]
-    was = (there.mark.inode, there.mark.changed_ns) if there is not None and looks_done else (0, 0)
-    return Intent(wanted.size_bytes, wanted.modified_ns, *was)
-
-
-def _is_done(intent: Intent, mark: FileMark) -> bool:
-    """Whether a push was done: the file is not the earlier one, and has the box's time, which only a push sets."""
-    is_another = (mark.inode, mark.changed_ns) != (intent.was_inode, intent.was_changed_ns)
-    return is_another and (mark.size_bytes, mark.modified_ns) == (intent.size_bytes, intent.modified_ns)
-
-
 def _written(pages: Iterable[content.Page]) -> list[WrittenPiece]:
     return [
         WrittenPiece(page.offset, len(page.old), zlib.crc32(page.old), len(page.new), zlib.crc32(page.new))
@@ -130,7 +117,6 @@ class Mirror:
     written_bytes: int = 0
     conflicts: int = 0
     again: set[str] = field(default_factory=set)
-    _begun: dict[str, Intent] = field(default_factory=dict)
 
     def box_change(self, path: str) -> tuple[Change, FoundEntry | None]:
         """Whether the box's entry has changed since the agreement, and what it is now. Raises OSError."""
@@ -194,24 +180,28 @@ class Mirror:
         return count
 
     def begin(self, paths: Iterable[str]) -> None:
-        """Note that these are about to be pushed. Raises OSError."""
+        """Note that these are about to be pushed, all at once. Raises OSError."""
         intents = {}
         for path in paths:
             try:
                 ours, theirs = self.box.look(path), self.sync.look(path)
             except OSError:
                 continue  # the push itself reports the error
-            if ours is not None and ours.kind == "file" and (theirs is None or theirs.kind == "file"):
-                intents[path] = _intent(ours.mark, theirs)
-        self.store.begin_pushes(intents)
-        self._begun = intents
+            if ours is not None:
+                intents[path] = Intent.of("theirs", ours, theirs)
+        self.store.begin(intents)
 
-    def _note(self, path: str, there: FoundEntry | None, taken: FileMark) -> None:
-        """If the box's file has changed since its push was noted, note the push again."""
-        intent = _intent(taken, there)
-        if self._begun.get(path) != intent:
-            with contextlib.suppress(OSError):  # as in ``begin``: the note only helps after a kill
-                self.store.begin_pushes({path: intent})
+    def _note(
+        self, path: str, wanted: FoundEntry, there: FoundEntry | None, side: Literal["ours", "theirs"],
+        taken: FileMark | None = None,
+    ) -> None:  # fmt: skip
+        """Note an entry that is about to be made on one side as it is on the other, unless it is noted already.
+
+        ``taken``: the mark of the content that was read, if it differs from the one first seen.
+        """
+        wanted = wanted if taken is None else wanted._replace(mark=taken)
+        with contextlib.suppress(OSError):  # as in ``begin``: the note only helps after a kill
+            self.store.begin({path: Intent.of(side, wanted, there)})
 
     def _begin_patch(
         self, path: str, there: FoundEntry, pages: Sequence[content.Page], was_bytes: int, to_bytes: int
@@ -226,18 +216,25 @@ class Mirror:
         self.store.begin_patch(path, Patching(there.mark.inode, was_bytes, to_bytes, tuple(pieces)))
 
     def settle_begun(self) -> None:
-        """Find out how far the pushes of a killed process got. Raises OSError."""
-        for path, intent in self.store.pushes().items():
-            theirs = self.sync.look(path)
-            if theirs is not None and theirs.kind == "file" and _is_done(intent, theirs.mark):
-                self.store.replace(path, Agreed("file", theirs.mode, NEVER, theirs.mark))
+        """Find out how far a killed process got. Raises OSError."""
+        done = set()
+        for path, intent in self.store.begun().items():
+            there = (self.box if intent.side == "ours" else self.sync).look(path)
+            if there is not None and intent.is_done(there):
+                self.store.replace(path, intent.agreed(there))
+                done.add(path)
         for path, patch in self.store.patches().items():
-            was, theirs = self.store.get(path), self.sync.look(path)
-            if was and theirs and theirs.mark.inode == patch.inode and self._is_ours(path, patch):
-                # Half old, half new, but all of it ours: take the sync folder's file as agreed, and push the box's.
-                self.store.replace(path, was._replace(sync=theirs.mark, box=NEVER))
+            if path not in done:
+                self._settle_patch(path, patch)
         self.store.flush()
         self.store.forget_begun()
+
+    def _settle_patch(self, path: str, patch: Patching) -> None:
+        """A patch has ended before its last page: half old, half new, the file is ours still if nobody changed it."""
+        was, theirs = self.store.get(path), self.sync.look(path)
+        if was and theirs and theirs.mark.inode == patch.inode and self._is_ours(path, patch):
+            # The sync folder's file is as agreed, the box's is to follow.
+            self.store.replace(path, was._replace(sync=theirs.mark, box=NEVER))
 
     # --- one entry ---
 
@@ -259,25 +256,27 @@ class Mirror:
                         raise
                     return self._conflict(path)
             there = None
+        if wanted.kind != "file":
+            self._note(path, wanted, there, "theirs" if push else "ours")
         if wanted.kind == "folder":
             if there is None:
                 target.make_folder(path, wanted.mode)
             else:
                 target.set_mode(path, wanted.mode)
-            self._record_plain(path)
+            self._record_made(path, wanted, target)
             return deed
         if wanted.kind == "link":
             if there is not None:
                 target.remove(path, there)
             target.make_link(path, wanted.target)
-            self._record_plain(path)
+            self._record_made(path, wanted, target)
             return deed
         return self._carry_file(path, wanted, there, push=push)
 
     def _carry_file(self, path: str, wanted: FoundEntry, there: FoundEntry | None, *, push: bool) -> Deed:
         if not push:
             return self._pull_file(path, wanted, there)
-        note = partial(self._note, path, there)
+        note = partial(self._note, path, wanted, there, "theirs")
         with self.box.reading(path) as fd:
             if may_be_written(fd):
                 content.notice_stores(fd)
@@ -291,8 +290,10 @@ class Mirror:
                         path, fd, wanted.mode, there, lambda: self._take_ranges(path, fd), note,
                         partial(self._begin_patch, path, there),
                     )  # fmt: skip
-                except BaseException:
+                except BaseException as error:
                     self.writes.distrust(fd, "a push failed")
+                    if isinstance(error, OSError) and (patch := self.store.patch_of(path)) is not None:
+                        self._settle_patch(path, patch)
                     raise
         self.written_bytes += written_bytes
         self._record(path, self.box.look(path), taken, made, push=True)
@@ -340,7 +341,8 @@ class Mirror:
             if self._is_same(path, there, wanted):
                 return self._agree(path, there, wanted, self.store.get(path))
         with self.sync.reading(path) as fd:
-            made, taken = self.box.put_file(path, fd, wanted.mode, there)
+            note = partial(self._note, path, wanted, there, "ours")
+            made, taken = self.box.put_file(path, fd, wanted.mode, there, note)
         self._record(path, self.sync.look(path), taken, made, push=False)
         return "pulled"
 
@@ -355,6 +357,14 @@ class Mirror:
             self.again.add(path)
         box, sync = (mark, made.mark) if push else (made.mark, mark)
         self.store.replace(path, Agreed(made.kind, made.mode, box, sync, made.target))
+
+    def _record_made(self, path: str, wanted: FoundEntry, target: FolderSide) -> None:
+        """Note a folder or link that was made as it was seen on the other side, which may have changed since."""
+        made = target.look(path)
+        if made is None or (made.kind, made.target) != (wanted.kind, wanted.target):
+            raise OvertakenError(f"{path!r} was changed by another program")
+        box, sync = (wanted, made) if target is self.sync else (made, wanted)
+        self.store.put(path, made.kind, box, sync)
 
     def _record_plain(self, path: str) -> None:
         """Note a folder or link that both sides have."""
@@ -372,6 +382,8 @@ class Mirror:
             except OSError as error:
                 if error.errno not in _NOT_EMPTY:
                     raise
+                if not self._has_news(path, target):
+                    raise OvertakenError(f"{path!r} is not empty yet: its entries could not be removed") from error
                 # It has something new in it: the folder stays, and is created again on the other side.
                 self._ensure_parents(path, source)
                 source.make_folder(path, there.mode)
@@ -379,6 +391,12 @@ class Mirror:
                 return "agreed"
         self.store.replace(path, None)
         return deed
+
+    def _has_news(self, path: str, side: FolderSide) -> bool:
+        """Whether a folder has something in it that is new or changed, so that a deletion of it does not go on."""
+        change = self.box_change if side is self.box else self.sync_change
+        inside = [f"{path}/{name}" for name in side.names(path)]
+        return any(self.store.get(inner) is None or change(inner)[0] not in ("no", "time") for inner in inside)
 
     def _ensure_parents(self, path: str, target: FolderSide) -> None:
         for parent in parents(path):

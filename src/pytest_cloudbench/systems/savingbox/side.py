@@ -200,6 +200,10 @@ class FolderSide:
         self.must_be_there()
         return FoundAll(entries, unknown)
 
+    def names(self, relative: str) -> list[str]:
+        """What is in a folder. Raises OSError."""
+        return os.listdir(self.path(relative))
+
     @contextlib.contextmanager
     def reading(self, relative: str) -> Iterator[int]:
         """A descriptor of a regular file. Raises OvertakenError if it no longer is one, and OSError."""

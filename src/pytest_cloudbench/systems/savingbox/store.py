@@ -3,9 +3,9 @@
 What may live here: one SQLite file per pair of folders, held by one process at a time. An agreement that is older than
 the folders is never wrong, only less useful: files that it does not cover are compared.
 
-Pushes are journaled here before they write, and so are patches: checksums, before and after, of the pieces that a patch
-writes, and of the rest of the file where that is cheap to read. From them the next process can tell a file of ours,
-whole or half patched, from one that another program changed.
+An entry is noted here before it is made, and a patch is journaled before it writes: checksums, before and after, of the
+pieces that it writes, and of the rest of the file where that is cheap to read. From them the next process can tell an
+entry of ours, whole or half patched, from one that another program changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.systems.savingbox.side import FoundEntry, Kind
@@ -24,9 +24,10 @@ from pytest_cloudbench.watching import FileMark
 
 __all__ = ["NEVER", "SCHEMA", "Agreed", "AgreementStore", "Intent", "Patching", "WrittenPiece"]
 
-SCHEMA = 1
-"""1: the first one."""
+SCHEMA = 2
+"""1: the first one. 2: notes of links, folders and pulls, too; of an older file, the notes are dropped."""
 
+_READ_SCHEMAS = ("", "1", str(SCHEMA))
 NEVER = FileMark(0, -1, 0, 0)
 """A mark that no file has: forces the file to be compared."""
 
@@ -36,8 +37,9 @@ CREATE TABLE IF NOT EXISTS agreed (
   path BLOB PRIMARY KEY, kind TEXT, mode INT, target BLOB,
   box_inode INT, box_bytes INT, box_modified_ns INT, box_changed_ns INT,
   sync_inode INT, sync_bytes INT, sync_modified_ns INT, sync_changed_ns INT) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS pushing (path BLOB PRIMARY KEY,
-  bytes INT, modified_ns INT, was_inode INT, was_changed_ns INT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS begun (
+  path BLOB PRIMARY KEY, side TEXT, kind TEXT, mode INT, target BLOB,
+  inode INT, bytes INT, modified_ns INT, changed_ns INT, was_inode INT, was_changed_ns INT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS patching (path BLOB PRIMARY KEY, inode INT, was_bytes INT, to_bytes INT, pages BLOB);
 """
 _PIECE = struct.Struct("<QIIII")
@@ -62,19 +64,57 @@ class Agreed(NamedTuple):
 
 
 class Intent(NamedTuple):
-    """A file that is about to be pushed.
+    """An entry that is about to be made on one side as it is on the other.
 
     Attributes:
-        size_bytes: of the box's file, and of the sync folder's once it is pushed.
-        modified_ns: likewise.
-        was_inode: of the sync folder's earlier file, if that already had this size and time; else 0.
-        was_changed_ns: likewise.
+        side: where it is made: in the sync folder (``theirs``) for a push, in the box (``ours``) for a pull.
+        kind: what it is to be.
+        mode: its permissions.
+        target: of a symbolic link.
+        source: the mark of what it is made of; ``changed_ns`` is 0 where the mark was too young to show a change.
+        was_inode: of what is there before, if that looks as if it were done already; else 0.
+        was_changed_ns: likewise; 0 for a folder, which changes with what is in it.
     """
 
-    size_bytes: int
-    modified_ns: int
-    was_inode: int
-    was_changed_ns: int
+    side: Literal["ours", "theirs"]
+    kind: Kind
+    mode: int
+    target: str
+    source: FileMark
+    was_inode: int = 0
+    was_changed_ns: int = 0
+
+    @classmethod
+    def of(cls, side: Literal["ours", "theirs"], wanted: FoundEntry, there: FoundEntry | None) -> Intent:
+        """The note before ``wanted``, as it is on the other side, is made of what is there."""
+        mark = wanted.mark if wanted.mark.is_reliable() else wanted.mark._replace(changed_ns=0)
+        intent = cls(side, wanted.kind, wanted.mode, wanted.target, mark)
+        if there is None or not intent._is_like(there):
+            return intent
+        return intent._replace(was_inode=there.mark.inode, was_changed_ns=intent._changed_ns(there))
+
+    def is_done(self, there: FoundEntry | None) -> bool:
+        """Whether what is there was made by us: it is what was wanted, and not what was there before."""
+        return (
+            there is not None
+            and self._is_like(there)
+            and (there.mark.inode, self._changed_ns(there)) != (self.was_inode, self.was_changed_ns)
+        )
+
+    def agreed(self, made: FoundEntry) -> Agreed:
+        """What both sides agree on once it is done."""
+        # What looked done before has the size and time of its source, but maybe not its content: that is compared.
+        source = NEVER if self.was_inode and self.kind == "file" else self.source
+        box, sync = (made.mark, source) if self.side == "ours" else (source, made.mark)
+        return Agreed(self.kind, made.mode, box, sync, self.target)
+
+    def _is_like(self, there: FoundEntry) -> bool:
+        if (there.kind, there.mode, there.target) != (self.kind, self.mode, self.target):
+            return False
+        return self.kind != "file" or there.mark[1:3] == self.source[1:3]  # size and time, which only we set
+
+    def _changed_ns(self, there: FoundEntry) -> int:
+        return 0 if self.kind == "folder" else there.mark.changed_ns
 
 
 class WrittenPiece(NamedTuple):
@@ -120,6 +160,7 @@ class AgreementStore:
     def __init__(self, path: Path, pair: str) -> None:
         self.path, self.problem = path, ""
         self._pending: dict[str, Agreed | None] = {}
+        self._begun: dict[str, Intent] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
@@ -139,9 +180,10 @@ class AgreementStore:
         except OSError as error:
             raise ResultsError(f"{path}: {error.strerror}") from error
         known = self.meta("pair")
-        if known not in ("", pair) or self.meta("schema") not in ("", str(SCHEMA)):
+        if known not in ("", pair) or self.meta("schema") not in _READ_SCHEMAS:
             self.close()
             raise UsageError(f"{path}: belongs to other folders, or to another version: {known}")
+        self._db.execute("DROP TABLE IF EXISTS pushing")  # the notes of schema 1
         self.set_meta(pair=pair, schema=str(SCHEMA))
 
     def _open(self) -> None:
@@ -196,8 +238,10 @@ class AgreementStore:
             ("DELETE FROM agreed WHERE path = ?", gone),
             (f"INSERT OR REPLACE INTO agreed VALUES ({', '.join('?' * 12)})", here),
             *((f"DELETE FROM {table} WHERE path = ?", [(os.fsencode(path),) for path in self._pending])
-              for table in ("patching", "pushing")),
+              for table in ("patching", "begun")),
         ])  # fmt: skip
+        for path in self._pending:
+            self._begun.pop(path, None)
         self._pending.clear()
 
     def _set(self, path: str, agreed: Agreed | None) -> None:
@@ -207,17 +251,27 @@ class AgreementStore:
             self.entries[path] = agreed
         self._pending[path] = agreed
 
-    # --- pushes and patches under way ---
+    # --- what is under way ---
 
-    def begin_pushes(self, intents: Mapping[str, Intent]) -> None:
-        """Note files that are about to be pushed. Raises OSError."""
-        rows = [(os.fsencode(path), *intent) for path, intent in intents.items()]
-        self._transaction([("INSERT OR REPLACE INTO pushing VALUES (?, ?, ?, ?, ?)", rows)])
+    def begin(self, intents: Mapping[str, Intent]) -> None:
+        """Note entries that are about to be made. Raises OSError."""
+        new = {path: intent for path, intent in intents.items() if self._begun.get(path) != intent}
+        if not new:
+            return
+        rows = [
+            (os.fsencode(path), each.side, each.kind, each.mode, os.fsencode(each.target), *each.source, *each[5:])
+            for path, each in new.items()
+        ]
+        self._transaction([(f"INSERT OR REPLACE INTO begun VALUES ({', '.join('?' * 11)})", rows)])
+        self._begun |= new
 
-    def pushes(self) -> dict[str, Intent]:
-        """Pushes that have begun and were not noted as done."""
-        rows = self._db.execute("SELECT * FROM pushing").fetchall()
-        return {os.fsdecode(path): Intent(*values) for path, *values in rows}
+    def begun(self) -> dict[str, Intent]:
+        """Entries that have begun and were not noted as done."""
+        rows = self._db.execute("SELECT * FROM begun").fetchall()
+        return {
+            os.fsdecode(path): Intent(side, kind, mode, os.fsdecode(target), FileMark(*more[:4]), *more[4:])
+            for path, side, kind, mode, target, *more in rows
+        }
 
     def begin_patch(self, path: str, patch: Patching) -> None:
         """Note a patch that is about to be written. Raises OSError."""
@@ -227,15 +281,23 @@ class AgreementStore:
 
     def patches(self) -> dict[str, Patching]:
         """Patches that have begun and were not noted as done."""
-        rows = self._db.execute("SELECT path, inode, was_bytes, to_bytes, pages FROM patching").fetchall()
+        return self._patches("")
+
+    def patch_of(self, path: str) -> Patching | None:
+        """The patch of one file that has begun and was not noted as done."""
+        return self._patches("WHERE path = ?", os.fsencode(path)).get(path)
+
+    def _patches(self, where: str, *values: bytes) -> dict[str, Patching]:
+        rows = self._db.execute(f"SELECT path, inode, was_bytes, to_bytes, pages FROM patching {where}", values)
         return {
             os.fsdecode(path): Patching(inode, was, to, tuple(map(WrittenPiece._make, _PIECE.iter_unpack(pieces))))
-            for path, inode, was, to, pieces in rows
+            for path, inode, was, to, pieces in rows.fetchall()
         }
 
     def forget_begun(self) -> None:
-        """Drop the notes of pushes and patches that have begun. Raises OSError."""
-        self._transaction([("DELETE FROM patching", [()]), ("DELETE FROM pushing", [()])])
+        """Drop the notes of entries and patches that have begun. Raises OSError."""
+        self._transaction([("DELETE FROM patching", [()]), ("DELETE FROM begun", [()])])
+        self._begun.clear()
 
     # --- the pair ---
 

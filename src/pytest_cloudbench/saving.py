@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_command"]
 
+_MOST = float(1 << 63)
+"""Bytes, and nanoseconds, that can be given: all larger ones are slips of the keyboard."""
+_MOST_SHOWN = 60
 _UNITS_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
@@ -118,24 +121,35 @@ def _batcher(options: argparse.Namespace) -> Batcher:
         return Batcher(rules)
     bound_ns = _time_ns("--delay-at-most", options.delay_at_most)
     if bound_ns < rules.quiet_ns:
-        raise UsageError(f"--delay-at-most {options.delay_at_most}: expected at least --quiet, {options.quiet}")
+        bound, quiet = _shown(options.delay_at_most), _shown(options.quiet)
+        raise UsageError(f"--delay-at-most {bound}: expected at least --quiet, {quiet}")
     return AdaptiveBatcher(rules, bound_ns)
 
 
 def _bytes(option: str, text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", text.lower(), re.ASCII)
-    if found is None or (amount := round(float(found[1]) * _UNITS_BYTES[found[2]])) < 1:
-        raise UsageError(f"{option} {text}: expected a number with k, m or g, such as 250k, above 0")
-    return amount
+    amount = float(found[1]) * _UNITS_BYTES[found[2]] if found else 0.0
+    if not 0.5 < amount < _MOST:
+        expected = "a number with k, m or g, such as 250k, above 0 and below 8 EiB"
+        raise UsageError(f"{option} {_shown(text)}: expected {expected}")
+    return round(amount)
 
 
 def _time_ns(option: str, text: str) -> int:
     try:
-        if (amount_ns := round(clock.duration_s(text) * 1e9)) > 0:
-            return amount_ns
+        amount_ns = clock.duration_s(text) * 1e9
     except ValueError as error:
-        raise UsageError(f"{option} {text}: {error}") from error
-    raise UsageError(f"{option} {text}: expected a time above 0")
+        raise UsageError(f"{option} {_shown(text)}: {error}") from error
+    if not 0.5 < amount_ns < _MOST:
+        raise UsageError(f"{option} {_shown(text)}: expected a time above 0 and below 292 years")
+    return round(amount_ns)
+
+
+def _shown(text: str) -> str:
+    """What was given for an option, in one line."""
+    if len(text) > _MOST_SHOWN:
+        text = f"{text[:_MOST_SHOWN]}..."
+    return text if text.isprintable() else repr(text)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -143,14 +157,16 @@ def _status(options: argparse.Namespace) -> int:
 
     status = read_status(state_path(options.savingbox, options.sync_folder, options.state))
     if status is None:
-        raise UsageError(f"savingbox {options.savingbox} {options.sync_folder}: has never run with these folders")
+        raise UsageError(
+            f"savingbox {str(options.savingbox)!r} {str(options.sync_folder)!r}: has never run with these folders"
+        )
     if options.json:
         sys.stdout.write(json.dumps({**asdict(status), "is_running": status.is_running}) + "\n")
         return 0
     state = status.state if status.is_running else "not running"
     due = "" if status.due_s is None or not status.is_running else f", pushed in {max(0.0, status.due_s):.1f} s"
     sys.stdout.write(
-        f"{status.savingbox} -> {status.sync_folder}: {state}\n"
+        f"{status.savingbox!r} -> {status.sync_folder!r}: {state}\n"
         f"  watches by {status.watching}, finds changed bytes by {status.mechanism}{_why(status.mechanism_why)}\n"
         f"  waiting: {status.unpushed_files}, {status.unpushed_bytes:,} bytes compressed{due}\n"
         f"  since it started: pushes: {status.pushes}; pushed: {status.pushed_files}, {status.written_bytes:,} bytes "
@@ -200,7 +216,7 @@ def _say_text(line: dict[str, Any]) -> None:
         "pull": "taken in: {path!r}",
         "progress": "{done:,} of {all:,}",
         "trouble": "{kind}: {text}",
-        "ready": "{savingbox} -> {sync_folder}: watching by {watching}, changed bytes by {mechanism}{why_so}; "
+        "ready": "{savingbox!r} -> {sync_folder!r}: watching by {watching}, changed bytes by {mechanism}{why_so}; "
         "{limit_bytes:,} bytes, {quiet_s:g} s, {at_most_s:g} s",
         "stopped": "pushes: {pushes}; pushed: {pushed_files}, {written_bytes:,} bytes written; taken in: {pulls}; "
         "conflicts: {conflicts}; waiting: {unpushed_files}",

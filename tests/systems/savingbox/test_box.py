@@ -248,17 +248,28 @@ def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere", "sync"], "savingbox nowhere: there is no such folder"),
-        (["box", "nowhere"], "sync folder nowhere: there is no such folder"),
-        (["box", "file"], "sync folder file: expected a folder"),
+        (["nowhere", "sync"], "savingbox 'nowhere': there is no such folder"),
+        (["box", "nowhere"], "sync folder 'nowhere': there is no such folder"),
+        (["box", "file"], "sync folder 'file': expected a folder"),
         (["box", "sync", "--delay-at-most", "1s"], "--delay-at-most 1s: expected at least --quiet, 5s"),
         (["box", "box"], "is also the sync folder; expected two folders"),
-        (["box", "box/inner"], "box/inner: is inside "),
+        (["box", "box/inner"], "box/inner': is inside "),
         (["box/inner", "box"], "expected two separate folders"),
-        (["box", "sync", "--bytes", "many"], "--bytes many: expected a number with k, m or g, such as 250k, above 0"),
+        (
+            ["box", "sync", "--bytes", "many"],
+            "--bytes many: expected a number with k, m or g, such as 250k, above 0 and below 8 EiB",
+        ),
         (["box", "sync", "--bytes", "0"], "above 0"),
         (["box", "sync", "--quiet=-5s"], "--quiet -5s: expected a number with ms, s, m, h or d"),
         (["box", "sync", "--at-most", "soon"], "--at-most soon: expected a number with ms, s, m, h or d"),
+        *((["box", "sync", option, "9" * 400], f"{option} 999") for option in ("--bytes", "--quiet", "--at-most")),
+        (["box", "sync", "--delay-at-most", "9" * 400], "--delay-at-most 999"),
+        (["no\nwhere", "sync"], r"savingbox 'no\nwhere': there is no such folder"),
+        (["box", "no\nwhere"], r"sync folder 'no\nwhere': there is no such folder"),
+        (["box", "fi\nle"], r"sync folder 'fi\nle': expected a folder"),
+        (["box/in\nside", "box"], r"/box/in\nside': is inside "),
+        (["box/in\nside", "sync", "--status"], r"box/in\nside' 'sync': it has not run"),
+        (["box", "sync", "--bytes", "1\n2"], r"--bytes '1\n2': expected"),
         (["box", "sync", "--status"], "has never run with these folders"),
     ],
 )
@@ -267,8 +278,10 @@ def test_bad_input_is_one_line(
 ) -> None:
     from pytest_cloudbench.cli import main
 
-    (home / "box/inner").mkdir()
-    (home / "file").touch()
+    for folder in ("box/inner", "box/in\nside"):
+        (home / folder).mkdir()
+    for name in ("file", "fi\nle"):
+        (home / name).touch()
     monkeypatch.chdir(home)
     assert main(["savingbox", *arguments, "--state", "state"]) == 4
     (line,) = capsys.readouterr().err.splitlines()
@@ -285,4 +298,4 @@ def test_the_example_of_a_unit_starts_the_command_as_it_is() -> None:
         [sys.executable, "-m", "pytest_cloudbench.cli", "savingbox", "/no/box", "/no/sync", *options.split()],
         capture_output=True, text=True, check=False, timeout=HANG_S, env={**os.environ, "XDG_STATE_HOME": "/no/state"},
     )  # fmt: skip
-    assert done.stderr == "cloudbench: savingbox /no/box: there is no such folder\n"
+    assert done.stderr == "cloudbench: savingbox '/no/box': there is no such folder\n"

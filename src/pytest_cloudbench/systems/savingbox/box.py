@@ -190,7 +190,7 @@ class SavingBox:
             self.engine.mirror.settle_begun()
         except OSError as error:
             self.close()
-            raise ResultsError(f"{self.state_path}: {error.strerror or error}") from error
+            raise ResultsError(f"{str(self.state_path)!r}: {error.strerror or error}") from error
         except BaseException:
             self.close()
             raise
@@ -429,12 +429,12 @@ def _check(savingbox: AnyPath, sync_folder: AnyPath) -> None:
         path = os.fspath(folder)
         if not os.path.isdir(path):
             what = "expected a folder" if os.path.lexists(path) else "there is no such folder"
-            raise UsageError(f"{name} {path}: {what}")
+            raise UsageError(f"{name} {path!r}: {what}")
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            raise UsageError(f"{name} {path}: cannot be read and written")
+            raise UsageError(f"{name} {path!r}: cannot be read and written")
         real.append(os.path.realpath(path))
     if real[0] == real[1] or os.path.samefile(*real):
-        raise UsageError(f"savingbox {real[0]}: is also the sync folder; expected two folders")
+        raise UsageError(f"savingbox {real[0]!r}: is also the sync folder; expected two folders")
     for inner, outer in (real, real[::-1]):
         if inner.startswith(outer.rstrip("/") + "/"):
-            raise UsageError(f"{inner}: is inside {outer}; expected two separate folders")
+            raise UsageError(f"{inner!r}: is inside {outer!r}; expected two separate folders")

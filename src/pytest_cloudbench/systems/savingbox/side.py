@@ -141,7 +141,7 @@ class FolderSide:
     def must_be_there(self) -> None:
         """Raises VanishedError unless the root is still the folder that was opened."""
         if self._identity() != self.identity:
-            raise VanishedError(f"{self.name} {self.root}: another folder has its name now")
+            raise VanishedError(f"{self.name} {self.root!r}: another folder has its name now")
 
     # --- looking ---
 
@@ -369,9 +369,9 @@ class FolderSide:
             status = os.stat(self.root)
             system = os.statvfs(self.root).f_fsid if hasattr(os, "statvfs") else status.st_dev
         except OSError as error:
-            raise VanishedError(f"{self.name} {self.root}: {error.strerror}") from error
+            raise VanishedError(f"{self.name} {self.root!r}: {error.strerror}") from error
         if not stat.S_ISDIR(status.st_mode):
-            raise VanishedError(f"{self.name} {self.root}: no longer a folder")
+            raise VanishedError(f"{self.name} {self.root!r}: no longer a folder")
         return f"{system:x}:{status.st_ino}"
 
     def _remove_staged(self, entry: os.DirEntry[str]) -> None:

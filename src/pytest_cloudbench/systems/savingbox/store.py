@@ -170,19 +170,23 @@ class AgreementStore:
                     raise
                 aside = path.with_name(f"{path.name}.damaged")
                 path.replace(aside)
-                self.problem = f"{path}: damaged ({error}); it is now {aside.name}, and both folders are merged anew"
+                self.problem = (
+                    f"{str(path)!r}: damaged ({error}); it is now {aside.name!r}, and both folders are merged anew"
+                )
                 self._open()
             self.entries = dict(self._read())
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
-                raise UsageError(f"{path}: another savingbox is running on these folders; end it first") from error
-            raise ResultsError(f"{path}: {error}") from error
+                raise UsageError(
+                    f"{str(path)!r}: another savingbox is running on these folders; end it first"
+                ) from error
+            raise ResultsError(f"{str(path)!r}: {error}") from error
         except OSError as error:
-            raise ResultsError(f"{path}: {error.strerror}") from error
+            raise ResultsError(f"{str(path)!r}: {error.strerror}") from error
         known = self.meta("pair")
         if known not in ("", pair) or self.meta("schema") not in _READ_SCHEMAS:
             self.close()
-            raise UsageError(f"{path}: belongs to other folders, or to another version: {known}")
+            raise UsageError(f"{str(path)!r}: belongs to other folders, or to another version: {known}")
         self._db.execute("DROP TABLE IF EXISTS pushing")  # the notes of schema 1
         self.set_meta(pair=pair, schema=str(SCHEMA))
 
@@ -333,4 +337,4 @@ class AgreementStore:
                     self._db.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise OSError(f"{self.path}: {error}") from error
+            raise OSError(f"{str(self.path)!r}: {error}") from error

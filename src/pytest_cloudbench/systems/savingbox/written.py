@@ -213,14 +213,14 @@ class TracedWrites:
             device = folder.stat().st_dev
             kind, options = _file_system(device)
         except OSError as error:
-            raise TracingUnavailable(f"{error.filename}: {error.strerror}") from error
+            raise TracingUnavailable(f"{error.filename!r}: {error.strerror}") from error
         if kind not in _TRACEPOINTS:
             kind = kind or "an unknown file system"
             raise TracingUnavailable(
-                f"{folder} is on {kind}; writes can be traced on {' and '.join(_TRACEPOINTS)} only"
+                f"{str(folder)!r} is on {kind}; writes can be traced on {' and '.join(_TRACEPOINTS)} only"
             )
         if any(option == "dax" or option.startswith("dax=") for option in options - {"dax=never"}):
-            raise TracingUnavailable(f"{folder} is on {kind} mounted with dax, where writes leave no trace")
+            raise TracingUnavailable(f"{str(folder)!r} is on {kind} mounted with dax, where writes leave no trace")
         self._device = device
         kernels = os.major(device) << 20 | os.minor(device)
         self._files: dict[int, _Followed] = {}

@@ -79,6 +79,21 @@ def test_the_fail_safe_begins_with_the_first_change_that_waits() -> None:
     assert batcher.due_ns() is None
 
 
+@pytest.mark.parametrize("late_ns", [0, 1, S, 3600 * S])
+@pytest.mark.parametrize(
+    ("quiet_ns", "at_most_ns", "unpushed_bytes", "why"),
+    [(5 * S, 30 * S, 1, "quiet"), (5 * S, 3 * S, 1, "at most"), (5 * S, 30 * S, 250 * KIB, "bytes")],
+)
+def test_the_reason_of_a_push_is_the_rule_that_was_first_however_late_it_is_taken(
+    late_ns: int, quiet_ns: int, at_most_ns: int, unpushed_bytes: int, why: str
+) -> None:
+    batcher = Batcher(BatchRules(quiet_ns=quiet_ns, at_most_ns=at_most_ns))
+    batcher.changed("a", unpushed_bytes, 0)
+    due_ns = batcher.due_ns()
+    assert due_ns is not None
+    assert batcher.take(due_ns + late_ns).why == why
+
+
 def test_a_newer_difference_replaces_the_older_one() -> None:
     batcher = Batcher(RULES)
     for size in (100 * KIB, 200 * KIB, 249 * KIB):

@@ -155,17 +155,11 @@ class Batcher:
         """When the waiting changes are to be pushed; may be in the past. None: nothing waits."""
         if not self._waiting:
             return None
-        return min(self._rules_due_ns())
+        return min(due_ns for due_ns in self._rules_due_ns() if due_ns is not None)
 
     def take(self, now_ns: int) -> PushBatch:
         """Take all waiting changes out. The caller pushes them now, or puts them back."""
-        quiet_ns, bytes_ns, at_most_ns = self._rules_due_ns() if self._waiting else (now_ns + 1,) * 3
-        why: Reason = "asked"
-        if bytes_ns <= now_ns:
-            why = "bytes"
-        elif min(quiet_ns, at_most_ns) <= now_ns:
-            why = "quiet" if quiet_ns <= at_most_ns else "at most"
-        batch = PushBatch(dict(self._waiting), why, now_ns)
+        batch = PushBatch(dict(self._waiting), self._why(now_ns), now_ns)
         self._waiting.clear()
         self._bytes = 0
         return batch
@@ -181,10 +175,21 @@ class Batcher:
             self._waiting[path] = was if newer is None else newer._replace(first_ns=min(was.first_ns, newer.first_ns))
         self._sort()
 
-    def _rules_due_ns(self) -> tuple[int, int, int]:
+    def _why(self, now_ns: int) -> Reason:
+        if not self._waiting:
+            return "asked"
+        quiet_ns, bytes_ns, at_most_ns = self._rules_due_ns()
+        if bytes_ns is not None and bytes_ns <= now_ns:
+            return "bytes"
+        if min(quiet_ns, at_most_ns) > now_ns:
+            return "asked"
+        return "quiet" if quiet_ns <= at_most_ns else "at most"
+
+    def _rules_due_ns(self) -> tuple[int, int | None, int]:
+        """When each rule makes a push due, in the order of the table above; the counter's is None while it is low."""
         first_ns = next(iter(self._waiting.values())).first_ns
-        at_most_ns = first_ns + self.rules.at_most_ns
-        return self._quiet_due_ns, first_ns if self._bytes >= self.rules.limit_bytes else at_most_ns + 1, at_most_ns
+        bytes_ns = first_ns if self._bytes >= self.rules.limit_bytes else None
+        return self._quiet_due_ns, bytes_ns, first_ns + self.rules.at_most_ns
 
     def _sort(self) -> None:
         self._waiting = OrderedDict(sorted(self._waiting.items(), key=lambda item: item[1].first_ns))

@@ -9,6 +9,7 @@ from statistics import fmean
 import pytest
 
 from tests.fleet.harness import Ended, Lab
+from tests.suites import clients
 from tests.suites.harness import run_suite
 from tests.tool import load_tool
 
@@ -65,3 +66,23 @@ def test_the_counter_decides_how_often(lab: Lab) -> None:
         assert abs(each["pushes"] - wanted) <= 1
     assert run.lines_with("has no byte counter; try --client 'savingbox?over=reference'")
     assert large["tue"] < small["tue"], "the reference client sends the whole file each time"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("idle::test_idle", "--idle-seconds", "10"),
+        ("propagation",),
+        ("updates", "-k", "test_blocks"),
+        ("sync_capabilities::test_table_1",),
+        ("sync_performance",),
+    ],
+    ids=lambda args: args[0].partition("::")[0],
+)
+def test_every_suite_of_sync_clients_runs_behind_a_savingbox(lab: Lab, args: tuple[str, ...]) -> None:
+    suite, *options = args
+    run = clients.ran(lab, suite, "--client", "savingbox?over=reference&quiet=300ms", *options)
+    assert run.status == 0, run.text
+    assert clients.entries_of(run)
+    assert run.leftovers == []

@@ -219,7 +219,7 @@ def _say_text(line: dict[str, Any]) -> None:
         "ready": "{savingbox!r} -> {sync_folder!r}: watching by {watching}, changed bytes by {mechanism}{why_so}; "
         "{limit_bytes:,} bytes, {quiet_s:g} s, {at_most_s:g} s",
         "stopped": "pushes: {pushes}; pushed: {pushed_files}, {written_bytes:,} bytes written; taken in: {pulls}; "
-        "conflicts: {conflicts}; waiting: {unpushed_files}",
+        "conflicts: {conflicts}; waiting: {unpushed_files}; changed bytes by {mechanism}{why_so}",
     }
     more = {"waited_s": line.get("waited_ns", 0) / 1e9, "why_so": _why(line.get("mechanism_why", ""))}
     sys.stdout.write(texts[line["event"]].format(**line, **more) + "\n")

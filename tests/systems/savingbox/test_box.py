@@ -205,8 +205,10 @@ def test_once_makes_both_folders_equal(home: Path) -> None:
     status, out, err = finish(command(home, "--once"))
     assert (status, err) == (0, "")
     assert out.splitlines()[-1].startswith(
-        "pushes: 1; pushed: 1, 1 bytes written; taken in: 2; conflicts: 0; waiting: 0"
+        "pushes: 1; pushed: 1, 1 bytes written; taken in: 2; conflicts: 0; waiting: 0; changed bytes by "
     )
+    status, out, err = finish(command(home, "--once", "--ranges", "compare"))
+    assert out.endswith("; waiting: 0; changed bytes by compare (asked for by --ranges compare)\n")
     assert texts(home / "box") == texts(home / "sync") == {"a": "1", "d/b": "2"}
 
 

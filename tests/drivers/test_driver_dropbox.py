@@ -408,7 +408,7 @@ def test_missing_credentials(credentials: dict[str, str], connected: Connect) ->
 
 
 def test_unsendable_token_is_refused_without_showing_it(connected: Connect) -> None:
-    with pytest.raises(CredentialsError, match="access_token holds a space") as caught:
+    with pytest.raises(CredentialsError, match="access_token contains a space") as caught:
         connected(None, credentials={"access_token": "half\nother-half"})
     assert "half" not in str(caught.value)
 

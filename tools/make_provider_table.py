@@ -17,8 +17,8 @@ from pytest_cloudbench.model import MIB, Capabilities, Verb
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "providers.md"
 BEGIN, END = "<!-- capabilities: made by tools/make_provider_table.py -->\n", "<!-- end of capabilities -->\n"
 COLUMNS = (
-    "driver", "through", "digest", "folders", "ranges", "overwrites", "optional verbs", "requests per put, get",
-    "one request to",
+    "driver", "through", "streams", "digest", "folders", "ranges", "overwrites", "optional verbs",
+    "requests per put, get", "one request to",
 )  # fmt: skip
 
 
@@ -34,8 +34,8 @@ def row(scheme: str) -> str:
     requests = ", ".join(str(declared.requests.get(verb, "unknown")) for verb in (Verb.PUT, Verb.GET))
     limit = declared.max_request_bytes
     cells = [
-        declared.via or "-", declared.digest or "none", yes(declared.folders), yes(declared.ranges),
-        yes(declared.overwrites), ", ".join(optional) or "none", requests,
+        declared.via or "-", yes(declared.streams), declared.digest or "none", yes(declared.folders),
+        yes(declared.ranges), yes(declared.overwrites), ", ".join(optional) or "none", requests,
         f"{limit // MIB} MiB" if limit else "any size",
     ]  # fmt: skip
     return f"| `{scheme}` | " + " | ".join(cells) + " |"

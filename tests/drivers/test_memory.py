@@ -1,0 +1,118 @@
+"""A large file up and down through each driver that streams, in memory that stays flat."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import drivers, providers
+from pytest_cloudbench.model import MIB
+from pytest_cloudbench.providers import Provided
+from pytest_cloudbench.services.command import CommandService, load_recipe
+
+from .conformance_table import TABLE
+from .test_driver_conformance import at_hand
+from .test_local_stores import RECIPES
+
+SOURCE = str(Path(__file__).parents[2] / "src")
+SIZE_BYTES = 1024 * MIB
+TREES = ("box", "dropbox", "dropbox+fast", "gdrive", "mega", "onedrive", "rclone", "sftp", "tahoe", "webdav")
+TREE_SIZE_BYTES = 256 * MIB
+"""Less than for stores, since emulators keep it all; what a driver piles up shows as well."""
+SMALLER_BYTES = {"gcs": 256 * MIB}
+"""Its server copies all that it has for each piece that comes."""
+MOST_BYTES = 100 * MIB
+HANG_S = 900.0
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="a peak that can begin again is Linux's")
+
+# Its own process: only that has a peak of its own. A small transfer first, for what the library loads and keeps.
+# With its children, because rclone's daemon is as much of a driver as a library is.
+TRANSFERS = """
+import json, pathlib, sys
+import psutil
+from pytest_cloudbench.providers import find_provider
+
+class Zeros:
+    def __init__(self, size_bytes):
+        self.size_bytes = size_bytes
+    def read(self, offset, length):
+        return bytes(max(0, min(length, self.size_bytes - offset)))
+
+def folders():
+    return [pathlib.Path("/proc", str(each.pid)) for each in (me, *me.children(recursive=True))]
+
+def peak():
+    # Not getrusage's: a child's begins with its parent's.
+    told = [(folder / "status").read_text().partition("VmHWM:")[2] for folder in folders()]
+    return sum(int(each.split()[0]) * 1024 for each in told if each)
+
+def transfer(path, size_bytes):
+    driver.put(path, Zeros(size_bytes))
+    up = peak()
+    assert sum(map(len, driver.get(path))) == size_bytes
+    return up, peak()
+
+me, (provided, size_bytes) = psutil.Process(), json.loads(sys.stdin.read())
+driver = find_provider("", lambda *_: provided).driver
+transfer("/memory/small", 64 * 1024)
+for folder in folders():
+    (folder / "clear_refs").write_text("5")  # the peak begins again, where memory is now
+start = peak()
+up, down = transfer("/memory/large", size_bytes)
+driver.delete("/memory")
+driver.close()
+print(json.dumps([up - start, down - start]))
+"""
+
+
+def assert_flat(provided: Mapping[str, Any], size_bytes: int) -> None:
+    """Move a file of this size up and down in a process of its own, and look at its peaks."""
+    done = subprocess.run(
+        [sys.executable, "-c", TRANSFERS], input=json.dumps([provided, size_bytes]),
+        env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, timeout=HANG_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    up, down = json.loads(done.stdout)
+    print(f"{provided['spec']}: {up / MIB:.0f} MiB up, {down / MIB:.0f} MiB down")
+    assert up < MOST_BYTES
+    assert down < MOST_BYTES
+
+
+@pytest.mark.slow
+@on_linux
+@pytest.mark.parametrize("scheme", RECIPES)
+def test_memory_of_a_store_stays_flat(scheme: str) -> None:
+    recipe = load_recipe(RECIPES[scheme])
+    if missing := recipe.absent() or drivers.missing_library(scheme):
+        pytest.skip(missing)
+    # On disk: what is looked at is the client.
+    recipe = replace(recipe, command=tuple(word for word in recipe.command if word != "--in-memory"))
+    with CommandService(recipe) as service:
+        provided = Provided(f"{scheme}://{recipe.target}", service.start())
+        assert_flat(provided.plain(), SMALLER_BYTES.get(scheme, SIZE_BYTES))
+
+
+@pytest.mark.slow
+@on_linux
+@pytest.mark.parametrize("scheme", TREES)
+def test_memory_of_a_tree_stays_flat(scheme: str) -> None:
+    spec, services = at_hand(TABLE[scheme]), providers.Providers("outside a run")
+    try:
+        assert_flat(services.provide("", spec), TREE_SIZE_BYTES)
+    finally:
+        services.close()
+
+
+def test_every_driver_that_streams_is_looked_at() -> None:
+    classes: dict[str, Any] = {scheme: drivers.driver_class(scheme) for scheme in drivers.schemes()}
+    streaming = {scheme for scheme, each in classes.items() if each.capabilities.streams}
+    assert streaming - {"folder", "raid"} == {*RECIPES, *TREES}  # these two have no library that could hold a file

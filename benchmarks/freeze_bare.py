@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from benchmarks.bench_drivers import bare_dropbox
+from benchmarks.bare_sdks import bare_dropbox
 from pytest_cloudbench.arrival import FixedInterval, plan
 from pytest_cloudbench.clock import now_ns, sleep_until_ns
 from pytest_cloudbench.emulators import EmulatorService

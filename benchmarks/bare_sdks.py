@@ -1,0 +1,189 @@
+"""The SDKs without our drivers, as an application would call them, each with its driver's settings.
+
+That is: no retries, no hashes that nobody asked for, no look at the environment, and as many requests per put.
+There is none for ``onedrive`` and ``dropbox+fast``, whose clients are our own; for ``mega``, whose SDK only uploads
+files that lie on a disk; and for ``s3+fast``, which ``s3_fast_puts_per_cpu_s`` compares.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_cloudbench.model import Endpoint
+from pytest_cloudbench.services.command import load_recipe
+
+__all__ = ["BARE", "BODY", "Put", "bare_dropbox"]
+
+BODY = os.urandom(5 * 1024)
+"""What is put."""
+
+Put = Callable[[str], object]
+"""Stores the body under a path, such as ``/folder/name``."""
+
+
+def bare_dropbox(endpoint: Endpoint, connections: int = 8) -> Put:
+    """The Dropbox SDK with the driver's settings, and a pool of so many connections."""
+    sdk: Any = import_module("dropbox")
+    session = sdk.create_session(max_connections=connections, ca_certs=endpoint.ca_file)
+    session.trust_env = False
+    client = sdk.Dropbox(
+        oauth2_access_token=endpoint.credentials["access_token"], max_retries_on_error=0, max_retries_on_rate_limit=0,
+        session=session, timeout=100, auto_content_hash=False,
+    )  # fmt: skip
+    host = endpoint.url.removeprefix("https://")
+    client._host_map = dict.fromkeys(("api", "content", "notify"), host)
+    overwrite = sdk.files.WriteMode.overwrite
+    return lambda path: client.files_upload(BODY, path, mode=overwrite, mute=True)
+
+
+def _box(endpoint: Endpoint) -> Put:
+    """A new version each time, as the driver's second put of a path."""
+    sdk: Any = import_module("box_sdk_gen")
+    session = import_module("requests").Session()
+    session.trust_env, session.verify = False, endpoint.ca_file
+    network = sdk.NetworkSession(
+        network_client=sdk.BoxNetworkClient(session),
+        base_urls=sdk.BaseUrls(base_url=endpoint.urls["api"], upload_url=f"{endpoint.urls['upload']}/api"),
+        retry_strategy=sdk.BoxRetryStrategy(max_attempts=1, max_retries_on_exception=0),
+    )
+    client = sdk.BoxClient(
+        auth=sdk.BoxDeveloperTokenAuth(token=endpoint.credentials["access_token"]), network_session=network
+    )
+    folder = client.folders.create_folder("bare", sdk.CreateFolderParent(id="0")).id
+    known: dict[str, str] = {}
+
+    def put(path: str) -> None:
+        name = path.rpartition("/")[2]
+        attributes: Any
+        if name in known:
+            attributes = sdk.UploadFileVersionAttributes(name=name)
+            client.uploads.upload_file_version(known[name], attributes, BytesIO(BODY))
+            return
+        attributes = sdk.UploadFileAttributes(name=name, parent=sdk.UploadFileAttributesParentField(id=folder))
+        known[name] = client.uploads.upload_file(attributes, BytesIO(BODY)).entries[0].id
+
+    return put
+
+
+def _s3(endpoint: Endpoint) -> Put:
+    boto3: Any = import_module("boto3")
+    config = import_module("botocore.config").Config(
+        retries={"total_max_attempts": 1, "mode": "standard"}, signature_version="s3v4", proxies={},
+        request_checksum_calculation="when_required", response_checksum_validation="when_required",
+        s3={"addressing_style": "path", "payload_signing_enabled": False},
+    )  # fmt: skip
+    client = boto3.client(
+        "s3", region_name="us-east-1", endpoint_url=endpoint.url, verify=endpoint.ca_file or None, config=config,
+        aws_access_key_id=endpoint.credentials["access_key_id"],
+        aws_secret_access_key=endpoint.credentials["secret_access_key"],
+    )  # fmt: skip
+    target = load_recipe("s3").target
+    return lambda path: client.put_object(Bucket=target, Key=path[1:], Body=BODY, ContentLength=len(BODY))
+
+
+def _azure(endpoint: Endpoint) -> Put:
+    blobs: Any = import_module("azure.storage.blob")
+    given = endpoint.credentials
+    key = {"account_name": given["account"], "account_key": given["account_key"]}
+    client = blobs.ContainerClient(
+        endpoint.url, load_recipe("azure").target, credential=key, retry_total=0, permit_redirects=False,
+        use_env_settings=False,
+    )  # fmt: skip
+    return lambda path: client.get_blob_client(path[1:]).upload_blob(
+        BODY, overwrite=True, length=len(BODY), max_concurrency=1
+    )
+
+
+def _gcs(endpoint: Endpoint) -> Put:
+    storage: Any = import_module("google.cloud.storage")
+    anonymous = import_module("google.auth.credentials").AnonymousCredentials()
+    session = import_module("google.auth.transport.requests").AuthorizedSession(anonymous)
+    session.trust_env = False
+    client = storage.Client("none", anonymous, session, client_options={"api_endpoint": endpoint.url})
+    client._bucket_metadata_cache = None  # else a thread asks for the bucket meanwhile
+    bucket = client.bucket(load_recipe("gcs").target)
+    return lambda path: bucket.blob(path[1:]).upload_from_file(
+        BytesIO(BODY), size=len(BODY), content_type="application/octet-stream", checksum=None, retry=None, timeout=100
+    )
+
+
+def _gdrive(endpoint: Endpoint) -> Put:
+    """A search and a new revision each time, as the driver's second put of a path."""
+    discovery, http = import_module("googleapiclient.discovery"), import_module("googleapiclient.http")
+    credentials = import_module("google.oauth2.credentials").Credentials(endpoint.credentials["access_token"])
+    transport = import_module("httplib2").Http(ca_certs=endpoint.ca_file, proxy_info=None, timeout=100)
+    documents = Path(str(import_module("googleapiclient.discovery_cache").__file__)).parent / "documents"
+    document = json.loads((documents / "drive.v3.json").read_bytes())
+    document["rootUrl"] = f"{endpoint.urls['api']}/"
+    document["baseUrl"] = document["rootUrl"] + document["servicePath"]
+    del document["mtlsRootUrl"]
+    authorized = import_module("google_auth_httplib2").AuthorizedHttp(credentials, transport)
+    files = discovery.build_from_document(document, http=authorized).files()
+    folder = files.create(body={"name": "bare", "mimeType": "application/vnd.google-apps.folder"}).execute()["id"]
+    described = "id,name,mimeType,size,md5Checksum,headRevisionId"
+
+    def put(path: str) -> None:
+        name = path.rpartition("/")[2]
+        found = files.list(
+            q=f"'{folder}' in parents and name = '{name}' and trashed = false",
+            fields=f"files({described},createdTime,modifiedTime,webViewLink)",
+            supportsAllDrives=True, includeItemsFromAllDrives=True,
+        ).execute()["files"]  # fmt: skip
+        media = http.MediaInMemoryUpload(BODY, "application/octet-stream")
+        if found:
+            files.update(
+                fileId=found[0]["id"], media_body=media, fields=described, supportsAllDrives=True
+            ).execute()  # fmt: skip
+        else:
+            body = {"name": name, "parents": [folder]}
+            files.create(body=body, media_body=media, fields=described, supportsAllDrives=True).execute()
+
+    return put
+
+
+def _sftp(endpoint: Endpoint) -> Put:
+    """Without ``confirm``, which would ask for the size afterwards."""
+    client: Any = import_module("paramiko").SSHClient()
+    given, place = endpoint.credentials, urlsplit(endpoint.url)
+    client.load_system_host_keys(given["known_hosts"])
+    client.connect(
+        place.hostname, place.port, given["user"], given["password"], allow_agent=False, look_for_keys=False
+    )  # fmt: skip
+    channel = client.open_sftp()
+    return lambda path: channel.putfo(BytesIO(BODY), path, len(BODY), confirm=False)
+
+
+def _swift(endpoint: Endpoint) -> Put:
+    given = endpoint.credentials
+    client = import_module("swiftclient").Connection(given["auth_url"], given["user"], given["key"], retries=0)
+    container = load_recipe("swift").target
+    return lambda path: client.put_object(container, path[1:], contents=BODY, content_length=len(BODY))
+
+
+def _webdav(endpoint: Endpoint) -> Put:
+    given = endpoint.credentials
+    client = import_module("webdav4.client").Client(
+        endpoint.url, auth=(given["user"], given["password"]), retry=False, trust_env=False, timeout=100
+    )
+    return lambda path: client.upload_fileobj(BytesIO(BODY), path, overwrite=True, size=len(BODY))
+
+
+BARE: Mapping[str, tuple[str, Callable[[Endpoint], Put]]] = {
+    "azure": ("local:azure", _azure),
+    "box": ("emulated:box?profile=ideal", _box),
+    "dropbox": ("emulated:ideal", bare_dropbox),
+    "gcs": ("local:gcs", _gcs),
+    "gdrive": ("emulated:gdrive?profile=ideal", _gdrive),
+    "s3": ("local:s3", _s3),
+    "sftp": ("local:sftp", _sftp),
+    "swift": ("local:swift", _swift),
+    "webdav": ("local:webdav", _webdav),
+}
+"""Driver to the server that stands in for its provider, and to its bare SDK."""

@@ -16,7 +16,7 @@ from tests.tool import load_tool
 QUIET_S = 2
 ALONE, BEHIND = "reference", f"savingbox?over=reference&quiet={QUIET_S}s"
 SCAN_S = 1.0
-"""Between two looks at the folder where the kernel tells nothing: what either of the two may notice a change late by."""
+"""Between two scans where the kernel raises no events: how late either of the two may notice a change."""
 
 
 def test_the_made_log_has_the_statistics_that_the_paper_prints() -> None:

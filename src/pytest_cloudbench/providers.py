@@ -32,7 +32,18 @@ if TYPE_CHECKING:
     from pytest_cloudbench.services import Service
     from pytest_cloudbench.services.command import Recipe
 
-__all__ = ["Provided", "Provider", "Providers", "check", "check_name", "connect", "find_provider", "opened", "provided"]
+__all__ = [
+    "Provided",
+    "Provider",
+    "Providers",
+    "check",
+    "check_name",
+    "connect",
+    "credentials_of",
+    "find_provider",
+    "opened",
+    "provided",
+]
 
 _SERVED, _LOCAL = "served", "local"
 _OF_SERVICES = frozenset({"emulated", _SERVED, _LOCAL})
@@ -83,7 +94,7 @@ def connect(provided: Provided) -> Driver:
 
     spec = ProviderSpec.parse(provided.spec)
     if not provided.children:
-        credentials = {} if provided.endpoint else _credentials(spec, provided.account)
+        credentials = {} if provided.endpoint else credentials_of(spec, provided.account)
         return drivers.connect(spec, provided.endpoint, credentials)
     with ExitStack() as stack:
         children = []
@@ -95,7 +106,8 @@ def connect(provided: Provided) -> Driver:
     return driver
 
 
-def _credentials(spec: ProviderSpec, account: int) -> Mapping[str, str]:
+def credentials_of(spec: ProviderSpec, account: int = 1) -> Mapping[str, str]:
+    """Returns the credentials of a provider by its driver's field names. Raises CredentialsError."""
     from pytest_cloudbench import credentials
 
     return credentials.load(spec.scheme, spec.params.get("token_env"), account)
@@ -497,7 +509,7 @@ class Providers:
         _check_time_scale(part, text, self._time_scale)
         for leaf in part.leaves():
             if not leaf.has_service:
-                _credentials(leaf.driven, leaf.account)
+                credentials_of(leaf.driven, leaf.account)
         if accounts := self.accounts(text):
             self._allow(accounts)
         try:

@@ -213,7 +213,7 @@ def test_temporary_files_are_beside_the_folder_and_not_in_it(tmp_path: Path, mon
     status = os.stat(tmp_path)
     other = os.stat_result((*status[:2], status.st_dev + 1, *status[3:]))
     monkeypatch.setattr(Path, "stat", lambda path, **_: other if path == tmp_path else os.stat(path))
-    with pytest.raises(ClientUnavailable, match=r"on another file system .*: set TMPDIR"):
+    with pytest.raises(ClientUnavailable, match=r"is not on the file system of temporary files, .*: set TMPDIR"):
         client.prepare(tmp_path.parent / f"{tmp_path.name}-work")
     assert [each.name for each in tmp_path.iterdir()] == []
 

@@ -59,6 +59,7 @@ __all__ = ["GoogleDriveDriver"]
 
 # --- capabilities ---------------------------------------------------------------------------------
 
+_RESUMABLE_BYTES = 5 * MIB
 _CAPABILITIES = Capabilities(
     digest="md5",
     verbs=frozenset(Verb),
@@ -71,6 +72,7 @@ _CAPABILITIES = Capabilities(
     server_side_copy=True,
     space=True,
     names=NameRules(),
+    max_request_bytes=_RESUMABLE_BYTES,
     # With the folder's id known. A put above 5 MiB sends one more for each piece of 8 MiB, and a list at least one for
     # each folder.
     requests={
@@ -87,7 +89,6 @@ _FOUND = f"files({_FIELDS},createdTime,modifiedTime,webViewLink)"
 _HOST = "https://www.googleapis.com/"
 _TOKEN_URL = "https://oauth2.googleapis.com/token"  # an address
 _SCOPES = ("https://www.googleapis.com/auth/drive",)
-_RESUMABLE_BYTES = 5 * MIB
 # The provider requires multiples of 256 KiB; few of them keep memory use low.
 _PIECE_BYTES = 8 * MIB
 _PAGE_ENTRIES = 1000

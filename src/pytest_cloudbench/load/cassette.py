@@ -24,6 +24,7 @@ from pytest_cloudbench.drivers.base import Composite, CredentialSet, Driver
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.load.scrubbing import has_secret, kept_headers, looks_secret, scrubbed, scrubbed_body
 from pytest_cloudbench.model import KIB, ConfigError, ProviderSpec, ResultsError, UsageError, Verb
+from pytest_cloudbench.providers import credentials_of
 
 __all__ = ["Cassette", "check_options", "header", "open_cassette"]
 
@@ -275,7 +276,7 @@ def _account(said: str, spec: ProviderSpec) -> Mapping[str, str | None]:
     sets: tuple[CredentialSet, ...] = getattr(drivers.driver_class(spec.scheme), "credential_sets", ())
     if not sets:
         return {}
-    found = credentials.load(spec.scheme, spec.params.get("token_env"))
+    found = credentials_of(spec)
     if any(map(_HOLDERS.fullmatch, found)):
         return dict.fromkeys(sets[0].required)
     for name in _NOT_MADE_UP.keys() & found:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -121,20 +122,16 @@ class Provider:
         driver: the connected driver, safe to use from many threads.
         profile: the emulator's behaviour profile, or None for a real service.
         open: in place of the two above, returns the driver and what is known about the provider at first use.
-
-    Attributes:
-        has_answered: whether a run has been told by it that its folder is there.
     """
 
+    has_answered = False
+    """Whether a run was told by it that its folder is there."""
+
     def __init__(
-        self,
-        spec: str,
-        driver: Driver | None = None,
-        profile: str | None = None,
-        *,
+        self, spec: str, driver: Driver | None = None, profile: str | None = None, *,
         open: Callable[[], tuple[Driver, Provided]] | None = None,
-    ) -> None:
-        self.spec, self._open, self.has_answered = spec, open, False
+    ) -> None:  # fmt: skip
+        self.spec, self._open = spec, open
         if driver is not None:
             emulated = "none" if profile is None else "all"
             self._opened = (driver, Provided(spec, profile=profile, emulated=emulated, is_kept=profile is None))
@@ -189,9 +186,7 @@ class Provider:
     def claim(self, folder: str, owner: str) -> None:
         """Before a run writes into ``folder``, record the run's folder above it in the journal, and mark it as a run's.
 
-        ``owner`` is the run's process. While it lives, no other process removes the folder.
-
-        Raises CloudError and ResultsError.
+        While ``owner``, the run's process, lives, no other process removes it. Raises CloudError and ResultsError.
         """
         if place := self._place:
             journal.claim(self.driver, place, folder.rpartition("/")[0], owner)
@@ -203,10 +198,7 @@ class Provider:
 
     @property
     def _place(self) -> str:
-        """The spec with which ``cloudbench clean`` finds the provider from another folder.
-
-        Empty if that could not connect, because only this test project has the driver.
-        """
+        """The spec by which ``cloudbench clean`` finds it from elsewhere; empty if only this project has its driver."""
         from pytest_cloudbench import drivers
 
         is_known = drivers.has_driver(ProviderSpec.parse(self.spec).scheme)
@@ -554,8 +546,6 @@ class Providers:
             from pytest_cloudbench.services.command import CommandService
 
             return CommandService(part.recipe, log_path=self._log(f"server-{slug(part.recipe.name)}{child}.log"))
-        from hashlib import sha256
-
         from pytest_cloudbench.emulators import EmulatorService
 
         # The run's own draws: with --cloudbench-seed the same ones again. Equal children draw differently.
@@ -584,8 +574,6 @@ def _digest_of(part: _Part) -> str:
 
 
 def _short(text: str) -> str:
-    from hashlib import sha256
-
     return sha256(text.encode()).hexdigest()[:12]
 
 

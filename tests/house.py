@@ -141,12 +141,14 @@ def is_new_meaning(name: str, words: Collection[str], glossary: str) -> bool:
 
 
 def mapping_of(node: ast.AST) -> str:
-    """The name of what is made as a mapping, handed over as one by keyword, or asked for one of its names."""
+    """The name of what is made as a mapping, handed over as one or as keywords, or asked for one of its names."""
     target: ast.AST | None = None
     if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Dict, ast.DictComp)):
         target = node.targets[0]
-    elif isinstance(node, ast.keyword) and isinstance(node.value, (ast.Dict, ast.DictComp)):
-        return node.arg or ""
+    elif isinstance(node, ast.keyword):
+        if node.arg is not None:
+            return node.arg if isinstance(node.value, (ast.Dict, ast.DictComp)) else ""
+        target = node.value
     elif isinstance(node, ast.Subscript) and isinstance(getattr(node.slice, "value", None), str):
         target = node.value
     return target.id if isinstance(target, ast.Name) else ""

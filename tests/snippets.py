@@ -83,6 +83,7 @@ FOUND = [
     ("words", "load.experiment", "def f(facts: Mapping[str, Any]): pass", "1: facts: Mapping[str, Any]"),
     ("words", "load.experiment", "facts = {'a': 1}", "1: facts: a mapping by name"),
     ("words", "load.experiment", "f(facts={'a': 1})", "1: facts: a mapping by name"),
+    ("words", "load.experiment", "f(1, **facts)", "1: facts: a mapping by name"),
     ("words", "load.experiment", "print(told, facts['a'])", "1: facts: a mapping by name"),
     ("portable", "results.oplog", "import fcntl", "fcntl at module level"),
     (

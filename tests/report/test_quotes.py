@@ -18,7 +18,7 @@ UPDATES = "suites/updates/test_updates.py::"
 
 
 def figure(tmp_path: Path, name: str, test: str, *given: tuple[dict[str, Any], dict[str, Any]]) -> Figure:
-    entries = [entry(tmp_path, test, "mine", params=params, **facts) for params, facts in given]
+    entries = [entry(tmp_path, test, "mine", params=params, **extra) for params, extra in given]
     return drawn(families.of(measured(tmp_path, *entries)), name)
 
 

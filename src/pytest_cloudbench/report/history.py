@@ -233,7 +233,7 @@ def no_change(points: Sequence[Point]) -> str:
 # --- runs side by side ---
 
 
-def _facts(run: RunRow) -> str:
+def _about(run: RunRow) -> str:
     emulated = {"all": "emulated", "some": "partly emulated"}.get(run.emulated, "real")
     return f"{', '.join(map(printable, run.providers)) or '-'} ({emulated})"
 
@@ -243,7 +243,7 @@ def run_list(runs: Sequence[RunRow], width: int) -> list[str]:
     rows = [["run", "time (UTC)", "commit", "branch", "outcome", "entries", "doubtful", "operations", "what"]]
     rows += [
         [printable(run.name), day_text(run.time_ms), _commit(run.commit, run.is_dirty), printable(run.branch) or "-",
-         run.outcome, str(run.entries), str(run.doubtful), "-" if run.ops is None else f"{run.ops:,}", _facts(run)]
+         run.outcome, str(run.entries), str(run.doubtful), "-" if run.ops is None else f"{run.ops:,}", _about(run)]
         for run in runs
     ]  # fmt: skip
     return fitted(rows, width)
@@ -311,7 +311,7 @@ def shown_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str], 
     dirty = ", with changes" if run.is_dirty else ""
     lines = [
         f"{printable(run.place)}: {run.outcome}, {day_text(run.time_ms)} UTC",
-        f"commit {printable(run.commit) or '-'}{dirty}, branch {printable(run.branch) or '-'}; {_facts(run)}",
+        f"commit {printable(run.commit) or '-'}{dirty}, branch {printable(run.branch) or '-'}; {_about(run)}",
         "",
     ]
     if run.emulated != "none":

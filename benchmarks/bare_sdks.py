@@ -149,7 +149,7 @@ def _gdrive(endpoint: Endpoint) -> Put:
 
 
 def _sftp(endpoint: Endpoint) -> Put:
-    """Without ``confirm``, which would ask for the size afterwards."""
+    """Open, write, close: ``putfo`` would look at no answer to a write, or send a request more to ask for the size."""
     client: Any = import_module("paramiko").SSHClient()
     given, place = endpoint.credentials, urlsplit(endpoint.url)
     client.load_system_host_keys(given["known_hosts"])
@@ -157,7 +157,12 @@ def _sftp(endpoint: Endpoint) -> Put:
         place.hostname, place.port, given["user"], given["password"], allow_agent=False, look_for_keys=False
     )  # fmt: skip
     channel = client.open_sftp()
-    return lambda path: channel.putfo(BytesIO(BODY), path, len(BODY), confirm=False)
+
+    def put(path: str) -> None:
+        with channel.open(path, "wb") as file:
+            file.write(BODY)
+
+    return put
 
 
 def _swift(endpoint: Endpoint) -> Put:

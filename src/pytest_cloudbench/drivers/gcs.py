@@ -42,7 +42,7 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
 )
 from pytest_cloudbench.drivers.google_home import OAUTH_FIELDS, google_credentials
-from pytest_cloudbench.drivers.keys import ContentFile, key_of, path_of, prefix_of
+from pytest_cloudbench.drivers.keys import as_file, key_of, path_of, prefix_of
 from pytest_cloudbench.model import (
     KIB,
     MIB,
@@ -222,7 +222,7 @@ class GcsDriver:
         with self._calling("put", path):
             blob = self._bucket.blob(name, chunk_size=self.part_bytes if is_large else None)
             blob.upload_from_file(
-                ContentFile(content),
+                as_file(content),
                 size=size_bytes,
                 content_type="application/octet-stream",
                 checksum=None,

@@ -10,7 +10,7 @@ import io
 
 from pytest_cloudbench.model import MIB, CloudError, Content, ErrorKind
 
-__all__ = ["ContentFile", "key_of", "md5_of", "path_of", "prefix_of"]
+__all__ = ["ContentFile", "as_file", "key_of", "md5_of", "path_of", "prefix_of"]
 
 _BLOCK_BYTES = MIB
 _HEX_DIGITS = frozenset("0123456789abcdef")
@@ -105,3 +105,9 @@ class ContentFile(io.RawIOBase):
         data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
+
+
+def as_file(content: Content) -> io.BytesIO | ContentFile:
+    """Returns a content as a file to read; a small one in memory, where reading costs least."""
+    size_bytes = content.size_bytes
+    return io.BytesIO(content.read(0, size_bytes)) if size_bytes <= _BLOCK_BYTES else ContentFile(content)

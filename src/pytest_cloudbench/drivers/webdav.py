@@ -34,7 +34,7 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
     walk,
 )
-from pytest_cloudbench.drivers.keys import ContentFile
+from pytest_cloudbench.drivers.keys import as_file
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -275,7 +275,7 @@ class WebdavDriver:
         remote = self._remote("put", path)
 
         def upload() -> None:
-            self._client.upload_fileobj(ContentFile(content), remote, overwrite=True, size=content.size_bytes)
+            self._client.upload_fileobj(as_file(content), remote, overwrite=True, size=content.size_bytes)
 
         self._placed("put", path, upload)
         return Entry(path, size_bytes=content.size_bytes)

@@ -32,7 +32,7 @@ _INTERRUPTED = 2
 _PROVIDERS = (
     "emulated:dropbox", "emulated:dropbox?driver=dropbox+fast", "emulated:gdrive", "emulated:onedrive", "emulated:box",
     "emulated:mega", "local:s3", "local:s3?driver=s3+fast", "local:azure", "local:gcs", "local:swift", "local:webdav",
-    "local:sftp",
+    "local:sftp", "local:s3?driver=opendal", "local:s3?driver=rclone", "local:tahoe",
 )  # fmt: skip
 
 

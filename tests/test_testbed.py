@@ -52,8 +52,10 @@ def test_every_server_can_be_installed_by_its_own_name(name: str, monkeypatch: p
     recipe, row = load_recipe(name), testbed.table()[name]
     program = recipe.command[0]
     assert set(recipe.programs) <= set(row.programs)
+    assert set(recipe.modules) <= set(row.modules)
     assert "{" in program or program.startswith("/") or program in row.programs
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert recipe.absent().endswith(f" is not installed: run cloudbench testbed install {name}")
 
 

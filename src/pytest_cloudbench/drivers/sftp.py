@@ -150,21 +150,6 @@ class _Connection:
         channel, transport = self.sftp.get_channel(), self.client.get_transport()
         return transport is not None and transport.is_active() and not channel.closed
 
-    @contextmanager
-    def closing(self, file: Any) -> Iterator[None]:
-        """Closes the file in the end. The library would ignore the server's answer to that."""
-        from paramiko.sftp import CMD_CLOSE
-
-        file._closed = True  # else the collector would close it, too
-        try:
-            yield
-        except Exception:
-            if self.is_open() and not self.sftp._expecting:  # else the connection ends, and its files with it
-                with suppress(Exception):  # the first failure counts
-                    self.sftp._request(CMD_CLOSE, file.handle)
-            raise
-        self.sftp._request(CMD_CLOSE, file.handle)
-
     def close(self) -> None:
         """Close the connection; no error if it is broken already."""
         with suppress(Exception):
@@ -315,12 +300,25 @@ class SftpDriver:
 
     @contextmanager
     def _file(self, verb: str, path: str, mode: str) -> Iterator[tuple[Any, Any]]:
-        """Yields a channel for this thread alone and an open file, and closes the file."""
+        """Yields a channel for this thread alone and an open file, and closes the file.
+
+        The library would ignore the server's answer to closing.
+        """
+        from paramiko.sftp import CMD_CLOSE
+
         remote = self._remote(verb, path)
         with self._calling(verb, path) as connection:
             file = self._opened(connection, verb, path, remote, mode)
-            with connection.closing(file):
+            file._closed = True  # else the collector would close it, too
+            try:
                 yield connection.sftp, file
+            except Exception:
+                # Else the connection ends, and its files with it.
+                if connection.is_open() and not connection.sftp._expecting:
+                    with suppress(Exception):  # the first failure counts
+                        connection.sftp._request(CMD_CLOSE, file.handle)
+                raise
+            connection.sftp._request(CMD_CLOSE, file.handle)
 
     def _opened(self, connection: _Connection, verb: str, path: str, remote: str, mode: str) -> Any:
         """Open a file; to write one, its folder is created if it is missing."""

@@ -49,7 +49,7 @@ def test_the_records_of_an_old_run_give_the_same_metrics(entry: dict[str, Any]) 
     summary, info = summarize(read_parquet(ONE / "worst-case.parquet"), None), entry["extra_info"]
     assert summary.ops == info["ops"] == 500
     assert {kind.value: count for kind, count in summary.kinds.items()} == info["errors"] == {"throttled": 139}
-    later = {"payload_bytes_per_op", "quiet_p50", "quiet_p99", "quiet_share"}
+    later = {"payload_bytes_per_op", "quiet_p50", "quiet_p99", "quiet_share", "service_p25"}
     recomputed = {
         name: value for name, value in summary.metrics.items() if not name.endswith("loss_rate") and name not in later
     }
@@ -82,7 +82,7 @@ def test_records_of_schema_2_have_both() -> None:
     words = {Outcome.OK: "", Outcome.THROTTLED: "429 too_many_write_operations"}
     assert all(op.detail == words[op.outcome] and op.requests == 1 for op in parquet.ops())
     assert summary.errors() == {key: info[key] for key in ("errors", "error_details")}
-    later = {"payload_bytes_per_op", "quiet_p50", "quiet_p99", "quiet_share"}
+    later = {"payload_bytes_per_op", "quiet_p50", "quiet_p99", "quiet_share", "service_p25"}
     recomputed = {
         name: value for name, value in summary.metrics.items() if not name.endswith("loss_rate") and name not in later
     }

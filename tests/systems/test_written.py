@@ -372,7 +372,7 @@ def test_where_it_is_not_possible_the_reason_is_said() -> None:
     found = find_writes(Path("/dev/shm"))
     assert isinstance(found, NoWrites)
     assert found.name == "compare"
-    assert found.why == "/dev/shm is on tmpfs; writes can be traced on ext4 and xfs only"
+    assert found.why == "'/dev/shm' is on tmpfs; writes can be traced on ext4 and xfs only"
     found.follow(0)
     found.distrust(0, "")
     found.forget((0, 0))

@@ -270,7 +270,7 @@ def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
         (["box", "no\nwhere"], r"sync folder 'no\nwhere': there is no such folder"),
         (["box", "fi\nle"], r"sync folder 'fi\nle': expected a folder"),
         (["box/in\nside", "box"], r"/box/in\nside': is inside "),
-        (["box/in\nside", "sync", "--status"], r"box/in\nside' 'sync': it has not run"),
+        (["box/in\nside", "sync", "--status"], r"box/in\nside' 'sync': has never run"),
         (["box", "sync", "--bytes", "1\n2"], r"--bytes '1\n2': expected"),
         (["box", "sync", "--status"], "has never run with these folders"),
     ],

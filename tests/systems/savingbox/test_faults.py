@@ -480,7 +480,7 @@ def test_a_state_of_an_older_version_is_read(pair: Pair) -> None:
 def test_a_state_of_a_later_version_is_refused(pair: Pair) -> None:
     pair.store.set_meta(schema=str(SCHEMA + 1))
     pair.end()
-    with pytest.raises(UsageError, match="of another version"):
+    with pytest.raises(UsageError, match="to another version"):
         pair.open()
 
 

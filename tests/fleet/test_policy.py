@@ -89,5 +89,15 @@ def test_a_plugin_with_a_key_in_the_configuration_file_stays(tmp_path: Path) -> 
     assert "anyio" not in blocked(made)
 
 
+def test_an_option_in_a_comment_of_the_configuration_file_is_not_asked_for(tmp_path: Path) -> None:
+    """One comment about ``--benchmark-compare`` had fifty agents import pytest-benchmark."""
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.pytest.ini_options]\n# --benchmark-compare=0001 warns\nxfail_strict = true\n"
+    )
+    made = config("suites/iot", ini=tmp_path / "pyproject.toml")
+    policy.adopt(made, SUITE)
+    assert "benchmark" in blocked(made)
+
+
 def test_workers_of_other_runs_are_left_alone() -> None:
     assert blocked(config("tests")) == set()

@@ -71,7 +71,7 @@ def lean_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
         return
     plugins = {**_NOT_IN_WORKERS, **(_ONLY_SUITES if _runs_only(config, config.stash[_ADOPTED]) else {})}
     # A key of a plugin's in the configuration file would be unknown to workers without it.
-    given = _given(config) + (config.inipath.read_text("utf-8", "replace") if config.inipath else "")
+    given = f"{_given(config)} {_keys(config.inipath)}"
     blocked = [f"-p no:{name}" for name, option in plugins.items() if not option or option not in given]
     options = " ".join([os.environ.get("PYTEST_ADDOPTS", ""), *blocked])
     for spec in specs:
@@ -84,6 +84,12 @@ def _given(config: pytest.Config) -> str:
     return " ".join(
         [*map(str, config.invocation_params.args), os.environ.get("PYTEST_ADDOPTS", ""), *map(str, addopts)]
     )
+
+
+def _keys(configuration: Path | None) -> str:
+    """Returns the keys in a configuration file, whichever its format. What its comments name is not asked for."""
+    lines = configuration.read_text("utf-8", "replace").splitlines() if configuration else []
+    return " ".join(line.partition("=")[0] for line in lines if "=" in line and not line.lstrip().startswith("#"))
 
 
 def _runs_only(config: pytest.Config, folder: Path) -> bool:

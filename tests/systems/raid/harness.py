@@ -29,6 +29,7 @@ class Child:
         self._folder = FolderDriver.connect(ProviderSpec.parse(f"folder:{root}"), None, {})
         self.fails: dict[str, ErrorKind] = {}
         self.frozen: set[str] = set()
+        self.fails_late: dict[str, ErrorKind] = {}  # once, after it was frozen
         self.thawed, self.froze = threading.Event(), threading.Event()
         self.asked: list[str] = []
         self.after_put: Any = None
@@ -40,6 +41,8 @@ class Child:
         if verb in self.frozen:
             self.froze.set()
             self.thawed.wait()
+            if verb in self.fails_late:
+                raise CloudError(self.fails_late.pop(verb), verb, path, detail="trouble")
 
     def versions(self) -> Mapping[str, str]:
         return self._folder.versions()

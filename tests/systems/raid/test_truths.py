@@ -232,6 +232,41 @@ def test_what_arrives_after_its_write_has_failed_is_deleted(lab: Make) -> None:
         assert [len(child.packages) for child in made.children] == [0, 0, 0]
 
 
+def test_a_child_that_hangs_does_not_hold_up_a_deletion(lab: Make) -> None:
+    made = lab(2, 1, patience_s=0.02)
+    with made.opened() as driver:
+        for name in ("/a", "/b"):
+            driver.put(name, Literal(b"content"))
+        hanging = made.children[2]
+        hanging.frozen = {"delete"}
+        driver.delete("/a")
+        assert hanging.froze.is_set()
+        assert [each.path for each in driver.list("/")] == ["/b"]
+        driver.delete("/b")
+        others = made.children[:2]
+        assert wait_for(lambda: not any(child.packages for child in others), HANG_S, poll_s=0.01)
+        assert not driver.settle(0.1), "a child still has packages"
+        assert hanging.asked.count("delete") == 2, "it was asked for each once, not again and again"
+        hanging.thawed.set()
+        assert driver.settle(HANG_S)
+        assert not hanging.packages
+        assert driver.array.metadata.garbage() == []
+        assert driver.ledger.totals()["tidy"].failed == 0
+
+
+def test_a_deletion_that_fails_after_all_is_tried_again(lab: Make) -> None:
+    made = lab(2, 1, patience_s=0.02)
+    with made.opened() as driver:
+        driver.put("/a", Literal(b"content"))
+        hanging = made.children[2]
+        hanging.frozen, hanging.fails_late = {"delete"}, {"delete": ErrorKind.SERVER}
+        driver.delete("/a")
+        hanging.thawed.set()
+        assert wait_for(lambda: not hanging.packages, HANG_S, poll_s=0.01)
+        assert driver.settle(HANG_S)
+        assert driver.ledger.totals()["tidy"].failed == 1
+
+
 def test_what_arrives_is_not_made_again_before_that_is_noted(lab: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = lab(2, 2, durability="k+1")
     with made.opened() as driver:

@@ -17,7 +17,7 @@ from pytest_cloudbench.coding.sealing import SALT_BYTES, MasterKey, NotGenuine
 from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.systems.raid.config import ArrayFile
 from pytest_cloudbench.systems.raid.costs import Ledger
-from pytest_cloudbench.systems.raid.metadata import Lacking, Metadata, ObjectRow
+from pytest_cloudbench.systems.raid.metadata import Discarded, Lacking, Metadata, ObjectRow
 from pytest_cloudbench.systems.raid.transfers import Children
 
 __all__ = ["LENGTH_BYTES", "Array", "Pending"]
@@ -33,7 +33,7 @@ class Pending:
     """Transfers still running after their operation ended, and a signal that background work is waiting."""
 
     def __init__(self) -> None:
-        self._lock, self._travelling = threading.Lock(), set[Lacking]()
+        self._lock, self._travelling, self._deleting = threading.Lock(), set[Lacking](), set[Discarded]()
         self.signal = threading.Event()
 
     def travel(self, packages: Iterable[Lacking]) -> None:
@@ -51,16 +51,26 @@ class Pending:
         with self._lock:
             return package in self._travelling
 
+    def claim(self, leftovers: Iterable[Discarded]) -> list[Discarded]:
+        """Returns those that can be deleted now, noted as being deleted: none that may still arrive, none twice."""
+        with self._lock:
+            arriving = {(each.version, each.child) for each in self._travelling}
+            free = [
+                each for each in leftovers if (each.version, each.child) not in arriving and each not in self._deleting
+            ]
+            self._deleting.update(free)
+            return free
+
+    def release(self, leftovers: Iterable[Discarded]) -> None:
+        """Note that the deletion of these has ended, with or without success."""
+        with self._lock:
+            self._deleting.difference_update(leftovers)
+
     @property
     def count(self) -> int:
-        """The number of packages being transferred."""
+        """The number of packages being transferred, and of versions being deleted from a child."""
         with self._lock:
-            return len(self._travelling)
-
-    def may_arrive(self, version: bytes, child: int) -> bool:
-        """Returns whether any package of a version is being transferred to a child."""
-        with self._lock:
-            return any(each.version == version and each.child == child for each in self._travelling)
+            return len(self._travelling) + len(self._deleting)
 
     def wake(self) -> None:
         """Signal that background work is waiting."""

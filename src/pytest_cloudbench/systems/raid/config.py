@@ -85,7 +85,8 @@ class ArrayFile:
         placement: one of PLACEMENTS.
         folder: where packages are on each child; ``/`` for its root.
         segment_bytes: the size of content coded together, whole MiB.
-        patience_s: how long a read waits for a child before it always asks one more.
+        patience_s: how long a read waits for a child before it always asks one more, and a deletion before it leaves
+            the child to the background.
         mends: whether to rebuild shares that a read finds missing or damaged.
         overhead_at_most: the most bytes per byte that an uneven placement may store; infinite: no bound.
         hedge_percentile: a child that takes longer than this share of its answers is late, and another is asked;

@@ -282,7 +282,7 @@ class RaidDriver:
         yield from map(_entry, _all_below(self._ready("list", folder), prefix))
 
     def delete(self, path: str) -> None:
-        """Remove an object, and all below it. Packages that a child does not delete now are deleted later."""
+        """Remove an object, and all below it. Packages that a child does not delete soon are deleted later."""
         prefix = path_of(prefix_of("delete", path))
         if path == "/":
             raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root cannot be deleted")
@@ -294,7 +294,7 @@ class RaidDriver:
                 raise _not_found("delete", path)
             with costs.timed("metadata_ns"):
                 gone = [each for row in rows for each in array.metadata.remove(row, len(array.children))]
-            delete_leftovers(array, gone, costs)
+            delete_leftovers(array, gone, costs, array.file.patience_s)
         array.pending.wake()
 
     def mkdir(self, path: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from queue import SimpleQueue
 
 from pytest_cloudbench import clock
@@ -60,35 +60,64 @@ def mend(array: Array, package: Lacking, costs: Costs) -> bool:
     return True
 
 
-def delete_leftovers(array: Array, leftovers: Sequence[Discarded], costs: Costs) -> Sequence[CloudError]:
+def delete_leftovers(
+    array: Array, leftovers: Sequence[Discarded], costs: Costs, patience_s: float | None = None
+) -> Sequence[CloudError]:
     """Delete unused packages. Returns the errors of children that failed; their packages stay noted.
 
     Packages still in transfer stay noted, too: they would not be found now, and wake upkeep when they have arrived.
+    Children that have not answered after ``patience_s`` (None: wait for all) finish in the background.
 
     Passes on any error that is not a CloudError.
     """
     by_child: dict[int, list[Discarded]] = defaultdict(list)
-    for leftover in leftovers:
-        if not array.pending.may_arrive(leftover.version, leftover.child):
-            by_child[leftover.child].append(leftover)
-    answers: SimpleQueue[Ended] = SimpleQueue()
+    for leftover in array.pending.claim(leftovers):
+        by_child[leftover.child].append(leftover)
+    deletion = _Deletion(array, by_child)
     for child, each in by_child.items():
         names = [name for one in each for name in array.names_of(one.version, child, one.segments)]
-        array.children.delete(child, names, answers.put)
+        array.children.delete(child, names, deletion.ended)
+    with costs.timed("transfer_ns"):
+        answers = deletion.wait(patience_s)
+    costs.requests += sum(answer.requests or 0 for answer in answers)
     errors: list[CloudError] = []
-    for _ in by_child:
-        with costs.timed("transfer_ns"):
-            answer = answers.get()
-        costs.requests += answer.requests or 0
-        if answer.error is None:
-            with costs.timed("metadata_ns"):
-                array.metadata.deleted(by_child[answer.child])
-        elif isinstance(answer.error, CloudError):
-            costs.failed += 1
-            errors.append(answer.error)
-        else:
-            raise answer.error
+    for error in (answer.error for answer in answers if answer.error is not None):
+        if not isinstance(error, CloudError):
+            raise error
+        costs.failed += 1
+        errors.append(error)
     return errors
+
+
+class _Deletion:
+    """Unused packages that several children are deleting, and what came of it."""
+
+    def __init__(self, array: Array, by_child: Mapping[int, Sequence[Discarded]]) -> None:
+        self._array, self._by_child = array, by_child
+        self._changed, self._answers, self._is_over = threading.Condition(), list[Ended](), False
+
+    def ended(self, answer: Ended) -> None:
+        """A child has deleted its packages, or failed. Called in that transfer's thread."""
+        leftovers = self._by_child[answer.child]
+        try:
+            if answer.error is None:
+                self._array.metadata.deleted(leftovers)
+        finally:
+            self._array.pending.release(leftovers)
+            with self._changed:
+                self._answers.append(answer)
+                is_late = self._is_over
+                self._changed.notify_all()
+        if is_late:
+            self._array.ledger.add("tidy", Costs(requests=answer.requests or 0, failed=int(answer.error is not None)))
+            self._array.pending.wake()
+
+    def wait(self, patience_s: float | None) -> Sequence[Ended]:
+        """Returns the answers of all children, or those that have come by then."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._answers) == len(self._by_child), patience_s)
+            self._is_over = True
+            return list(self._answers)
 
 
 class Upkeep:
@@ -147,7 +176,7 @@ class Upkeep:
         garbage = array.metadata.garbage(own=True)
         if garbage:
             costs = Costs(operations=1)
-            is_done = not delete_leftovers(array, garbage, costs)
+            is_done = not delete_leftovers(array, garbage, costs, array.file.patience_s)
             array.ledger.add("tidy", costs)
         failed: set[int] = set()
         for package in array.metadata.missing(own=True):

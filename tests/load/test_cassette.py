@@ -152,8 +152,11 @@ def test_files_that_are_none_are_refused_in_one_line(lab: Lab, content: str) -> 
     ("options", "told"),
     [
         (("--provider", "dropbox", "replay", "none.json"), "none.json: cannot be read"),
-        (("--provider", "dropbox", "record", "notes.txt"), "notes.txt: exists and is no cassette: name another file"),
-        (("--provider", "dropbox", "record", "folder"), "folder: exists and is no cassette"),
+        (
+            ("--provider", "dropbox", "record", "notes.txt"),
+            "notes.txt: exists and is not a cassette: name another file",
+        ),
+        (("--provider", "dropbox", "record", "folder"), "folder: exists and is not a cassette"),
         (("--provider", "dropbox", "record", "none/tape.json"), "none is no folder"),
         (("record", "tape.json"), "expected one --provider, and one that needs an account"),
         (("--provider", "emulated:ideal", "record", "tape.json"), "expected one --provider, and one that needs"),

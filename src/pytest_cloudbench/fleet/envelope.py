@@ -44,7 +44,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question of one agent, without a meeting. ``number`` counts what the agent wants a ``Reply`` to."""
+    """A question of one agent, without a meeting. ``number`` says which of its questions a ``Reply`` is to."""
 
     number: int
     name: str
@@ -88,7 +88,7 @@ class Reply:
     Attributes:
         value: what was asked for.
         error: what the agent raises instead; None if nothing went wrong.
-        is_turn: neither of them yet: the agent is to work for all, and to say ``Done``.
+        is_turn: there is no answer yet: this agent is to do the work for all, and then to say ``Done``.
         to: the number of what it answers, by which the agent recognises a reply that arrives too late.
     """
 

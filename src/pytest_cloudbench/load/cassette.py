@@ -304,7 +304,7 @@ def _pretend(recorded: Mapping[str, Any], stack: ExitStack) -> None:
 
 
 def _made_up(field: str) -> str:
-    """Returns a credential that is no word, which would be hidden from messages; some drivers want it to be base64."""
+    """Returns a credential that is not a word: messages would hide the word. Some drivers need it in base64."""
     return _FORMS.get(field, "{}").format(base64.b64encode(os.urandom(24)).decode())
 
 
@@ -335,7 +335,7 @@ def _each(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Returns a cassette's content. Raises ConfigError for a file that is none."""
+    """Returns a cassette's content. Raises ConfigError for a file that is not one."""
     try:
         found = json.loads(opening.read_file(Path(path), _MOST_FILE_BYTES))
     except OSError as error:
@@ -368,7 +368,7 @@ def _check_target(path: Path) -> None:
         try:
             _read(str(path))
         except ConfigError as error:
-            raise ConfigError(str(path), "", "exists and is no cassette: name another file") from error
+            raise ConfigError(str(path), "", "exists and is not a cassette: name another file") from error
     elif not path.parent.is_dir():
         raise ConfigError(str(path), "", f"{path.parent} is no folder")
     elif not os.access(path.parent, os.W_OK):

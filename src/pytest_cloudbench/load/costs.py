@@ -187,6 +187,6 @@ def _told(known: Mapping[str, Price | None], cost_usd: float, unknown: list[str]
 
 
 def _money(usd: float) -> str:
-    """Returns an amount to the cent; a smaller one with two digits that say something."""
+    """Returns an amount to the cent; a smaller one with two significant digits."""
     digits = max(2, 1 - floor(log10(usd))) if usd > 0 else 2
     return f"${usd:.{digits}f}"

@@ -130,8 +130,8 @@ class Engine:
     def run_schedule(self, plan: Plan, start_ns: int) -> None:
         """Run every operation of ``plan``, due at ``start_ns`` plus its due time.
 
-        Raises what the first failing thread raised, unless it was a CloudError, and UsageError for a plan that
-        says what each operation is when ``task`` is no ``Steps``.
+        Raises what the first failing thread raised, unless it was a CloudError, and UsageError for a plan that says
+        what each operation is when ``task`` is not a ``Steps``.
         """
         pool = _Pool(self, plan, start_ns)
         ready = min(self.max_threads, _READY_THREADS, max(1, plan.busiest(_READY_WINDOW_NS)))

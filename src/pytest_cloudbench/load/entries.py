@@ -237,7 +237,7 @@ class Entries:
         return found
 
     def ended(self, nodeid: str, outcome: str) -> None:
-        """Record in a test's entries how it ended; that the gate cannot judge it makes it no worse a baseline."""
+        """Record in a test's entries how it ended; it may be a baseline even if the gate cannot judge it."""
         if self.gate is not None and nodeid in self.gate.pardoned:
             outcome = "passed"
         for info in self._open.pop(nodeid, ()):

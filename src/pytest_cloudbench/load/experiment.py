@@ -381,7 +381,7 @@ class Experiment:
         A test of two sides (``--cloudbench-versus``) shows none. Raises FleetError when the file cannot be written.
         """
         if self.turn is not None:
-            return  # what one block has to say is not what both sides have
+            return  # one block does not speak for both sides
         told = TextReport(text, str(self.folder / file) if file else "", content)
         self.agent.once(f"report:{self.nodeid}#{self._runs}", lambda: self.agent.ask("report", told))
 

@@ -221,7 +221,7 @@ class SessionGate:
         is_before = self._commits.is_before(point.commit)
         if is_before is None:  # a shallow clone knows few commits
             is_before = not point.branch or point.branch == self._commits.branch
-        return "" if is_before else "were of commits that are not before this work"
+        return "" if is_before else "were of commits that this work does not build on"
 
     # --- answers ---
 

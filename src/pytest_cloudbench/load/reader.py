@@ -37,7 +37,7 @@ NOT_INTACT = frozenset({ErrorKind.NOT_FOUND.value, ErrorKind.CORRUPT.value, SHOR
 """Problems that say "not ready at that time"; the others (throttled, network...) say nothing about the file."""
 
 _AT_ONCE = frozenset({ErrorKind.NOT_FOUND.value, SHORT})
-"""After these problems the next attempt follows soon; after others ever later, to spare a provider in trouble."""
+"""After these problems the next attempt follows soon; after others, ever later, to spare a provider in trouble."""
 
 _PAUSE_S = (0.0005, 0.01)
 """Bounds of the pause, which is as long as a try: a fast provider is asked often, but idle for half of the time."""

@@ -57,7 +57,7 @@ def scrubbed(text: str) -> str:
 
 
 def scrubbed_body(body: bytes) -> bytes:
-    """Returns a body without secrets; one that is no text has none."""
+    """Returns a body without secrets; one that is not text has none."""
     try:
         return scrubbed(body.decode("utf-8")).encode()
     except UnicodeDecodeError:

@@ -24,11 +24,11 @@ __all__ = ["Unmeasured"]
 
 _LISTING_FILES = 2000
 _PATIENT_S, _FIRST_PATIENT_S = 60.0, 5.0
-"""How long errors that pass are waited out; the second until a provider has ever answered: its name may be mistyped."""
+"""How long to wait for transient errors to pass; the second if the provider has never answered: a mistyped name?"""
 _RETRY_S = 1.0
 _UPLOADING_THREADS = 8
 _PASSING = frozenset({ErrorKind.THROTTLED, ErrorKind.NETWORK, ErrorKind.SERVER})
-"""Errors that this work waits out."""
+"""Transient errors, which this work waits for to pass."""
 
 _PASSING_REMOVAL = frozenset({ErrorKind.THROTTLED, ErrorKind.SERVER})
 

@@ -62,14 +62,14 @@ def test_power_says_how_many_operations_would_find_a_rise_of_a_rate(folder: Path
     store_runs(folder, 1, 12, ops=60)
     (line,) = [line for line in run("power") if "failed_rate" in line]
     assert " points would be seen (margin 1 point): about " in line
-    assert line.endswith(" operations and 15 runs would do")
+    assert line.endswith(" operations and 15 runs would suffice")
 
 
 def test_power_says_why_other_runs_are_no_baseline(folder: Path, run: Run) -> None:
     store_runs(folder, 1, 13)
     store_runs(folder, 14, 1, machine="Another")
     assert run("power")[0] == (
-        f"{TEST}: 1 run, and 10 are the least (the 13 stored runs differed in machine "
+        f"{TEST}: 1 run, and 10 are needed (the 13 stored runs differed in machine "
         "(Linux x86_64, 2 x A CPU, CPython 3.11, here Another))"
     )
 

@@ -97,7 +97,7 @@ def _power(options: argparse.Namespace) -> int:
     tests = sum(check.kind in ("level", "rate") and not check.why for found in checks.values() for check in found)
     for test, found in checks.items():
         seen = max((len(check.baseline) for check in found), default=0)
-        few = f", and {FEWEST_RUNS} are the least{_others(histories[test])}" if seen < FEWEST_RUNS else ""
+        few = f", and {FEWEST_RUNS} are needed{_others(histories[test])}" if seen < FEWEST_RUNS else ""
         _say(f"{test}: {_runs(seen)}{few}")
         for check in found:
             if told := _sight(check, tests):
@@ -134,7 +134,7 @@ def _sight(check: Check, tests: int) -> str:
     if change > check.margin:
         ops, kind = operations_for(check, tests), "" if check.kind == "rate" else "quiet "
         runs = max(15, len(check.baseline))
-        text += f": about {ops:,} {kind}operations and {runs} runs would do" if ops else (
+        text += f": about {ops:,} {kind}operations and {runs} runs would suffice" if ops else (
             ": the runs themselves differ too much"
         )  # fmt: skip
     if check.since and len(check.baseline) < FEWEST_RUNS:
@@ -154,7 +154,7 @@ def _backtest(options: argparse.Namespace) -> int:
     judged = suspects = alarms = 0
     lines: list[str] = []
     for run, checks in sorted(sessions.items()):
-        # What measuring again would have said is not known: the worst case is that it had said the same.
+        # What measuring again would have said is not known: assume the worst, that it would have said the same.
         worst = [replace(check, again=(check.now,) * AGAIN) for check in checks]
         judged += any(len(check.baseline) >= FEWEST_RUNS for check in checks)
         suspects += sum(map(is_suspect, checks))

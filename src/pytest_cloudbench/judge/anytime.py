@@ -33,13 +33,13 @@ _EFFECT_VARIANCE = 2.0
 interval is short, not how often it is wrong."""
 
 _STAKE = 1.0
-"""The logarithm of the odds at which is bet on a side, if the pair is as far away as such pairs usually are."""
+"""The logarithm of the odds of a bet on one side, if the pair is as far away as such pairs usually are."""
 
 _BOLDEST = 3.0
-"""A pair that is expected to be precise has at most so many times the stake of a usual one."""
+"""A pair that is expected to be precise gets at most this many times the usual stake."""
 
 _WATCHED = 3
-"""Pairs before the first bet, which need a scale."""
+"""Pairs before the first bet: bets need a scale."""
 
 _ALIKE = 8
 """Former pairs with nearly the same level, from which a pair's scale is known."""
@@ -97,7 +97,7 @@ def interval(
 def needed(found: AnytimeInterval, values: Sequence[float], alpha: float, least_sd: float, change: float) -> int | None:
     """Return how many values would find a change in nine of ten cases, if they went on like this.
 
-    An interval is taken to shrink as one of normal values would that is as long now.
+    The interval is assumed to shrink like one of normal values that is as long now.
     """
     if len(values) < 2:
         return None

@@ -54,7 +54,7 @@ _LEAST_POINTS = 0.005
 _MOST_DISPERSED = 3.0
 _USUAL_SHARE = 0.995
 _MOST_OPS = 10_000_000
-"""More operations in a run are no advice."""
+"""It is no use to advise more operations in a run than this."""
 _POWER_Z = 1.2815515655446004  # 90 % of the normal distribution lies below
 
 
@@ -92,7 +92,7 @@ class Check:
         why: why it cannot be judged, or an empty text.
         decides: whether it can make the experiment inconclusive; other checks can only break it.
         higher: whether higher is better.
-        clump: for a rate, how many operations what is counted strikes at a time, at most.
+        clump: for a rate, the most operations that one cause can affect at a time.
         since: the first run after the last lasting change, if earlier ones are no baseline for that reason.
     """
 
@@ -167,7 +167,7 @@ def is_suspect(check: Check) -> bool:
 def is_test(check: Check) -> bool:
     """Returns whether it can be called significant, so that the session's probability of a false alarm is shared by it.
 
-    A rate of which nothing was counted in any run cannot: whatever the truth, its probability is 1 (Tarone, 1990).
+    A rate whose events were never seen in any run cannot: whatever the truth, its probability is 1 (Tarone, 1990).
     """
     if check.why or check.kind not in ("level", "rate"):
         return False
@@ -265,7 +265,7 @@ def _level_verdict(check: Check, chosen: Sequence[Reading], tests: int, is_signi
     if x - middle + _exceeded(_CONFIDENCE, freedom) * level.scale < log1p(check.margin):
         return replace(found, answer="met")
     if is_significant and is_large:
-        return replace(found, why="runs of this session's unchanged baselines were as far from their others")
+        return replace(found, why="runs in this session's unchanged baselines were as far from the rest of theirs")
     return replace(found, why=_not_seen(check, found.detects, tests))
 
 

@@ -238,7 +238,7 @@ def _too_quiet(name: str, pairs: Sequence[Pair], margin: float) -> Difference | 
 
 
 def _least_sd(levels: Sequence[tuple[float, float]], pairs: Sequence[Pair]) -> float:
-    """Returns what a share's difference varies at least by chance, also where it has been the same all the time."""
+    """Returns the least by which a share's difference varies by chance, even if it was the same all the time."""
     counts = [(a.ops or 1, b.ops or 1) for a, b in pairs]
     events = sum(
         level * ops for each, of in zip(levels, counts, strict=True) for level, ops in zip(each, of, strict=True)

@@ -34,7 +34,7 @@ class PairedRuling:
 def judge_pairs(differences: Mapping[str, Difference], deciding: Sequence[str], margins: Margins) -> PairedRuling:
     """Judge one experiment. Any metric that is watched can break it, and those that decide and are awaited must be met.
 
-    Any other holds it up only while it measures more than its margin and nobody can tell.
+    Any other delays the answer only while its measured change is beyond its margin but may be chance.
 
     Args:
         differences: of ``paired.compare``, with the margins of the gate.

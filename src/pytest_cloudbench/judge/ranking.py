@@ -42,7 +42,7 @@ _MOMENT_S = 0.001
 """The same for times: what threads and timers of one machine do."""
 
 _SORTED_OPS = 100_000
-"""For runs of more operations, no spread is computed of what needs them sorted once more."""
+"""For runs of more operations, no spread is computed where that would take another sort."""
 
 _COUNTED: Mapping[str, frozenset[Outcome]] = {
     "ok_rate": frozenset({Outcome.OK}),

@@ -251,7 +251,7 @@ def test_without_rights_it_says_how_to_get_them_and_that_works() -> None:
         copy = shutil.copy(shutil.which("dumpcap") or "", folder)
         os.chmod(copy, 0o755)
         refused = said_by_nobody(script, path=folder)
-        assert "no right to capture" in refused
+        assert "not allowed to capture" in refused
         instruction = re.findall(r"`sudo (setcap .*?)`", refused)[0]
         assert instruction.endswith(copy)
         subprocess.run(instruction.split(), check=True)

@@ -107,8 +107,8 @@ class Capture:
         buffer_mib: of the kernel's ring. Small ones drop packets.
         patience_s: how long to wait for dumpcap and for each sentinel.
 
-    Raises CaptureUnavailable on entering when dumpcap is missing or has no right, CaptureError when it does not get
-    ready. Leaving never raises: failures are among the result's reasons.
+    Raises CaptureUnavailable on entering when dumpcap is missing or not allowed to capture, CaptureError when it does
+    not become ready. Leaving never raises: failures are among the result's reasons.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class Capture:
         where = f"capture of {self.interface}"
         if re.search(r"permission|not permitted|privilege", said, re.IGNORECASE):
             how = _HOW.get(sys.platform, "run it as an administrator").format(dumpcap=dumpcap)
-            return CaptureUnavailable(f"{where}: dumpcap has no right to capture here; {how}")
+            return CaptureUnavailable(f"{where}: dumpcap is not allowed to capture here; {how}")
         if re.search(r"no such device|not up|no interface|does ?n.t exist", said, re.IGNORECASE):
             return CaptureUnavailable(f"{where}: there is no such interface, or it is down{self._said.last()}")
         return CaptureError(f"{where}: dumpcap did not start{self._said.last()}")

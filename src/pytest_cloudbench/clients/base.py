@@ -326,7 +326,7 @@ class LocalClient(ABC):
             raise ClientError(f"{self.facts.name}: the server differs from the folder: {lacks}{more}")
 
     def idle(self, duration_s: float) -> None:
-        """Leave it alone for so long. Raises ClientError as soon as a process ends."""
+        """Leave it alone for that long. Raises ClientError as soon as a process ends."""
         self.processes.idle(duration_s)
 
     def held(self) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """A tool described in a TOML file: its frozen form and the strict reader.
 
-What may live here: the keys, their types, placeholders. For any text, the only exception that leaves this
-module is ConfigError, naming file, key and what was expected. ``docs/clients.md`` explains the keys.
+What may live here: the keys, their types, placeholders. Whatever the text, this module raises only ConfigError, naming
+file, key and what was expected. ``docs/clients.md`` explains the keys.
 """
 
 from __future__ import annotations

@@ -125,12 +125,12 @@ class SavingboxClient:
         except ClientError as error:
             lacks = difference(wanted, self._sync_tree.digests())
             raise ClientError(f"savingbox: the sync folder differs: {lacks}; {error}") from error
-        if not self.facts.watches_folder and self._carried != wanted:  # the last push was not told yet
+        if not self.facts.watches_folder and self._carried != wanted:  # the last push was not reported yet
             self._run_inner()
         return self._inner.wait_synced(max(deadline_s - time.monotonic(), _LEAST_S))
 
     def idle(self, duration_s: float) -> None:
-        """Leave both alone for so long. Raises ClientError as soon as a process ends."""
+        """Leave both alone for that long. Raises ClientError as soon as a process ends."""
         self._processes.check()
         self.after_change()
         self._inner.idle(duration_s)
@@ -186,6 +186,6 @@ class SavingboxClient:
             log.seek(self._read_bytes)
             lines = log.read().rpartition(b"\n")[0]
         self._read_bytes += len(lines) + bool(lines)
-        # Errors stand in the same file.
+        # Errors are in the same file.
         self._told += [json.loads(line) for line in lines.splitlines() if line.startswith(b"{")]
         return [each for each in self._told if each["event"] == kind]

@@ -71,7 +71,7 @@ class FolderTree:
 
 
 def difference(wanted: Mapping[str, str], held: Mapping[str, str]) -> str:
-    """In one line, what ``held`` lacks, what it has too much, and what differs; empty if they are equal."""
+    """In one line, what ``held`` lacks, what it has in excess, and what differs; empty if they are equal."""
     kinds = {
         "missing": sorted(wanted.keys() - held.keys()),
         "too many": sorted(held.keys() - wanted.keys()),

@@ -191,7 +191,7 @@ class _Running:
         return StartSleeps(self.test.threads, self.test.sleep_s, most_s, least_s)
 
     def _logged(self, result: Result, arrival: Threads, names: FileNames) -> LoggedRun:
-        """What was measured, as BenchCloud's log tells it: by the clock on the wall."""
+        """What was measured, as BenchCloud's log tells it: in wall-clock time."""
         test, scale = self.test, self.experiment.facts.time_scale
         began_ms, ops = int(result["start_wall_ms"]), result.ops
         rows = list(zip(ops["sensor"], ops["start_s"], ops["service_s"], ops["outcome"], ops["kind"], strict=True))
@@ -257,7 +257,7 @@ def _unmet(result: Result) -> list[str]:
 
 
 def _kinds(result: Result) -> str:
-    """Why operations did not succeed, and how many each."""
+    """Why operations did not succeed, and how many of each kind."""
     ops = result.ops
     whys = Counter(str(kind or outcome) for outcome, kind in zip(ops["outcome"], ops["kind"], strict=True))
     return ", ".join(f"{why} {count}" for why, count in sorted(whys.items()) if why != "ok")

@@ -22,7 +22,7 @@ _MARKS_OF_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def text_of(path: Path) -> str:
-    """The text of a configuration file. Raises ConfigError when it cannot be read, or is no UTF-8."""
+    """The text of a configuration file. Raises ConfigError when it cannot be read, or is not UTF-8."""
     try:
         data = opening.read_file(path)
         return data.decode("utf-8")

@@ -438,7 +438,7 @@ def _payload(
 
 
 def _smallest_upload(replay: Replay) -> int:
-    """The size that a generator finds hardest: an image has a least one."""
+    """The size that is hardest for a generator: an image has a minimum size."""
     rows = zip(replay.trace.code, replay.trace.size_bytes, strict=True)
     return min((size for code, size in rows if VERBS[code] is Verb.PUT), default=0)
 

@@ -34,7 +34,7 @@ def read_trace(file: str, folder: Path | None = None) -> str:
         if file in SHIPPED:
             return (resources.files(__package__) / "traces" / f"{file}.csv").read_text(encoding="utf-8")
         return opening.read_file((folder or Path()) / file, _MOST_BYTES).decode()
-    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
         raise ConfigError(file, "", f"cannot be read ({error}): expected a CSV file or {', '.join(SHIPPED)}") from error
 
 

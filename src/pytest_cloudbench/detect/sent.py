@@ -263,7 +263,7 @@ def delta(sent: EditCosts) -> Verdict:
     """Whether only what was changed in a file is sent (IMC 2013, 4.4).
 
     Deduplicated blocks make edits cheap as well. So each edit is also made to a file of another name: savings that show
-    there, too, are no delta encoding.
+    there, too, are not delta encoding.
     """
     name, kinds = "delta", ("append", "insert", "change", "twin_insert", "twin_change", "copy")
     if sent.doubt:

@@ -1,6 +1,6 @@
 """File contents other than random bytes, each readable at any offset.
 
-What may live here: ``Content`` classes, and where two contents part. A read generates only the requested range plus a
+What may live here: ``Content`` classes, and where two contents differ. A read generates only the requested range plus a
 block at either end, so files of any size stream through constant memory.
 """
 

@@ -24,7 +24,7 @@ _FIRST_NUMBER = set("=+-@\t\r")
 
 
 def safe(text: object) -> str:
-    """Returns a text of anybody for HTML: escaped, without control characters."""
+    """Returns anybody's text for HTML: escaped, without control characters."""
     return escape(printable(text))
 
 

@@ -22,7 +22,7 @@ _MOST_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A run from which on baselines begin.
+    """A run with which baselines begin.
 
     Attributes:
         run: its name.
@@ -58,7 +58,7 @@ def accept(storage: Path, decision: Accepted) -> Path:
 
 
 def accepted(storage: Path) -> list[Accepted]:
-    """Returns all acceptances, the latest run last. What is none is ignored."""
+    """Returns all acceptances, the latest run last. Files that are not acceptances are ignored."""
     found = []
     for path in sorted((storage / ACCEPTED_FOLDER).glob(f"*{ACCEPTED_SUFFIX}")):
         try:

@@ -143,7 +143,7 @@ def remove(driver: Driver, left: LeftFolder) -> str:
             return f"has no marker of run {run}: left alone, since it may not be a run's; look at it yourself"
         with _missing_is_fine():
             paths = {"/".join(entry.path.split("/")[:3]) for entry in driver.list(left.folder)} - {inside}
-            # The marker goes last: what is interrupted here can be gone on with.
+            # The marker goes last, so that an interrupted removal can be continued.
             for path in [*paths, left.folder]:
                 with _missing_is_fine():  # another machine cleans, too
                     driver.delete(path)

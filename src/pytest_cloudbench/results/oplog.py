@@ -57,7 +57,7 @@ _COPY_BYTES = 1024 * 1024
 _HEAD_BYTES = 1 << 20
 """The maximum length of the first line."""
 _MOST_DETAILS = 250
-"""So many different details are kept in one log; a provider that numbers its errors must not fill the disk."""
+"""This many different details are kept in one log; a provider that numbers its errors must not fill the disk."""
 _OTHER_DETAIL = f"(not kept: the agent had {_MOST_DETAILS} different ones before)"
 _DETAIL_CHARACTERS = 200
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

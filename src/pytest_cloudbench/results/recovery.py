@@ -164,7 +164,7 @@ def _write_entry(left: Unmerged, table: OpTable, records: Path) -> None:
         "doubts": [_WHY, *missing],
     }
     data_s = list(summary.response_s) or ([] if info["elapsed"] is None else [info["elapsed"]])
-    if not data_s:  # no record, and no time that could be stood for it
+    if not data_s:  # no record, so there is no time to show in its place
         return
     benchmarks.write_entry(
         records.with_suffix(".json"), name=note["name"], fullname=note["fullname"], params=note["params"],

@@ -43,7 +43,7 @@ class Side:
         fins, resets: segments with FIN, with RST.
         retransmissions: tshark's ``tcp.analysis.retransmission``, including fast and spurious ones.
         fast, spurious: those among the retransmissions.
-        out_of_order, keep_alives: no retransmissions.
+        out_of_order, keep_alives: not counted as retransmissions.
         largest_payload_bytes: of one packet.
         mss_bytes: the most that the *other* side accepts, from its SYN.
         first_payload_ns, last_payload_ns: the first and last packet with payload.

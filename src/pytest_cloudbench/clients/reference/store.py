@@ -138,7 +138,7 @@ class Store:
             return
         sent = self._session(entry.session) if entry.session else self._new(self._partial)
         with sent.open("r+b" if sent.exists() else "wb") as file:
-            # What came of it earlier, in a request that broke off, is overwritten.
+            # What arrived of it earlier, in an interrupted request, is overwritten.
             file.truncate(entry.at_bytes)
             file.seek(entry.at_bytes)
             for piece in _decoded(body, entry.wire_bytes, entry.encoding):

@@ -25,7 +25,7 @@ __all__ = ["courses"]
 
 _MOST_POINTS = 200
 _MOST_SAID = 4
-"""Lines whose ends are said in words; of more, the table has them."""
+"""Up to this many lines, words say where each ends; for more, the table does."""
 
 _Point = tuple[float, float]
 

@@ -408,7 +408,7 @@ def test_a_second_account_has_credentials_of_its_own(
         (["login", "folder"], "needs no credentials"),
         (["login", "dropbax"], "did you mean dropbox"),
         (["login", "folder:/tmp"], "expected a provider's name"),
-        (["login", "dropbox"], "nobody answered"),
+        (["login", "dropbox"], "no answer to"),
         (["login", "emulated:ideal", "--device"], "no device code"),
         (["login", "dropbox", "--device"], "no device code"),
         (["logout", "folder"], "needs no credentials"),

@@ -126,7 +126,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     assert "azur is not in the table" in capsys.readouterr().err
     monkeypatch.setattr(testbed, "_find", lambda name: name)
     assert cli.main(["testbed", "install", "azure", "s3"]) == 0
-    assert capsys.readouterr().out == "nothing to install: all is there\n"
+    assert capsys.readouterr().out == "nothing to install: everything is there\n"
 
 
 def test_installing_what_is_there_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,7 @@ def install(arguments: argparse.Namespace) -> None:
     """Bring what is missing, and say how long that took."""
     started_s = time.monotonic()
     lacking = testbed.install(testbed.chosen(arguments, testbed.table()))
-    brought = ", ".join(row.name for row in lacking) or "nothing: all is there"
+    brought = ", ".join(row.name for row in lacking) or "nothing: everything is there"
     print(f"testbed: installed {brought} ({time.monotonic() - started_s:.0f} s)")
 
 

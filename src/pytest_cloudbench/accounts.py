@@ -87,7 +87,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def _rehearse(options: argparse.Namespace) -> int:
-    """Log in to an emulator: the same course, and nothing is stored."""
+    """Log in to an emulator: the same steps, but nothing is stored."""
     from pytest_cloudbench import drivers, providers
     from pytest_cloudbench.login import of_service
 
@@ -195,7 +195,7 @@ def _ask(question: str, *, is_secret: bool = False) -> str:
     try:
         return read(question).strip()
     except EOFError:
-        raise UsageError(f"login: nobody answered {question.strip()!r}; run it in a terminal") from None
+        raise UsageError(f"login: no answer to {question.strip()!r}; run it in a terminal") from None
 
 
 def _line(question: str) -> str:

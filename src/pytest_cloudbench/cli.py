@@ -221,7 +221,7 @@ def _testbed(options: argparse.Namespace) -> int:
     else:
         lacking = testbed.install(testbed.chosen(options, rows), lambda text: print(text, flush=True))
         names = ", ".join(row.name for row in lacking)
-        lines = [f"installed: {names}" if names else "nothing to install: all is there"]
+        lines = [f"installed: {names}" if names else "nothing to install: everything is there"]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
@@ -347,7 +347,7 @@ def _clean_all(options: argparse.Namespace) -> int:
             continue
         try:
             problem = _remove(each)
-        except CloudbenchError as error:  # such as missing credentials: those of others may be there
+        except CloudbenchError as error:  # such as missing credentials; other providers may have theirs
             problem = _shown(str(error)).replace("\n", "\\n")
         if problem:
             named = shlex.join(map(_shown, (each.provider, each.folder))).replace("\n", "\\n")
@@ -375,7 +375,7 @@ def _forget(provider: str, folder: str, *, may_live: bool) -> int:
     if its_run_lives or (its_run_lives is None and not may_live):
         raise UsageError(f"{said}: {_why_left(its_run_lives)}")
     journal.forget(provider, folder)
-    sys.stdout.write(f"{_shown(f'{provider} {folder}')}: crossed out; if it is there, remove it yourself\n")
+    sys.stdout.write(f"{_shown(f'{provider} {folder}')}: crossed out; if the folder exists, remove it yourself\n")
     return 0
 
 

@@ -45,7 +45,7 @@ class Secrets(dict[str, str]):
 
 
 def load(scheme: str, token_env: str | None = None, account: int = 1) -> Mapping[str, str]:
-    """Returns the credentials of one provider; empty if its driver needs none, or none were found where none must be.
+    """Returns the credentials of one provider; empty if its driver needs none, or can do without and none were found.
 
     Args:
         scheme: the provider's driver.

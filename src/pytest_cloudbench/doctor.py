@@ -143,7 +143,7 @@ class _Steps:
 def _clock(url: str, endpoint: Endpoint | None) -> Checkup:
     """Compare this machine's clock with the date in an answer of the provider."""
     if not url:
-        return Checkup("clock", None, "unknown: the service tells no time")
+        return Checkup("clock", None, "unknown: the service does not tell the time")
     begun_s = time.time()
     try:
         date = _date_of(url, endpoint)

@@ -39,9 +39,9 @@ WINDOW_S = 10.0
 
 _REDRAW_S = 1.0
 _SILENT_S = 5.0
-"""An agent that has said nothing for so long is not counted as alive; it reports four times a second."""
+"""An agent that has said nothing for this long is not counted as alive; it reports four times a second."""
 _LEAST_S = 2.0
-"""No rate of so short a time is used for an estimate."""
+"""No rate over a shorter time is used for an estimate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,7 +447,7 @@ class Live:
                     continue
                 if self._region is None:
                     self._stream.write("\n")
-                    # What pytest's capture puts in the place of stdout is not rich's to replace and to bring back.
+                    # Rich must not replace, and later restore, what pytest's capture has put in place of stdout.
                     self._region = Region(
                         console=console,
                         transient=True,

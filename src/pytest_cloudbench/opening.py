@@ -96,7 +96,7 @@ def write_whole(
     path: Path, write: Callable[[BinaryIO], object], *,
     is_durable: bool = False, keeps_mode: bool = False, mode: int = 0o666,
 ) -> None:  # fmt: skip
-    """Write a file that is there as a whole or not at all, whoever else writes it at the same time.
+    """Write a file so that it is complete or absent, even if others write it at the same time.
 
     Args:
         path: the file; one that is there is replaced.

@@ -112,7 +112,7 @@ def _add_baseline(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     export.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUN_HELP} (default: all)")
     export.add_argument("--last", metavar="N", type=int, help="only the last N of them")
     export.add_argument("--branch", metavar="B", help="only runs of this branch")
-    taken = _command(inner, "import", _import, "take in runs from such a file", "Take in the runs of a file that export"
+    taken = _command(inner, "import", _import, "import runs from such a file", "Import the runs of a file that export"
                      " wrote. Nothing is overwritten; what is there already is left.")  # fmt: skip
     taken.add_argument("file", metavar="FILE", type=Path, help="what export wrote")
     accept = _command(inner, "accept", _accept, "let baselines begin with a run", "Accept a change: earlier runs no "
@@ -120,7 +120,7 @@ def _add_baseline(commands: argparse._SubParsersAction[argparse.ArgumentParser])
                       "run, or stored ones after it, they count as passed.")  # fmt: skip
     accept.add_argument("name", metavar="RUN", help=RUN_HELP)
     accept.add_argument("--test", metavar="TEST", help="only of tests with this in their names (default: of all)")
-    accept.add_argument("--reason", metavar="TEXT", default="", help="kept with it, for whoever asks later")
+    accept.add_argument("--reason", metavar="TEXT", default="", help="stored with it, for later readers")
 
 
 # --- what they share ---
@@ -145,7 +145,7 @@ def _width() -> int:
 
 
 def find_storage(options: argparse.Namespace) -> Path | None:
-    """Returns the folder that the user means, or None. Raises UsageError if the user has named one and it is none."""
+    """Returns the folder that the user means, or None. Raises UsageError if what the user named is not a folder."""
     if options.storage is None:
         return places.find_storage()
     if not options.storage.is_dir():

@@ -323,7 +323,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
 
     policy.lean_workers(config, specs)
     if policy.adopted(config) or is_any_given(config, config._parser):
-        _serve(config)  # somebody watches the workers from the first moment on: all may be stopped before one collects
+        _serve(config)  # watch the workers from the start: all of them may be stopped before any one collects
 
 
 @pytest.hookimpl(optionalhook=True)

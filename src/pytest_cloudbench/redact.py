@@ -33,7 +33,7 @@ MASK = "***"
 _WORD_CHARACTERS = 8
 _LEAST_CHARACTERS = 4
 _ANCHOR_UNITS = 12
-"""So many characters at its beginning, or at its end, are known to be of a longer secret."""
+"""This many characters of its beginning, or of its end, are enough to recognise a longer secret."""
 _WHOLE_UNITS = 256
 
 # What the special character of an escape may itself look like, when one encoding is put into another.

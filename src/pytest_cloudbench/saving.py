@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["add_command"]
 
 _MOST = float(1 << 63)
-"""Bytes, and nanoseconds, that can be given: all larger ones are slips of the keyboard."""
+"""The most bytes, and nanoseconds, that can be given: anything larger is a typing error."""
 _MOST_SHOWN = 60
 _UNITS_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 

@@ -1,7 +1,7 @@
 """Programs that runs need besides Python: sync clients, and servers that stand in for providers.
 
-What may live here: the table of what can be installed, what of it is missing, and bringing it. Packages of the system
-need root; Node's and Go's go into a folder of the user's. Nothing is installed that is there already.
+What may live here: the table of what can be installed, finding what is missing, and installing it. Packages of the
+system need root; Node's and Go's go into a folder of the user's. Nothing is installed that is there already.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def show(rows: dict[str, TestbedRow]) -> list[str]:
 
 
 def install(rows: Sequence[TestbedRow], say: Callable[[str], None] = lambda _: None) -> list[TestbedRow]:
-    """Bring what is missing, in one call of each installer. Returns the rows that were not whole.
+    """Install what is missing, with one call of each installer. Returns the rows that were incomplete.
 
     Args:
         rows: what is to be there.

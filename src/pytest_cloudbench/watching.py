@@ -58,7 +58,7 @@ class FolderEvent(NamedTuple):
         is_folder: whether the entry is one.
         is_move: whether the entry has come from, or gone to, another name.
         is_new: whether the entry has come.
-        is_unwatched: whether the folder is watched no longer, such as one that was deleted.
+        is_unwatched: whether the folder is no longer watched, such as one that was deleted.
         is_overflow: whether events were lost: anything may have happened.
     """
 
@@ -99,7 +99,7 @@ class Inotify:
         return watch
 
     def remove(self, watch: int) -> None:
-        """Watch a folder no longer; one that is not watched is none of our business."""
+        """Stop watching a folder. Does nothing if it is not watched."""
         self._libc.inotify_rm_watch(self._fd, watch)
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -107,7 +107,7 @@ class Inotify:
         return bool(self._poll.poll(None if timeout_s is None else max(timeout_s, 0) * 1000))
 
     def read(self) -> Iterator[FolderEvent]:
-        """Yields the events that there are, though not without end where they come as fast; waits for none."""
+        """Yields the pending events without waiting; ends even if new ones arrive as fast as they are read."""
         for data in self._pieces():
             at = 0
             while at < len(data):
@@ -120,7 +120,7 @@ class Inotify:
                 )  # fmt: skip
 
     def drop(self) -> None:
-        """Forget the events that there are."""
+        """Discard the pending events."""
         for _ in self._pieces():
             pass
 

@@ -60,7 +60,7 @@ class _Client:
         return _request(self._target, json.dumps([command]).encode(), "application/json")
 
     def upload(self, *, is_answered: bool) -> None:
-        """One upload. Where nobody answers what is asked, what is sent next has as many bytes."""
+        """One upload. If the server gives no address or handle, made-up ones of the same length are sent instead."""
         told = _ask(self._connection, self._command(a="u", s=len(_BODY)))
         path = urlsplit(json.loads(told)[0]["p"]).path if is_answered else "/ul/" + "x" * 48
         handle = _ask(self._connection, _request(f"{path}/0", _BODY, "application/octet-stream"))

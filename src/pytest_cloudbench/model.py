@@ -357,7 +357,7 @@ def _begin_of_params(text: str) -> int:
             depth -= 1
         elif character == "?" and not depth:
             return at
-    at = text.find("?") if depth else -1  # what is not closed was no child's
+    at = text.find("?") if depth else -1  # an unclosed one did not begin a child
     return len(text) if at < 0 else at
 
 

@@ -97,7 +97,7 @@ def test_capabilities_make_sense_together(driver: Any) -> None:
 
 def test_unknown_parameter_is_refused(sandbox: Sandbox) -> None:
     spec = ProviderSpec.parse(sandbox.provider.spec)
-    target = spec.target if sandbox.provider.endpoint is None else ""  # the name of a service is no driver's target
+    target = spec.target if sandbox.provider.endpoint is None else ""  # the name of a service is not a driver's target
     with pytest.raises(SpecError, match="colour"):
         type(sandbox.provider.driver).connect(replace(spec, target=target, params={"colour": "red"}), None, {})
 

@@ -171,8 +171,8 @@ BROKEN: Mapping[str, tuple[Mapping[str, str], str]] = {
     ),
     "a function": (
         {"one": "textwrap:dedent"},
-        "provider 'mine': textwrap:dedent is no class: expected one that has connect, versions, put, get, stat, list, "
-        "delete, mkdir, close",
+        "provider 'mine': textwrap:dedent is not a class: expected one that has connect, versions, put, get, stat, "
+        "list, delete, mkdir, close",
     ),
     "methods missing": (
         {"one": "wrong:BareDriver"},

@@ -157,7 +157,7 @@ def test_files_that_are_none_are_refused_in_one_line(lab: Lab, content: str) -> 
             "notes.txt: exists and is not a cassette: name another file",
         ),
         (("--provider", "dropbox", "record", "folder"), "folder: exists and is not a cassette"),
-        (("--provider", "dropbox", "record", "none/tape.json"), "none is no folder"),
+        (("--provider", "dropbox", "record", "none/tape.json"), "none is not a folder"),
         (("record", "tape.json"), "expected one --provider, and one that needs an account"),
         (("--provider", "emulated:ideal", "record", "tape.json"), "expected one --provider, and one that needs"),
     ],

@@ -290,7 +290,7 @@ def check_class(scheme: str, found: object) -> None:
     name = f"{getattr(found, '__module__', '?')}:{getattr(found, '__qualname__', found)}"
     if not isinstance(found, type):
         wanted = ", ".join(("connect", *_METHODS))
-        raise SpecError(f"provider {scheme!r}: {name} is no class: expected one that has {wanted}")
+        raise SpecError(f"provider {scheme!r}: {name} is not a class: expected one that has {wanted}")
     begins = _COMPOSED if any(hasattr(found, method) for method in _COMPOSED) else ("connect",)
     _check_has(scheme, name, found, (*begins, *_EVERYWHERE))
 

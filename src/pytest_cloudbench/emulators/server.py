@@ -366,7 +366,7 @@ async def _run(
             announce(f"{host}:{port}", token_file, proxy)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            logging.disable()  # requests that are cut off now are no errors, however many there are
+            logging.disable()  # requests that are cut off now are not errors, however many there are
             await super().shutdown(sockets)
 
     config = uvicorn.Config(

@@ -28,7 +28,7 @@ CONDITIONS = (
 """What two runs must have in common for their numbers to be comparable."""
 
 ONLY_AT_GATE = "failed only at the gate"
-"""Why an entry is no baseline whose test passed until the regression gate called it broken."""
+"""Why an entry is not a baseline if its test passed until the regression gate called it broken."""
 HAD_DOUBTS = "had doubts"
 
 _LONGEST = 60

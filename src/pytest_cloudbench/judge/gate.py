@@ -93,7 +93,7 @@ class Check:
         decides: whether it can make the experiment inconclusive; other checks can only break it.
         higher: whether higher is better.
         clump: for a rate, the most operations that one cause can affect at a time.
-        since: the first run after the last lasting change, if earlier ones are no baseline for that reason.
+        since: the first run after the last lasting change, if earlier ones are not in the baseline for that reason.
     """
 
     experiment: str

@@ -123,7 +123,7 @@ def quiet_service_s(table: OpTable) -> array[float]:
 
 
 def margin_of(metric: str) -> float:
-    """Returns the change of a metric below which nobody is interested."""
+    """Returns the smallest change of a metric that is of interest."""
     if COMPARED[metric].unit == "fraction":
         return _MARGIN_POINTS
     return _MARGIN_TAIL if metric.endswith(("_p95", "_p99", "_p999", "_max")) else _MARGIN
@@ -140,7 +140,7 @@ def compare(
     Args:
         pairs: the blocks without the warm-up.
         deciding: the metrics for which it is measured. Where there is none of them, all others decide together.
-        margin: gives the change of a metric below which nobody is interested.
+        margin: gives the smallest change of a metric that is of interest.
     """
     names = [name for name in COMPARED if name in _SHARES or _is_known(name, pairs)]
     first = [name for name in deciding if name in names]

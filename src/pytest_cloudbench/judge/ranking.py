@@ -158,8 +158,8 @@ class Distance:
 def distance(metric: str, one: Candidate, other: Candidate) -> Distance | None:
     """Tell how far ``one`` is from ``other``; None where either has too few samples, or a ratio to nothing.
 
-    Welch's t over the samples: their logarithms where the metric is no fraction. Samples of one run tell how sure the
-    difference is within that run, not what another day gives.
+    Welch's t over the samples: their logarithms where the metric is not a fraction. Samples of one run tell how sure
+    the difference is within that run, not what another day gives.
     """
     samples = [list(each.samples) for each in (one, other)]
     if one.out or other.out or any(len(each) < _LEAST for each in samples):

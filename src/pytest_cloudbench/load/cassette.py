@@ -370,6 +370,6 @@ def _check_target(path: Path) -> None:
         except ConfigError as error:
             raise ConfigError(str(path), "", "exists and is not a cassette: name another file") from error
     elif not path.parent.is_dir():
-        raise ConfigError(str(path), "", f"{path.parent} is no folder")
+        raise ConfigError(str(path), "", f"{path.parent} is not a folder")
     elif not os.access(path.parent, os.W_OK):
         raise ConfigError(str(path), "", f"nothing can be written into {path.parent}")

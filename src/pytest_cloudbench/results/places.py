@@ -67,7 +67,7 @@ def record_folders(named: Path | None = None) -> list[Path]:
 
 
 def configured() -> Path | None:
-    """Returns the folder that pytest is told to store runs in; None if it is told of none, or it is no folder."""
+    """Returns the folder that pytest is told to store runs in; None if it is told of none, or it is not a folder."""
     value = _given(_OPTION)
     return Path(value.removeprefix(_FOLDER)) if value is not None and value.startswith(_FOLDER) else None
 

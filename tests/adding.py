@@ -37,7 +37,7 @@ _NAMED = re.compile(
 
 @dataclass(frozen=True)
 class Step:
-    """What a page says to write: a new file, or lines of a table in a file that is there."""
+    """What a page says to write: a new file, or lines of a table in an existing file."""
 
     path: str
     table: str | None
@@ -66,7 +66,7 @@ def places(page: str) -> list[str]:
 
 
 def environment_of(folder: Path, **more: str) -> dict[str, str]:
-    """Where the package of a copy comes before this one's, and nothing tells it that a test started it."""
+    """An environment in which a copy's package comes before this one's, and nothing shows that a test started it."""
     leaky = ("PYTEST", "CLOUDBENCH", "COV_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(leaky)}
     own = {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "", "COLUMNS": "200", "PYTEST_ADDOPTS": QUIET}

@@ -23,7 +23,7 @@ _STATE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Runs under test, in this process or another, keep their journal in a folder of their own, and to loopback."""
+    """Runs under test, in this process or another, use a journal in a separate folder, and only loopback."""
     config.stash[_STATE] = folder = tempfile.TemporaryDirectory(prefix="cloudbench-tests-")
     os.environ["CLOUDBENCH_JOURNAL"] = os.path.join(folder.name, "journal.jsonl")
     GUARD.install()
@@ -35,7 +35,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
-    """A test that asked for another host fails, whatever became of its question."""
+    """A test that asked for another host fails, even if the request was refused."""
     try:
         return (yield)
     finally:
@@ -71,14 +71,14 @@ def hangup() -> Iterator[None]:
 
 @pytest.fixture
 def truths(request: pytest.FixtureRequest) -> Truths:
-    """Whether what a run says of itself lets it be held against a truth that was set."""
+    """Decides whether a run's own doubts allow it to be compared with a truth that was set."""
     assert isinstance(request.node, pytest.Item)
     return Truths(request.node)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Thousands of tests stay until the end: Python's collector would look at all of them in each later round."""
+    """Thousands of tests stay in memory until the end: Python's collector would examine all of them each time."""
     gc.disable()
     try:
         return (yield)
@@ -97,7 +97,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tests that were green because their run had doubts are counted: on a calm machine there is none."""
+    """Counts tests that were green only because their run had doubts; on an idle machine there are none."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
     for line in summary(report for report in reports if isinstance(report, pytest.TestReport)):
         terminalreporter.write_line(line)

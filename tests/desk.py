@@ -1,4 +1,4 @@
-"""A user's desk for tests: two namespaces, in one of which a sync client runs that somebody else started.
+"""A user's desk for tests: two namespaces, one of which holds a sync client that the test did not start.
 
 Other programs use the same interface. What looks at the client from outside runs in its namespace, as a user's pytest
 does on the user's machine.
@@ -50,7 +50,7 @@ class Desk:
     """A running client, whose ``external`` specs are to be examined.
 
     Attributes:
-        pair: the client with its server; nobody but it is told what is going on.
+        pair: the client with its server; only this object is told what happens.
         link: between them.
     """
 
@@ -82,7 +82,7 @@ class Desk:
         self._stack.callback(_again(lambda number: (pair.folder / f"{number}.bin").write_bytes(bytes(200_000))))
 
     def nameless_program(self, size_bytes: int) -> None:
-        """Another program with an open connection that shows no name, and so many bytes on it five times a second."""
+        """Another program with an open connection that shows no name, and this many bytes on it five times a second."""
         address = self.link.address("server")
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         sides: tuple[Side, ...] = ("server", "client")
@@ -95,7 +95,7 @@ class Desk:
 
 
 def _again(work: Callable[[int], object]) -> Callable[[], None]:
-    """Do it five times a second from now on; what ends that."""
+    """Do it five times a second from now on; returns what stops it."""
     stop = threading.Event()
 
     def run() -> None:

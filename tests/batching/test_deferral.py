@@ -75,7 +75,7 @@ def test_new_files_of_a_folder_have_its_rhythm() -> None:
 def test_one_that_waits_does_not_hold_back_another() -> None:
     letter = (102.0, "letters/mum")
     found = adaptive(sorted([*every(10, 30, "box/log"), letter]))
-    assert any(pushed_s == 107 for pushed_s, _ in found), "five seconds after the letter, and the log goes with it"
+    assert any(pushed_s == 107 for pushed_s, _ in found), "five seconds after the letter, and the log is pushed with it"
     busy = adaptive(sorted([*every(1, 300, "box/log"), (102.5, "letters/mum")]), bound_s=300)
     assert min(pushed_s for pushed_s, _ in busy if pushed_s >= 102.5) == 132.5, "as with UDS: its fail-safe"
 

@@ -1,6 +1,7 @@
-"""Captures of real traffic with a known truth; and every way to a capture that is not valid.
+"""Captures of real traffic with a known truth, and every way in which a capture can be invalid.
 
-Loopback of this machine has traffic of others, so captures of it have a filter; skips where nothing can be captured.
+This machine's loopback also carries others' traffic, so captures of it have a filter. Skips where nothing can be
+captured.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def can_capture() -> None:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port of loopback where datagrams are taken and forgotten."""
+    """A port of loopback where datagrams are received and discarded."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
         sink.bind(("127.0.0.1", 0))
         yield sink.getsockname()[1]
@@ -80,7 +81,7 @@ def of_others(path: Path, token: str) -> int:
 
 
 def own(path: Path) -> list[bytes]:
-    """The datagrams that are nobody's sentinel."""
+    """The datagrams that are not sentinels, of this capture or any other."""
     return [data for data in captured(path) if not data.startswith(b"cloudbench-sentinel")]
 
 
@@ -194,7 +195,7 @@ def test_dumpcap_ends_with_its_owner(tmp_path: Path) -> None:
 
 
 def judged(tmp_path: Path, data: bytes, said: str) -> CaptureResult:
-    """What is made of a file and of dumpcap's words."""
+    """What is concluded from a file and dumpcap's output."""
     capture = Capture("lo", tmp_path / "judged.pcapng")
     capture.path.write_bytes(data.replace(b"TOKEN-OF-SIXTEEN", capture.token.encode()))
     capture._said._lines = said.splitlines()
@@ -276,7 +277,7 @@ def test_a_capture_inside_a_link_has_its_traffic_and_nothing_else(tmp_path: Path
         pytest.skip(str(error))
     assert capture.result is not None
     assert capture.result.reasons == ()
-    # Fifty datagrams, and what says that nobody listens there, which is limited in number.
+    # Fifty datagrams, and the rate-limited ICMP messages that say that nobody listens there.
     assert 50 < capture.result.packets <= 100
     if again["directions"]:
         assert again["directions"]["up"]["taken"] == 50  # sentinels stay on their side

@@ -1,6 +1,7 @@
 """Fixtures of the client tests: a client that is prepared in a folder of its own, or a skip that says what is missing.
 
-After each test no process of it may be left, and nothing may have been written to what it took for the user's home.
+After each test none of its processes may be left, and nothing may have been written to what the client took for the
+user's home.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def leftovers(workdir: Path) -> list[str]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; who has lost its parent may wait for init to notice."""
+    """Whether a process has ended; an orphan may still wait for init to notice."""
     stat = read_stat(pid)
     return stat is None or stat.state in "ZX"
 

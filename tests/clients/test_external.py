@@ -77,7 +77,7 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
 
 
 class Interface:
-    """The kernel's counters of an interface, as a file that a test writes: on a real one others are busy, too."""
+    """The kernel's counters of an interface, as a file that a test writes: a real one has others' traffic, too."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._carried_bytes = path, 0

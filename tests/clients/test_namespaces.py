@@ -21,7 +21,7 @@ ADDRESSES: dict[End, str] = {"client": "10.77.0.1", "server": "10.77.0.2"}
 
 
 class Namespaces:
-    """Two namespaces with a cable between them, each alive as long as a process that sleeps in it."""
+    """Two namespaces with a cable between them; each exists as long as a process that sleeps in it."""
 
     def __init__(self) -> None:
         unshare = ["unshare", "--net", "sh", "-c", "echo; exec sleep 600"]
@@ -82,7 +82,7 @@ def test_a_pair_over_a_cable(spec: str, prepare: Prepare, namespaces: Namespaces
 
 
 class UserNamespace(Loopback):
-    """Where this user seems to be root and has none of its rights, as on a link that is made without rights."""
+    """Where this user seems to be root but has none of root's rights, as on a link that is made without rights."""
 
     def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
         return super().popen(side, ["unshare", "--user", "--map-root-user", *argv], **kwargs)

@@ -262,7 +262,7 @@ def test_a_touch_costs_nothing(start: Callable[[str], Pair]) -> None:
     pair.write("a.bin", noise(1))
     before = pair.client.counters()
     os.utime(pair.folder / "a.bin", ns=(1, 1))
-    # What is noticed after the touch was noticed together with it or later.
+    # The touch is noticed together with the change, or before it.
     pair.write("b.bin", b"")
     cost = Cost(before, pair.client.counters())
     assert cost.requests == {"/files": 1}
@@ -295,7 +295,7 @@ class Relay:
         self.turns: list[tuple[str, int]] = []
         self.client_bytes = 0
         self.answers_after_bytes = 0
-        """The server's words are held back until the client has sent so many bytes, or for 20 s."""
+        """The server's answers are held back until the client has sent this many bytes, or for 20 s."""
         self.was_waited_for = False
         self._lock = threading.Lock()
         self._has_sent = threading.Condition()

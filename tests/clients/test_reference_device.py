@@ -1,4 +1,4 @@
-"""The reference client's second device: when it asks, what it takes, and that its folder becomes the same."""
+"""The reference client's second device: when it polls, what it downloads, and that its folder becomes equal."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def test_content_comes_in_pieces_and_is_counted_apart(start: Callable[[str], Ref
 
 
 def test_a_question_follows_a_period_after_the_last_answer(start: Callable[[str], ReferenceClient]) -> None:
-    """A change just after a question is there with the answer to the next one, and not before."""
+    """A change made just after a poll arrives with the answer to the next poll, and not before."""
     client = start("pull_s=1.2")
     look_s = before_s = time.monotonic()
     asked = questions(client)
     while questions(client) == asked:
-        # When it was asked, the next question was not there yet.
+        # When this was read, the next poll had not arrived yet.
         before_s, look_s = look_s, time.monotonic()
     (client.folder / "a").write_bytes(b"new")
     client.wait_synced(HANG_S)

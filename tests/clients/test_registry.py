@@ -1,4 +1,4 @@
-"""Names, options and what is said of a client that is not installed."""
+"""Names, options, and the message about a client that is not installed."""
 
 from __future__ import annotations
 

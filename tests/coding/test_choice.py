@@ -1,4 +1,4 @@
-"""Sets of children of which the best is known, and wishes that no set fulfils."""
+"""Offers whose best set is known, and bounds that no set meets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads of children whose answers are known in advance: a hidden tail is cut, and nothing is asked without need."""
+"""Reads from children whose answer times are known: a slow tail is cut off, and no unnecessary requests are sent."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def reads(
 
 
 def with_tail(seed: int, share: float) -> Answer:
-    """10 ms, and in a share of the cases, of each child by itself, a second."""
+    """10 ms, but a second in a share of the cases, independently for each child."""
     chance = Random(seed)
     return lambda child: 1.0 if chance.random() < share else 0.01 * (0.9 + 0.2 * chance.random())
 

@@ -1,4 +1,4 @@
-"""Manifests: what was sealed is read again, for its place alone, and nothing that no writer has sealed is read."""
+"""Manifests: what was sealed can be read, but only in its own place; anything that no writer has sealed is refused."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_any_k_shares_give_every_share(kind: type[Portable], drawn: st.DataObjec
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, (1 << 16) - 1, (1 << 16) + 1, 300_001])
 def test_both_engines_give_the_same_bytes(size: int) -> None:
-    """Also where one works block by block and the other pads to what its instructions take."""
+    """Even though one codec works block by block, and the other pads to the size of its instructions."""
     data, parity = 5, 3
     fast, portable = made(Isal, data, parity), Portable(data, parity)
     whole = random.Random(size).randbytes(size * data)

@@ -44,7 +44,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def document(*experiments: Mapping[str, Any]) -> str:
-    """A bench file as people write it, but for the tables, which stand in one line."""
+    """A bench file as people write it, except that tables are written inline."""
     return "\n".join(
         "[[experiment]]\n" + "".join(f"{key} = {toml(value)}\n" for key, value in experiment.items())
         for experiment in experiments
@@ -136,7 +136,7 @@ def test_each_operation_ends_when_it_is_steady_and_the_next_one_has_the_files_th
 
 
 def test_a_download_of_a_file_that_was_not_uploaded_fails(lab: Lab) -> None:
-    """What an upload has lost is missing for the operations after it, and no number hides that."""
+    """A file that an upload has lost is missing in later operations, too, and no number hides that."""
     (lab.folder / "full.toml").write_text(
         '[meta]\nname = "full"\napi = "dropbox"\ndescription = "x"\n[quota]\nbytes = 1500\n'
     )
@@ -239,7 +239,7 @@ def test_a_trace_beside_the_file_is_replayed(lab: Lab, spread: Spread) -> None:
 
 
 def test_a_trace_of_another_style_is_replayed(lab: Lab) -> None:
-    """Calendar times, other order of columns and rows, a mark and line ends of Windows, comments, names with blanks."""
+    """Calendar times, another order of columns and rows, Windows' mark and line ends, comments, names with blanks."""
     rows = ["# made by somebody", "size, operation, sensor, time", "7,put,cold store,1700000002.5", "",
             '9,PUT,"a, b",1700000000', "0,download,cold store,1700000006"]  # fmt: skip
     (lab.folder / "other.csv").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(rows).encode())
@@ -367,7 +367,7 @@ def test_a_session_without_such_files_imports_nothing_of_it() -> None:
 TRACED = {"name": "t", "payload": {"generator": "text"}, "arrival": {"process": "trace", "file": "t.csv"}}
 HEAD = "time,sensor,operation,size\n"
 WRONG: dict[str, tuple[str | bytes, str, str]] = {
-    # file: its text, the text of t.csv, what is said
+    # file: its text, the text of t.csv, the message
     "key": (document({**POOL, "threads": "2"}), "", "experiment[0].threads: expected a whole number from 1 to 1000, "
             "found '2'; write it without quotes"),
     "process": (document({**SENSORS, "arrival": {"process": "threads", "count": 4}}), "",
@@ -434,7 +434,7 @@ def test_credentials_are_missed_by_the_tests_that_need_them(lab: Lab) -> None:
     assert lab.run(FILE, "-k", "other").status == 0
 
 
-# --- files that nobody has thought of ---
+# --- generated files ---
 
 
 def random_experiment(chance: Random, number: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""BenchCloud's files run unchanged: appendix A of the thesis, and what its files could say besides."""
+"""BenchCloud's files run unchanged: appendix A of the thesis, and everything else that such files could contain."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def _installed(name: str, wanted: list[str]) -> Path:
 
 @contextlib.contextmanager
 def _only_one(lock: Path) -> Iterator[None]:
-    """One process at a time; a lock whose owner has gone is worth nothing after the longest installation."""
+    """One process at a time; a lock that is older than the longest installation is ignored."""
 
     def is_taken() -> bool:
         try:

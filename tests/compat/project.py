@@ -54,7 +54,7 @@ _ALWAYS_DIFFERENT = (
     (re.compile(r"\bgw\d+\b"), "gwN"),
     (re.compile(r"\bpytest-\d+/"), "pytest-N/"),  # the folder of tmp_path
     (re.compile(r"\(\d{12,}\)"), "(THREAD)"),
-    (re.compile(r"<TracebackEntry [^>]*>(, )?"), ""),  # flaky shows all frames, those of hooks that only look too
+    (re.compile(r"<TracebackEntry [^>]*>(, )?"), ""),  # flaky shows all frames, even those of hooks that only observe
     (re.compile(r"[-=]{3,}"), "---"),  # a line's length depends on the times in it
 )
 
@@ -127,7 +127,7 @@ def _comparable(ran: Ran, in_order: bool) -> list[str]:
 
 
 def _steady(text: str) -> str:
-    if "Different tests were collected" in text:  # which worker is the first decides which way the difference goes
+    if "Different tests were collected" in text:  # which worker comes first decides the direction of the difference
         return " ".join(sorted(re.findall(r"test_\w+\.py::\w+", text)))
     for pattern, instead in _ALWAYS_DIFFERENT:
         text = pattern.sub(instead, text)

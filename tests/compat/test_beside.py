@@ -38,7 +38,7 @@ def test_an_option_that_others_have_is_set_by_its_long_name(project: Project, sp
 
 @pytest.mark.parametrize("given", [("--provider", "folder:objects"), ("--provider=folder:objects",), ("@options",)])
 def test_short_names_are_ours_where_nobody_else_has_them(project: Project, given: tuple[str, ...]) -> None:
-    """Also where conftest files and tests are found by ``testpaths``, and where the options stand in a file."""
+    """Also if conftest files and tests are found by ``testpaths``, and if the options are in a configuration file."""
     project.write({
         "t/test_ours.py": EXPERIMENT, "options": "--provider=folder:objects\n-v\n",
         "t/conftest.py": "def pytest_addoption(parser): parser.addoption('--wanted')",
@@ -104,7 +104,7 @@ def test_values_of_our_fixtures_may_come_from_a_mark_or_a_hook(project: Project,
 
 
 def test_strangers_beside_ours_run_once(project: Project) -> None:
-    """What they are called or marked does not matter, nor which scheduler was chosen."""
+    """Neither their names and marks matter, nor the chosen scheduler."""
     project.write({
         "test_ours.py": EXPERIMENT,
         "pytest.ini": "[pytest]\nmarkers = fleet: a ship\naddopts = --strict-markers\n",

@@ -134,7 +134,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "collect only": ("", ("--collect-only",), {}),
 }
 QUICK = {"cov", "rerunfailures"}
-NO_WORKERS = {"collect only", "first failure", "split"}  # how far workers come is chance; split: how long tests take
+NO_WORKERS = {"collect only", "first failure", "split"}  # how far workers get, or how long tests take, is random
 
 
 @SPREAD

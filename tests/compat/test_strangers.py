@@ -231,7 +231,7 @@ def test_options_of_a_folder_that_pytest_comes_to_late(project: Project) -> None
 
 
 def test_options_of_a_plugin_that_comes_first_or_last(project: Project, tmp_path: Path) -> None:
-    """Installed plugins come in no order that anybody could rely on."""
+    """Installed plugins are loaded in no reliable order."""
     (tmp_path / "stranger.py").write_text("def pytest_addoption(parser): parser.addoption('--provider', type=int)")
     project.write({"test_it.py": "def test_it(request): assert request.config.option.provider == 3"})
     for name in ("aaa", "zzz"):

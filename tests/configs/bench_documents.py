@@ -87,7 +87,7 @@ VALID: list[dict[str, Any]] = [
     *({**BASE, "payload": payload} for payload in PAYLOADS),
     *({**BASE, "arrival": arrival} for arrival in ARRIVALS),
 ]  # fmt: skip
-"""Experiments that are right."""
+"""Valid experiments."""
 
 GONE = object()
 
@@ -115,7 +115,7 @@ def changed(experiment: dict[str, Any], *changes: tuple[str, Any]) -> dict[str, 
 
 
 def toml(value: Any) -> str:
-    """A value as TOML; what is no table's value stands alone."""
+    """A value as TOML; a value that is not in a table is written alone."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)} = {toml(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):

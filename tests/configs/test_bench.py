@@ -1,4 +1,4 @@
-"""Bench files: what is read from them, and what is said about those that are wrong."""
+"""Bench files: what is read from them, and the messages about invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BenchCloud's log: its lines and tables to the letter, and a failure that is no success."""
+"""BenchCloud's log: its lines and tables to the letter, and failures that do not count as successes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Periods that were put in are found again; times without one give no."""
+"""Known periods are found; times without a period give "no"."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def several(observations: list[Observation], count: int, share: float) -> list[O
 
 @pytest.mark.parametrize(("count", "share"), [(2, 1.0), (3, 1.0), (5, 1.0), (3, 1 / 3), (4, 0.25), (4, 0.5)])
 def test_copies_and_shares_of_a_file_are_no_chunks(count: int, share: float) -> None:
-    """To several servers, or over so many connections: their size is not the client's, but follows from the file."""
+    """To several servers, or over several connections: the file, not the client, decides how large parts are."""
     seen: list[Observation] = []
     while steps := more_steps(seen) if seen else first_steps():
         base = 0
@@ -268,7 +268,7 @@ def test_requests_of_several_files(case: str) -> None:
 def test_what_is_said_before_the_files_is_no_answer_to_them(
     before: int, late_bytes: int, packets: float, answer: str
 ) -> None:
-    """As rsync's server does it, in 19 bytes for each; more may be questions, and what comes later may be answers."""
+    """As rsync's server lists files, with 19 bytes each; more bytes may be questions, and later ones may be answers."""
 
     def streamed(each: Observation) -> Observation:
         if each.files == 1:
@@ -428,7 +428,7 @@ def test_the_size_of_blocks_is_what_an_edit_costs_beyond_an_unchanged_copy() -> 
 
 
 def test_blocks_that_may_be_fixed_or_not_have_no_size() -> None:
-    """One that is cut by content may be nearly half of the file, and then one edit says nothing of the others."""
+    """A block cut by content may be nearly half of the file; then one edit says nothing about the other blocks."""
     seen = [
         replace(each, up_bytes=round(0.47 * each.size_bytes)) if each.kind == "twin_insert" else each
         for each in Made(dedup="block").measured()

@@ -36,4 +36,4 @@ ALSO = (
     *(f"local:{name}?driver=rclone" for name in ("azure", "gcs", "s3", "sftp", "swift")),
     *(f"local:{name}?driver=opendal" for name in ("azure", "s3")),
 )
-"""Drivers for many services, in front of more of them: what each driver is told of a service leads there."""
+"""Drivers for many services, each in front of further ones: their endpoints reach these services, too."""

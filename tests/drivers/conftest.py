@@ -1,7 +1,7 @@
 """Fixtures of the driver tests: one emulator and one scripted server for all of them.
 
-The scripted server is a tiny HTTPS server on loopback that says what a test tells it to and counts the
-requests: for what an emulator would never say (wrong statuses, broken bodies, odd headers, silence).
+The scripted server is a tiny HTTPS server on loopback that answers what a test tells it to and counts the requests: for
+what an emulator would never answer (wrong statuses, broken bodies, odd headers, silence).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass
 class Answer:
-    """One answer, or None of it: ``close`` drops the connection, ``silent`` says nothing."""
+    """One answer, or none: ``close`` drops the connection, ``silent`` says nothing."""
 
     status: int = 200
     body: bytes = b"{}"
@@ -108,7 +108,7 @@ def scripted_server(folder: Path) -> Iterator[Scripted]:
     authority.issue_cert("127.0.0.1").configure_cert(context)
     handler: Any = type("Handler", (_Handler,), {})
     server = _Server(("127.0.0.1", 0), handler)
-    # The handshake is the handler's thread's: one client that hangs must not stop the others.
+    # The handler's thread does the handshake: one client that hangs must not stop the others.
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     port = int(server.server_address[1])
     scripted = Scripted(Endpoint(urls_on(port), {"access_token": "sl.secret-4711"}, str(folder / "ca.pem")))

@@ -30,7 +30,7 @@ OUTSIDE = ("/../x", "/a/../b", "/./x", "/a/.", "/..", "/%2e%2e/../x", "x", "")
 
 
 _SOON_S = 120.0
-"""Long before the timeouts of drivers that wait for a server that is gone, also beside busy programs."""
+"""Far below the timeouts of drivers that wait for a dead server, even on a busy machine."""
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def refused_put(driver: Any, path: str, data: bytes) -> CloudError | None:
 
 
 def assert_names_are_kept_or_refused(driver: Any, top: str) -> set[str]:
-    """Each odd name holds its own content in the end, or was refused in one line. Returns those that were refused."""
+    """Upload odd names: each one must hold its own content, or be refused in one line. Returns the refused ones."""
     kept, refused = dict[str, bytes](), set[str]()
     for number, name in enumerate(ODD_NAMES):
         path, data = f"{top}/{name}", f"content {number}".encode()
@@ -100,7 +100,7 @@ def assert_names_are_kept_or_refused(driver: Any, top: str) -> set[str]:
 
 
 def assert_a_killed_server_is_a_broken_network(service: CommandService, driver: Any, threads: int = 8) -> None:
-    """Kill it while threads write and read: each of them ends soon, with an error of the network."""
+    """Kill it while threads write and read: each of them ends soon, with a network error."""
     data, busy, over = bytes(300_000), threading.Barrier(threads + 1), threading.Event()
 
     def write_and_read(number: int) -> CloudError:

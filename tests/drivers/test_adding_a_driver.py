@@ -27,13 +27,13 @@ MADE = {"docs/providers.md"}
 """What the page's tool writes."""
 
 ABOUT_ALL = re.compile(r"\bschemes\(\)|\bconformance_table\b|load_tool\(.make_provider_table")
-"""What a test file says that looks at all drivers of the package."""
+"""The text by which a test file that examines all drivers of the package is found."""
 LONG = (
     "tests/drivers/test_driver_conformance.py",
     "tests/drivers/faults/test_faults.py",
     "tests/drivers/test_odd_names.py",
 )
-"""Files of these that take each driver in turn, with its service: there, only the new one's turn is run."""
+"""Those files that test each driver in turn, with its service: of these, only the new driver's tests are run."""
 
 
 def difference(one: Path, other: Path) -> set[str]:
@@ -73,7 +73,7 @@ def checkout(original: Path) -> Path:
 
 
 def follow_in(copy: Path, without: str = "") -> None:
-    """Do what the page says, but for one place."""
+    """Do what the page says, except in one place."""
     page = PAGE.read_text("utf-8")
     for step in steps(page):
         if step.path != without:
@@ -85,7 +85,7 @@ def follow_in(copy: Path, without: str = "") -> None:
 
 
 def about_all() -> list[str]:
-    """The test files that look at all drivers, but for those that take long, and for this one."""
+    """The test files that examine all drivers, except the slow ones and this one."""
     found = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")
              if ABOUT_ALL.search(path.read_text("utf-8"))}  # fmt: skip
     assert found > {*LONG}
@@ -94,7 +94,7 @@ def about_all() -> list[str]:
 
 @pytest.fixture(scope="module")
 def environment(checkout: Path) -> dict[str, str]:
-    """Where the copy is what is imported, and the provider's server is installed."""
+    """An environment in which the copy is imported, and the provider's server is installed."""
     programs = checkout.with_name("bin")
     programs.mkdir()
     server = programs / "pail-server"
@@ -147,7 +147,7 @@ def test_the_driver_passes_the_conformance_suite(checkout: Path, environment: Ma
 
 @pytest.mark.slow
 def test_no_other_test_wants_a_change(checkout: Path, environment: Mapping[str, str]) -> None:
-    """The rules of the architecture, and every test that looks at all drivers."""
+    """The rules of the architecture, and every test that examines all drivers."""
     told = python(
         checkout, environment, "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "tests/test_architecture.py",
         "tests/test_credentials.py", *about_all(),
@@ -181,7 +181,7 @@ def test_the_driver_passes_the_fault_matrix(checkout: Path, environment: Mapping
 def test_each_of_its_places_is_needed(
     original: Path, environment: Mapping[str, str], left_out: str, test: str, tmp_path: Path
 ) -> None:
-    """What the tests above see is no accident: without one of the steps, a test of all drivers fails."""
+    """The tests above do not pass by accident: if one of the steps is omitted, a test of all drivers fails."""
     copy = Path(shutil.copytree(original, tmp_path / "checkout"))
     follow_in(copy, without=left_out)
     there = {**environment, "PYTHONPATH": str(copy / "src")}

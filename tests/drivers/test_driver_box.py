@@ -206,7 +206,7 @@ def test_specs_and_credentials_that_cannot_work() -> None:
         drivers.connect(SPEC, None, {"client_id": "me"})
 
 
-# --- a service that says something else ---
+# --- a service that answers something else ---
 
 
 @dataclass

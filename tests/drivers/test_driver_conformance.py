@@ -73,7 +73,7 @@ def test_conformance(scheme: str, workers: str, lab: Lab) -> None:
         lab, "--provider", spec, "-n", workers, "--cloudbench-patience", str(patience_s), timeout_s=300 + patience_s
     )
     assert (run.status, run.leftovers) == (0, []), run.text
-    # What shipped drivers declare not to do is known, and large uploads; whatever else is skipped was not checked.
+    # Skips for what shipped drivers declare not to do, and for large uploads, are known; any other skip is a gap.
     reasons = {line.rpartition(": ")[0].rpartition(": ")[2] for line in run.lines_with("SKIPPED")}
     assert reasons <= {"not declared", "left to --grid paper"}, run.text
     assert set(re.findall(r"^PASSED \S+::test_(\w+)", run.text, re.M)) >= ALWAYS
@@ -83,7 +83,7 @@ def test_conformance(scheme: str, workers: str, lab: Lab) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ALSO)
 def test_conformance_of_a_driver_for_many_services(spec: str, lab: Lab) -> None:
-    """Without sequences in any order: some of rclone's pacers let ten requests pass in a second."""
+    """Without random sequences: some of rclone's pacers let only ten requests a second pass."""
     run = conform(lab, "--provider", at_hand(spec), "-n", "2", "-k", "not any_order", timeout_s=500)
     assert (run.status, run.leftovers) == (0, []), run.text
     assert set(re.findall(r"^PASSED \S+::test_(\w+)", run.text, re.M)) >= ALWAYS - {"any_order"}
@@ -100,7 +100,7 @@ def assert_nothing_is_left(run: Ended) -> None:
 
 
 def test_a_real_account_is_journaled(lab: Lab) -> None:
-    """What is written into a provider that is kept is in the journal while it is there."""
+    """What is written to a provider that outlives the run is in the journal as long as it exists."""
     (lab.folder / "objects").mkdir()
     (lab.folder / "test_it.py").write_text(
         "import json, os, pathlib\n"
@@ -131,7 +131,7 @@ def test_faults_and_throttling_of_an_emulator_are_no_fault_of_the_driver(lab: La
         "    result = experiment.run(payloads.random(9), arrival=ThinkTime(0), sensors=4, ops_per_sensor=100)\n"
         "    assert result['failed'] > 0 < result['throttled']\n"
     )
-    run = lab.run("test_it.py", *options, "--time-scale", "10")  # it does make faults, and does throttle
+    run = lab.run("test_it.py", *options, "--time-scale", "10")  # its faults and its throttling are real
     assert run.status == 0, run.text
 
 

@@ -37,7 +37,7 @@ def routes_of(emulator: EmulatorService) -> Counter[str]:
 
 
 def test_it_sends_what_the_sdk_sends(emulator: EmulatorService) -> None:
-    """Verb by verb the same functions of the API, as often; otherwise a comparison would say nothing of the SDK."""
+    """Each verb calls the same API functions equally often; otherwise a comparison would say nothing about the SDK."""
     seen = []
     for scheme in ("dropbox", "dropbox+fast"):
         emulator.control(reset=True)
@@ -63,7 +63,7 @@ def test_error_table(
     server: Scripted, verb: str, status: int, body: bytes, headers: dict[str, str], kind: ErrorKind,
     retry_after_s: float | None,
 ) -> None:  # fmt: skip
-    """The SDK's own; only it knows the field that repeats the header, and what tags the specification has."""
+    """The SDK's own: only it knows the field that repeats the header, and which tags the specification has."""
     if b'"retry_after": 9' in body:
         retry_after_s = None
     server.say(status, body, JSON | headers)

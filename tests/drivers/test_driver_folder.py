@@ -26,7 +26,7 @@ def driver(tmp_path: Path) -> Any:
 
 
 class Broken:
-    """A content whose second half cannot be had."""
+    """A content whose second half cannot be read."""
 
     size_bytes = 8 * 1024 * 1024
 
@@ -125,7 +125,7 @@ def test_two_drivers_write_into_one_folder_at_once(tmp_path: Path) -> None:
     one, other = (connected(tmp_path / "root") for _ in range(2))
 
     class Meanwhile:
-        """A content during whose reading the other driver puts files of its own."""
+        """A content that makes the other driver put files of its own while it is read."""
 
         size_bytes = 3
 

@@ -58,7 +58,7 @@ def running() -> Iterator[EmulatorService]:
 
 @pytest.fixture
 def emulator(running: EmulatorService) -> Iterator[EmulatorService]:
-    """An empty account; what a test sets is taken back."""
+    """An empty account; what a test sets is undone afterwards."""
     before = running.control(get="profile")["profile"]
     running.control(reset=True)
     yield running
@@ -319,7 +319,7 @@ def test_sixteen_threads_renew_a_token_once(emulator: EmulatorService, driver: A
 def test_a_token_that_has_ended_is_an_error_of_its_operation(
     emulator: EmulatorService, driver: Any, connected: Connect
 ) -> None:
-    """The driver does not ask again: the provider ended it before its time."""
+    """The provider revoked the token early; the driver does not send the request again."""
     emulator.control(set={"account.token_lifetime_s": 3600})
     made = connected(replace(emulator.endpoint, credentials=APP))
     made.mkdir("/f")
@@ -332,7 +332,7 @@ def test_what_a_login_brings_is_what_the_driver_takes(emulator: EmulatorService,
     browser = build_opener(HTTPSHandler(context=trusted), ProxyHandler({}))
     oauth = login.of_service(GoogleDriveDriver.oauth, emulator.endpoint)
     app = login.Application(oauth, APP["client_id"], APP["client_secret"], emulator.endpoint.ca_file)
-    with ThreadPoolExecutor(1) as pool:  # the page leads the browser back to who waits for it
+    with ThreadPoolExecutor(1) as pool:  # the page sends the browser back to the waiting process
         tokens = login.by_browser(app, lambda text: None, lambda url: pool.submit(lambda: browser.open(url).read()))
     made = connected(replace(emulator.endpoint, credentials={**APP, "refresh_token": tokens["refresh_token"]}))
     assert taken(made, lambda: list(made.list("/"))) == 2

@@ -181,7 +181,7 @@ def test_what_another_client_changes_is_seen(emulator: EmulatorService, driver: 
 
 
 def test_many_threads_see_each_change_once(emulator: EmulatorService, driver: Any) -> None:
-    """Answers to one question about changes come in any order, and some are longer than others."""
+    """Answers about changes arrive in any order, and some are longer than others."""
     other = connected(emulator.endpoint)
     other.mkdir("/many")
     other.prepare("/many")
@@ -240,7 +240,7 @@ def test_the_newest_of_one_name_is_meant(emulator: EmulatorService, driver: Any)
 
 
 def test_content_streams_in_both_directions(emulator: EmulatorService, driver: Any) -> None:
-    """In chunks of the MAC: nothing is held as a whole, and no file is written."""
+    """In the MAC's chunks: no file is held in memory as a whole, and none is written to disk."""
     reads = []
 
     class Watched:

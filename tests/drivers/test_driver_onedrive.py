@@ -202,7 +202,7 @@ def test_content_is_only_fetched_from_the_service(server: Scripted, place: str) 
 def test_the_token_does_not_go_where_a_redirect_leads(server: Scripted) -> None:
     said(server, 302, Location=f"{server.endpoint.url}/elsewhere")
     with connected(at(server)) as driver:
-        refusal(K.SERVER, lambda: content_of(driver, "/a"))  # the second answer leads on, and is not followed
+        refusal(K.SERVER, lambda: content_of(driver, "/a"))  # the second answer redirects again, which is not followed
     (_, first), (path, second) = server.requests
     assert path == "/elsewhere"
     assert "authorization" in {name.lower() for name in first}

@@ -1,4 +1,4 @@
-"""OpenDAL on real servers, and what it says of odd ones."""
+"""OpenDAL on real servers, and its errors for odd ones."""
 
 from __future__ import annotations
 

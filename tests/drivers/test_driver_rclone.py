@@ -1,4 +1,4 @@
-"""rclone over real servers: its daemon's life, and what its words mean."""
+"""rclone over real servers: its daemon's life, and what its messages mean."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from .conformance_table import TABLE
 
 
 def test_schemes() -> None:
-    """Each has its row of the conformance table: a driver that nobody checks is none."""
+    """Each has its row in the conformance table, so that no driver goes unchecked."""
     assert drivers.schemes() == tuple(sorted(TABLE))
     assert {"dropbox", "folder"} <= TABLE.keys()
 
@@ -40,7 +40,7 @@ def test_what_is_declared_is_there(scheme: str) -> None:
 
 
 def made(*absent: str, **more: Any) -> type[Any]:
-    """A class that has what every driver has, but for some of it."""
+    """A class that lacks some of what every driver has."""
     names = {"connect", "versions", "put", "get", "stat", "list", "delete", "mkdir", "close"} - {*absent}
     methods = dict.fromkeys(names, classmethod(lambda *_: None))
     return type("Made", (), {"capabilities": FolderDriver.capabilities, **methods, **more})

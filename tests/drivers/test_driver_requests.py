@@ -31,7 +31,7 @@ def connected(endpoint: Any, text: str = "dropbox") -> Iterator[Any]:
 
 
 def taken(driver: Any, action: Any) -> int:
-    """How many requests an action took, whatever came of it."""
+    """How many requests an action took, whatever its outcome."""
     before: int = driver.requests()
     with suppress(CloudError):
         action()
@@ -123,7 +123,7 @@ def test_a_new_token_is_a_request_of_the_operation_that_needed_it(server: Script
 
 
 def test_redirects_that_are_followed_are_counted(server: Scripted) -> None:
-    """The driver follows none; should a session ever do, each hop is a request."""
+    """The driver follows no redirect; if a session ever did, each hop would count as a request."""
     with connected(server.endpoint) as driver:
         server.say(307, b"elsewhere", {"Location": f"{server.endpoint.url}/2/files/get_metadata"})
         assert taken(driver, lambda: driver.stat("/a")) == len(server.requests) == 1
@@ -144,4 +144,4 @@ def test_a_driver_that_cannot_tell_is_no_counting_one() -> None:
         def put(self, path: str, content: Any) -> None: ...
 
     assert not isinstance(Silent(), Counting)
-    assert "requests" not in vars(Driver), "it is no part of what every driver must have"
+    assert "requests" not in vars(Driver), "it is not part of what every driver must have"

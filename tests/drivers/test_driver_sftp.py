@@ -1,4 +1,4 @@
-"""SFTP on a real server: trust, threads, and what it says when it is killed."""
+"""SFTP on a real server: trust, threads, and errors after the server is killed."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_failed_operation_leaves_no_open_file(server: Any) -> None:
 
 @contextmanager
 def full_server(most_bytes: int) -> Iterator[tuple[Endpoint, str]]:
-    """An SFTP server whose disk is full after so many bytes of a file; its endpoint and host key."""
+    """An SFTP server whose disk is full after this many bytes of a file; its endpoint and host key."""
     import paramiko
 
     class Full(paramiko.SFTPHandle):  # type: ignore[misc]  # the library has no types
@@ -245,7 +245,7 @@ def full_server(most_bytes: int) -> Iterator[tuple[Endpoint, str]]:
 
 
 def test_a_connection_that_breaks_is_an_error_and_no_traceback_in_a_log(caplog: pytest.LogCaptureFixture) -> None:
-    """A server that dies would fill a report with hundreds of them."""
+    """Otherwise a dying server would fill a report with hundreds of them."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def hang_up() -> None:
@@ -263,7 +263,7 @@ def test_a_connection_that_breaks_is_an_error_and_no_traceback_in_a_log(caplog: 
 
 
 def test_a_refused_last_write_is_not_lost() -> None:
-    """As on a full disk: paramiko's own pipelining ignores what the server says to the last writes."""
+    """As on a full disk: paramiko's own pipelining ignores the server's answers to the last writes."""
     with full_server(100_000) as (endpoint, key), connected(endpoint, f"sftp?host_key={key}") as driver:
         driver.put("/fits", RandomContent("fits", 100_000))
         refusal(ErrorKind.SERVER, lambda: driver.put("/full", RandomContent("full", 100_001)))

@@ -1,4 +1,4 @@
-"""Tahoe-LAFS on a grid of its own, and what a gateway says."""
+"""Tahoe-LAFS on a grid of its own, and a gateway's errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def odd() -> Iterator[tuple[Answering, Any]]:
 
 @pytest.mark.slow
 def test_a_file_needs_two_of_three_servers(grid: Any) -> None:
-    """One storage server's shares are removed, then another's: the file is read, then it is not."""
+    """One storage server's shares are removed, then another's: first the file can still be read, then it cannot."""
     content = RandomContent("shares", 200_000)
     folder = Path(grid.endpoint.credentials["cap_file"]).parent
     with connected(grid.endpoint, "tahoe") as driver:

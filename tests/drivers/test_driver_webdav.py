@@ -1,4 +1,4 @@
-"""WebDAV on a real server, and what only an odd one says."""
+"""WebDAV on a real server, and answers that only an odd one gives."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def servers() -> Iterator[dict[str, Endpoint]]:
 
 
 class _Starts(dict[str, Endpoint]):
-    """Recipe to the endpoint of its server, which is started when somebody asks for it."""
+    """Recipe to the endpoint of its server, which is started at its first use."""
 
     def __init__(self, running: dict[str, Endpoint], services: list[CommandService]) -> None:
         super().__init__(running)

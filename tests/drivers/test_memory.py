@@ -25,7 +25,7 @@ SOURCE = str(Path(__file__).parents[2] / "src")
 SIZE_BYTES = 1024 * MIB
 TREES = ("box", "dropbox", "dropbox+fast", "gdrive", "mega", "onedrive", "rclone", "sftp", "tahoe", "webdav")
 TREE_SIZE_BYTES = 256 * MIB
-"""Less than for stores, since emulators keep it all; what a driver piles up shows as well."""
+"""Less than for stores, since emulators keep everything in memory; a driver's own growth still shows."""
 MOST_BYTES = 100 * MIB
 HANG_S = 900.0
 

@@ -51,7 +51,7 @@ STORES = {
         headers={"Content-Type": "application/json"},
     ),
     "s3": Store("s3://bench", AWS, SLOW_DOWN),
-    # The client in Rust follows redirects and does not tell how long to wait; so its driver says.
+    # The Rust client follows redirects and does not tell how long to wait, as its driver declares.
     "s3+fast": Store("s3+fast://bench", AWS, SLOW_DOWN, tells_wait=False, follows=True),
     "swift": Store(
         "swift://bench", {"auth_url": "https://127.0.0.1:9", "user": "us:me", "key": SECRET}, b"slower", 498,
@@ -88,7 +88,7 @@ def one_driver(store: Store, one_server: Scripted) -> Iterator[Any]:
 
 @pytest.fixture
 def driver(one_driver: Any, server: Scripted) -> Any:
-    """The driver, and a server that nobody has asked anything."""
+    """The driver, and a server that has had no request yet."""
     return one_driver
 
 
@@ -138,7 +138,7 @@ def test_statuses_count_where_words_do_not(store: Store, driver: Any, server: Sc
     for status, meant in STATUSES.items():
         server.say(status, body, {"Content-Type": "text/html"})
         for verb in ("stat", "put"):
-            # Of words that are no text, all that the client in Rust tells is that.
+            # If the answer's text cannot be decoded, the Rust client says only that.
             kind = ErrorKind.SERVER if store.follows and not body.isascii() and verb == "put" else meant
             server.requests.clear()
             error = refusal(actions(driver)[verb])

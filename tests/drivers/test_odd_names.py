@@ -39,7 +39,7 @@ MAY_REFUSE: dict[str, set[str]] = {
     "tahoe": {"e\u0301", "a\0b"},  # composed by the gateway
     "webdav": {*LONG, *CONTROL},
 }
-"""Driver to the names that its service, or its library, refuses, none without a row; all may refuse what is no text."""
+"""Driver to the names that its service or library refuses; no row: none. All may refuse what is not text."""
 
 
 def rows() -> list[Any]:

@@ -25,7 +25,7 @@ SENSORS, TIMES, SIZE_BYTES = 4, 100, 20_000
 SMALL_DISK_KIB = 2000
 """Room for a quarter of what is written."""
 LONG_TIMES = 400
-"""For 8 s: records are seen after a second, and the order to kill may come some seconds late on a busy machine."""
+"""For 8 s: records are seen after a second, and on a busy machine the kill may come some seconds late."""
 
 
 def run_of(times: int) -> str:
@@ -77,7 +77,7 @@ def listening(running: Running) -> psutil.Process:
 
 
 def merged(run: Ended) -> tuple[OpTable, Counter[tuple[Outcome, ErrorKind | None]]]:
-    """The run's only table of records, and how many came to what; each record is there once."""
+    """The run's only table of records, and how many had each outcome; each record is there once."""
     (path,) = run.folder.rglob("*.parquet")
     table = read_parquet(path)
     found = keys(table)
@@ -105,9 +105,9 @@ def test_a_server_that_is_killed_in_mid_run(name: str, lab: Lab) -> None:
     assert re.search(rf"the server of local:{name} died \(.*killed by signal 9\)", run.text), run.text
     table, counts = merged(run)
     last_ns = max(end for end, outcome in zip(table.end_ns, table.outcome, strict=True) if outcome is Outcome.OK)
-    # That may be noted late, by a thread that waits for a processor: then the first broken operation tells.
+    # The kill may be noted late, by a thread that waits for a processor: then the first broken operation shows when.
     broken_ns = min(end for end, kind in zip(table.end_ns, table.kind, strict=True) if kind is ErrorKind.NETWORK)
-    # What came before is the server's own: rclone's for S3 may lose a file that is replaced meanwhile, and answers 500.
+    # Earlier failures are the server's own: rclone's S3 server may lose a file that is being replaced, and answers 500.
     after = [kind for start, kind in zip(table.start_ns, table.kind, strict=True) if start > min(last_ns, broken_ns)]
     assert set(after) == {ErrorKind.NETWORK}, counts
 
@@ -115,7 +115,7 @@ def test_a_server_that_is_killed_in_mid_run(name: str, lab: Lab) -> None:
 @pytest.mark.skipif(os.name != "posix" or not can_mount(), reason="needs the right to mount a small disk: run as root")
 @pytest.mark.parametrize("name", servers("azure", "s3", "sftp", "webdav"))
 def test_a_server_whose_disk_is_full(name: str, lab: Lab) -> None:
-    """What it took before is stored; what it refused has failed, and nothing else is wrong with the run."""
+    """What it accepted before is stored, what it refused has failed, and nothing else is wrong with the run."""
     skip_without(name)
     lab.write(run_of(TIMES))
     (lab.folder / "small").mkdir()

@@ -31,7 +31,7 @@ def test_it(experiment, payloads):
 KNOWN = ", ".join(drivers.schemes())
 
 LOUD = "import pathlib\npathlib.Path(__file__).with_suffix('.imported').touch()\nraise RuntimeError('two\\nlines')\n"
-"""A module that leaves a trace when it is imported, which fails."""
+"""A module that leaves a trace when it is imported, and then fails to import."""
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Removing a folder of a bucket with versions and unfinished uploads: all of it goes, also after an interruption.
 
-No server that can be had here keeps versions: the SDKs' clients are played, with the rules that the services document.
+No server available here keeps versions, so the SDKs' clients are simulated by the rules that the services document.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEY = "c2VjcmV0LTQ3MTEtc2VjcmV0LTQ3MTEtc2VjcmV0LTQ3MTE="
 
 @dataclass
 class Bucket:
-    """Names to their versions, oldest first, and unfinished uploads; the network is gone after ``stops`` steps."""
+    """Names to their versions, oldest first, and unfinished uploads; the network fails after ``stops`` steps."""
 
     versions: dict[str, list[int]] = field(default_factory=dict)
     current: dict[str, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Bucket:
         self.versions.setdefault(name, []).append(self.current[name])
 
     def hide(self, name: str) -> None:
-        """Delete without naming a version: the newest one is a former one then."""
+        """Delete without naming a version: the newest version then becomes a former one."""
         self.step()
         self.current.pop(name)
 
@@ -75,7 +75,7 @@ def filled() -> Bucket:
     return bucket
 
 
-# --- the SDKs' clients, as far as a removal asks them ---------------------------------------------
+# --- the SDKs' clients, as far as a removal uses them ---------------------------------------------
 
 
 def s3(bucket: Bucket) -> Any:

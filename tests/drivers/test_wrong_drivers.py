@@ -86,7 +86,7 @@ def failures(run: Ended) -> Mapping[str, set[str]]:
 
 @pytest.fixture(scope="module")
 def run(lab: Lab, brought: dict[str, str | None]) -> Ended:
-    """All tests of the right drivers; of a wrong one those that have to find it, but for sequences in random order."""
+    """All tests of the right drivers; of a wrong one, those that must find its mistake, without random sequences."""
     chosen = [f"(objects/{name} and ({' or '.join(f'test_{test}[' for test in sure(name))}))" for name in FOUND]
     return everything(lab, brought, "-k", " or ".join(["objects/right", "flat:flat", *chosen]))
 
@@ -125,7 +125,7 @@ def test_a_right_driver_fails_for_nothing(run: Ended, name: str) -> None:
 
 
 def test_what_is_not_declared_is_not_demanded(run: Ended) -> None:
-    """Flat keys, no streams, no conflicts: such a test is skipped and says what is not declared."""
+    """Flat keys, no streams, no conflicts: tests of these are skipped and say what is not declared."""
     reasons = " ".join(re.findall(r"^SKIPPED .*: not declared: (.*)$", run.text, re.M))
     for word in ("folders", "streams", "revisions", "overwrites", "a conflict for a put onto a folder", "move"):
         assert word in reasons
@@ -148,7 +148,7 @@ def test_the_sequence_that_fails_is_shown(lab: Lab, brought: dict[str, str | Non
 
 
 def test_content_that_differs_is_told_by_its_first_byte(lab: Lab, brought: dict[str, str | None]) -> None:
-    """Also where CI is set: pytest compares 100,000 bytes for half an hour there, to show how they differ."""
+    """Even where CI is set: there pytest would compare 100,000 bytes for half an hour to show how they differ."""
     alone = conform(lab, "--provider=wrong:objects/ranges?how=IgnoresRanges", "-k", "get_from_an_offset",
                     env={**brought, "CI": "true"}, timeout_s=HANG_S)  # fmt: skip
     assert alone.counts()["failed"] == 5
@@ -173,4 +173,4 @@ def test_nothing_is_left_by_drivers_that_can_delete(run: Ended) -> None:
         for path in (run.folder / "objects").rglob("*")
         if path.is_file()
     }
-    assert left <= {"WrongKind", "NotRecursive"}  # which do not let anyone see what is there
+    assert left <= {"WrongKind", "NotRecursive"}  # which let nobody see what is there

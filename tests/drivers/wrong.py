@@ -45,11 +45,11 @@ LIES: Mapping[str, Capabilities] = {
     "splits": replace(_RIGHT, max_request_bytes=1024),
     "refused": replace(_RIGHT, names=replace(_RIGHT.names, refused=":")),
 }
-"""What a right driver declares that is not so."""
+"""False declarations of an otherwise correct driver."""
 
 
 class WrongDriver(FolderDriver):
-    """The driver of a folder, but for one mistake."""
+    """The driver of a folder, with one mistake."""
 
     capabilities: Any = _RIGHT  # type: ignore[misc]  # of one connection: it depends on the spec
     _sizes: dict[str, int]
@@ -104,7 +104,7 @@ class ListsStaleSizes(WrongDriver):
 
 
 class WrongKind(WrongDriver):
-    """Calls what is not there the server's fault."""
+    """Reports a missing file as the server's fault."""
 
     def stat(self, path: str) -> Entry:
         try:
@@ -114,7 +114,7 @@ class WrongKind(WrongDriver):
 
 
 class ForeignError(WrongDriver):
-    """Lets its library's own error out."""
+    """Lets its library's own error escape."""
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         try:
@@ -134,7 +134,7 @@ class NoCause(WrongDriver):
 
 
 class Swallows(WrongDriver):
-    """Deletes what is not there without a word, though it declares otherwise."""
+    """Deletes a missing file without an error, though it declares otherwise."""
 
     def delete(self, path: str) -> None:
         try:
@@ -154,7 +154,7 @@ class NotRecursive(WrongDriver):
 
 
 class StopsWhereAFolderGoes(WrongDriver):
-    """Says that nothing is there if what it found goes before its turn; not for the root, where much comes and goes."""
+    """Reports not_found if a folder disappears while it is listed; not for the root, where much comes and goes."""
 
     def list(self, folder: str) -> Iterator[Entry]:
         for entry in list(super().list(folder)):
@@ -172,7 +172,7 @@ class MovesOverFiles(WrongDriver):
 
 
 class CopiesAreLinks(WrongDriver):
-    """A copy and its source are one file; a put writes into it: only an order of operations shows that."""
+    """A copy and its source are one file, and a put writes into it: only a sequence of operations shows that."""
 
     def put(self, path: str, content: Content) -> Entry:
         local = self._local("put", path)
@@ -190,7 +190,7 @@ class CopiesAreLinks(WrongDriver):
 
 
 class NotForThreads(WrongDriver):
-    """Keeps what one thread is putting where the next one puts it, too."""
+    """Keeps what one thread is putting where the next thread's put overwrites it."""
 
     _begun = threading.Event()
 
@@ -204,7 +204,7 @@ class NotForThreads(WrongDriver):
 
 
 class SplitsElsewhere(WrongDriver):
-    """Splits uploads at another size than it declares."""
+    """Splits uploads at a different size from the one it declares."""
 
     part_bytes = multipart_bytes = 1024
 

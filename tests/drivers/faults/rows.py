@@ -1,8 +1,8 @@
-"""The fault matrix's rows: for each driver, how it is pointed at the server that is at fault.
+"""The fault matrix's rows: for each driver, how it is pointed at the faulty server.
 
 To add a driver: a row in ROWS. ``urls`` makes its Endpoint from the server's URL, and nothing else is needed where
-each operation reads an answer in JSON or XML. Where it does not, the row says so, with the reason. A driver that sends
-no HTTP stands in WITHOUT_HTTP.
+each operation reads an answer in JSON or XML. Where it does not, the row says so, with the reason. A driver that does
+not use HTTP is in WITHOUT_HTTP.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["EITHER", "JSON", "ROWS", "WITHOUT_HTTP", "Row"]
 
 K = ErrorKind
 EITHER = frozenset({K.NETWORK, K.SERVER})
-"""Half an answer to one library, an answer that makes no sense to another; nobody could say which it is."""
+"""One library sees half an answer, another an answer that makes no sense; both are right."""
 JSON = {"content-type": "application/json"}
 XML = {"content-type": "application/xml"}
 _EXPIRED = Answer(401, b'{"error": "expired, you said {echo}"}', JSON)
@@ -36,7 +36,7 @@ class Row:
         spec: what the driver reads besides its scheme: a target and parameters without ``timeout_s``.
         api: the endpoint's, where the driver speaks several.
         begins: headers of an answer that begins a file's content.
-        expired: what the service says to a token that has ended.
+        expired: what the service answers to an expired token.
         unread: operations that read no body, because the answer to them has none; an unread one cannot be broken.
         raw: operations whose answer is content itself, so that no body is garbage.
         silent: operations that send nothing.

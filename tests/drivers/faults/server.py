@@ -1,9 +1,10 @@
-"""A raw HTTPS server on loopback that is at fault, whatever it is asked.
+"""A raw HTTPS server on loopback that is faulty, whatever it is asked.
 
 It has several doors, each with a port of its own: one that keeps the rules of TLS, a plain one without, one whose
-certificate is for another host, one of another authority, one whose certificate has ended, one that never shakes hands,
-one that resets at once, and one on another host, to which redirects lead. It counts connections and requests, and puts
-the caller's own secrets into what it says: ``{echo}`` in a body or a header is everything that a request's head held.
+certificate is for another host, one of another authority, one whose certificate has expired, one that never completes
+the handshake, one that resets at once, and one on another host, to which redirects lead. It counts connections and
+requests, and puts the caller's own secrets into what it says: ``{echo}`` in a body or a header is everything that a
+request's head held.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _RESET = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server says to every request, and what it does then.
+    """What the server answers to every request, and what it does then.
 
     Attributes:
         status: None says nothing of HTTP at all: the body goes out as it is.
         body: may hold ``{echo}``, ``{path}`` (what was asked for) and ``{id}`` (another one for each request).
         headers: besides content-length; values may hold ``{echo}`` and ``{elsewhere}`` (host and port of that door).
-        promised: how many bytes the body is said to have more than it has.
+        promised: by how many bytes the announced length of the body exceeds the real one.
         then: ``keep`` the connection, ``close``, ``reset``, or ``hold`` it and say no more.
         at_head: answers once the head has come, before the body has.
     """
@@ -61,7 +62,7 @@ class Asked:
 
 @dataclass
 class FaultServer:
-    """A running server: what it says, and what it was asked."""
+    """A running server: what it answers, and what it was asked."""
 
     ca_file: str
     ports: dict[str, int] = field(default_factory=dict)
@@ -71,7 +72,7 @@ class FaultServer:
     _over: threading.Event = field(default_factory=threading.Event)
 
     def url(self, door: str = "right") -> str:
-        """Where a door is. Another host is one of another name."""
+        """Where a door is. The one on another host has another host name."""
         host = "localhost" if door == "elsewhere" else "127.0.0.1"
         return f"{'http' if door == 'plain' else 'https'}://{host}:{self.ports[door]}"
 
@@ -133,7 +134,7 @@ class _Talk:
         return True
 
     def _say(self, said: Answer, head: str, is_head: bool) -> bool:
-        """Answer; returns whether the connection goes on."""
+        """Answer; returns whether the connection continues."""
         echo = " ".join(head.split())
         body = said.body.replace(b"{echo}", echo.encode("latin-1"))
         body = body.replace(b"{path}", head.split(" ", 2)[1].encode("latin-1"))
@@ -199,7 +200,7 @@ def fault_server(folder: Path) -> Iterator[FaultServer]:
                 finally:
                     with lock:
                         open_links.discard(talking)
-                    # Without TLS's farewell: a peer that is told nothing sees what a broken network shows.
+                    # Without TLS's close_notify, as if the network had broken.
                     socket.close(talking.detach())
         except OSError:
             pass  # clients that hang up, or distrust a certificate, are what this is about

@@ -1,9 +1,9 @@
-"""The fault matrix: every driver against a service that is at fault, whatever it is asked.
+"""The fault matrix: every driver against a service that is faulty, whatever it is asked.
 
 One test is one fault of one driver, with all operations that the driver offers. It holds that each ends in a CloudError
 of the right kind, that exactly one request has arrived (nothing is sent again, and what is refused stays refused), that
 the driver counts what the server counts, that nothing goes to another host, that nothing hangs, and that no
-secret is in any output, although the server puts the whole request into what it says.
+secret is in any output, although the server puts the whole request into its answers.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Fault:
 
     Attributes:
         name: what it is called in the test's id, and in a row's ``kinds``.
-        kinds: any of these is right; several only where libraries differ and nobody could say which is.
-        answer: what the server says to everything.
+        kinds: any of these is right; several only where libraries differ and neither is wrong.
+        answer: what the server answers to everything.
         door: where the driver knocks.
         retry_after_s: what the error must say.
         requests: how many arrive.
-        breaks: ``body`` if it is nothing to an operation that reads no body, ``sense`` if nothing to raw content, too.
-        is_fresh: the driver has not sent anything before; otherwise its connections may be kept.
+        breaks: ``body`` if it does not affect an operation that reads no body, ``sense`` if it does not affect raw
+        content either. is_fresh: the driver has not sent anything before; otherwise its connections may be kept.
     """
 
     name: str
@@ -135,7 +135,7 @@ STALLS = [
 
 @dataclass
 class Attempt:
-    """What came of one operation."""
+    """The outcome of one operation."""
 
     verb: str
     error: BaseException | None
@@ -143,7 +143,7 @@ class Attempt:
 
 
 class Client:
-    """A connected driver, used by threads of its own: what hangs is noticed, and what a thread keeps is used."""
+    """A connected driver, used by its own threads: a hanging call is noticed, and what a thread caches is reused."""
 
     def __init__(self, driver: Any, row: Row, threads: int = 1) -> None:
         self._driver, self._threads = driver, ThreadPoolExecutor(threads)
@@ -159,12 +159,12 @@ class Client:
         error: BaseException | None = None
         try:
             action(self._driver)
-        except Exception as raised:  # whatever a driver lets out: the matrix tells which
+        except Exception as raised:  # whatever a driver lets escape: the matrix reports it
             error = raised
         return Attempt(verb, error, None if before is None else self._driver.requests() - before)
 
     def shown(self) -> str:
-        """What the driver tells of itself."""
+        """What the driver says about itself."""
         return f"{self._driver!r} {self._driver} {self._driver.versions()} {self._driver.capabilities}"
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ def clients(server: FaultServer) -> Iterator[Clients]:
 
 
 def errors_of(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and all that it came from."""
+    """An error and all its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -240,7 +240,7 @@ def problems_of(row: Row, fault: Fault, attempt: Attempt, server: FaultServer) -
             yield f"kind is {error.kind.value}, not {' or '.join(kind.value for kind in kinds)}: {error}"
         if error.retry_after_s != (wait_s := fault.retry_after_s if row.tells_wait else None):
             yield f"retry_after_s is {error.retry_after_s}, not {wait_s}"
-        # Of an answer that the library takes for a good one, the driver itself is who refuses it.
+        # If the library accepts the answer, the driver itself must refuse it.
         if error.__cause__ is None and fault.breaks != "sense" and not 300 <= (fault.answer.status or 0) < 400:
             yield "has no cause"
     is_followed = row.follows and any(asked.door == "elsewhere" for asked in server.asked)
@@ -296,7 +296,7 @@ def schemes(quick: frozenset[str]) -> list[Any]:
 
 
 def test_every_driver_has_a_row() -> None:
-    """Or speaks no HTTP: a driver that was never at a service that is at fault is not known to tell the truth."""
+    """Or does not use HTTP: without a faulty service it is not known whether a driver reports errors truthfully."""
     assert {*ROWS, *WITHOUT_HTTP} == {*drivers.schemes()}
     assert not ROWS.keys() & WITHOUT_HTTP.keys()
 
@@ -346,7 +346,7 @@ def test_reset_in_an_upload(scheme: str, server: FaultServer, clients: Clients) 
 
 @pytest.mark.parametrize("scheme", schemes(frozenset({"dropbox"})))
 def test_nothing_hangs_past_its_timeout(scheme: str, server: FaultServer) -> None:
-    """A service that accepts and says nothing, one that hears and says nothing, and one that stops in the middle.
+    """A service that accepts and says nothing, one that reads and says nothing, and one that stops in the middle.
 
     All operations at once, so that the test takes one timeout and not twenty.
     """
@@ -373,13 +373,13 @@ DIFFER = [
     _fault("404", K.NOT_FOUND, Answer(404, b"<Error><Code>NoSuchKey</Code><Key>{path}</Key><Id>{id}</Id></Error>")),
     _fault("429-page", K.THROTTLED, Answer(429, b"<html><body>Not now.<p>Request {id}: {path}</body></html>", HTML)),
 ]
-"""Faults whose words, or the library's, are of one request."""
+"""Faults whose text, or the library's, differs from request to request."""
 
 
 @pytest.mark.parametrize("scheme", schemes(QUICK))
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
 def test_errors_of_one_kind_have_one_text(scheme: str, server: FaultServer, clients: Clients) -> None:
-    """On two files: otherwise nearly every detail is another one, and nobody can count them."""
+    """On two files: otherwise details would differ from file to file, and could not be counted."""
     problems = []
     for fault in DIFFER:
         client, row = clients(scheme, fault.door), ROWS[scheme]
@@ -404,7 +404,7 @@ def _on(verb: str, path: str, driver: Any) -> object:
 
 
 class Careless:
-    """A driver that does all that the matrix is there to find."""
+    """A driver that makes all the mistakes that the matrix must find."""
 
     capabilities = Capabilities(None, frozenset({Verb.PUT}), folders=False)
 

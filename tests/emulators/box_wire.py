@@ -44,7 +44,7 @@ def _validator(schema: str) -> Any:
 
 
 def broken_rules(schema: Mapping[str, Any], value: Any) -> list[str]:
-    """Where a value breaks its schema; a key that the specification does not have breaks it, too."""
+    """Where a value violates its schema; so does a key that the specification does not have."""
     found = [f"{error.json_path}: {error.message[:200]}" for error in _validator(json.dumps(schema)).iter_errors(value)]
     entries = value.get("entries", []) if isinstance(value, dict) else []
     for number, each in enumerate(entries):
@@ -133,11 +133,11 @@ class BoxWire:
         )
 
     def file(self, name: str, data: bytes = b"content", parent: str = "0") -> Any:
-        """Let a file exist, and return it."""
+        """Make sure that a file exists, and return it."""
         return self.upload({"name": name, "parent": {"id": parent}}, data).value["entries"][0]
 
     def folder(self, name: str, parent: str = "0") -> Any:
-        """Let a folder exist, and return it."""
+        """Make sure that a folder exists, and return it."""
         return self("POST", "/folders", {"name": name, "parent": {"id": parent}}).value
 
     def download(self, path: str, **headers: str) -> BoxReply:

@@ -124,7 +124,7 @@ class Wire:
 
 @pytest.fixture(scope="session")
 def shared_emulator() -> Iterator[EmulatorService]:
-    """One emulator without throttle, delay or fault for all tests that change nothing of that."""
+    """One emulator without throttle, delay or fault, for all tests that do not change these settings."""
     with start("ideal") as running:
         yield running
 

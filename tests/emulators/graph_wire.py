@@ -1,6 +1,6 @@
 """A raw client of the OneDrive emulator that checks every answer against Graph's published metadata.
 
-``specs/graph-drive.json`` is a trimmed copy, as JSON Schema; its first lines say from where and of which day.
+``specs/graph-drive.json`` is a trimmed copy, as JSON Schema; its first lines give source and date.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def check(status: int, headers: Mapping[str, str], value: Any, *, is_partial: bo
         return
     is_older = "graph.microsoft.com" not in value.get("@odata.context", "graph.microsoft.com")
     if is_older or headers["content-type"].endswith("odata.metadata=none"):
-        return  # the older API's, of which there is no metadata
+        return  # the older API's, for which there is no metadata
     if "access_token" in value or "device_code" in value or "status" in value or "businessPhones" in value:
         return  # not of the drive: tokens, monitors, users
     name = _type_of(value)

@@ -58,7 +58,7 @@ def _matches(shape: Any, value: object) -> bool:
 
 
 def differences(recorded: Any, answer: Any, where: str = "") -> list[str]:
-    """Where an answer has not the recorded shape. Keys that the service has added since are allowed."""
+    """Where an answer differs from the recorded shape. Keys that the service has added since are allowed."""
     if isinstance(recorded, dict):
         if not isinstance(answer, dict):
             return [f"{where}: expected an object, got {answer!r}"]
@@ -77,7 +77,7 @@ def differences(recorded: Any, answer: Any, where: str = "") -> list[str]:
 
 
 def existing(box: BoxWire, record: dict[str, Any]) -> str:
-    """Let what the route names exist, in the place that the answer shows; returns its id."""
+    """Create what the route names, in the place that the answer shows; returns its id."""
     kind, body = record["route"].split("/")[2], record["body"]
     parent = box.folder("parent")["id"] if str(body.get("parent", {}).get("etag")) == "str:digits" else "0"
     if kind == "comments":

@@ -267,7 +267,7 @@ def test_what_goes_to_a_trash_fades_and_what_comes_back_does_not() -> None:
     store.move(other, trash, "y", 3.0, fades=True)
     assert store.fading_until_s(file) == 8.0, "below a folder, too"
     store.remove(trash, 20.0, fades=False)
-    assert store.fading_until_s(file) == 8.0, "what nobody saw any more"
+    assert store.fading_until_s(file) == 8.0, "it was no longer visible"
 
 
 def test_without_a_delay_nothing_fades() -> None:

@@ -1,4 +1,4 @@
-"""Each setting of a profile, set to a known value and found again by measurement; and where the answer is no."""
+"""Each setting of a profile, set to a known value and found by measurement, or found to be off."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _took_s(act: Callable[[], Any]) -> float:
 
 
 def _quickest_s(act: Callable[[], Any], below_s: float) -> float:
-    """A busy machine only ever adds to a time: the first one that is below, or the least of many."""
+    """A busy machine can only lengthen a time: the first one below the bound, or the least of many."""
     taken_s = [_took_s(act)]
     while taken_s[-1] >= below_s and len(taken_s) < 30:
         taken_s.append(_took_s(act))
@@ -262,7 +262,7 @@ def test_slots_make_others_wait_their_turn(emulator: EmulatorService, connect: C
 
 
 def test_a_reset_does_not_repeat_the_same_delays(wire: Any, emulator: EmulatorService) -> None:
-    """Repeats of an experiment would look alike, and noise like none."""
+    """Otherwise repeats of an experiment would look alike, as if there were no noise."""
     emulator.control(set={"latency.median_s": 0.01, "latency.sigma": 2})
     rounds = []
     for _ in range(3):
@@ -280,7 +280,7 @@ def test_refill_gives_a_full_bucket_and_keeps_the_account(wire: Any, emulator: E
 
 
 class SetClock(EmulatorClock):
-    """Stands until it is set; waiting takes no time."""
+    """Stands still until it is set; waiting takes no time."""
 
     set_s = 1000.0
 

@@ -1,4 +1,4 @@
-"""What other clients than a storage driver ask of Dropbox: links, search, archives, addresses, shared folders.
+"""What clients other than a storage driver ask of Dropbox: links, search, archives, addresses, shared folders.
 
 The official SDK and the raw client, whose answers are strictly decoded.
 """
@@ -29,7 +29,7 @@ Wire = Any
 
 
 def fetch(emulator: EmulatorService, url: str, body: bytes | None = None, **headers: str) -> tuple[int, Any, bytes]:
-    """What a link gives to somebody who has no token."""
+    """What a link gives to somebody without a token."""
     parts = urlsplit(url)
     context = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
     connection = HTTPSConnection(parts.hostname or "", parts.port, context=context, timeout=HANG_S)

@@ -1,4 +1,4 @@
-"""The emulator as a process: start, stop, what happens when either side dies, and what users may get wrong."""
+"""The emulator as a process: start, stop, what happens when either side dies, and users' mistakes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_stop_leaves_nothing(tmp_path: Path) -> None:
 
 
 def _announced(process: subprocess.Popen[str]) -> Path:
-    """The folder of an emulator in the foreground that takes requests by now."""
+    """The folder of an emulator in the foreground, once it takes requests."""
     assert process.stdout is not None
     return Path(json.loads(process.stdout.readline())["ca_file"]).parent
 

@@ -181,7 +181,7 @@ def test_any_change_is_applied_or_a_config_error(changes: dict[str, Any]) -> Non
 
 
 def test_entries_of_before_there_were_jobs_are_still_compared() -> None:
-    """What ``ideal`` had in results files of that time; whether a job takes time is told apart."""
+    """The digest that ``ideal`` had in results files of that time; a profile whose jobs take time has another."""
     assert digest(load_profile("ideal")) == "230ab19e1559"
     slow = [digest(apply(load_profile("ideal"), {"jobs.entry_s": seconds})) for seconds in (0.0, 0.1, 0.2)]
     assert slow[0] == "230ab19e1559"

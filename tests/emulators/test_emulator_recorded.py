@@ -1,6 +1,6 @@
 """The recorded interactions of the real service, asked of the emulator: same status, content type and shape.
 
-Each line of the fixture is one answer out of some state. The state is made from the request and the status
+Each line of the fixture is one answer from some state. The state is made from the request and the status
 alone (what must exist, what must not, whose account it is), by rules that hold for every line of a function.
 """
 
@@ -62,7 +62,7 @@ class _State:
         self.length = max(record["request_bytes"], 0)
 
     def make(self, path: str, *, folder: bool | None = None) -> None:
-        """Let something exist: a folder unless the path looks like a file or the answer is one."""
+        """Create something: a folder unless the path looks like a file or the answer is one."""
         is_folder = not path.endswith(_FILE_ENDINGS) if folder is None else folder
         if is_folder:
             self.wire("files/create_folder_v2", {"path": path})
@@ -190,7 +190,7 @@ _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "bool": (bo
 
 
 def differences(recorded: Any, answer: Any, where: str = "") -> list[str]:
-    """Where an answer has not the recorded shape: keys missing, other types, other tags.
+    """Where an answer differs from the recorded shape: keys missing, other types, other tags.
 
     Keys that the service has added since the recording are allowed; of a list, each recorded item must match
     one of the answer's.

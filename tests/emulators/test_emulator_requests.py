@@ -1,4 +1,4 @@
-"""What the API says to requests that are malformed, unauthorised or about paths of every form."""
+"""The API's answers to requests that are malformed, unauthorised or about paths of every form."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def running() -> Iterator[EmulatorService]:
 
 @pytest.fixture
 def emulator(running: EmulatorService) -> Iterator[EmulatorService]:
-    """An empty account; what a test sets is taken back."""
+    """An empty account; what a test sets is undone afterwards."""
     before = running.control(get="profile")["profile"]
     running.control(reset=True)
     yield running
@@ -301,7 +301,7 @@ def test_a_list_can_be_too_long_for_an_address(wire: DriveWire) -> None:
 
 
 def session(wire: DriveWire, name: str = "big", size: int | None = None, file_id: str = "") -> str:
-    """Opens a resumable upload; where its pieces go."""
+    """Opens a resumable upload; returns where its pieces go."""
     headers = {"X-Upload-Content-Type": "text/plain"} | ({"X-Upload-Content-Length": str(size)} if size else {})
     verb, path = ("PATCH", f"{UPLOAD}/{file_id}") if file_id else ("POST", UPLOAD)
     reply = wire(verb, f"{path}?uploadType=resumable", {} if file_id else {"name": name}, headers=headers)
@@ -364,7 +364,7 @@ def test_an_upload_goes_on_after_a_cut(wire: DriveWire, emulator: EmulatorServic
         head += f"Content-Range: bytes 0-{len(data) - 1}/{len(data)}\r\n\r\n"
         cut.sendall(head.encode() + data[: 2 * UNIT + 100])
         while piece(wire, place, "*/*").headers.get("range") != f"bytes=0-{2 * UNIT - 1}":
-            pass  # until so much has arrived
+            pass  # until this much has arrived
     asked = piece(wire, place, f"*/{len(data)}")
     assert (asked.status, asked.headers["range"]) == (308, f"bytes=0-{2 * UNIT - 1}")
     done = piece(wire, place, f"{2 * UNIT}-{len(data) - 1}/{len(data)}", data[2 * UNIT :])

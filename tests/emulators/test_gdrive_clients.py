@@ -1,4 +1,4 @@
-"""The Drive emulator under clients of others: rclone and opendal, through the proxy that knows Google's host names."""
+"""The Drive emulator with other people's clients: rclone and opendal, through the proxy for Google's host names."""
 
 from __future__ import annotations
 

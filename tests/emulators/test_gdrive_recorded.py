@@ -1,6 +1,6 @@
 """Recorded interactions of the real Google Drive, asked of the emulator: same status, content type and shape.
 
-Each line of the fixture is one answer out of some state. The state is made from the request and the status alone (what
+Each line of the fixture is one answer from some state. The state is made from the request and the status alone (what
 must exist, what must not, how many there are), by rules that hold for every line of a function.
 """
 
@@ -72,7 +72,7 @@ class _State:
         return self.make(body if isinstance(body, dict) and self.parts[2:] in ([], ["copy"]) else {})
 
     def listed(self) -> None:
-        """What a list finds: all that the answer shows, and as many more as make it go on."""
+        """What a list finds: all that the answer shows, and enough more for a further page."""
         body, text, parent = self.record["body"], self.query.get("q", ""), "root"
         for placeholder in _PLACEHOLDER.findall(text):
             parent = self.wire.folder("parent")
@@ -126,7 +126,7 @@ _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "bool": (bo
 
 
 def drive_differences(recorded: Any, answer: Any, where: str = "") -> list[str]:
-    """Where an answer has not the recorded shape: keys missing or too many, other types, other words."""
+    """Where an answer differs from the recorded shape: missing or additional keys, other types, other words."""
     if isinstance(recorded, dict):
         if not isinstance(answer, dict):
             return [f"{where}: expected an object, got {answer!r}"]

@@ -30,7 +30,7 @@ _META = '[meta]\nname = "x"\napi = "dropbox"\ndescription = "d"\n'
 def test_every_entry_is_done_when_it_is_due(
     plans: list[tuple[int, int]], start_s: int, entry_s: int, looks: list[int]
 ) -> None:
-    """Whenever somebody looks, exactly what is due was done, each at its own time and in the order of the times."""
+    """At every look, exactly what is due has been done, each entry at its own time and in the order of the times."""
     jobs, now_s = Jobs(), 0
     done: list[float] = []
 
@@ -66,7 +66,7 @@ def test_a_job_of_another_kind_is_not_found() -> None:
 
 
 class _Clock:
-    """The emulator's time; whoever waits for it, does not wait."""
+    """The emulator's time; waiting for it takes no real time."""
 
     def __init__(self) -> None:
         self.at_s = 0.0
@@ -80,7 +80,7 @@ class _Clock:
 
 
 class _Api:
-    """Functions of the Dropbox skin, called at a time."""
+    """Functions of the Dropbox skin, called at a given time."""
 
     def __init__(self, jobs: str) -> None:
         self.clock = _Clock()

@@ -166,7 +166,7 @@ def test_ranges_are_answered_with_200(wire: MegaWire) -> None:
 
 
 def test_pieces_may_come_in_any_order_and_again(wire: MegaWire) -> None:
-    """An upload that was cut goes on with what is missing."""
+    """An interrupted upload continues with what is missing."""
     size = 400 * 1024
     url = wire("u", s=size)["p"]
     data, bounds = os.urandom(size), chunks(size)

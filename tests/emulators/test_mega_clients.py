@@ -1,4 +1,4 @@
-"""The MEGA emulator with clients of others: rclone, and megajs where ``npm install -g megajs`` has been run.
+"""The MEGA emulator with other people's clients: rclone, and megajs where ``npm install -g megajs`` has been run.
 
 The third one, async-mega-py, is the driver's (tests/drivers/test_driver_mega.py).
 """

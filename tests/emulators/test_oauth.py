@@ -39,7 +39,7 @@ def call(form: dict[str, str] | None = None, *, now_s: float = 0.0, query: dict[
 
 
 def code_for(oauth: OAuth, **query: str) -> str:
-    """Lets the user agree; the code that the browser takes back."""
+    """Lets the user agree; returns the code that the browser brings back."""
     answer = oauth.authorize(call(query={"client_id": "c", "redirect_uri": BACK, "state": "s", **query}))
     place = urlsplit(dict(answer.headers)[b"location"].decode())
     assert (answer.status, f"{place.scheme}://{place.netloc}{place.path}") == (302, BACK)
@@ -49,7 +49,7 @@ def code_for(oauth: OAuth, **query: str) -> str:
 
 
 def exchanged(oauth: OAuth, code: str, **form: str) -> bytes:
-    """Asks for a token; empty, or why there is none."""
+    """Asks for a token; returns why there is none, or an empty text."""
     whole = {"grant_type": "authorization_code", "code": code, "client_id": "c", "redirect_uri": BACK, **form}
     return bytes(oauth.token(call(whole)).body)
 

@@ -1,4 +1,5 @@
-"""Clients of others at the OneDrive emulator, through its proxy: rclone and opendal. Neither shares code with it."""
+"""The OneDrive emulator with other people's clients, through its proxy: rclone and opendal. Neither shares code with
+it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The recorded interactions of the real service, asked of the emulator: same status, content type and shape.
 
-Each line of the fixture is one answer out of some state. The state is made from the request and the answer's status
+Each line of the fixture is one answer from some state. The state is made from the request and the answer's status
 and shape alone, by rules that hold for every line of a function.
 """
 
@@ -21,7 +21,7 @@ from .graph_wire import GraphWire, Told
 
 _FIXTURE = Path(__file__).parents[2] / "fixtures" / "onedrive-recorded.jsonl"
 _OTHER = {19: "the emulator has one account, so there is no folder that somebody else shares with it"}
-"""Lines that do not come out alike, and why."""
+"""Lines whose answers differ, and why."""
 _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "bool": (bool,), "float": (int, float)}
 
 
@@ -33,7 +33,7 @@ def _lines() -> Iterator[Any]:
 
 
 def differences(recorded: Any, answer: Any, where: str = "") -> list[str]:
-    """Where an answer has not the recorded shape: keys missing, other types, other words.
+    """Where an answer differs from the recorded shape: keys missing, other types, other words.
 
     Keys that the service has added since the recording are allowed; of a list, each recorded item must match one of the
     answer's.

@@ -1,4 +1,4 @@
-"""Removed files that reads and listings go on seeing: each emulator, asked by its own driver."""
+"""Removed files that reads and listings still see: each emulator, asked by its own driver."""
 
 from __future__ import annotations
 

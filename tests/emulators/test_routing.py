@@ -188,7 +188,7 @@ def test_a_body_is_taken_while_it_arrives(client: _Client) -> None:
     status, _, data = client("PUT", "/v1/shelves/big/notes/x", iter(pieces))
     value = json.loads(data)
     assert (status, value["md5"]) == (201, hashlib.md5(b"".join(pieces), usedforsecurity=False).hexdigest())
-    assert value["pieces"] > 10  # some join on their way; one would mean that it waited for all
+    assert value["pieces"] > 10  # some are joined on their way; a single one would mean that it waited for all
     assert client("GET", "/v1/shelves/big/notes/x")[2] == b"".join(pieces)
 
 

@@ -1,7 +1,7 @@
 """An API that no provider has, for tests of what the server offers skins: notes on shelves.
 
-It has what Dropbox has not: parameters in paths, several methods on one path, a route that the query chooses, bodies
-that are looked at while they arrive, and answers without a body.
+It has what Dropbox lacks: parameters in paths, several methods on one path, a route that the query chooses, bodies that
+are read while they arrive, and answers without a body.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class Running:
         return self._out.read_text(encoding="utf-8", errors="replace")
 
     def relatives(self) -> list[psutil.Process]:
-        """All processes that this run has started and that still live, whoever is their parent now."""
+        """All living processes that this run has started, whoever is their parent now."""
         mark, found = f"CLOUDBENCH_TEST_MARK={self._mark}".encode(), []
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):
@@ -170,7 +170,7 @@ class Running:
         return values[-1]
 
     def workers(self) -> dict[str, psutil.Process]:
-        """xdist's workers by their ids, as their tests told (``told`` of the prelude)."""
+        """xdist's workers by their ids, as their tests reported them (``told`` of the prelude)."""
         found = {}
         for path in self.folder.glob("pid-*"):
             with contextlib.suppress(psutil.NoSuchProcess, ValueError):
@@ -186,7 +186,7 @@ class Running:
         return found[0] if found else None
 
     def wait_for_records(self, agent: str, test: str = "", count: int = 1) -> None:
-        """Wait until an agent's log holds some records: it is in mid-run then."""
+        """Wait until an agent's log holds some records: then it is in mid-run."""
 
         def enough() -> bool:
             path = self.log_of(agent, test)
@@ -238,7 +238,7 @@ class Lab:
         self.folder = folder
         self._running: list[Running] = []
         self._options = QUIET if may_be_late else LEAN
-        # Processes that share pytest's own folder of temporary ones remove each other's, and may warn of it.
+        # Processes that share pytest's folder of temporary folders remove each other's, and may warn about it.
         self._temporary = tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True)
         os.chmod(self._temporary.name, 0o1777)  # some labs run as another user
         (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
@@ -252,7 +252,7 @@ class Lab:
         self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true",
         enter: Sequence[str] = (), store: bool = True,
     ) -> Running:  # fmt: skip
-        """Start pytest; entries go to ``out.json``, unless they are not to be stored.
+        """Start pytest; entries go to ``out.json``, unless they should not be stored.
 
         ``within`` are shell commands to run before it in a mount namespace, ``after`` those to run there at the end.
         ``enter`` are words to put before its command, such as those that enter a network namespace.
@@ -288,7 +288,8 @@ def outcomes(text: str) -> Counter[str]:
 
 @contextlib.contextmanager
 def lab_in(folder: Path, may_be_late: bool = True) -> Iterator[Lab]:
-    """A lab, at whose end nothing runs any more. A late engine is no doubt, where a test is about something else."""
+    """A lab; at its end, everything that still runs is ended. A late engine is not a doubt unless the test is about
+    it."""
     made = Lab(folder, may_be_late)
     try:
         yield made

@@ -30,7 +30,7 @@ def start(lab: Lab, shared: Path) -> Running:
 
 
 def test_both_are_stored_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither begins to measure, or to store, before the other is as far: they do both at the same time."""
+    """Neither begins to measure, or to store, before the other is ready to: they do both at the same time."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with lab_in(tmp_path / "a") as one, lab_in(tmp_path / "b") as other:
@@ -53,7 +53,7 @@ def test_both_are_stored_and_listed(tmp_path: Path, capsys: pytest.CaptureFixtur
     found = {path.relative_to(path.parents[1]).as_posix(): path for path in (tmp_path / "results").rglob("*.parquet")}
     assert sorted(names) == sorted(found)
     assert [len(read_parquet(path)) for path in found.values()] == [OPS] * 2
-    assert not list((tmp_path / "results").rglob("*.oplog")), "merged, and by the session whose they are"
+    assert not list((tmp_path / "results").rglob("*.oplog")), "merged, each by its own session"
 
     assert main(["baseline", "list", "--storage", str(tmp_path / "stored")]) == 0
     out = capsys.readouterr().out

@@ -41,7 +41,7 @@ def test_absolute_gates(lab: Lab, spread: Spread) -> None:
 
 
 def change_stored(folder: Path, factor: float) -> None:
-    """Make every stored run so much slower or faster than it was."""
+    """Make every stored run slower or faster by this factor."""
     for path in folder.glob(".benchmarks/*/*.json"):
         document = json.loads(path.read_text())
         for entry in document["benchmarks"]:

@@ -339,11 +339,11 @@ def test_a_dismissed_fleet_stops_and_says_so(three: Fleet) -> None:
     three.coordinator.receive("gw1", Tell("interrupted"))
     dismissal.join(HANG_S)
     assert returned.is_set(), "gw0 has stopped, gw1 was interrupted, gw2 was waiting anyway"
-    assert three.handled == [], "nothing is merged behind the back of the end"
+    assert three.handled == [], "nothing is merged after the end"
 
 
 class FleetMachine(RuleBasedStateMachine):
-    """Agents run one script, are lost or fail at any time, in any order: nobody waits for ever, nobody overtakes."""
+    """Agents run one script, and are lost or fail at any time, in any order: none waits for ever, none overtakes."""
 
     SCRIPT = ("enter", "sum:a", "once:work", "sum:b", "once:clean:x", "leave")
     FAIL_AT = SCRIPT.index("once:clean:x")
@@ -467,7 +467,7 @@ def test_an_agent_hears_what_is_said_and_its_answers_are_still_answers() -> None
 
 
 def test_an_item_that_is_run_again_waits_for_all_in_each_round() -> None:
-    """Agents are given it while the round before is not over."""
+    """Agents are given the item again before its previous round is over."""
     fleet = Fleet(2, again=lambda nodeid, before: before)
     fleet.assign()
     fleet.enter("gw0", "gw1")

@@ -148,7 +148,7 @@ LIMIT = """
 
 @pytest.mark.slow
 def test_a_time_limit_that_raises_in_the_test_fails_that_test_alone(lab: Lab) -> None:
-    """One agent hangs, the others wait for it in the test and between tests, and the limit is everybody's."""
+    """One agent hangs, the others wait for it in the test and between tests, and the time limit applies to all."""
     run = (
         lab.write(LIMIT, "conftest.py")
         .write("""

@@ -1,4 +1,4 @@
-"""A profile's faults hit what is measured and nothing else, and its draws are the run's own."""
+"""A profile's faults hit only what is measured, and the run's seed determines which operations."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def by_full_name(run: Ended) -> dict[str, dict[str, dict[str, object]]]:
 
 @pytest.mark.slow
 def test_draws_are_those_of_the_runs_seed(lab: Lab) -> None:
-    """Which of many operations fail is drawn, one after the other where there is one sensor."""
+    """Which operations fail is random; with one sensor, they are drawn in order."""
     for name in ("sick", "same"):
         sick(lab, "error_rate = 0.5", name)
     lab.write("""

@@ -1,4 +1,4 @@
-"""``--cloudbench-fail`` as a user meets it: a broken gate fails its test, whatever the test makes of its results."""
+"""``--cloudbench-fail`` as a user meets it: a broken gate fails its test, whatever the test does with its results."""
 
 from __future__ import annotations
 

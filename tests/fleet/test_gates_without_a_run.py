@@ -1,4 +1,4 @@
-"""A gate that nothing was judged by is not met: whoever asked for it is told, and selected experiments fail for it."""
+"""A gate that judged nothing is not met: the user is told, and the selected experiments fail because of it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_selected_experiments_without_a_measurement_fail(lab: Lab, case: str, sp
 
 @SPREAD
 def test_where_no_test_measures_it_is_only_said(lab: Lab, spread: list[str]) -> None:
-    """Gates in ``addopts`` are there also for who runs one unit test."""
+    """Gates in ``addopts`` also apply when somebody runs one unit test."""
     lab.write("    def test_it(experiment): pass\n" + OTHER)
     run = lab.run(*FOLDER, *spread, *GATE, "-k", "other")
     assert (run.status, len(run.lines_with(NOT_SELECTED))) == (0, 1), run.text

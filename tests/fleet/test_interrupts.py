@@ -153,7 +153,7 @@ def test_a_hangup_ends_in_order(lab: Lab, spread: list[str], group: bool) -> Non
 @SPREAD
 @pytest.mark.usefixtures("hangup")
 def test_a_closed_terminal_ends_in_order(lab: Lab, spread: list[str]) -> None:
-    """What is printed afterwards is an error at each write; what was measured is kept all the same."""
+    """From then on every write is an error; what was measured is kept all the same."""
     running = lab.write(ENDLESS).start(*FOLDER, *spread, enter=(sys.executable, "-c", TERMINAL))
     for agent in ("gw0", "gw1") if spread else ("main",):
         running.wait_for_records(agent, "test_long", 40)
@@ -170,7 +170,7 @@ def test_a_closed_terminal_ends_in_order(lab: Lab, spread: list[str]) -> None:
 
 @SPREAD
 def test_ctrl_c_that_is_typed_into_a_terminal(lab: Lab, spread: list[str]) -> None:
-    """There the progress line is redrawn until then."""
+    """On a terminal the progress line is redrawn until then."""
     running = lab.write(ENDLESS).start(*FOLDER, *spread, enter=(sys.executable, "-c", TERMINAL))
     for agent in ("gw0", "gw1") if spread else ("main",):
         running.wait_for_records(agent, "test_long", 40)

@@ -48,7 +48,7 @@ TESTS = f"""
 
 
 def check_lost(run: Ended, victim: int, reason: str) -> None:
-    """What holds however ``gw<victim>`` was lost in mid-run of ``test_first``."""
+    """What must hold, however ``gw<victim>`` was lost in the middle of ``test_first``."""
     name = f"gw{victim}"
     assert run.status == 1, run.text
     assert run.leftovers == []
@@ -167,7 +167,7 @@ def test_the_leader_is_lost_while_it_works_for_all(lab: Lab) -> None:
     assert "agent gw0 was lost" in run.text
     assert run.info("test_one[folder:objects]")["missing_agents"] == {"gw0": "was lost"}
     assert run.info("test_two[folder:objects]")["missing_agents"] == {}
-    # The sensors were shared out among three when the leader was lost; its part is not tried.
+    # The sensors were divided among three agents when the leader was lost; its part is not tried.
     assert {sensor for sensor, _ in keys(run.records()["test_one"])} == {1, 2, 4, 5}
 
 
@@ -190,7 +190,7 @@ def test_all_agents_are_lost(lab: Lab) -> None:
 
 
 def test_a_run_without_a_record_has_no_entry_with_times(lab: Lab) -> None:
-    """All agents are killed in their first operation: nothing is known, and nothing is stood for it."""
+    """All agents are killed in their first operation: nothing is known, and no number takes its place."""
     lab.write(
         """
         import os, signal

@@ -1,4 +1,4 @@
-"""A shifted clock is found again within the bound, one that jumped is called so, and a sound one is not."""
+"""A shifted clock is measured within the bound; a clock that jumped is reported, and a sound one is not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRAVEL = st.lists(st.tuples(st.integers(0, 10**8), st.integers(0, 10**8)), min_s
 
 
 class World:
-    """One true time, which passes on the way to the other clock and back."""
+    """One true time, which passes while a question travels to the other clock and back."""
 
     def __init__(self, shift_ns: int, travel_ns: list[tuple[int, int]]) -> None:
         self.now_ns, self._shift_ns, self._travel_ns = 10**18, shift_ns, iter(travel_ns)
@@ -43,7 +43,7 @@ def test_the_offset_is_within_its_bound_however_uneven_the_way(shift_ns: int, tr
 def test_errors_add_up_over_a_third_clock(
     one_ns: int, two_ns: int, first: list[tuple[int, int]], second: list[tuple[int, int]]
 ) -> None:
-    """Both shifts are those of the third clock against the own one."""
+    """Both shifts are those of the third clock against this one."""
     one, two = (measure_offset(world.ask, world.clock) for world in (World(one_ns, first), World(two_ns, second)))
     between = one.minus(two)
     assert abs(between.offset_ns - (one_ns - two_ns)) <= between.error_ns == one.error_ns + two.error_ns

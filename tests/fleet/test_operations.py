@@ -1,4 +1,4 @@
-"""Downloads, lists, deletions and links; thread pools; files that runs hand on; conclusions from several runs."""
+"""Downloads, lists, deletions and links; thread pools; files that runs pass on; conclusions from several runs."""
 
 from __future__ import annotations
 

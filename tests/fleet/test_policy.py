@@ -14,7 +14,7 @@ SUITE = Path("/checkout/suites")
 
 
 def config(*args: str, worker: bool = False, ini: Path | None = None, **option: Any) -> Any:
-    """As much of pytest's configuration as the policy looks at."""
+    """The part of pytest's configuration that the policy reads."""
     given = {
         "cloudbench_expectations": None, "cloudbench_results": "results", "collectonly": False, "pyargs": False,
         "benchmark_storage": "file://./.benchmarks", "benchmark_compare": None, "benchmark_quiet": False,

@@ -1,4 +1,4 @@
-"""What reports for machines say of an experiment, and colours for people."""
+"""Machine-readable reports of an experiment, and colours for people."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ DAY_NS = 86_400 * 10**9
 
 
 def given(spec: str) -> dict[str, Any]:
-    """What a controller tells agents of a provider without a service."""
+    """What a controller tells agents about a provider without a service."""
     return Provided(spec).plain()
 
 
@@ -84,7 +84,7 @@ def test_it_ends_when_nobody_is_left_to_report_to(driver: Driver, content: Conte
 
 
 def test_a_budget_stops_it_and_is_for_all_files_together(tmp_path: Path, driver: Driver, content: Content) -> None:
-    """Bytes are those that came: what is not there costs none."""
+    """Only bytes that arrived count: a missing file costs none."""
     driver.put("/there.bin", content)
     size_bytes = content.size_bytes
     for limits, expected in ((Budget(max_ops=3), 3), (Budget(max_bytes=2 * size_bytes), None)):
@@ -128,7 +128,7 @@ def test_a_process_that_dies_is_reported(tmp_path: Path, content: Content) -> No
 
 
 def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
-    """Also in the middle of a wait for a file that never comes."""
+    """Even in the middle of a wait for a file that never comes."""
     source = (
         "import json, os, signal\n"
         "from pytest_cloudbench.load.reader import ReaderProcess\n"
@@ -165,7 +165,7 @@ def _another_time() -> tuple[str, ...] | None:
 
 @pytest.mark.skipif(_another_time() is None, reason="the kernel gives no time namespace here")
 def test_another_clock_is_measured_within_the_bound(tmp_path: Path, driver: Driver, content: Content) -> None:
-    """No part of it is pretended: the kernel itself shifts the clock of the child process by a day."""
+    """Nothing is mocked: the kernel itself shifts the clock of the child process by a day."""
     prefix = _another_time()
     assert prefix is not None
     with ReaderProcess(given(f"folder:{tmp_path}"), command=(*prefix, *ReaderProcess.COMMAND)) as reader:

@@ -1,4 +1,4 @@
-"""A readiness time that was set is found again, also with clocks that differ; one that jumps gives no number."""
+"""A readiness time that was set is measured, even with clocks that differ; with a clock that jumps, none is given."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOUND = Span(Offset(0, 0, 0), Offset(0, 0, 0))
 
 
 def profile(lab: Lab, name: str, settings: str) -> str:
-    """A provider with these settings and none else."""
+    """A provider with these settings and no others."""
     meta = f'[meta]\nname = "{name}"\napi = "dropbox"\ndescription = "a known truth"\n'
     (lab.folder / f"{name}.toml").write_text(meta + settings)
     return f"emulated:./{name}.toml"
@@ -177,7 +177,7 @@ def test_a_clock_that_is_an_hour_off_is_corrected_within_the_bound(lab: Lab, spr
 
 @SPREAD
 def test_a_clock_that_jumps_gives_a_doubt_and_no_number(lab: Lab, spread: tuple[str, ...]) -> None:
-    """It jumps when the first file is there; a gate cannot be judged then, and does not pass."""
+    """The clock jumps when the first file is there; then a gate cannot be judged, and does not pass."""
     jump = "now_ns() + 400_000_000 * any(path.is_file() for path in (HERE / 'objects').rglob('s0*'))"
     run, info = clocked(lab, jump, "--cloudbench-fail", "readiness_max:100", *spread)
     assert run.counts() == {"failed": 1}, run.text

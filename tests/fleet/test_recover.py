@@ -1,4 +1,4 @@
-"""A killed controller leaves logs: the next run says so; ``cloudbench recover`` merges them once, and no live one's."""
+"""A killed controller leaves logs: the next run says so; ``cloudbench recover`` merges them once, but no live run's."""
 
 from __future__ import annotations
 

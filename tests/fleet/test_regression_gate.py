@@ -1,4 +1,5 @@
-"""``--cloudbench-gate`` as a user meets it: sessions whose answers are known, for their history was written here."""
+"""``--cloudbench-gate`` as a user meets it: sessions whose answers are known, because their history was written
+here."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def stored(lab: Lab) -> list[Path]:
 def write_history(
     lab: Lab, changes: Mapping[str, Change], runs: int = RUNS, at: Mapping[str, Any] | None = None
 ) -> None:
-    """Replace what is stored by runs like the last one, as if its tests had passed, each changed in its own way."""
+    """Replace the stored runs by copies of the last one, as if its tests had passed, each changed in its own way."""
     template = stored(lab)[-1]
     text = template.read_text()
     for path in stored(lab):
@@ -186,7 +187,7 @@ def test_each_test_is_reported_once_with_its_own_outcome(seen: Seen) -> None:
     assert entry(seen.run, "test_met")["outcome"] == "passed"
     assert "gate" not in entry(seen.run, "test_own_failure"), "it failed by itself: there is nothing to judge"
     names = [each["name"].partition("[")[0] for each in seen.run.document["benchmarks"]]
-    assert len(names) == len(set(names)) == 7, "what was measured again is no entry of its own"
+    assert len(names) == len(set(names)) == 7, "a repetition is not a separate entry"
 
 
 def test_what_nobody_can_tell_says_why(seen: Seen) -> None:
@@ -252,7 +253,7 @@ def test_a_broken_line_names_the_first_suspect_commit(lab: Lab) -> None:
 
 
 def test_repetitions_with_doubts_do_not_count_and_the_line_says_which(lab: Lab) -> None:
-    """Payloads that take longer than the due times allow make every repetition late; what was measured first is not."""
+    """Payloads that take longer than the due times allow make every repetition late, but not the first run."""
     slow = """
         import time
         from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A trace through a whole run: its operations and sizes reach the provider; what cannot be replayed is said."""
+"""A trace through a whole run: its operations and sizes reach the provider; what cannot be replayed is refused."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_read_of_nothing_is_refused() -> None:
 
 
 class Giving:
-    """As much of a driver as is needed: it gives the same pieces whatever is asked for."""
+    """The part of a driver that is needed: it gives the same pieces whatever is requested."""
 
     capabilities = Capabilities(digest=None, verbs=frozenset())
 

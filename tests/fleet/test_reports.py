@@ -108,7 +108,7 @@ def test_failures_are_merged_into_one_report(lab: Lab) -> None:
     run = lab.write(TESTS).run(*FOLDER, "-n", "3", "-rA", "--cloudbench-patience", "20")
     assert run.status == 1, run.text
     assert run.leftovers == []
-    assert run.duration_s < 45, "nobody waited for somebody who will not come"
+    assert run.duration_s < 45, "nobody waited for an agent that would never come"
     assert "INTERNALERROR" not in run.text
     assert "sign of life" not in run.text
     counts = run.counts()

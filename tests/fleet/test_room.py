@@ -1,4 +1,4 @@
-"""Loads that mean nothing or cannot fit are refused in one line, before anything of them is made."""
+"""Loads that make no sense or cannot fit are refused in one line, before anything is allocated for them."""
 
 from __future__ import annotations
 

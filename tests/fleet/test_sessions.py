@@ -191,7 +191,7 @@ def test_ordinary_tests_and_stock_benchmarks_beside_experiments(lab: Lab) -> Non
     assert len({worker for _, worker, _ in ran}) > 1, "spread over the workers"
     stock = [line.split() for line in (lab.folder / "stock.txt").read_text().splitlines()]
     assert len(stock) == 2, "once, on one worker"
-    assert max(int(when) for _, _, when in ran) < int(stock[0][1]), "alone: after what is shared out"
+    assert max(int(when) for _, _, when in ran) < int(stock[0][1]), "alone: after the distributed tests"
     assert run.entries["test_stock"]["stats"]["rounds"] > 1
     assert run.entries["test_stock_too"]["stats"]["rounds"] == 7
     assert run.entries["test_stock"]["fullname"] == "test_ordinary.py::test_stock"
@@ -277,7 +277,7 @@ def test_a_fixture_alone_does_not_switch_stock_benchmarks_on(lab: Lab) -> None:
     run = lab.run("-n", "1")
     assert run.status == 0, run.text
     assert run.counts()["passed"] == 2
-    assert run.entries == {}, "as usual under xdist: no item of this session is a fleet's"
+    assert run.entries == {}, "as usual under xdist: no item of this session uses the fleet"
 
 
 ENDLESS = """
@@ -294,7 +294,7 @@ ENDLESS = """
 
 
 def check_holes(table: OpTable) -> None:
-    """Whatever was finished is there: no hole in any sensor's sequence.
+    """Every finished operation is recorded: no hole in any sensor's sequence.
 
     A late engine has several operations due at once, and the end may come between two of them: so a hole is an
     operation that was not tried if it was due not much earlier than the end, by the lateness that was measured.

@@ -17,7 +17,7 @@ FEW = """
 from pytest_cloudbench.judge import steady
 steady.LEAST_OPS = dict.fromkeys(steady.LEAST_OPS, 100)
 """
-"""A tenth of the operations that the rule needs: here only the way is looked at that an end takes."""
+"""A tenth of the operations that the rule needs: these tests are only about how a run ends."""
 
 BODY = """
 from pytest_cloudbench.arrival import FixedInterval, Poisson, ThinkTime, Threads
@@ -85,7 +85,8 @@ def test_it_ends_early_on_all_agents_and_says_so(run: Ended) -> None:
 
 
 def test_all_agents_end_at_one_due_time(run: Ended) -> None:
-    """In an open loop what is done is what was due before: no sensor has a gap, and their last due times are close."""
+    """An open loop does exactly what was due before the end: no sensor has a gap, and their last due times are
+    close."""
     (path,) = run.folder.rglob("*test_open*1.parquet")
     columns, _ = parquet.read(path.read_bytes())
     last: dict[int, int] = {}

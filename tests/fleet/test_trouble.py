@@ -1,4 +1,4 @@
-"""Trouble that the user must hear of in one clear line: bad input, a dead emulator, a full disk."""
+"""Problems that the user must be told in one clear line: bad input, a dead emulator, a full disk."""
 
 from __future__ import annotations
 

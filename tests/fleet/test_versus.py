@@ -22,7 +22,7 @@ A, B = "folder:a", "folder:b"
 DECIDING = ("--cloudbench-versus-metric", "failed_rate", "--cloudbench-versus-metric", "knee_threads")
 PAGE = ("--cloudbench-report", "page.html")
 ORDER = "AB" + "ABBABAABBAABABBA"
-"""The warm-up, and then at least as many pairs as it takes to say that two sides without a failure are equal."""
+"""The warm-up, and then at least as many pairs as it takes to find two sides without failures equal."""
 
 TESTS = """
     import json

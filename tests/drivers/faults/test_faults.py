@@ -67,7 +67,8 @@ class Fault:
         retry_after_s: what the error must say.
         requests: how many arrive.
         breaks: ``body`` if it does not affect an operation that reads no body, ``sense`` if it does not affect raw
-        content either. is_fresh: the driver has not sent anything before; otherwise its connections may be kept.
+            content either.
+        is_fresh: the driver has not sent anything before; otherwise its connections may be kept.
     """
 
     name: str

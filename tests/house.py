@@ -1,4 +1,4 @@
-"""Rules about the package as a whole: one class for a name, no import circle, nobody touches another module's privates.
+"""Rules about the package as a whole: one class per name, no import circle, no use of another module's private names.
 
 Pure functions over source text, by module name; ``test_architecture`` runs them.
 """
@@ -118,7 +118,7 @@ def other_meanings(source: str, words: Collection[str], glossary: str) -> list[t
     """(line, what is wrong) where one of ``words`` means what the glossary does not say.
 
     A public class whose last word is one of them stands in the glossary, in backticks; a parameter or attribute that is
-    called so is of such a class. Nothing that is called so is a mapping by name, whoever annotates it or does not.
+    called so is of such a class. Nothing with such a name is a mapping by name, whether annotated or not.
     """
     found = []
     for node in nodes(source):

@@ -1,4 +1,4 @@
-"""How long a test waits for what has to happen before it says that it hangs."""
+"""How long a test waits for something to happen before it reports a hang."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ needs_root = pytest.mark.skipif(
 
 
 def said_by_nobody(script: str, *, path: str = "") -> str:
-    """What a script prints that user 65534 runs, with ``path`` before PATH. Skips where that user can run no Python."""
+    """The output of a script that user 65534 runs, with ``path`` before PATH. Skips if that user cannot run Python."""
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
     for python in (sys.executable, shutil.which("python3", path=os.defpath)):
         try:

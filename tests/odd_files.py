@@ -1,4 +1,4 @@
-"""Files that a program must not simply open: each hangs, has no end, or is none."""
+"""Files that a program must not simply open: each hangs, has no end, or is not a regular file."""
 
 from __future__ import annotations
 

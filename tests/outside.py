@@ -24,7 +24,7 @@ _NETWORKS = tuple(map(ip_network, ("127.0.0.0/8", "0.0.0.0/32", "::/127", "198.1
 
 
 class Guard:
-    """Notes which other hosts this process asks for, and refuses them as a network does that leads nowhere."""
+    """Notes which other hosts this process asks for, and refuses them like a network without a route."""
 
     def __init__(self) -> None:
         self._asked: list[str] = []
@@ -44,7 +44,7 @@ class Guard:
             return connect_ex(sock, address)
 
         def guarded_getaddrinfo(host: Any, *args: Any, **options: Any) -> Any:
-            if not _is_here(host) and not _is_address(host):  # an address is nothing that anybody has to be asked for
+            if not _is_here(host) and not _is_address(host):  # an address needs no name resolution
                 self._asked.append(str(host))
                 raise socket.gaierror(socket.EAI_NONAME, f"a test asks for {host}")
             return getaddrinfo(host, *args, **options)

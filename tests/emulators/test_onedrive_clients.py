@@ -1,5 +1,5 @@
-"""The OneDrive emulator with other people's clients, through its proxy: rclone and opendal. Neither shares code with
-it."""
+"""The OneDrive emulator with other people's clients, through its proxy: rclone and opendal, which share
+no code with it."""
 
 from __future__ import annotations
 

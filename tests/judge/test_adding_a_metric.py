@@ -23,7 +23,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def anchor_of(section: str) -> str:
-    """The line above which a section says that its block goes."""
+    """The line above which, as a section says, its block goes."""
     anchors: list[str] = re.findall(r"^Above the line `(.+?)`", PAGE.partition(f"\n## {section}\n")[2], re.MULTILINE)
     return anchors[0]
 

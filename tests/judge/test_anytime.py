@@ -1,4 +1,4 @@
-"""The interval that may be looked at after every pair holds the truth at every look, and wild pairs do not ruin it."""
+"""The interval may be looked at after every pair: it contains the truth at every look, and survives wild pairs."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NOW: dict[str, Any] = {
 
 
 def stored(value: object = 1.0, run: str = "0001_a.json", **changes: object) -> Stored:
-    """A good entry, but for what is changed."""
+    """A valid entry with the given changes."""
     return Stored(run, {**NOW, "outcome": "passed", "seed": "another", "response_p99": value, **changes})
 
 
@@ -62,7 +62,7 @@ def test_what_does_not_fit_and_why(changes: dict[str, Any], reason: str) -> None
     assert choose([one] * 3, NOW, "response_p99") == Compared(None, f"no baseline: the 3 stored runs {reason}")
     named = choose([one], NOW, "response_p99", named="0001")
     if reason.startswith(("differed", "came")):
-        assert named == Compared(1.0, f"0001_a.json {reason}"), "who names a run gets it, and is told"
+        assert named == Compared(1.0, f"0001_a.json {reason}"), "a named run is used, and a remark says how it differs"
     else:
         assert named == Compared(None, f"0001_a.json {reason}", fails=True)
 

@@ -1,4 +1,4 @@
-"""Changes in series with a known truth: those that are there are found, and where there is none, none is."""
+"""Changes in series with a known truth: real changes are found, and no others."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_rate_that_is_zero_has_a_change_in_points() -> None:
 
 
 def test_what_is_not_looked_at_closely_has_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether any split could pass is asked first, for speed alone."""
+    """The check whether any split could pass only saves time: it does not change the answer."""
     source = random.Random("quick")
     series = [
         [exp(source.gauss(0, spread)) * (1 + step * (number >= at)) for number in range(length)]

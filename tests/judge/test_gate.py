@@ -1,4 +1,4 @@
-"""The regression gate's rule against known truths: what is broken, what is met, and what nobody can tell."""
+"""The regression gate's rule against known truths: broken, met and inconclusive."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_noisy_baseline_is_inconclusive_and_says_what_would_be_seen() -> None:
 
 
 def test_what_would_be_seen_is_seen_in_nine_of_ten_cases() -> None:
-    """The claim is of the power of the rule, so it is tried."""
+    """The claim is about the power of the rule, so it is simulated."""
     check, source = level(1.0, spread=0.03), random.Random("power")
     change = detectable(check, 1)
     assert change is not None
@@ -146,7 +146,7 @@ def test_more_tests_in_the_session_want_a_larger_change() -> None:
 
 
 def test_a_baseline_with_a_run_as_far_off_makes_no_alarm() -> None:
-    """With heavy tails Student's t promises too much: what the baselines themselves had is no alarm."""
+    """With heavy tails Student's t promises too much: deviations as in the baselines themselves raise no alarm."""
     tailed = level(1.0, name="tailed")
     odd = replace(tailed, baseline=(*tailed.baseline[:-1], Reading(1.5)))
     suspect = level(1.09, (1.09, 1.09, 1.09))
@@ -283,7 +283,7 @@ def test_a_session_with_nothing_changed_is_not_red_and_a_changed_one_is() -> Non
 
 @pytest.mark.parametrize("record", [NOISE, BUSY], ids=["calm", "busy"])
 def test_sessions_drawn_from_recorded_runs_alarm_for_what_has_changed_alone(record: Path) -> None:
-    """Of the numbers that ship; benchmarks/bench_gate.py has the figures of 500 sessions and more."""
+    """With the default settings; benchmarks/bench_gate.py has the figures of 500 sessions and more."""
     runs = recorded(record)["runs"]
 
     def drawn(change: Mapping[str, float], ops: int = 0) -> list[list[Ruling]]:

@@ -70,7 +70,7 @@ def test_an_observed_claim_is_renewed_in_its_place_and_keeps_its_form() -> None:
     renewed = changes.renewed[1]
     assert (renewed.at_least, renewed.at_most, renewed.date) == (1.8, 2.2, TODAY)
     assert renewed.where == {"test": "test_x"}
-    assert not changes.added  # somebody has chosen what this experiment is held to
+    assert not changes.added  # the user has chosen the bounds of this experiment
 
 
 def test_what_others_have_claimed_stays_and_is_not_claimed_again() -> None:

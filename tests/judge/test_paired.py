@@ -1,4 +1,4 @@
-"""Two sides in turns: what is known of them is found again, and equal ones are never told apart."""
+"""Two sides in turns: known differences are found, and equal sides are never told apart."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_without_a_deciding_metric_all_decide() -> None:
 def starved(random: Random, count: int, shifted: Mapping[str, float]) -> list[Pair]:
     """Pairs on a busy machine, which disturbs the median of a block more than its quicker operations.
 
-    ``shifted`` is by metric what B takes of A's time.
+    ``shifted`` has, by metric, B's time as a share of A's.
     """
     pairs = []
     for _ in range(count):
@@ -161,7 +161,7 @@ def starved(random: Random, count: int, shifted: Mapping[str, float]) -> list[Pa
 
 
 def test_the_metric_that_differs_is_named_and_another_is_not() -> None:
-    """A difference of the quick operations is no claim about the median."""
+    """A difference of the quick operations says nothing about the median."""
     found = compare(starved(Random(3), 60, {"service_p25": 1.1}))
     assert (found["service_p25"].answer, found["service_p50"].answer) == ("A better", "inconclusive")
     assert is_decided(found, DEFAULT)

@@ -1,4 +1,4 @@
-"""A gate on two sides: broken where B is certainly worse and measured more than the margin, met where it is not."""
+"""A gate on two sides: broken if B is certainly worse, and by more than the margin as measured; met if it is not."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_whoever_gives_the_median_a_margin_gives_it_to_the_lower_quartile(
 
 
 def session(random: Random, change: float, pairs: int = 60, sd: float = 0.1) -> str:
-    """The answer of a session that looks after every pair, as a comparison does."""
+    """The answer of a session that checks after every pair, as a comparison does."""
     blocks = []
     for _ in range(pairs):
         a, b = random.gauss(0, sd / 2**0.5), log(1 + change) + random.gauss(0, sd / 2**0.5)

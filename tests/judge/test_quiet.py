@@ -15,7 +15,7 @@ MS = 1_000_000
 
 
 def rows(*lateness_ms: float) -> tuple[array[int], array[int]]:
-    """Operations due every 10 ms that began so late."""
+    """Operations due every 10 ms that began this late."""
     due = array("q", (10 * MS * number for number in range(len(lateness_ms))))
     return due, array("q", (at + round(late * MS) for at, late in zip(due, lateness_ms, strict=True)))
 
@@ -32,7 +32,7 @@ def test_a_late_one_touches_five_before_and_five_after_it() -> None:
 
 
 def test_neighbours_are_those_in_the_order_of_due_times_whoever_recorded_them() -> None:
-    """Rows of two agents, one after the other: the late one of the second is in the middle of the first one's."""
+    """The rows of two agents, one after the other: the second's late operation was due amid the first's."""
     due, start = rows(*[0.0] * 12, 50.0, *[0.0] * 11)
     order = [*range(0, 24, 2), *range(1, 24, 2)]
     quiet = quiet_rows(array("q", (due[row] for row in order)), array("q", (start[row] for row in order)))

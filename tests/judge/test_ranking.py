@@ -1,4 +1,4 @@
-"""Who is best, only if the difference is more than noise: set differences are found, and equals are not told apart."""
+"""Who is best, if the difference is more than noise: known differences are found, and equals are not told apart."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_set_difference_is_found() -> None:
 
 
 def test_equals_are_not_told_apart_however_often_they_are_asked() -> None:
-    """Not even those that a test of significance would: operations of one run depend on each other."""
+    """Not even where a significance test would: operations of one run depend on each other."""
     found = [
         rank("response_p50", {"one": candidate(seed, 0.1), "other": candidate(seed + 1000, 0.1)}).verdict
         for seed in range(200)

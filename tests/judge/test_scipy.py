@@ -94,7 +94,7 @@ def test_normal_sf_agrees_with_scipy(z: float) -> None:
 @example(statistic=5e-324, freedom=3, is_share=False)
 @example(statistic=1.0, freedom=1_000_000, is_share=True)
 def test_chi2_sf_agrees_with_scipy(statistic: float, freedom: int, is_share: bool) -> None:
-    """Of many degrees of freedom the digits of lgamma's difference are lost, whose size is that of the logarithm."""
+    """With many degrees of freedom, the difference of two large values of lgamma loses digits."""
     from scipy import stats
 
     statistic *= freedom if is_share else 1  # near the mean, where both ways to compute it meet
@@ -108,7 +108,7 @@ def test_chi2_sf_agrees_with_scipy(statistic: float, freedom: int, is_share: boo
 @example(statistic=1.0, freedom=1_000_000, rest=1_000_000)
 @example(statistic=1.7747596174140102e-20, freedom=1, rest=1)
 def test_f_sf_agrees_with_scipy(statistic: float, freedom: int, rest: int) -> None:
-    """The same of many degrees of freedom. SciPy's own F is off by 3e-11 at 1e-14, its incomplete beta is not."""
+    """The same with many degrees of freedom. SciPy's own F is off by 3e-11 at 1e-14, its incomplete beta is not."""
     from scipy import special, stats
 
     odds = freedom * statistic / rest
@@ -183,7 +183,7 @@ POINTS = st.one_of(
 
 @MANY
 @given(seasons=st.lists(POINTS, min_size=1, max_size=4))
-@example(seasons=[[(0.0, 1.0), (0.0, 2.0), (0.0, 3.0), (1.0, 2.0)]])  # what happens at one time is no trend
+@example(seasons=[[(0.0, 1.0), (0.0, 2.0), (0.0, 3.0), (1.0, 2.0)]])  # values at one time are not a trend
 def test_theil_sen_agrees_with_scipy(seasons: list[list[tuple[float, float]]]) -> None:
     """Score and variance of each season from Kendall's tau, then Mann-Kendall's correction for continuity."""
     from scipy import stats
@@ -222,7 +222,7 @@ def test_weighted_line_agrees_with_scipy(points: list[tuple[int, float, float]])
 
     xs, ys, weights = zip(*points, strict=True)
     fit = weighted_line(xs, ys, weights)
-    largest = max(map(abs, xs))  # scaled, for SciPy's matrix knows no centre
+    largest = max(map(abs, xs))  # scaled, because SciPy's matrix is not centred
     design = [[sqrt(weight), sqrt(weight) * x / largest] for x, weight in zip(xs, weights, strict=True)]
     (level, slope), *_ = linalg.lstsq(design, [sqrt(weight) * y for y, weight in zip(ys, weights, strict=True)])
     size = max(ys) * max(weights) / min(weights)
@@ -304,7 +304,7 @@ def test_trimmed_mean_agrees_with_scipy(values: list[float]) -> None:
 @MANY
 @given(groups=st.lists(st.lists(st.floats(0.5, 50), min_size=5, max_size=40), min_size=1, max_size=6))
 def test_relative_errors_agrees_with_scipy(groups: list[list[float]]) -> None:
-    """Errors of trimmed means; then no level is surer than is usual, and 3 % of its own is added."""
+    """Errors of trimmed means; no level's error is below the usual one, and 3 % of its own is added."""
     from scipy.stats import mstats
 
     found = dict(enumerate(groups))

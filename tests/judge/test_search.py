@@ -1,4 +1,4 @@
-"""Searches against truths that are known: what they find, that they end, and that they say what they do not know."""
+"""Searches against known truths: what they find, that they end, and that they say what they do not know."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_without_noise_the_least_level_of_a_plateau_is_found() -> None:
 
 
 def test_the_gap_below_the_smallest_contender_is_searched_too() -> None:
-    """Best at 100 by a hair that cannot be seen: then 20 is as good, and lies between 16 and 32."""
+    """Best at 100 by an invisible margin: then 20 is as good, and lies between 16 and 32."""
     found = look(LevelSearch(), lambda level: plateau(level) * (1 - level / 10_000))
     assert found.quickest == 100
     assert found.level is not None
@@ -151,7 +151,7 @@ def test_asking_again_changes_nothing_and_twins_ask_for_the_same() -> None:
     time_s = noisy(valley, 0.1, 7)
     while (level := one.next()) is not None:
         assert one.next() == level == two.next()
-        one.result()  # looking has no effect either
+        one.result()  # reading the result has no effect either
         seconds = time_s(level)
         one.tell(level, seconds)
         two.tell(level, seconds)

@@ -1,4 +1,4 @@
-"""Shapes that are known, found again under noise; and where there is none, no for an answer, or unknown."""
+"""Known shapes, found under noise; and where there is none, the answer "no" or "unknown"."""
 
 from __future__ import annotations
 
@@ -458,7 +458,7 @@ def test_a_few_hours_can_rise_or_stay() -> None:
 
 
 def test_values_that_cling_to_their_predecessors_are_not_taken_for_a_daily_course() -> None:
-    """What wanders is alike within an hour, but not at the same hour of the next day."""
+    """Wandering values are alike within an hour, but not at the same hour of the next day."""
     wrong = 0
     for seed in SEEDS:
         random, wander, values = Random(seed), 0.0, []

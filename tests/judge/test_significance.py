@@ -104,7 +104,8 @@ def test_theil_sen_by_hand() -> None:
 
 
 def test_seasons_hide_no_trend_and_make_none() -> None:
-    """What differs between seasons only is no trend, although values rise from the first to the last of each day."""
+    """Differences between seasons alone are not a trend, although values rise from the first to the last of each
+    day."""
     daily = [[(day + hour / 24, float(hour)) for day in range(6)] for hour in range(24)]
     assert theil_sen(daily, is_seasonal=True).slope == 0
     rising = [[(at, value + at) for at, value in group] for group in daily]

@@ -1,4 +1,4 @@
-"""What observations of a file come to, case by case."""
+"""What follows from the observations of a file, case by case."""
 
 from __future__ import annotations
 

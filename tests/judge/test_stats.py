@@ -1,4 +1,4 @@
-"""Summaries against known truths: percentiles by counting, and losses that were made on purpose found again."""
+"""Summaries against known truths: percentiles by counting, and deliberate losses, which must be found."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_records_since_a_time_are_those_due_then_or_later_with_what_was_correcte
 
 
 def test_files_of_a_warm_up_count_neither_as_lost_nor_as_checked() -> None:
-    """But what a download or a metric sees of them is corrected as that of all others."""
+    """But for downloads and metrics they are corrected like all others."""
     table = table_of(*(op(seq=seq, scheduled_ns=seq) for seq in range(6)))
     listing = Listing()
     listing.add(name_of(0, 5), table.size_bytes[5], table.digest[5].hex())
@@ -299,7 +299,7 @@ def listed(number: int) -> dict[str, tuple[int, str | None]]:
     ("uploads", "there", "lost"),
     [
         ([(0, 1), (2, 3), (4, 5)], 2, []),
-        ([(0, 1), (2, 3), (4, 5)], 1, [2]),  # the last one did not come to stay
+        ([(0, 1), (2, 3), (4, 5)], 1, [2]),  # the last one was not stored
         ([(0, 1), (2, 3), (4, 5)], None, [2]),
         ([(0, 9), (2, 8), (4, 7)], 0, []),  # at the same time: any of them may be the last
         ([(0, 9), (2, 8), (4, 7)], 2, []),
@@ -327,7 +327,7 @@ def test_a_refused_upload_to_one_name_is_lost_unless_it_has_arrived_all_the_same
 
 
 def naive(table: OpTable, listing: Listed) -> tuple[Verification, list[Outcome]]:
-    """The same by one look after the other, file by file."""
+    """The same, computed file by file."""
     ops, digest_checked = list(table.ops()), True
     outcomes, lost, silent, wrong = [each.outcome for each in ops], 0, 0, 0
 

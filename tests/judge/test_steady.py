@@ -46,7 +46,7 @@ def drifts(draws: Random) -> Iterator[float]:
 
 
 def wanders(draws: Random) -> Iterator[float]:
-    """Goes anywhere, and never comes to rest."""
+    """Wanders, and never settles."""
     level = 0.0
     while True:
         level += draws.gauss(0, 0.02)
@@ -100,7 +100,7 @@ def test_a_drift_is_said_and_nothing_where_there_is_none() -> None:
 
 
 def test_a_beginning_that_was_slow_is_said_after_the_end() -> None:
-    """The metric of the whole run has it in it: a warm-up would have left it out."""
+    """The metric of the whole run includes the beginning, which a warm-up would have left out."""
     draws = Random("slow")
     slow = [round(noisy(3 if at < 1200 else 1, draws) * 1e9) for at in range(6000)]
     assert "above that of the run's second half" in drift(UNTIL, range(6000), slow)

@@ -19,7 +19,7 @@ RUN: dict[str, Any] = {
 
 
 def answers(now: dict[str, Any], before: list[dict[str, Any]] | None = None, again: bool = True) -> dict[str, str]:
-    """The answer on each metric of a run that differs so from twenty others."""
+    """The answer on each metric of a run that differs in this way from twenty others."""
     info = RUN | now
     checks = checks_of("t", info, (), before or [RUN] * 20, {}, [info] * 3 if again else [])
     return {each.check.metric: each.answer for each in judge(checks)}
@@ -52,7 +52,7 @@ def test_each_change_that_stays_breaks_its_own_metric(change: dict[str, Any], me
 
 
 def test_a_slower_machine_is_no_regression() -> None:
-    """Everything takes 1.4 times the CPU, also the fixed work; at 2.4 times nothing is concluded."""
+    """Everything takes 1.4 times the CPU, the fixed work too; at 2.4 times nothing is concluded."""
     assert answers({"cpu_per_op": 0.0028, "reference_cpu_s": 0.0056})["cpu_per_op"] == "met"
     slow = checks_of("t", RUN | {"cpu_per_op": 0.0048, "reference_cpu_s": 0.0096}, (), [RUN] * 20, {})
     (why,) = [each.why for each in slow if each.metric == "cpu_per_op"]
@@ -86,7 +86,7 @@ def test_an_exact_number_that_varied_before_decides_nothing_alone() -> None:
 
 
 def test_the_baseline_begins_after_the_last_lasting_change() -> None:
-    """Faster by a third since twelve runs: what is as slow as before is broken."""
+    """A third faster for the last twelve runs: a run as slow as those before them is broken."""
     before = [RUN | {"quiet_p50": 0.15 + number % 4 / 1000} for number in range(30)]
     since = [RUN | {"quiet_p50": 0.10 + number % 4 / 1000} for number in range(12)]
     (check,) = [each for each in checks_of("t", RUN, (), before + since, {}) if each.metric == "quiet_p50"]

@@ -1,4 +1,4 @@
-"""Judging a link: what was put in is found, and a link that is not as asked is flagged."""
+"""Judging a link: known values are found, and a link that is not as requested is flagged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STREAM = {"bytes": 1_000_000, "timed_bytes": 1_000_000, "seconds": 0.8, "overhea
 
 
 def seen(**changes: Any) -> dict[str, Any]:
-    """Ten probes of 20 ms up and 5 ms down, all of a thousand there and back."""
+    """Ten probes of 20 ms up and 5 ms down; of a thousand others, all came back."""
     return {
         "delay": {"up_ns": [20_000_000] * 10, "down_ns": [5_000_000] * 10},
         "loss": {"sent": 1000, "arrived": 1000, "back": 1000},

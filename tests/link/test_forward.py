@@ -18,7 +18,7 @@ PLAIN: dict[str, Any] = {"delay_ms": 0.0, "jitter_ms": 0.0, "loss": 0.0, "rate_b
 
 
 class Wire:
-    """A direction between two pairs of sockets that keep the bounds of packets, as devices do."""
+    """A direction between two pairs of sockets that preserve packet boundaries, as devices do."""
 
     def __init__(self, **settings: Any) -> None:
         self.near, source = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -130,7 +130,7 @@ def test_the_packet_with_the_byte_is_cut_and_both_ends_are_reset(wires: tuple[Wi
     assert [(one["passed_bytes"], one["flows"]) for one in made.records()] == [(1500, 1)]
     up.send(client(b"c" * 10, 2100))
     assert up.segments() == []
-    assert [one.flags & RST for one in down.segments()] == [RST]  # an end that has not understood is told again
+    assert [one.flags & RST for one in down.segments()] == [RST]  # an end that still sends gets another reset
 
 
 def test_a_gap_is_counted_when_it_is_jumped_over(wires: tuple[Wire, Wire]) -> None:

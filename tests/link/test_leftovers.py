@@ -1,4 +1,4 @@
-"""What is left of a link whose owner was killed, and that the next run removes it."""
+"""What a link leaves whose owner was killed, and that the next run removes it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_next_run_removes_what_a_killed_holder_left() -> None:
     else:
         pytest.fail("another worker's link came first each time")
     with Link():  # the next run
-        # Nobody is in the namespaces any more, so the kernel has them no longer; it may use their numbers again.
+        # Nobody is in the namespaces any more, so the kernel has removed them; it may reuse their numbers.
         assert wait_gone(inside) == []
 
 
@@ -177,18 +177,18 @@ def test_who_only_carries_the_variable_is_left_alone() -> None:
 @_NEEDS_ROOT
 @pytest.mark.parametrize("who", ["another user's", "another user's, with my mark", "mine"])
 def test_another_user_who_sets_the_variable(who: str) -> None:
-    """In a network namespace of its own, as what runs in a link; only mine is to be ended."""
+    """In a network namespace of its own, like a command in a link; only this test's process is ended."""
     assert _DEAD is not None
     mark = replace(_DEAD, user=65534) if who == "another user's" else _DEAD
     become = [] if who == "mine" else ["setpriv", "--reuid=65534", "--clear-groups", "--"]
-    # Another link's sweep may come first, and rightly end mine.
+    # Another link's sweep may come first, and rightly end this test's process.
     with _paused("unshare", "--net", *become, mark=mark) as pid:
         assert _is_found(pid) is (who == "mine")
 
 
 @_NEEDS_ROOT
 def test_a_run_in_another_pid_namespace_is_left_alone() -> None:
-    """Its owner lives, with a number that is somebody else's here, or nobody's."""
+    """Its owner lives, with a pid that belongs to another process here, or to none."""
     code = (
         "import os, sys; from pytest_cloudbench.link.leftovers import MARK, Mark; "
         "os.environ[MARK] = str(Mark.own('live')); import subprocess; "
@@ -209,7 +209,7 @@ def test_a_run_in_another_pid_namespace_is_left_alone() -> None:
 
 @_NEEDS_ROOT
 def test_where_proc_shows_other_numbers_nothing_is_found() -> None:
-    """Its numbers are not those that a signal would go to."""
+    """Its pids are not valid here, so signals would hit other processes."""
     code = "from pytest_cloudbench.link.leftovers import leftovers; print(leftovers())"
     source = str(Path(__file__).resolve().parents[2] / "src")
     with _paused("unshare", "--net", mark=_DEAD):

@@ -30,7 +30,7 @@ MODES = ["netem", "tun", "packet"]
 
 @contextlib.contextmanager
 def open_or_skip(**options: Any) -> Iterator[Link]:
-    """A link made in one particular way, which this machine need not have."""
+    """A link made in one particular way, which this machine may not offer."""
     try:
         link = Link(**options).__enter__()
     except LinkUnavailable as error:
@@ -42,8 +42,8 @@ def open_or_skip(**options: Any) -> Iterator[Link]:
 def measured(link: Link, stream_s: float = 0, rel: float = math.inf) -> Delivered:
     """What it delivers; measured again, at most twice, where the link itself says that it is not as asked.
 
-    The link judges its rate by datagrams. A pause of this machine makes a stream slower than that: ``rel`` is how near
-    to the rate the test wants its streams. On a machine with more work than cores nothing can be said.
+    The link judges its rate by datagrams. A pause of this machine makes a stream slower than that: ``rel`` is how close
+    to the rate the test needs its streams. On a machine with more work than cores nothing can be said.
     """
     for _ in range(3):
         got = link.measure(stream_s=stream_s)
@@ -99,7 +99,7 @@ def test_directions_differ_in_delay_and_rate(mode: str) -> None:
 
 @pytest.mark.parametrize(("rtt_ms", "rate_mbit_per_s"), [(73, 12), pytest.param(300, 50, marks=pytest.mark.slow)])
 def test_a_long_link_has_its_rate_before_a_stream_is_up_to_speed(rtt_ms: float, rate_mbit_per_s: float) -> None:
-    """And one that has half of what is asked for does not: the link stays, and twice as much is asked."""
+    """A link with half of the requested value does not agree: the link stays, and twice as much is requested."""
     way = Way(delay_ms=rtt_ms / 2, rate_bit_per_s=rate_mbit_per_s * 1e6)
     with Link(way) as link:
         got = measured(link, 0.3)
@@ -119,7 +119,7 @@ def test_loss_and_jitter() -> None:
     assert got.up.sent >= 1000
     assert got.down.arrived == got.down.sent
     assert got.up.jitter_ms == pytest.approx(6, rel=0.3)
-    if lost:  # with netem nobody counts
+    if lost:  # netem has no counts
         assert lost["up"]["lost"] >= got.up.sent - got.up.arrived
         assert lost["down"]["lost"] == 0
 
@@ -195,7 +195,7 @@ TBF = (
 
 
 def test_the_way_netem_is_wired_with_another_qdisc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels without netem have tbf more often: devices, redirection and directions are the same."""
+    """Kernels without netem often have tbf, with which devices, redirection and directions are the same."""
     monkeypatch.setattr("pytest_cloudbench.link._BOOT", TBF)
     up, down = Way(rate_bit_per_s=10e6), Way(rate_bit_per_s=30e6)
     with open_or_skip(up=up, down=down, mode="netem") as link:

@@ -1,4 +1,4 @@
-"""Packets by hand: what is read out of them, and what is made of them, against the kernel's rules and arithmetic."""
+"""Hand-made packets: what is read from them and made from them, checked against the kernel's rules and arithmetic."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_what_was_recorded_is_replayed_without_account_or_network(
     info = replayed.info("test_story[dropbox]")
     assert (info["ok"], info["lost"]) == (6, 0)
     assert "replayed from a cassette: nothing was measured" in info["doubts"]
-    assert "***" not in replayed.text, "a made-up credential is no word, which would be hidden"
+    assert "***" not in replayed.text, "a made-up credential is not a word, which would be hidden"
     assert "recorded into a cassette" in " ".join(recorded.info("test_story[dropbox]")["doubts"])
 
 

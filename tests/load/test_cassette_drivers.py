@@ -1,4 +1,4 @@
-"""Every driver whose requests Python sends: a cassette replays what it saw, while no service runs any more."""
+"""Every driver whose requests Python sends: a cassette replays what it recorded, when no service runs any more."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_a_driver_did_is_replayed_without_its_service(scheme: str, tmp_path
     assert "not_found" in refused[0]
     assert not [value for value in endpoint.credentials.values() if len(value) > 20 and value in Path(tape).read_text()]
     cassette = Cassette("replay", tape, recorded)
-    assert credentials.load(scheme), "made up, for whoever has no account"
+    assert credentials.load(scheme), "made up, for those without an account"
     driver = cassette.one_at_a_time(drivers.connect(spec_of(scheme), replace(endpoint, ca_file=""), {}))
     try:
         assert story(driver) == seen

@@ -1,4 +1,4 @@
-"""The controller's half of a comparison: it stops when there is an answer, or when the time is up, and says which."""
+"""The controller's half of a comparison: it stops at an answer or when the time is up, and says which."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Shown = Mapping[str, Any]
 
 
 class Kept:
-    """Comparisons, where a session keeps its entries."""
+    """A session's comparisons."""
 
     gated: GatedPairs | None = None
 
@@ -233,7 +233,7 @@ def test_what_does_not_decide_can_break_it_and_cannot_hold_it_up() -> None:
 
     assert judged(shown, {})[0].lines[0].startswith("gate broken: B is worse than A: requests_per_op +50 %")
     gated, _ = judged(shown, {"requests_per_op": None})
-    assert gated.answer == "met", "quiet_p50 is not known, which holds nothing up"
+    assert gated.answer == "met", "quiet_p50 is not known, which delays nothing"
 
 
 def test_a_rate_is_judged_by_points() -> None:

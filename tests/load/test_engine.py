@@ -245,7 +245,7 @@ def test_ten_thousand_sensors_are_entries_in_a_schedule_not_threads() -> None:
 
 @pytest.fixture
 def limit_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Makes the system give the engine so many threads: fifty agents meet a container's limit before our bound."""
+    """Makes the system refuse further threads: fifty agents meet a container's limit before our bound."""
     start = threading.Thread.start
 
     def limit(count: int) -> None:
@@ -430,7 +430,7 @@ def test_the_stop_signal_ends_the_run_and_keeps_what_is_finished(loop: str) -> N
 
 
 def test_an_end_lets_what_is_due_before_it_go_on_and_begins_nothing_later() -> None:
-    """The end comes while the first operations run: those due before are done, whatever the time is by then."""
+    """The end is set while the first operations run: those due before it are done, however late it is by then."""
     bench = Bench(lambda sensor, seq: None)
     start_ns = now_ns()
 
@@ -506,7 +506,7 @@ def test_the_switch_interval_is_restored_whatever_happens() -> None:
 
 
 class Yielding(int):
-    """A bound that lets other threads run while a thread compares with it: without a lock they all get through."""
+    """A bound that lets other threads run during the comparison: without a lock, all of them would pass."""
 
     def __le__(self, other: int) -> bool:
         time.sleep(0)

@@ -76,7 +76,7 @@ def test_throttling_is_waited_for(tmp_path: Path, refusals: int) -> None:
 
 
 class Preparing(FlatDriver):
-    """Has to know a folder before it is used."""
+    """Must have prepared a folder before it is used."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -121,7 +121,7 @@ def test_the_budget_holds_but_not_for_tidying_up(tmp_path: Path) -> None:
 
 
 def test_a_run_folder_of_flat_keys_goes_with_its_last_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A provider without folders never finds one, also while there are files in it."""
+    """A provider without folders never finds one, even if files are in it."""
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     driver, folder = FlatDriver(tmp_path / "objects"), "/cloudbench-20260101T000000Z-abcd"
     journal.claim(driver, "flat:", folder, "")

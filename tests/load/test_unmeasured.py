@@ -27,7 +27,7 @@ class Clock:
 
 
 class Absent:
-    """A provider where nothing listens; each try takes so long."""
+    """A provider where nothing listens; each try takes this long."""
 
     spec, is_kept, has_services, has_answered = "s3://mistyped", True, False, False
 

@@ -1,4 +1,4 @@
-"""What a payload's name promises: exact size, random access, no repetition, and digests that others agree with."""
+"""What a payload's name promises: exact size, random access, no repetition, and digests that others compute alike."""
 
 from __future__ import annotations
 

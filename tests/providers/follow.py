@@ -27,7 +27,7 @@ SEEN: set[tuple[str, str]] = set()
 
 
 def is_it(value: Any) -> bool:
-    """Whether it is the value, or holds it where a reader who follows it would look."""
+    """Whether it is the value, or holds it where somebody who follows it would look."""
     if isinstance(value, str):
         return value in WANTED
     held = {"ProviderSpec": "text", "Provided": "spec", "Ask": "payload"}.get(type(value).__name__)
@@ -53,7 +53,7 @@ def watch(frame: FrameType, event: str, argument: Any) -> None:
     module, code = frame.f_globals.get("__name__") or "", frame.f_code  # None while the interpreter ends
     is_driver = module == DRIVER and code.co_name in ("connect", "compose")
     if not is_driver and (not module.startswith(PACKAGE) or code.co_name == "__init__"):
-        return  # who makes a value of it does not hand it on
+        return  # a constructor does not pass the value on
     handed = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     if any(is_it(frame.f_locals.get(each)) for each in handed):
         edge = (caller_of(frame), "driver" if is_driver else module.removeprefix(PACKAGE))

@@ -1,4 +1,4 @@
-"""Real accounts: what a run will cost, the bound on it, and that nothing is written before somebody agreed."""
+"""Real accounts: what a run will cost, the bound on it, and that nothing is written before the user agreed."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ DEEP = "mirror:emulated:ideal,(mirror:emulated:ideal,emulated:dropbox)"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Providers]:
-    """One run, whose services are real and stay for all tests that end none."""
+    """One run with real services, shared by all tests that do not end one."""
     made = Providers("seed", logs=tmp_path_factory.mktemp("logs"))
     yield made
     made.close()
@@ -319,7 +319,7 @@ def test_a_child_may_be_a_file_of_its_own(files: Path) -> None:
 
 
 def test_what_a_killed_run_left_on_a_tree_is_removed_with_services_of_its_own(files: Path, content: Content) -> None:
-    """As ``cloudbench clean`` does it: of the emulated part nothing is left, and it is started anew."""
+    """As ``cloudbench clean`` does it: the emulated part is gone, and a new one is started."""
     (files / "kept").mkdir()
     place = providers._absolute(providers._read("mirror:folder:kept,served:tiny.toml"))
     with opened("folder:kept") as driver:

@@ -1,4 +1,4 @@
-"""The way of ``--provider``, walked: few modules up to the driver, and each thing is loaded in one place."""
+"""The way of ``--provider``, followed: few modules up to the driver, and each thing is loaded in one place."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SMALL = """
 def passed(folder: Path) -> set[str]:
     """The modules that the value passed through until the last agent had connected.
 
-    These are the modules that hand it on to one from which it goes on to the driver: who only looks at it is beside the
-    way. Agents hand messages to their session through a channel, which no call shows.
+    These are the modules that pass it on towards the driver; those that only read it do not count. Agents hand messages
+    to their session through a channel, which no call shows.
     """
     lines = [line.split() for path in folder.glob("follow-*.txt") for line in path.read_text().splitlines()]
     rows = sorted((int(at_ns), caller, callee) for at_ns, caller, callee in lines)
@@ -107,7 +107,7 @@ def test_the_way_to_each_of_two_sides_is_as_short(lab: Lab, spec: str, spread: l
 
 
 def test_a_seventh_module_is_found(lab: Lab) -> None:
-    """The same walk, with rooms added to the house: each hands the value on and does nothing else."""
+    """The same walk with further modules added, each of which only passes the value on."""
     rooms = """
 import sys
 import types
@@ -184,7 +184,7 @@ def test_another_place_is_found(snippet: str) -> None:
 
 
 def test_an_agent_imports_no_service() -> None:
-    """Fifty agents connect; what starts services is the controller's alone."""
+    """Fifty agents connect; only the controller imports what starts services."""
     code = """
 import sys
 from pytest_cloudbench.providers import Provided, connect

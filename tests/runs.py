@@ -11,11 +11,11 @@ __all__ = ["ALONE", "FLEET", "LEAN", "QUIET", "SPREAD", "Spread"]
 LEAN = "-p no:anyio"
 """For PYTEST_ADDOPTS: anyio's plugin takes a quarter of a small run's CPU."""
 QUIET = f"{LEAN} --cloudbench-max-lateness=60"
-"""The same where a test is about something else than that the machine is busy."""
+"""The same for tests that are not about a busy machine."""
 
 Spread: TypeAlias = tuple[str, ...]
 
-# Most users run agents, and in a fleet there is more to go wrong: one process is asked by the slow tests.
+# Most users run agents, and more can go wrong in a fleet: only the slow tests also use a single process.
 ALONE = pytest.param((), id="alone", marks=pytest.mark.slow)
 FLEET = pytest.param(("-n", "2"), id="n2")
 SPREAD = pytest.mark.parametrize("spread", [ALONE, FLEET])

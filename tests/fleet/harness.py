@@ -288,7 +288,7 @@ def outcomes(text: str) -> Counter[str]:
 
 @contextlib.contextmanager
 def lab_in(folder: Path, may_be_late: bool = True) -> Iterator[Lab]:
-    """A lab; at its end, everything that still runs is ended. A late engine is a doubt only if the test is about that."""
+    """A lab; whatever still runs at its end is ended. A late engine is a doubt only if the test is about that."""
     made = Lab(folder, may_be_late)
     try:
         yield made

@@ -27,7 +27,7 @@ def operations(
     frozen_at: int = -1,
     frozen_ms: float = 2000,
 ) -> Iterator[Op]:
-    """Operations that are due at an even pace; from ``frozen_at`` on nothing ends for a while, and then everything."""
+    """Operations due at an even pace; from ``frozen_at`` on nothing ends for a while, and then everything at once."""
     thaw_ms = frozen_at * every_ms + frozen_ms
     for number in range(count):
         due_ms = number * every_ms

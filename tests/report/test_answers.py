@@ -1,4 +1,4 @@
-"""What a page says is good and bad: expectations, and the answers of the regression gate with their lines."""
+"""What a page calls good and bad: expectations, and the answers of the regression gate with their lines."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_who_has_doubts_takes_no_part() -> None:
     shown = rows(comparison(given, 80))
     assert [shown[name][1] for name in ("a?", "b", "c")] == ["10.0", "100*", "400"]
     alone = comparison(given[:2], 80)
-    assert not [line for line in alone if line.endswith("*")], "one against none is no contest"
+    assert not [line for line in alone if line.endswith("*")], "a single value is not a comparison"
     assert "  not judged: loss rate, p50 ms (all others have doubts)" in alone
 
 
@@ -104,7 +104,7 @@ def test_several_runs_of_one_provider_count_as_runs() -> None:
     """Their medians are shown, and a tenth tells them apart."""
     given = [found(name, p50_s + step / 1000) for step in range(5) for name, p50_s in (("a", 0.1), ("b", 0.12))]
     assert rows(comparison(given, 80))["a"] == ["0.00%", "102*"]
-    assert rows(comparison(given[:8], 80))["a"] == ["0.00%", "102"], "four are none"
+    assert rows(comparison(given[:8], 80))["a"] == ["0.00%", "102"], "four are too few"
 
 
 def test_what_a_bench_file_repeats_counts_as_runs() -> None:
@@ -144,7 +144,7 @@ def test_six_providers_fit(width: int) -> None:
     lines = comparison([found(spec, 0.1 * number, **wide) for number, spec in enumerate(specs, 1)], width)
     assert max(map(len, lines)) <= width
     names = [line.split()[0] for line in lines if line.startswith("  ") and ":" in line.split()[0]]
-    assert len(set(names)) == len(specs), "short names are names, too"
+    assert len(set(names)) == len(specs), "short names stay as they are"
 
 
 @pytest.mark.parametrize(

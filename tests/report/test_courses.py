@@ -1,4 +1,4 @@
-"""Figures over time: traffic and CPU of clients beside published values, and what is said where there is none."""
+"""Figures over time: traffic and CPU of clients beside published values, and the text if there is no figure."""
 
 from __future__ import annotations
 

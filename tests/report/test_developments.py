@@ -1,4 +1,4 @@
-"""Histories on a page: the runs, their changes and the page's own run where they belong, and what is said instead."""
+"""Histories on a page: the runs, their changes and the page's own run in place, and the text if there is no history."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUNS, CHANGED_AT = 30, 20
 
 
 def stored(storage: Path, number: int, quiet_p50: float | None, fullname: str = TEST, **given: Any) -> Path:
-    """Store the run of a day; a fraction of the operations failed in each, always the same."""
+    """Store the run of a day; the same fraction of operations failed in each."""
     told = info(
         quiet_p50=quiet_p50, quiet_ops=300, run_id=f"run-{number}", start_wall_ms=START_MS + number * DAY_MS,
         failed_rate=0.02, failed=6, **given,

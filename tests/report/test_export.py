@@ -1,4 +1,4 @@
-"""Runs for other programs: their own readers take them, and no unknown number becomes one."""
+"""Runs for other programs: their own readers accept them, and no unknown number becomes a known one."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_bencher_gets_the_chosen_metric_with_unit_and_direction() -> None:
 
 
 def test_bencher_raises_no_alert_for_what_has_doubts() -> None:
-    """Its own suffix says so, and is cut off; it knows names of at most 1,024 bytes, and of 64 for what is measured."""
+    """Bencher's suffix says so and is cut off; its names have at most 1,024 bytes, or 64 for what is measured."""
     found = json.loads(written("bencher", a_run(("a", info(doubts=["late"], emulated=False))), metrics=("loss_rate",)))
     assert list(found) == ["a-bencher-ignore"]
     everything = info(**dict.fromkeys(METRICS, 1.0))

@@ -94,7 +94,7 @@ def test_an_address_without_its_end_or_with_more_is_another(served: LivePage) ->
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "", "localhost:1", "127.0.0.1:80|evil.example"])
 def test_a_wrong_host_is_refused(served: LivePage, host: str) -> None:
-    """Else a page elsewhere, whose name it has resolved to this machine, could read."""
+    """Otherwise a foreign page, after resolving its own name to this machine, could read the answers."""
     status, _, text = asked(served, host=host)
     assert status == 403
     assert "test_a" not in text

@@ -1,4 +1,4 @@
-"""A page of stored runs: what is in it, what is left out and said, and what nobody can smuggle into it."""
+"""A page of stored runs: what it shows, what it leaves out with a line, and that nothing can be smuggled into it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def made(tmp_path: Path, *runs: Path) -> Page:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    """Two providers, one of which throttles and freezes, and names that are meant to do harm."""
+    """Two providers, one of which throttles and freezes, and malicious names."""
     folder = tmp_path_factory.mktemp("stored")
     broken = "loss_rate <= 0.01 (a source, 2026): broken, measured 0.1"
     entries = [
@@ -227,7 +227,7 @@ def test_a_page_of_half_a_million_operations_stays_small(tmp_path: Path) -> None
 
 
 def traced(work: Callable[[], T]) -> tuple[T, int]:
-    """What something returns, and the most memory that it took."""
+    """What something returns, and its peak memory."""
     tracemalloc.start()
     try:
         return work(), tracemalloc.get_traced_memory()[1]

@@ -1,4 +1,4 @@
-"""What papers quote of figures that print no numbers: drawn where the same was measured, with whose it is."""
+"""What papers quote of figures that print no numbers: drawn where the same was measured, with its owner."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_downloads_and_appends(tmp_path: Path) -> None:
     ratio = figure(tmp_path, "up-over-file-by-rate-kbit-per-s", test, *given)
     assert theirs(ratio) == [(None, 30, "published: the worst rate"), (None, 1.1, "published: the best rate")]
     assert {"the worst rate: 30", "the best rate: 1.1"} <= set(texts(ratio))
-    assert not [text for text in texts(ratio) if text.endswith((" s", " min"))], "kbit/s are no seconds"
+    assert not [text for text in texts(ratio) if text.endswith((" s", " min"))], "kbit/s are not seconds"
     course = figure(tmp_path, "each-second-bytes-over-time", test, *given)
     assert ["rate kbit per s 80", 2.0, 9_000_000 / (5 << 20)] in [list(row) for row in course.rows]
     assert ["published: Dropbox alone", None, 15.0] in [list(row) for row in course.rows]

@@ -1,4 +1,4 @@
-"""Figures of what went on over a time: a long series, a search, a history; and what is said where there is none."""
+"""Figures over time: a long series, a search, a history; and the text if there is no figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two sides that were measured in turns, after the run: on a page, and as ``cloudbench show`` tells them."""
+"""Two sides that were measured in turns, after the run: on a page, and as ``cloudbench show`` prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as Markdown: what is broken comes first, what is unknown is a dash, and no name is more than a name."""
+"""A run as Markdown: what is broken comes first, what is unknown is a dash, and no name becomes markup."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_two_sides_have_a_table_of_their_own() -> None:
     assert cells(first)[2:] == ["quiet_p50", "70.0 ms", "140 ms", "+100.0 % &#91;+80.0, +120.0&#93;", "A better"]
     assert cells(second)[:3] == ["", "", "failed_rate"]
     assert cells(second)[-1] == "no difference above 0.5 points"
-    assert sum("t::two" in line for line in lines) == 1, "it is no row of the other table"
+    assert sum("t::two" in line for line in lines) == 1, "it is not a row of the other table"
 
 
 def test_a_comparison_that_the_gate_broke_comes_first_with_its_line() -> None:

@@ -54,12 +54,12 @@ def test_what_is_not_known_is_a_dash_and_what_is_zero_is_zero() -> None:
     times = ["response_p50", "response_p99", "lateness_p99"]
     nothing = Finding(info(**dict.fromkeys([*names, *times], None)), params={})
     zero = Finding(info(**dict.fromkeys([*names, *times], 0)), params={"interval_s": 0})
-    assert lines(nothing)[4].split() == ["-"] * 11, "an interval that no row has is no column"
+    assert lines(nothing)[4].split() == ["-"] * 11, "an interval that no row has gets no column"
     assert lines(zero)[4].replace("0.00 %", "0").replace("0.0", "0").split() == ["0"] * 12
 
 
 def columns(*findings: Finding) -> list[dict[str, str]]:
-    """The rows of the only table, by column title; two spaces part two columns."""
+    """The rows of the only table, by column title; two spaces separate columns."""
     title, _, *rest = (re.split(" {2,}", line.strip()) for line in lines(*findings)[2 : 4 + len(findings)])
     return [dict(zip(title, row, strict=True)) for row in rest]
 

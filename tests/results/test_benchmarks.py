@@ -1,4 +1,4 @@
-"""The adapter to pytest-benchmark: its private names are where we use them, and our entries are ordinary ones."""
+"""The adapter to pytest-benchmark: the private names that we use exist, and our entries are ordinary ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stored(pytester: pytest.Pytester) -> list[Path]:
     return sorted((pytester.path / "store").rglob("*"))
 
 
-# --- the private names: when one of these fails, a release of pytest-benchmark has moved what we lean on ---
+# --- the private names: if one of these fails, a release of pytest-benchmark has moved what we rely on ---
 
 
 def test_the_session_has_every_name_that_the_adapter_uses(config: pytest.Config) -> None:
@@ -300,7 +300,7 @@ BAD = {
 
 
 def put_bad(place: Path, kind: str) -> str:
-    """Something that is no stored run at a place where one is looked for. Returns what is said of it."""
+    """Puts something else where a stored run is expected. Returns the message about it."""
     place.parent.mkdir(parents=True, exist_ok=True)
     if kind == "folder":
         place.mkdir()

@@ -1,4 +1,4 @@
-"""What git says of commits: before the merge base, after it, unknown, and where there is no git at all."""
+"""What git says about commits: before the merge base, after it, unknown, and where there is no git at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def commit(folder: Path, text: str) -> str:
 
 @pytest.fixture
 def work(tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """One commit on main, then main goes on, and so does a branch."""
+    """One commit on main, then further commits on main and on a branch."""
     git(tmp_path, "init", "-q", "-b", "main")
     made = {"first": commit(tmp_path, "first"), "base": commit(tmp_path, "base")}
     git(tmp_path, "checkout", "-q", "-b", "feature")

@@ -165,7 +165,7 @@ def test_an_entry_has_the_first_texts_of_each_kind_and_how_often_each_was_said()
     assert told["throttled"]["count"] == 20
     assert [each["detail"] for each in told["throttled"]["said"]] == [f"busy {number}" for number in range(5)]
     assert told["network"] == {"count": 1, "said": [{"detail": "gone", "count": 1}]}
-    assert told.keys() == {"throttled", "network"}, "nothing was said of the server's error"
+    assert told.keys() == {"throttled", "network"}, "the server's error had no text"
 
 
 def test_requests_of_an_operation_are_known_or_not() -> None:

@@ -1,4 +1,4 @@
-"""The index of stored runs: it says what the files say, in any order of events, and survives what is in a folder."""
+"""The index of stored runs: it agrees with the files, in any order of events, and survives anything in a folder."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_all_numbers_are_kept_and_nothing_else(storage: Path) -> None:
     index = Index.open(storage)
     assert index.series(TEST, "failed")[0].value == 0.0
     assert index.series(TEST, "no_such_metric")[0].value is None
-    assert index.series(TEST, "provider")[0].value is None, "a text is no number"
+    assert index.series(TEST, "provider")[0].value is None, "a text is not a number"
     assert index.series("no_such_test", "failed") == []
     (brief,) = index.briefs(index.runs()[0].place)
     (entry,) = index.entries(index.runs()[0].place)

@@ -30,7 +30,7 @@ def left(store: Path, monkeypatch: pytest.MonkeyPatch) -> journal.LeftFolder:
 
 
 class Meanwhile:
-    """A driver for a folder in which another one removes the first thing a moment earlier."""
+    """A driver for a folder from which another process removes the first entry a moment earlier."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver, self._is_first = driver, True

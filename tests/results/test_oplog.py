@@ -1,4 +1,4 @@
-"""Records survive: in a log while the run goes on, in Parquet after it, whatever is killed or full."""
+"""Records survive: in a log during the run, in Parquet after it, whatever is killed or full."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_log_counts_and_tells_its_progress(tmp_path: Path) -> None:
         assert signal_told.wait(HANG_S)
     assert told[-1] == (4, 1, 1)
     assert sample_s == [0.005, 0.005]
-    assert max(each for each in late if each is not None) == 0.002, "the detail's text is no operation"
+    assert max(each for each in late if each is not None) == 0.002, "the detail's text is not an operation"
 
 
 def test_a_look_at_response_times_is_as_short_at_any_rate(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_log_torn_anywhere_gives_all_whole_records(records: list[Op], data: st
 
 
 def test_a_log_says_whose_it_is_before_its_first_record(tmp_path: Path) -> None:
-    """Else nobody could tell whether a log without records is of a run that was killed."""
+    """Otherwise a log without records could not be told from that of a killed run."""
     with OpLog(tmp_path / "a.oplog", HEADER) as log:
         assert json.loads(log.path.read_bytes()) == {"schema": LOG_SCHEMA, **HEADER}
 
@@ -392,7 +392,7 @@ def record_until_refused(log: OpLog) -> None:
 
 
 def test_when_no_place_is_left_the_run_ends_with_one_line(tmp_path: Path, spare: Path, disks: list[FullDisk]) -> None:
-    """The next record that is made raises, and so does the end of the log: nothing passes for kept."""
+    """The next record raises, and so does the end of the log: no record is lost silently."""
     line = r"gw0\.oplog: No space left on device, and .*-gw0\.oplog: No space left on device"
     log = OpLog(tmp_path / "gw0.oplog", HEADER).__enter__()
     with pytest.raises(ResultsError, match=line) as caught:

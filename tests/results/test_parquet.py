@@ -1,4 +1,4 @@
-"""Parquet files of ours: what two other programs read in them, and what is none of them."""
+"""Our Parquet files: what two other programs read in them, and files that are not ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands look where pytest was told to store: every way to say so that pytest has, and pytest itself as the judge."""
+"""Commands look where pytest was told to store, in any way that pytest allows; pytest itself confirms it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of killed processes are removed by the next process, and nobody else's."""
+"""Folders of killed processes are removed by the next process, and no others."""
 
 from __future__ import annotations
 

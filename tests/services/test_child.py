@@ -125,7 +125,7 @@ def test_it_ends_with_its_parent_even_if_that_is_killed() -> None:
 
 
 def test_nobody_there_is_no_silence() -> None:
-    """Whether a process has ended is found out otherwise; a watch must not blame it for being slow."""
+    """The end of a process is noticed elsewhere; a watch must not report it as slow."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -19,11 +19,11 @@ _NOT_HERE = (
     "capture",
     "inconclusive: link",
 )
-"""Also a link that this machine, with all else that it does now, could not make as asked."""
+"""Also if this machine, busy with other work, could not make a link as requested."""
 
 
 def ran(lab: Lab, suite: str, *args: str) -> Ended:
-    """Run it; skips where a link, a capture or a program is not to be had, with the suite's own reason."""
+    """Run it; skips if a link, a capture or a program is not available, with the suite's own reason."""
     run = run_suite(lab, suite, *args)
     assert run.status in (0, 5), run.text
     reasons = [line for line in run.lines_with("SKIPPED") if any(text in line for text in _NOT_HERE)]

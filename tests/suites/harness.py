@@ -28,7 +28,7 @@ def run_suite(lab: Lab, suite: str, *args: str) -> Ended:
 
 
 def conclusion(run: Ended, label: str, test: str = "") -> Mapping[str, Any]:
-    """What an entry says whose full name ends with ``#label`` (``label`` empty: without one)."""
+    """The entry whose full name ends with ``#label`` (``label`` empty: without one)."""
     ending = f"#{label}" if label else "]"
     found = [
         entry

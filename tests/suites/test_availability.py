@@ -1,4 +1,4 @@
-"""The availability suite finds what the emulator was told to do, and nothing where there is nothing."""
+"""The availability suite finds the faults that the emulator was told to make, and none without them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def planned(lab: Lab, count: int, *fed: dict[str, Any]) -> tuple[str, ...]:
-    """Options for a series of so many rounds, however quick this machine is, with some lines that are there already."""
+    """Options for a series of this many rounds, however quick this machine is, with some existing lines."""
     suite = test_availability
     setup = {"files": suite.FILES["quick"], "sizes_kb": list(suite.SIZES_KB["quick"]), "read_back": suite.READ_BACK,
              "hash_calls": suite.HASH_CALLS, "threads": suite.THREADS, "time_scale": 1.0}  # fmt: skip

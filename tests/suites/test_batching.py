@@ -1,4 +1,4 @@
-"""The batching suite: what a savingbox hands on is what its rules say, and the client behind it sends less."""
+"""The batching suite: a savingbox pushes as its rules say, and the client behind it sends less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limit that is set in an emulator is bracketed, by loss or by response time; none is none."""
+"""A limit that is set in an emulator is bracketed, by loss or by response time; without one, none is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overhead, losses, trouble and availability are found as they were made; where they were not, the answer is no."""
+"""Overhead, losses, trouble and availability are found as they were set; without them, the answer is no."""
 
 from __future__ import annotations
 

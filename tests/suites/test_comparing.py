@@ -1,4 +1,4 @@
-"""Several providers in one run: a set difference is marked, equals are not, and their entries are one group."""
+"""Several providers in one run: a known difference is marked, equals are not, and their entries are one group."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ SLOW = {"median_s": 0.04}
 
 
 def test_the_knee_is_where_the_provider_has_no_more_slots(lab: Lab, truths: Truths) -> None:
-    """Within one level of the grid: while a client turns round, its slot is free for a thread that would wait."""
+    """Within one level of the grid: between two requests of a client, its slot is free for a waiting thread."""
     latency_s, slots = 0.06, 5
     run = run_suite(lab, "concurrency", *profile(lab, latency={"median_s": latency_s}, capacity={"slots": slots}))
     knees = {test: conclusion(run, "knee", test) for test in ("test_upload", "test_download")}

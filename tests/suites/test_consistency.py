@@ -1,4 +1,4 @@
-"""Delays that an emulator is given are found again, and a provider without them shows no stale read.
+"""Delays that an emulator is given are found, and a provider without them shows no stale read.
 
 What is asserted of times holds on the slowest machine: the set delay lies between what was seen before and after it.
 """
@@ -113,7 +113,7 @@ def test_a_consistent_provider_shows_nothing(lab: Lab, provider: tuple[str, str]
 
 
 def test_a_file_that_takes_too_long_is_no_number(lab: Lab) -> None:
-    """Also with two agents, of which one waits."""
+    """Also with two agents, one of which waits."""
     lab.write("""
         from pytest_cloudbench.load.consistency import measure_consistency
 
@@ -128,7 +128,7 @@ def test_a_file_that_takes_too_long_is_no_number(lab: Lab) -> None:
 
 
 def test_what_simultaneous_writes_have_lost_may_come_back(lab: Lab) -> None:
-    """Many reads alike are no end while they see what nobody wrote: only at the deadline is a file lost."""
+    """Many equal reads do not end the wait if their content was never written: a file is lost only at the deadline."""
     lab.write("""
         from pytest_cloudbench.drivers.folder import FolderDriver
         from pytest_cloudbench.load.consistency import measure_consistency

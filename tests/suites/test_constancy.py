@@ -1,4 +1,4 @@
-"""The three categories of providers, each set in an emulator and found again."""
+"""The three categories of providers, each set in an emulator and found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .harness import conclusion, profile, run_suite
 def test_the_category_of_a_provider_with_so_many_slots(
     lab: Lab, truths: Truths, slots: int, latency_s: float, category: str
 ) -> None:
-    """Where few or none wait, latency is so long that what uploads cost this machine is no part of the answer."""
+    """If few or no transfers wait, latency is long enough for this machine's own work not to matter."""
     known = profile(lab, latency={"median_s": latency_s}, capacity={"slots": slots})
     run = run_suite(lab, "constancy::test_upload", *known)
     found = conclusion(run, "category")

@@ -115,7 +115,7 @@ def test_without_a_rule_it_is_not_known_when_it_is_in_sync(lab: Lab, tmp_path: P
 
 
 def test_without_the_right_to_capture_it_says_what_gives_it(lab: Lab, tmp_path: Path) -> None:
-    """On an interface of this machine, by somebody without rights; one that is not there looks the same to a skip."""
+    """On an interface of this machine, without rights; a missing interface is skipped in the same way."""
     mirrored = tmp_path / "mirrored"
     mirrored.mkdir()
     forbidden = tmp_path / "bin"

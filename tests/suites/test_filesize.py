@@ -1,4 +1,4 @@
-"""A known latency and bandwidth are found again, and so is a size that is handled badly."""
+"""A known latency and bandwidth are found, and so is a size that is handled badly."""
 
 from __future__ import annotations
 

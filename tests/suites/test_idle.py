@@ -1,4 +1,4 @@
-"""The idle suite on the reference client, of which it is known when it asks for news."""
+"""The idle suite on the reference client, whose polling times are known."""
 
 from __future__ import annotations
 

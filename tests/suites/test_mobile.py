@@ -54,5 +54,5 @@ def test_a_start_and_the_polls_after_it_are_one_course(lab: Lab) -> None:
     assert 1500 < started < 6000, "a TLS handshake and one question"
     assert sum(info["interval_bytes"]) == pytest.approx(started + polled)
     assert len(info["interval_bytes"]) == pytest.approx(info["lasted_s"], abs=2), "an interval is a second here"
-    assert sum(map(bool, info["interval_bytes"])) >= 8, "it asks for news every two seconds"
+    assert sum(map(bool, info["interval_bytes"])) >= 8, "it polls every two seconds"
     assert info["idle_traffic"] == pytest.approx(8 * polled / info["idle_s"])

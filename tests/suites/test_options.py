@@ -1,4 +1,4 @@
-"""A suite declares its options in its own ``conftest.py``: where they are known, and what they refuse."""
+"""A suite declares its options in its own ``conftest.py``: where they are known, and which values are refused."""
 
 from __future__ import annotations
 

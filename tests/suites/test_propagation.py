@@ -1,4 +1,4 @@
-"""The real suite: a device that gets files, a server that is none, and clients without a second device."""
+"""The real suite: a device that receives files, a server that is not a device, and clients without a second device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A best level that follows from bandwidth, latency and slots is found again, and none where there is none."""
+"""A best level that follows from bandwidth, latency and slots is found, and none where there is none."""
 
 from __future__ import annotations
 

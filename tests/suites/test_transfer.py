@@ -1,4 +1,4 @@
-"""Known latency and bandwidth are found again; requests, parts and bytes on the wire are counted."""
+"""Known latency and bandwidth are found; requests, parts and bytes on the wire are counted."""
 
 from __future__ import annotations
 

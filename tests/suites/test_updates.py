@@ -11,7 +11,7 @@ from tests.suites.harness import run_suite
 
 WHOLE, DELTA = "reference", "reference?delta=rolling"
 OVERHEAD = 1.052
-"""Headers of TCP, IP and Ethernet, acknowledgements, TLS: what a large body of random bytes takes beside itself."""
+"""Headers of TCP, IP and Ethernet, acknowledgements, TLS: what a large body of random bytes needs in addition."""
 
 
 def ran(lab: Lab, suite: str, *args: str) -> Ended:
@@ -42,7 +42,7 @@ def test_updates_that_come_faster_are_batched(lab: Lab) -> None:
     fast, slow = (run.info(f"test_appends[{each}-reference?settle_s=0.3]") for each in ("0.1s-8", "1s-8"))
     assert (fast["updates"], slow["updates"]) == (8, 8)
     assert slow["sync_events"] in (8, 9), "each is sent before the next comes"
-    assert fast["sync_events"] <= 3, "changes that go on are waited for"
+    assert fast["sync_events"] <= 3, "continuing changes are waited for"
     assert slow["tue"] == pytest.approx(slow["traffic_bytes"] / 8)
     assert fast["tue"] < slow["tue"] / 2
     assert slow["tue"] > 100, "one byte takes a whole request"
@@ -64,7 +64,7 @@ def test_a_new_file_stands_beside_the_published_one(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_start_up_is_what_the_client_waits_for(lab: Lab) -> None:
-    """Indexing takes no time here, so all of it is ``settle_s``; and what a client says by itself is told apart."""
+    """Indexing takes no time here, so all of it is ``settle_s``; what a client sends by itself is told apart."""
     specs = [f"reference?{options}" for options in ("settle_s=0.5", "settle_s=0.01", "polling=0.1")]
     run = ran(lab, "updates::test_delays", *(f"--client={spec}" for spec in specs), "-n", "2")
     patient, quick, polling = (run.info(f"test_delays[1B-3-{spec}]") for spec in specs)
@@ -76,7 +76,7 @@ def test_start_up_is_what_the_client_waits_for(lab: Lab) -> None:
     assert min(patient["start_ups_s"]) < 1.0
     assert min(quick["start_ups_s"]) < 0.3
     assert all(late > early for late, early in zip(patient["sync_delays_s"], patient["start_ups_s"], strict=True))
-    assert patient["sync_events"] in (3, 4), "each append went by itself; a busy machine may pause within one"
+    assert patient["sync_events"] in (3, 4), "each append was sent separately; a busy machine may pause within one"
     assert patient["doubts"] == quick["doubts"] == []
     assert re.search(r"times in \d\.\d s of rest", polling["doubts"][0])
 

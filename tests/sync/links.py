@@ -20,7 +20,7 @@ from pytest_cloudbench.sync.transfers import Transfers
 
 @contextmanager
 def skipping() -> Iterator[None]:
-    """What is not to be had here skips, and says what is missing."""
+    """Skips if something is not available here, and says what is missing."""
     try:
         yield
     except (LinkUnavailable, CaptureUnavailable, MissingProgramError) as error:

@@ -1,4 +1,4 @@
-"""Streams are written as they say, and a client that is watched shows what is known of it."""
+"""Streams are written as specified, and a watched client shows its known behaviour."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_client_that_ends_gives_no_number(tmp_path: Path) -> None:
 
 
 def test_what_nobody_saw_gives_no_number(tmp_path: Path) -> None:
-    """A client that brings files another way: here the test itself puts it where the server has it."""
+    """A client that brings files another way: here the test itself puts them where the server keeps them."""
     pair: Any = clients.client("reference")
     with session_of(pair, tmp_path) as session:
         activity = Activity(session)
@@ -160,7 +160,7 @@ def test_an_act_that_fails_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_silent_client_is_seen_to_be_silent(tmp_path: Path) -> None:
-    """A capture of its own, in which the client has no packet, is no error and no doubt."""
+    """A separate capture in which the client has no packet is neither an error nor a doubt."""
     pair: Any = clients.client("reference")
     with session_of(pair, tmp_path) as session:
         activity = Activity(session)

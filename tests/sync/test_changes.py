@@ -1,4 +1,4 @@
-"""The changes that a client is shown are what they say, appear at once, and can be taken back."""
+"""The changes that a client is shown are as described, appear at once, and can be undone."""
 
 from __future__ import annotations
 

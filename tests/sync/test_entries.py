@@ -1,4 +1,4 @@
-"""``lab``: one agent measures, all conclude the same; what is not here skips; what may be wrong never passes."""
+"""``lab``: one agent measures, all conclude the same; what is unavailable skips; what may be wrong never passes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def judged(run: Ended) -> None:
-    """One client deduplicates and the other does not, and both were told to."""
+    """One client deduplicates and the other does not, each as configured."""
     assert run.counts() == {"passed": 1, "failed": 1}, run.text
     plain, saving = run.info("test_copy[reference]"), run.info("test_copy[reference?deduplication=1]")
     assert (plain["deduplication"], saving["deduplication"]) == (0, 1)

@@ -131,7 +131,7 @@ def test_quiet_is_a_weaker_proof_and_said(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_is_near_shows_no_waits(tmp_path: Path) -> None:
-    """Without a delay an answer is there before the next bytes, though nobody waited for it."""
+    """Without a delay an answer arrives before the next bytes, though the client did not wait for it."""
     with desk(f"reference?bundling=pipelined&connections=one&{NAMED}", tmp_path, delay_ms=0) as at:
         steps = STEPS.replace('{"kind": "copy"}', '{"kind": "few", "size_bytes": 5000, "files": 2}')
         seen, _ = measured(at, tmp_path, steps, servers=at.link.address("server"))

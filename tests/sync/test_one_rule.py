@@ -65,7 +65,7 @@ def test_names_do_not_depend_on_workers(lab: Lab, spread: tuple[str, ...]) -> No
 
 @pytest.mark.slow
 def test_nobody_else_works_meanwhile(lab: Lab) -> None:
-    """What all agents do, and what is shared out, comes before or after a client is measured."""
+    """Tests of all agents, and distributed tests, run before or after a client is measured."""
     lab.write("""
     import time
 

@@ -117,7 +117,7 @@ def test_a_second_device_has_its_own_bytes_cpu_and_memory(
 def test_the_period_of_the_second_device_is_in_the_time(
     period_s: float, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    """A set that appears just after a question arrives with the answer to the next one, a period later."""
+    """A set that appears just after a poll arrives with the answer to the next poll, a period later."""
     lab, appeared_ns = start(f"&pull_s={period_s}"), [0]
     pair: Any = lab.client
 
@@ -129,7 +129,7 @@ def test_the_period_of_the_second_device_is_in_the_time(
     look_ns = before_ns = time.time_ns()
     questions = asked(pair)
     while asked(pair) == questions:
-        # When it was asked, the next question was not there yet.
+        # When this was read, the next poll had not arrived yet.
         before_ns, look_ns = look_ns, time.time_ns()
     found = arrival(lab, Workload(1, 1000))
     assert found.high_s is not None
@@ -137,7 +137,7 @@ def test_the_period_of_the_second_device_is_in_the_time(
 
 
 def asked(pair: ReferenceClient) -> int:
-    """How often the second device has asked for news."""
+    """How often the second device has polled."""
     return int(pair.counters()["device"]["requests"].get("/news", 0))
 
 

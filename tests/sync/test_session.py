@@ -25,7 +25,7 @@ SIZE = 1 << 20
 
 Start = Callable[..., SyncSession]
 
-# It copies what is small to the server's folder, and never says that it left anything out.
+# It copies only small files to the server's folder, and never says that it omitted any.
 FORGETFUL = """
 name = "forgetful"
 [server]
@@ -126,7 +126,7 @@ tar c . | socat -t 30 - "TCP:$3:$4"
 
 
 def failing(tmp_path: Path, times: int) -> str:
-    """A client whose command fails so often, and then copies all that is there over the link."""
+    """A client whose command fails this many times, and then copies everything over the link."""
     if shutil.which("socat") is None:
         pytest.skip("socat is not installed")
     path = tmp_path / "failing.toml"

@@ -1,4 +1,4 @@
-"""The reference client over links whose round trip and rate are known: what follows from them is measured again.
+"""The reference client over links whose round trip and rate are known: what follows from them is measured.
 
 Lower bounds of times are strict: no machine is faster than the link. Upper ones leave room for a busy machine.
 """

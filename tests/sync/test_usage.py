@@ -1,4 +1,4 @@
-"""Memory and energy: what the kernel says, and None where it says nothing."""
+"""Memory and energy: what the kernel reports, and None where it reports nothing."""
 
 from __future__ import annotations
 

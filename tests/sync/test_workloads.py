@@ -1,4 +1,4 @@
-"""Sets of files: sizes, kinds, other content for another seed, and all of it at once."""
+"""Sets of files: sizes, kinds, different content for a different seed, and all files appearing at once."""
 
 from __future__ import annotations
 

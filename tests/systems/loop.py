@@ -1,4 +1,4 @@
-"""A file system of one's own, whose writes can be traced without those of everything else on the machine."""
+"""A separate file system, whose writes can be traced without those of everything else on the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bytes were written: never less than were, whatever is done to the file, and unknown where it cannot be seen."""
+"""Which bytes were written: never too few, whatever is done to the file, and unknown where that cannot be seen."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Pair:
         self.copy[offset : offset + len(data)] = data
 
     def seen(self) -> list[tuple[int, int]] | str:
-        """What was written; the doubt if that is not known. The copy becomes equal."""
+        """Returns what was written, or the doubt if that is not known. The copy becomes equal."""
         found = self.writes.take(self.fd)
         content = self.path.read_bytes()
         if found.ranges is None:
@@ -172,7 +172,7 @@ def test_a_mapping_that_was_there_before_is_unknown(writes: TracedWrites, box: P
 
 
 def test_whatever_is_done_the_copy_is_equal(writes: TracedWrites, box: Path) -> None:
-    """The property of ranges, with a real file: cut, lengthened, written to in any order."""
+    """The property of ranges, with a real file: truncated, lengthened, written to in any order."""
     random, known = Random(11), 0
     for number in range(20):
         pair = Pair(writes, box / f"file{number}", random.randbytes(random.randrange(20_000)))
@@ -190,7 +190,7 @@ def test_whatever_is_done_the_copy_is_equal(writes: TracedWrites, box: Path) -> 
 
 
 def test_nothing_is_missed_while_a_program_writes(pair: Pair) -> None:
-    """What is read after ``take`` has all that ``take`` told, however the two meet."""
+    """What is read after ``take`` includes all that ``take`` reported, however the two overlap."""
     code = (
         "import os, random, sys\n"
         "random.seed(5); fd = os.open(sys.argv[1], os.O_WRONLY)\n"
@@ -287,7 +287,7 @@ def test_another_file_with_the_same_number_is_not_taken_for_it(writes: TracedWri
 def test_events_that_were_lost_are_said(box: Path) -> None:
     writes = TracedWrites(box, buffer_kib=8)
     pair = Pair(writes, box / "file", bytes(10))
-    with writes._lock:  # nobody reads meanwhile, as if this process had been stopped
+    with writes._lock:  # no thread reads meanwhile, as if this process had been stopped
         for _ in range(5_000):
             os.pwrite(pair.file.fileno(), b"x", 0)
     assert pair.seen() == "events were lost because the buffer was full"
@@ -321,7 +321,7 @@ def test_an_instance_that_another_process_removes_at_once_is_made_again(
 
 
 def test_savingboxes_that_start_at_the_same_time_do_not_take_each_other_s_tracing(box: Path) -> None:
-    """Without tries, one start of eight fails: the instance goes, or the kernel has given its memory to another."""
+    """Without retries, one start of eight fails: the instance disappears, or its memory went to another."""
     code = f"""
 from pathlib import Path
 from pytest_cloudbench.systems.savingbox.written import TracedWrites

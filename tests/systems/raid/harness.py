@@ -1,4 +1,4 @@
-"""Arrays of folders whose trouble a test can set: children that fail, freeze, lose or change what they were given."""
+"""Arrays of folders with faults that a test can set: children that fail, freeze, lose or change what they store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGE = re.compile("[md][0-9a-f]{32}")
 
 
 class Child:
-    """A folder in front of which a test puts trouble, verb by verb."""
+    """A folder for which a test can set faults, verb by verb."""
 
     capabilities: Capabilities = FolderDriver.capabilities
 
@@ -77,7 +77,7 @@ class Child:
 
     @property
     def packages(self) -> dict[str, Path]:
-        """What is on it: name to file; without what a killed process had not finished to write on the disk."""
+        """Its files by name, without those that a killed process had not finished writing."""
         return {path.name: path for path in self.root.rglob("*") if PACKAGE.fullmatch(path.name)}
 
 
@@ -116,7 +116,7 @@ class Lab:
             path.unlink()
 
     def lose_child(self, number: int) -> None:
-        """What it held is gone."""
+        """Lose everything that it held."""
         for path in (self.folder / str(number)).rglob("*"):
             if path.is_file():
                 path.unlink()

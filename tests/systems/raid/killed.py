@@ -1,7 +1,7 @@
 """A process that is killed while it writes: ``python -m tests.systems.raid.killed FOLDER STEP``.
 
-It overwrites ``/a`` and is gone, as if killed, once that many packages are with children; with as many steps as there
-are packages, or more, when the write is done.
+It overwrites ``/a`` and ends, as if killed, once that many packages are with children; with as many steps as there are
+packages, or more, when the write is done.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(folder: Path, step: int) -> None:
 
     lab = Lab(folder)
     with lab.opened() as driver:
-        driver.stat("/a")  # what begins with the first operation has begun
+        driver.stat("/a")  # what the first operation starts has been started
         for child in lab.children:
             child.after_put = count
         if step == 0:

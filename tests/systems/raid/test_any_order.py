@@ -1,7 +1,7 @@
 """Whatever happens in whatever order, an array holds what was acknowledged, and nothing else is ever read.
 
-Children fail and come back, lose what they have, flip bits; the process starts anew, with its metadata or without; and
-in between objects are written, deleted and read. Never more than m children are in trouble at a time.
+Children fail and come back, lose what they have, flip bits; the process restarts, with its metadata or without; and in
+between objects are written, deleted and read. Never more than m children are in trouble at a time.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class Array(RuleBasedStateMachine):
             assert self.read_all() == self.wanted
 
     def calm(self) -> None:
-        """No child is in trouble any more, and nothing is left to be mended."""
+        """No child is faulty any more, and nothing is left to be rebuilt."""
         for child in self.lab.children:
             child.fails = {}
         assert self.driver.settle(HANG_S)
         self.troubled = set()
 
     def mend(self) -> None:
-        """Reading does not need what is lost; a look at all of it finds what reading did not."""
+        """Reading does not need what is lost; a scrub finds what reading did not."""
         assert self.read_all() == self.wanted
         survey(self.driver.array, deep=True)
         repair(self.driver.array)
@@ -84,7 +84,7 @@ class Array(RuleBasedStateMachine):
 
     @rule(path=PATHS, size=SIZES)
     def put(self, path: str, size: int) -> None:
-        """Acknowledged or not, an object is the old one or the new one as a whole."""
+        """Acknowledged or not, an object is entirely the old one or entirely the new one."""
         self.number += 1
         content = random.Random(self.number).randbytes(size)
         try:
@@ -122,7 +122,7 @@ class Array(RuleBasedStateMachine):
 
     @rule(child=CHILDREN)
     def lose(self, child: int) -> None:
-        """What a child held is gone, and is made again."""
+        """What a child held is lost, and rebuilt."""
         self.calm()
         self.lab.lose_child(child)
         self.mend()

@@ -1,4 +1,4 @@
-"""The file of an array: what is wrong with it is one line that names the key, and its key is nobody else's to read."""
+"""The file of an array: an error is one line that names the key, and only its owner can read the array's key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOOD = {"k": "1", "m": "1", "children": '["emulated:ideal", "folder:{here}/one"]
 
 
 def written(here: Path, /, **changes: str | None) -> Path:
-    """A file, with other values than the good ones; None leaves a key out."""
+    """A file with some of the valid values replaced; None leaves a key out."""
     values = {key: value for key, value in {**GOOD, **changes}.items() if value is not None}
     path = here / "array.toml"
     lines = (f"{key} = {value.replace('{here}', here.as_posix())}" for key, value in values.items())

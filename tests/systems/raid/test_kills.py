@@ -1,4 +1,4 @@
-"""A process that is killed at any step leaves the old object or the new one, and nothing else in the end."""
+"""A process that is killed at any step leaves the old object or the new one, and in the end nothing else."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_kill_leaves_the_old_object_or_the_new_one(lab: Callable[..., Lab], st
         assert driver.settle(HANG_S)
         assert content_of(driver) == found
         left = [set(child.packages) for child in made.children]
-        if loses_metadata:  # what was never whole belongs to nothing that is known
+        if loses_metadata:  # what was never complete belongs to no known object
             assert all(now >= wanted for now, wanted in zip(left, expected_packages(driver, made), strict=True))
         else:
             assert left == expected_packages(driver, made)
@@ -64,7 +64,7 @@ def test_a_kill_leaves_the_old_object_or_the_new_one(lab: Callable[..., Lab], st
 
 
 def killed_after(folder: Path, round_: int, lines: int) -> list[list[str]]:
-    """What a process that writes without end has said when it was killed, soon after so many lines."""
+    """The output of an endlessly writing process that was killed soon after this many lines."""
     command = [sys.executable, "-m", "tests.systems.raid.writes", str(folder), str(round_)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -98,7 +98,7 @@ def test_kills_at_any_time_lose_nothing_that_was_acknowledged(lab: Callable[...,
 
 
 def after(begun: list[str], round_: int, objects: dict[str, bytes]) -> dict[str, bytes]:
-    """The objects once an operation is done that had begun; the same if none had."""
+    """The objects after the operation that had begun; the same if none had."""
     if not begun:
         return objects
     path = begun[1]

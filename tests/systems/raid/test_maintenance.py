@@ -1,4 +1,4 @@
-"""Surveys, repairs, moves and exports, with children that lost, changed or refuse things, and ends at every step."""
+"""Surveys, repairs, moves and exports, with children that lost, changed or refuse things, and kills at every step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def filled(lab: Lab) -> Lab:
 
 @contextmanager
 def array_of(lab: Lab, **policies: Any) -> Iterator[Array]:
-    """The array without upkeep, so that what is mended is mended by the repair."""
+    """The array without upkeep, so that only the repair rebuilds."""
     lab.children = [Child(lab.folder / str(number)) for number in range(lab.k + lab.m)]
     array = open_array(config.load(lab.file), lab.children, **policies)
     try:
@@ -199,20 +199,20 @@ def read_all_but(lab: Lab, lost: str) -> dict[str, bytes]:
         return {entry.path: b"".join(driver.get(entry.path)) for entry in driver.list("/") if entry.path != lost}
 
 
-# --- ends at every step ---
+# --- kills at every step ---
 
 
 class _Killed(BaseException):
-    """The process ends here, without a word to anybody."""
+    """The process ends here, without any notice."""
 
 
 DEAD = json.dumps([platform.node(), "another boot", "", 1, 1])
-"""A process that is no more, as the metadata describes it."""
+"""A process that no longer exists, as the metadata describes it."""
 
 
 @contextmanager
 def killed_at(step: int, lab: Lab, **policies: Any) -> Iterator[tuple[Array, list[str]]]:
-    """An array on which nothing happens any more after so many steps, and the steps that were taken."""
+    """An array that stops after this many steps, and the steps that were taken."""
     steps: list[str] = []
 
     def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What is observed of children places new shares, and decides whom reads ask and how long they wait."""
+"""Observed rates place new shares, and decide which children reads ask and how long they wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTENT = random.Random(4).randbytes(2 * MIB + 4567)
 
 
 def teach(array: Array, rates: Sequence[int]) -> None:
-    """As if each child had been observed for so long that what a test writes is nothing beside it."""
+    """As if each child had been observed for so long that a test's own writes do not matter."""
     observer = array.children.rates
     assert isinstance(observer, Observer)
     known = [{"at_s": 0.0, "moved_bytes": rate * 1e12, "taken_s": 1e6} for rate in rates]

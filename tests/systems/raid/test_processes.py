@@ -1,4 +1,4 @@
-"""Several processes share an array: what one has written the others read, and what one left the others see to."""
+"""Several processes share an array: each reads what others wrote, and finishes what others left unfinished."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_of_writes_at_once_one_is_read_and_the_others_leave_nothing(lab: Make) -
 
 
 def test_what_arrives_while_another_process_deletes_it_stays_noted(lab: Make) -> None:
-    """The other looks before it arrives; what it has not seen it must not forget."""
+    """The other process looks before the package arrives; it must not drop the note of what it has not seen."""
     made = lab()
     with ExitStack() as stack:
         one = prepared(stack.enter_context(made.opened()).array, "prepare", "/")

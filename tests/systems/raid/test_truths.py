@@ -1,4 +1,4 @@
-"""What an array must do when children fail, lie or are gone, and what it must not do."""
+"""What an array must and must not do when children fail, lie or disappear."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_frozen_child_delays_a_read_by_the_patience_only(lab: Make) -> None:
 
 
 def test_without_a_child_beyond_k_a_read_waits(lab: Make) -> None:
-    """There is nobody else to ask: the answer that comes late is taken."""
+    """There is no other child to ask: the late answer is used."""
     made = lab(2, 0, patience_s=0.001)
     with made.opened() as driver:
         driver.put("/a", Literal(b"content"))
@@ -314,7 +314,7 @@ def test_a_child_that_fails_after_the_write_was_done_gets_its_package_when_it_is
 
 
 def test_what_a_child_stored_and_said_it_had_not_is_deleted_with_its_object(lab: Make) -> None:
-    """The package is made again while the object is deleted; then the child stores it, and fails."""
+    """The package is rebuilt while the object is deleted; then the child stores it, and fails."""
     made = lab(2, 1, durability="k+0")
     with made.opened() as driver:
         slow = made.children[2]
@@ -322,7 +322,7 @@ def test_what_a_child_stored_and_said_it_had_not_is_deleted_with_its_object(lab:
         driver.put("/a", Literal(CONTENT[:1000]))
         slow.fails, slow.frozen, slow.after_put = {}, {"put"}, stored_but_failed
         driver.array.pending.wake()
-        assert slow.froze.wait(HANG_S), "upkeep makes it again"
+        assert slow.froze.wait(HANG_S), "upkeep rebuilds it"
         driver.delete("/a")
         slow.thawed.set()
         assert driver.settle(HANG_S)
@@ -332,14 +332,14 @@ def test_what_a_child_stored_and_said_it_had_not_is_deleted_with_its_object(lab:
 def test_a_child_that_is_far_behind_is_left_out_until_it_has_caught_up(
     lab: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits for a frozen child does not fill the memory: it is noted, and made again later."""
+    """What waits for a frozen child does not fill the memory: it is noted, and rebuilt later."""
     monkeypatch.setattr("pytest_cloudbench.systems.raid.transfers._MOST_BEHIND_BYTES", 10_000)
     made = lab(2, 1, durability="k+0")
     with made.opened() as driver:
         made.children[2].frozen = {"put"}
         for number in range(6):
             driver.put(f"/{number}", Literal(bytes(10_000)))
-        assert made.children[2].asked.count("put") <= 3  # two from writes, and one from what makes them again
+        assert made.children[2].asked.count("put") <= 3  # two from writes, and one from rebuilding
         assert {each.child for each in driver.array.metadata.missing()} == {2}
         made.children[2].thawed.set()
         assert driver.settle(HANG_S)
@@ -349,7 +349,7 @@ def test_a_child_that_is_far_behind_is_left_out_until_it_has_caught_up(
 def test_nothing_keeps_a_package_in_memory_when_its_transfer_has_ended(
     lab: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the frames of a failed child's error nor a thread without work; 64 packages would be 256 MiB."""
+    """Neither the frames of a failed child's error nor an idle thread may keep packages: 64 would be 256 MiB."""
     made = lab(2, 1, durability="k+0")
     packages: list[weakref.ref[Content]] = []
     put = Child.put
@@ -367,7 +367,7 @@ def test_nothing_keeps_a_package_in_memory_when_its_transfer_has_ended(
                 driver.put(f"/{number}", Literal(CONTENT))
             made.children[2].fails.clear()
             assert driver.settle(HANG_S)
-            assert len(packages) >= 4 * 3 * (3 + 1), "two arrive at once, the third fails and is made again"
+            assert len(packages) >= 4 * 3 * (3 + 1), "two arrive at once, the third fails and is rebuilt"
             assert wait_for(lambda: not any(package() for package in packages), HANG_S, poll_s=0.01)
     finally:
         gc.enable()
@@ -441,7 +441,7 @@ def test_with_fewer_than_k_children_nothing_is_recovered_and_nothing_is_written(
 
 
 def interrupted(made: Lab, path: str, content: bytes) -> None:
-    """Leave what a process leaves that is killed when one child has the first package of a new version."""
+    """Leave the state of a process killed when one child has the first package of a new version."""
     with made.opened() as driver:
         before = [{name: file.read_bytes() for name, file in child.packages.items()} for child in made.children]
         driver.put(path, Literal(content))
@@ -492,7 +492,7 @@ def test_another_key_opens_nothing(lab: Make) -> None:
 
 
 def test_a_stale_child_does_not_bring_an_old_version_back(lab: Make) -> None:
-    """A child is put back to an older state: neither reads nor recovery take that for the newest."""
+    """A child is reset to an older state: neither reads nor recovery take that for the newest."""
     made = lab(1, 1, mends=False)
     with made.opened() as driver:
         driver.put("/a", Literal(b"old"))

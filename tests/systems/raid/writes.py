@@ -20,7 +20,7 @@ SIZES = (10, 5000, MIB, 3 * MIB + 5)
 
 
 def content_of(round_: int, number: int, size: int) -> bytes:
-    """What a round writes as its so-manieth object."""
+    """The content of a round's object with this number."""
     return random.Random(f"{round_} {number}").randbytes(size)
 
 

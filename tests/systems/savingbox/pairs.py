@@ -29,12 +29,12 @@ class KilledError(BaseException):
 
 
 def certain_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Marks are certain at once, not after some milliseconds: here every change gives a file another time."""
+    """Marks are reliable at once, not after some milliseconds: here every change gives a file a new time."""
     monkeypatch.setattr(FileMark, "is_reliable", lambda mark: True)
 
 
 def stamp(path: Path) -> None:
-    """Give a file a time that no other has: the clock of the file system has steps, and tests are fast."""
+    """Give a file a unique time: the file system's clock advances in steps, and tests are fast."""
     now_ns = next(_times_ns)
     os.utime(path, ns=(now_ns, now_ns), follow_symlinks=False)
 
@@ -74,7 +74,7 @@ def tree(root: Path) -> dict[str, tuple[str, int, bytes]]:
 
 
 def are_equal(home: Path) -> bool:
-    """Whether both folders are equal, also while a process changes them: what goes while it is looked at is not."""
+    """Whether both folders are equal; they are not if an entry disappears during the comparison."""
     with suppress(FileNotFoundError):
         return tree(home / "box") == tree(home / "sync")
     return False
@@ -86,7 +86,7 @@ def texts(root: Path) -> dict[str, str]:
 
 
 class Pair:
-    """Two folders in ``home``, and one process after the other that keeps them equal."""
+    """Two folders in ``home``, and successive processes that keep them equal."""
 
     def __init__(self, home: Path, rules: BatchRules = RULES, writes: Writes | None = None) -> None:
         self.home, self.rules, self.writes = home, rules, writes or NoWrites("")
@@ -116,7 +116,7 @@ class Pair:
         self.mirror.settle_begun()
 
     def end(self) -> None:
-        """The process ends, without a word."""
+        """The process ends without notice."""
         self.store.close()
 
     def restart(self) -> None:
@@ -140,7 +140,7 @@ class Pair:
         self.now_ns = until_ns
 
     def settle(self) -> None:
-        """Both folders come to rest; fails if they do not."""
+        """Run until both folders no longer change; fails if they always do."""
         for _ in range(20):
             before = len(self.events)
             self.advance(61)
@@ -149,7 +149,7 @@ class Pair:
         raise AssertionError(f"{tree(self.box)}\n{tree(self.sync)}\n{self.events[-5:]}")
 
     def settle_sparse(self) -> None:
-        """As ``settle``, for files that nobody wants to read whole."""
+        """Like ``settle``, for files too large to read as a whole."""
         self.advance(61)
         assert not self.engine.unpushed_files
         assert not self.troubles("failed")
@@ -161,7 +161,7 @@ class Pair:
         return [event.text for event in self.events if isinstance(event, Trouble) and event.kind == kind]
 
     def left_over(self) -> list[str]:
-        """Unfinished files that somebody could see."""
+        """Unfinished files that users or clients could see."""
         return [str(path) for path in self.home.rglob(f"{STAGED}*")]
 
     def both(self) -> Mapping[str, str]:

@@ -65,7 +65,7 @@ def test_both_ways_while_it_runs(running: Running, home: Path) -> None:
     assert running.wait_equal() == {"e/a": "saved", "theirs": "2"}
 
     def is_deleted() -> bool:
-        (home / "sync/e/a").unlink(missing_ok=True)  # again if it met the save of a moment ago, which outlives it
+        (home / "sync/e/a").unlink(missing_ok=True)  # again if it came at the time of an editor's save
         return not (home / "box/e/a").exists()
 
     running.wait(is_deleted)
@@ -89,7 +89,7 @@ def test_a_stop_pushes_what_waits(home: Path) -> None:
 
 
 def test_as_many_pushes_as_the_rules_give(running: Running, home: Path) -> None:
-    """Random bytes, so that the counter is their number; a burst of changes, then changes with gaps."""
+    """Random bytes, so that the counter equals their number; a burst of changes, then changes with gaps."""
     noise = random.Random(7)
     changes = []
     path = home / "box/log"
@@ -223,7 +223,7 @@ def test_once_is_done_at_once_with_files_of_this_moment(home: Path) -> None:
 
 
 def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
-    """A writer goes on while processes come and are killed; the last one makes both folders equal."""
+    """A writer keeps writing while savingboxes start and are killed; the last one makes both folders equal."""
     chance = random.Random(11)
     written: dict[str, bytes] = {}
     for _ in range(5):
@@ -242,7 +242,7 @@ def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
         finish(process)
     assert finish(command(home, "--once"))[0] == 0
     found = {path: content for path, (_, _, content) in tree(home / "box").items()}
-    assert sorted(found) == sorted(written), "nobody but the writer changes anything, so nothing conflicts"
+    assert sorted(found) == sorted(written), "only the writer changes anything, so nothing conflicts"
     assert [path for path in found if found[path] != written[path]] == []
     assert are_equal(home)
 

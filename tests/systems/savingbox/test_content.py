@@ -1,4 +1,4 @@
-"""Comparing, patching and counting what differs; holes are not read."""
+"""Comparing, patching and counting differences; holes are not read."""
 
 from __future__ import annotations
 

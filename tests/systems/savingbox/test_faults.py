@@ -1,4 +1,4 @@
-"""What goes wrong: nothing is lost, it is said, and it is mended once it can be."""
+"""Faults: nothing is lost, each is reported, and each is repaired once that is possible."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
 
 
 def once(step: str, act: Callable[[], object], count: int = 1) -> Callable[[str, str], None]:
-    """Act when this step is reached for that time."""
+    """Act when this step is reached for the given time."""
     steps: list[str] = []
 
     def fault(now: str, path: str) -> None:
@@ -84,7 +84,7 @@ def test_a_disk_that_stays_full_is_tried_ever_more_seldom(pair: Pair) -> None:
     pair.fault = full
     pair.advance(600)
     assert 15 <= len(tried) <= 30
-    assert len(pair.troubles("failed")) == 1, "said once"
+    assert len(pair.troubles("failed")) == 1, "reported once"
     pair.fault = lambda step, path: None
     pair.advance(31)
     assert pair.both() == {"a": "1"}
@@ -136,7 +136,7 @@ def test_a_real_full_disk(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_a_mount_in_the_way(pair: Pair, tmp_path: Path) -> None:
-    """As where a part of the sync folder is another disk, or the same one mounted once more."""
+    """As if a part of the sync folder were on another disk, or the same disk mounted again."""
     inner, disk = pair.sync / "d", tmp_path / "disk"
     for folder in (inner, disk, pair.box / "d"):
         folder.mkdir()
@@ -343,7 +343,7 @@ def test_a_name_that_the_client_takes_before_it_is_given_is_the_clients(pair: Pa
 
 
 def test_a_long_write_that_goes_on_after_the_push_is_noticed(pair: Pair) -> None:
-    """A file has its new time when a write begins: the rest of the bytes come without another one."""
+    """A file gets its new time when a write begins: the remaining bytes do not change it again."""
     path = write(pair.box / "a", "x" * 10_000)
     pair.settle()
     mark = path.stat()

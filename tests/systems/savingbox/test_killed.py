@@ -1,4 +1,4 @@
-"""A process killed at any step: the next one knows what it made, and takes nothing of that for somebody else's."""
+"""A process killed at any step: the next one recognises its work, and takes none of it for somebody else's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGES = b"".join(bytes([letter]) * 4096 for letter in b"abcdef")
 
 @pytest.fixture
 def summed_bytes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Up to which size all of a file is noted by checksums before it is patched."""
+    """Up to this size, checksums of all of a file are noted before it is patched."""
     monkeypatch.setattr("pytest_cloudbench.systems.savingbox.mirror._SUMMED_BYTES", request.param)
 
 
@@ -34,7 +34,7 @@ SMALL_AND_LARGE = pytest.mark.parametrize("summed_bytes", [1 << 20, 0], ids=["sm
 
 
 def killed_at(pair: Pair, step: str, count: int = 1) -> None:
-    """The process ends when it reaches this step for that time."""
+    """The process ends when it reaches this step for the given time."""
     steps: list[str] = []
 
     def fault(now: str, path: str) -> None:
@@ -239,7 +239,7 @@ LATER_ACTS = pytest.mark.parametrize("act", [delete, rename, retarget, become_a_
 
 
 def assert_followed(pair: Pair, side: str) -> None:
-    """What this side has now is what both have in the end."""
+    """The present state of this side is what both have in the end."""
     wanted = tree(pair.home / side)
     pair.restart()
     pair.settle()
@@ -293,7 +293,7 @@ def test_a_pulled_file_that_the_client_writes_again_is_pulled_again(
 def test_what_was_carried_is_noted_before_the_next_entry_is(
     pair: Pair, first: str, then: str, act: Callable[[Path], None]
 ) -> None:
-    """Killed at the next entry, the process knows what it made of the one before, whoever acts on it then."""
+    """After a kill at the next entry, the result for the previous entry is known, whichever side acts on it then."""
     write(pair.home / first / "a", "1")
     write(pair.home / first / "b", "2")
     killed_at(pair, "copy", 2)

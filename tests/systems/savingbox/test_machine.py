@@ -1,8 +1,8 @@
 """Whatever a user and a client do, and wherever the process is killed: equal folders, and nothing lost.
 
-Files are pages, each filled with a word that occurs once. A word that nobody has overwritten or deleted, in either
-folder, must be there in the end. Where only one side has acted since both folders were equal, the other one follows:
-nothing comes back, and nothing conflicts.
+Files are pages, each filled with a word that occurs once. A word that was not overwritten or deleted in either folder
+must be there in the end. Where only one side has acted since both folders were equal, the other one follows: nothing
+comes back, and nothing conflicts.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Folders(RuleBasedStateMachine):
         if path.is_file() and not path.is_symlink():
             path.chmod(mode)
 
-    # --- what time and fate do ---
+    # --- time, faults and kills ---
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 31.0]))
     def time_passes(self, seconds: float) -> None:
@@ -148,7 +148,7 @@ class Folders(RuleBasedStateMachine):
 
     @rule(step=st.integers(1, 40), seconds=st.sampled_from([5.0, 31.0]))
     def killed(self, step: int, seconds: float) -> None:
-        """In a process of its own, which ends there as by SIGKILL: nothing is tidied up, nothing is written."""
+        """In a separate process, which ends there as by SIGKILL: nothing is cleaned up, nothing is written."""
         self.pair.end()
         child = os.fork()
         if not child:
@@ -173,7 +173,7 @@ class Folders(RuleBasedStateMachine):
 
     @rule(step=st.integers(1, 12))
     def disk_is_full(self, step: int) -> None:
-        """One step fails, as where there is no room; those after it succeed."""
+        """One step fails, as on a full disk; those after it succeed."""
         left = step
 
         def fault(_: str, __: str) -> None:
@@ -230,7 +230,7 @@ class Folders(RuleBasedStateMachine):
 
 
 class Turns(Folders):
-    """Once both folders are equal, only the side that acts first goes on acting, until they are equal again."""
+    """Once both folders are equal, only the side that acts first may act until they are equal again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ class Turns(Folders):
         return self.home / self.actor
 
     def are_equal(self) -> bool:
-        # A file that is as it was, with another time, has been written to.
+        # A file with the same content and a new time has been written to.
         return tree(self.pair.box) == tree(self.pair.sync) and times(self.pair.box) == times(self.pair.sync)
 
     @invariant()

@@ -1,4 +1,4 @@
-"""With traced writes, what is pushed equals the files as without: the same histories, and programs that never rest."""
+"""With traced writes, too, what is pushed equals the files: the same histories, and programs that never pause."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mounted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 class Counting(TracedWrites):
-    """Counts how often it knew."""
+    """Counts how often the written ranges were known."""
 
     known = 0
 
@@ -55,7 +55,7 @@ class TracedFolders(machine.Folders):
         self.pair.writes = self.pair.mirror.writes = writes
 
     def killed(self, step: int, seconds: float) -> None:
-        """A process that is killed knows nothing of what the next one sees."""
+        """What a killed process had traced is unknown to the next one."""
         self.pair.writes = NoWrites("")
         super().killed(step, seconds)
         self.use(self.writes)

@@ -55,7 +55,7 @@ def app(emulator: EmulatorService) -> Application:
 
 @pytest.fixture(autouse=True)
 def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """No keyring, and a file that nobody else has."""
+    """No keyring, and a separate credentials file."""
     for field in ("access_token", "refresh_token", "app_key", "app_secret"):
         monkeypatch.delenv(credentials.environment_name("dropbox", field), raising=False)
     path = tmp_path / "config" / "credentials.toml"
@@ -68,7 +68,7 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 class Stays(urllib.request.HTTPRedirectHandler):
-    """Shows where it is sent, and does not go there."""
+    """A redirect is not followed, only returned."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -226,7 +226,7 @@ def box() -> Iterator[EmulatorService]:
 
 @pytest.fixture
 def box_app(box: EmulatorService, monkeypatch: pytest.MonkeyPatch) -> Application:
-    """Box's application, which returns to a port that nobody else here has."""
+    """Box's application, which returns to a port that no other test uses."""
     for field in ("access_token", "client_id", "client_secret", "enterprise_id", "user_id"):
         monkeypatch.delenv(credentials.environment_name("box", field), raising=False)
     driver: Any = drivers.driver_class("box")
@@ -248,7 +248,7 @@ def test_an_address_of_box_can_be_pasted(box_app: Application, box: EmulatorServ
     pasted: list[str] = []
 
     def paste(question: str) -> str:
-        """What the browser shows that found nothing at the address."""
+        """The address shown by a browser that found no server there."""
         assert question == "address: "
         context = ssl.create_default_context(cafile=box_app.ca_file)
         opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), Stays())
@@ -269,7 +269,7 @@ def test_a_login_to_box_keeps_the_access_token_alone(
     spec: str, box_app: Application, box: EmulatorService, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str], file: Path,
 ) -> None:  # fmt: skip
-    """Its refresh tokens work once, and nothing here could keep the next one."""
+    """Its refresh tokens work once, and nothing here could store the next one."""
 
     def of_emulator(app: Application, show: Callable[[str], object]) -> Any:
         here = app if app.ca_file else replace(app, oauth=box_app.oauth, ca_file=box_app.ca_file)
@@ -303,7 +303,7 @@ def test_a_device_code_is_agreed_to_elsewhere(
         return of_service(oauth, endpoint)
 
     def wait(_is_over: object, timeout_s: float, **_: object) -> bool:
-        """No time passes; in the second pause a user agrees on another device."""
+        """Pauses take no time; in the second one, a user agrees on another device."""
         shown.append(capsys.readouterr().out)
         if len(shown) == 2:
             code = shown[0].split(" and type ")[1].split()[0]
@@ -451,7 +451,7 @@ def test_a_healthy_provider_is_well_and_nothing_is_left(
 
 
 class Damaging(FolderDriver):
-    """Stores something else than what it gets."""
+    """Stores something other than what it receives."""
 
     def put(self, path: str, content: Content) -> Entry:
         entry = super().put(path, content)
@@ -501,7 +501,7 @@ def test_every_driver_that_speaks_http_knows_where_to_read_a_clock(spec: str) ->
 
 
 class Dated(BaseHTTPRequestHandler):
-    """Refuses, with the date that the server's class says."""
+    """Refuses, with the date that is set on the server's class."""
 
     date = ""
 

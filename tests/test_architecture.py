@@ -147,13 +147,13 @@ SIDEWAYS = {
 }
 # What a driver may import from the package, besides helper modules of its own package.
 # The others are flat keys, lazy imports, plain HTTP, secrets in texts, opening files and child processes that end with
-# this one; none knows a provider, but for where one maker's programs keep credentials.
+# this one; none knows a provider, except that one knows where Google's programs keep credentials.
 DRIVER_IMPORTS = (
     "model", "drivers.base", "drivers.google_home", "drivers.keys", "drivers.sdk_import", "drivers.web", "redact",
     "opening", "services.child", "services.guard",
 )  # fmt: skip
 TELLS_TIME = {"drivers.web": "when an access token ends; it measures nothing"}
-# Packages that never see each other, or one bug would cancel the other.
+# Packages that never import each other, or one bug would cancel the other.
 STRANGERS = {("drivers", "emulators"), ("emulators", "drivers"), ("clients", "emulators"), ("emulators", "clients")}
 
 # Where providers may be named: the code for them, and their registries.
@@ -248,7 +248,7 @@ PRIVATES = {
 }
 PUBLIC_ALL_THE_SAME = frozenset({"_replace", "_asdict", "_fields", "_make"})  # of named tuples
 
-# Words that the glossary (docs/architecture.md, Words) gives one meaning, and where a parameter has another.
+# Words with one meaning in the glossary (docs/architecture.md, Words), and parameters that may have another.
 GLOSSARY_WORDS = ("emulator", "endpoint", "expectation", "facts", "op", "plan", "service")
 OTHER_MEANINGS = {("drivers.opendal", "service"): "the library's own word for what it talks to"}
 
@@ -453,11 +453,11 @@ def check_docstrings(module: str, source: str) -> list[str]:
 
 
 MAY_WAIT = re.compile(rf"sleep|select|{'|'.join(WAITED_FOR)}")
-"""What a file has that waits. Most have nothing of it."""
+"""Words of which a file that waits has at least one; most files have none."""
 
 
 def check_sleep(module: str, source: str) -> list[str]:
-    """Only the modules in SLEEPERS sleep; waiting for what nobody can signal is sleeping, too."""
+    """Only the modules in SLEEPERS sleep; waiting for something that is never signalled is sleeping, too."""
     if module in SLEEPERS:
         return []
     if not MAY_WAIT.search(source):
@@ -494,7 +494,7 @@ def check_portable(module: str, source: str) -> list[str]:
 
 
 def check_heavy(module: str, source: str) -> list[str]:
-    """What is costly to import is imported inside functions (or for the type checker only)."""
+    """Costly imports are inside functions (or for the type checker only)."""
     return [
         f"{line}: {name} at module level makes every process pay for it"
         for line, name in outside_imports(iter(top_level(parse(source).body, typing_too=False)))
@@ -503,7 +503,7 @@ def check_heavy(module: str, source: str) -> list[str]:
 
 
 MAY_SILENCE = re.compile(r"#\s*(noqa|type:\s*ignore|ruff:\s*noqa|mypy:)")
-"""What a file has that silences ruff or mypy."""
+"""What a file that silences ruff or mypy contains."""
 
 
 def check_ignores(module: str, source: str) -> list[str]:
@@ -543,7 +543,7 @@ def check_words(module: str, source: str) -> list[str]:
 
 
 def check_asserts(module: str, source: str) -> list[str]:
-    """No assert compares: pytest rewrites it in plugins, and where CI is set looks for differences for minutes."""
+    """No assert compares: pytest rewrites it in plugins, and where CI is set it looks for differences for minutes."""
     return [
         f"{node.lineno}: an assert that compares; raise an error"
         for node in nodes(source)
@@ -683,7 +683,7 @@ def test_every_module_is_checked() -> None:
     assert {"", "model", "drivers.base"} <= MODULES.keys()
 
 
-# --- the rules bite: what each must find, and what it must let pass ---
+# --- the rules work: what each must find, and what it must let pass ---
 
 
 @pytest.mark.parametrize(("rule", "module", "source", "finding"), FOUND)

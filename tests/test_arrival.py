@@ -1,7 +1,7 @@
-"""Schedules: the right due times, each operation once however the sensors are shared out, the right distributions.
+"""Schedules: the right due times, each operation once however sensors are assigned, the right distributions.
 
-The distributions are tested with fixed seeds, so a test either always passes or always fails. Bounds are those that
-one correct sample in a hundred passes, and each test shows that a parameter a little off is over them.
+The distributions are tested with fixed seeds, so a test either always passes or always fails. One correct sample in a
+hundred would exceed the bounds, and each test shows that a slightly wrong parameter does.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def test_first_delays_are_uniform_within_their_bound_for_both_loops() -> None:
     assert opened == closed
     assert min(opened) >= 0
     assert max(opened) <= longest_s
-    # 1.63 / sqrt(n) is passed by one uniform sample in a hundred; the seed is fixed.
+    # One uniform sample in a hundred exceeds 1.63 / sqrt(n); the seed is fixed.
     assert kolmogorov_smirnov([value / longest_s for value in opened]) < 1.63 / sqrt(sensors)
     assert kolmogorov_smirnov([(value / longest_s) ** 2 for value in opened]) > 1.63 / sqrt(sensors)
     assert len(set(opened)) == sensors

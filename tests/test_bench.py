@@ -54,7 +54,8 @@ def test_the_memory_of_the_process_that_measures_is_not_counted(tmp_path: Path) 
 
 
 def made_sessions(path: Path) -> Path:
-    """Two histories of 12 unchanged sessions, whose second judged ones are red, and one changed session."""
+    """Two histories of 12 unchanged sessions, in each of which the second judged one is red, and one changed
+    session."""
     lines = []
     for history in ("2026-01-01", "2026-01-02"):
         found = {"change": "", "history": history, "start": history, "load": 1.5, "machine": "toy"}

@@ -1,4 +1,4 @@
-"""Waiting: a signal ends it at once, a question is asked again, and who waits may be told to stop."""
+"""Waiting: a signal ends it at once, a question is asked again, and a waiting thread can be told to stop."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from pytest_cloudbench.clock import due_ns, duration_s, now_ns, sleep_until_ns, wait_for
 
 FOR_EVER_S = 3600.0
-"""Longer than any test may take: who waits so long without being woken fails by pytest's own limit."""
+"""Longer than any test may take: a wait that nothing ends fails by pytest's own limit."""
 
 
 @pytest.fixture
 def soon() -> Iterator[threading.Event]:
-    """A signal that another thread gives, after whoever waits for it has begun or before."""
+    """A signal that another thread gives, before or after the wait for it has begun."""
     given = threading.Event()
     thread = threading.Thread(target=given.set)
     thread.start()

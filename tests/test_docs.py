@@ -1,4 +1,4 @@
-"""The documents do not rot: every command in a ```console block is run, every link leads somewhere.
+"""The documents stay true: every command in a ```console block is run, every link leads somewhere.
 
 A command is a line that starts with ``$ `` (and what follows a trailing backslash). RULES below says how each kind
 of command is run here; a command that no rule knows fails. What a command prints is not compared.
@@ -420,7 +420,7 @@ def keys_of(text: str) -> list[tuple[str, object]]:
     ]
 
 
-# --- the checks bite ---
+# --- the checks work ---
 
 
 def test_reading_of_console_blocks() -> None:

@@ -46,7 +46,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def told(project: Path) -> list[str]:
-    """The commands of its README but the first, which installs this package."""
+    """The commands of its README except the first, which installs this package."""
     first, *others = commands((project / "README.md").read_text("utf-8"))
     assert first == INSTALLS
     return others

@@ -32,7 +32,7 @@ WORKFLOWS = sorted(ROOT.glob("examples/*/.github/workflows/*.yml"))
 BIN = Path(sys.executable).parent
 INSTALLS = "pip install pytest-cloudbench"
 BUSY = {"PYTEST_ADDOPTS": QUIET}
-"""Other tests run beside; that is no reason here to doubt the numbers."""
+"""Other tests run at the same time, which is no reason to doubt these numbers."""
 LEAKY = ("PYTEST", "CLOUDBENCH", "COV_", "GITHUB", "CI_")
 
 
@@ -183,7 +183,7 @@ def runs_in(archive: Path) -> int:
 
 
 def history(template: Path, folder: Path, requests_per_op: float) -> Path:
-    """An archive of as many runs as a baseline may have, each like the one in ``template`` but for this number."""
+    """An archive of as many runs as a baseline may have, each like the one in ``template`` except for this number."""
     folder.mkdir()
     assert main(["baseline", "import", str(template), "--storage", str(folder / "stored")]) == 0
     (first,) = (folder / "stored").rglob("0001_*.json")

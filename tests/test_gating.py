@@ -34,7 +34,7 @@ def run(folder: Path, capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 def store_runs(folder: Path, first: int, runs: int, spread: float = 0.01, p50: float = 0.1, **given: Any) -> None:
-    """Store a run a day, with quiet times that vary so much."""
+    """Store a run a day, with quiet times that vary this much."""
     source = random.Random(first)
     for number in range(first, first + runs):
         told = {

@@ -1,4 +1,4 @@
-"""What people see of a run while it lasts: what the numbers mean, and that they are nowhere where they disturb."""
+"""What people see of a run while it lasts: what the numbers mean, and that they never disturb other output."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_counts_are_those_of_all_agents_and_the_rate_is_that_of_the_last_ten_sec
 
 
 def test_the_percentile_weighs_a_sample_by_what_it_stands_for(meter: Meter, clock: Clock) -> None:
-    """A fast agent tells 2 of 990, a slow one all of its 10: 1 % of the operations took a second."""
+    """A fast agent reports 2 of 990, a slow one all of its 10: 1 % of the operations took a second."""
     clock.now += SECOND
     meter.told("gw0", 990, 0, 0, [0.01, 0.02])
     meter.told("gw1", 10, 0, 0, [1.0] * 10)

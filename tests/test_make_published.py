@@ -1,6 +1,6 @@
 """The published tables: the committed files are what the data say, and the data are what the papers printed.
 
-The papers are not in this repository, so a slip of a digit is caught by what the papers themselves imply: sums,
+The papers are not in this repository, so a mistyped digit is caught by what the papers themselves imply: sums,
 ratios to the printed precision, and sentences that repeat a number.
 """
 
@@ -162,7 +162,7 @@ def test_times_are_seconds_and_nothing_else_is_called_so() -> None:
 
 @pytest.mark.parametrize(("table", "lost"), [("4.2", 5369), ("4.3", 2781)])
 def test_loss_tables_are_the_suites_own(table: str, lost: int) -> None:
-    """Transcribed twice, and suites/iot/published.toml is the other time."""
+    """Transcribed twice: suites/iot/published.toml is the other transcript."""
     rows = tomllib.loads((ROOT / "suites/iot/published.toml").read_text("utf-8"))["row"]
     keys = ("sensors", "interval_s", "first_delay_max_s", "files", "lost", "loss_rate")
     found = infos(f"thesis-2014-table-{table}")
@@ -185,7 +185,7 @@ def test_names_of_the_loss_tables_are_the_suites_own() -> None:
 
 
 def test_the_decrease_of_loss_follows_from_both_tables() -> None:
-    """Printed in whole percent; 2 % and 98 % are as near as whole percents come."""
+    """Printed in whole percent, which 2 % and 98 % match as closely as they can."""
     before, after = infos("thesis-2014-table-4.2"), infos("thesis-2014-table-4.3")
     for worst, average in zip(before, after, strict=True):
         printed = average["loss_rate_decrease"]

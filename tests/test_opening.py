@@ -1,4 +1,4 @@
-"""What is no regular file, or too large, is refused with one line wherever a user can name a file."""
+"""Wherever a user can name a file, one that is not regular, or too large, is refused in one line."""
 
 from __future__ import annotations
 

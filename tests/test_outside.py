@@ -16,7 +16,7 @@ from tests.outside import GUARD, with_index
 
 pytest_plugins = ["pytester"]
 DOCUMENTED = "192.0.2.1"
-"""An address of nobody (RFC 5737)."""
+"""An address that belongs to nobody (RFC 5737)."""
 
 
 @pytest.mark.parametrize("address", [(DOCUMENTED, 443), ("2001:db8::1", 443, 0, 0), ("example.com", 443)])

@@ -32,7 +32,7 @@ from tests.runs import SPREAD, Spread
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PROJECT = PYPROJECT["project"]
-# Comes with every environment, so it is nobody's pin.
+# Comes with every environment, so it needs no pin.
 UNPINNED = {"pip", "setuptools", "wheel", "pytest-cloudbench"}
 
 
@@ -206,7 +206,7 @@ sys.meta_path.insert(0, Blocker)
 
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
-    """An environment in which no Python process can import what an ordinary installation has not."""
+    """An environment in which no Python process can import what an ordinary installation lacks."""
     folder = tmp_path / "bare"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_BLOCKER.format(names=EXTRA_MODULES))
@@ -290,7 +290,7 @@ def size_bytes(folder: Path) -> int:
 
 
 def make_environment(folder: Path) -> tuple[Path, Path]:
-    """A new environment without anything in it: its interpreter and its site-packages."""
+    """A new, empty environment: its interpreter and its site-packages."""
     venv.create(folder, with_pip=False, symlinks=os.name != "nt")
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip()

@@ -64,7 +64,7 @@ def test_history_shows_a_change_and_the_first_run_after_it(storage: Path, run: A
 
 
 def test_a_change_among_runs_that_are_alike_is_said_to_be_doubtful(storage: Path, run: Any) -> None:
-    """Their level swings slowly, and then it is 50 % higher."""
+    """Their level varies slowly, and then it is 50 % higher."""
     store_series(storage, [0.1 * (1 + 0.05 * sin(number / 2)) * (1.5 if number >= 20 else 1) for number in range(40)])
     out, _ = run("history")
     assert " since 0021_run (may be chance)" in out
@@ -468,7 +468,7 @@ def test_baselines_begin_with_an_accepted_run(storage: Path, run: Any) -> None:
 
 
 def store_broken(storage: Path, first: int, runs: int, level: float, **given: Any) -> None:
-    """Runs that passed in themselves, and that the regression gate failed."""
+    """Runs whose tests passed, but which the regression gate failed."""
     for number in range(first, first + runs):
         told = {"outcome": "failed", "gate": {"answer": "broken"}, "start_wall_ms": START_MS + number * DAY_MS}
         value = level * (1 + number % 3 / 1000)
@@ -476,7 +476,7 @@ def store_broken(storage: Path, first: int, runs: int, level: float, **given: An
 
 
 def test_what_only_the_gate_failed_is_in_the_history_with_its_change(storage: Path, run: Any) -> None:
-    """Broken runs are no baseline, but they are what the history is to show."""
+    """Broken runs are not a baseline, but they are what the history must show."""
     store_series(storage, [0.1 * (1 + number % 3 / 1000) for number in range(12)])
     store_broken(storage, 13, 6, 0.15)
     out, _ = run("history", TEST)
@@ -490,7 +490,7 @@ def test_what_only_the_gate_failed_is_in_the_history_with_its_change(storage: Pa
 
 
 def test_a_run_that_only_the_gate_failed_can_be_accepted_with_those_after_it(storage: Path, run: Any) -> None:
-    """The change was intended. What the gate breaks once the new baseline is there, is no baseline again."""
+    """The change was intended. A run that the gate breaks after the new baseline exists is again not a baseline."""
     store_series(storage, [0.1] * 3)
     store_broken(storage, 4, 3, 0.2)
     store(storage, 7, {TEST: info(outcome="failed", start_wall_ms=START_MS + 7 * DAY_MS)})

@@ -1,4 +1,4 @@
-"""Secrets in texts: found in every encoding, alone; a text without one is left as it is."""
+"""Secrets in texts: found in every encoding, and nothing else; a text without one is left unchanged."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ENCODINGS: Mapping[str, Callable[[str], str]] = {
 
 @pytest.fixture
 def redactor(monkeypatch: pytest.MonkeyPatch) -> redact._Redactor:
-    """Nothing is secret but what the test says."""
+    """Nothing is secret except what the test declares."""
     made = redact._Redactor()
     monkeypatch.setattr(redact, "_REDACTOR", made)
     return made

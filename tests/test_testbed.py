@@ -154,7 +154,7 @@ def test_what_is_missing_is_installed_in_one_call_each(monkeypatch: pytest.Monke
     ]
     testbed.install([*rows, testbed.TestbedRow("c", ("c",), ("deb-c", "deb-b"), 1)])
     assert [call[-1] for call in calls if "pip" in call] == ["wheel-a"]
-    # The pretended pip brought all programs, so apt-get was not needed any more.
+    # The fake pip brought all programs, so apt-get was no longer needed.
     assert len(calls) == 1
     there.clear()
     calls.clear()

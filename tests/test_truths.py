@@ -1,4 +1,4 @@
-"""A run that is in doubt about itself is left out and counted; one that is not is judged."""
+"""A run with doubts is left out and counted; one without is judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Truths that a test has set in an emulator, and when a run can be held against them.
+"""Truths that a test has set in an emulator, and when a run can be compared with them.
 
 What may live here: the one place that decides whether a run's own doubts leave it out, and how far it may be off.
 A machine that is slow or busy makes everything longer, and says so in the run's doubts and notes. Such a run is left
@@ -28,7 +28,8 @@ class Truths:
         self._node = node
 
     def judged(self, run: Ended, *infos: Mapping[str, Any]) -> bool:
-        """Whether nothing speaks against these entries of a run. What does is said by the run, and counted."""
+        """Whether these entries of a run are free of doubts. The run must state each doubt; a run with one is
+        counted."""
         against = list(dict.fromkeys(reason for info in infos for reason in _against(info)))
         self._node.user_properties.append((JUDGED, "; ".join(against)))
         assert set(run.counts()) <= ({"passed", "skipped"} if against else {"passed"}), run.text

@@ -1,11 +1,11 @@
-"""Where source code sleeps in disguise: it waits, with a time-out, for what nobody can ever signal."""
+"""Where source code sleeps in disguise: it waits, with a time-out, for something that is never signalled."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-# What can be waited for with a time-out. Waiting for a new one, which nobody else knows, is a sleep.
+# What can be waited for with a time-out. Waiting for a new one, which no other code knows, is a sleep.
 WAITED_FOR = frozenset("Event Condition Barrier Semaphore BoundedSemaphore Lock RLock Queue SimpleQueue poll".split())
 WAITS = frozenset("wait wait_for acquire get poll".split())
 

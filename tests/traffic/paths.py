@@ -66,7 +66,7 @@ class Connection:
             self.now += 1000
 
     def aside(self) -> None:
-        """What happens now and then: an answer, a keep-alive, a probe of a closed window."""
+        """Occasional events: an answer, a keep-alive, a probe of a closed window."""
         kind = self.draw.randrange(4)
         if kind == 0:
             self.add(False, self.down, 24, b"r" * 50)
@@ -149,7 +149,7 @@ def pieces(frame: bytes, identity: int, size: int = 600) -> list[bytes]:
 
 
 def capture(seed: int, connections: int = 40) -> bytes:
-    """A pcap or pcapng file, with packets in disorder, twice, in pieces or cut, as the seed has it."""
+    """A pcap or pcapng file, with packets out of order, repeated, in pieces or cut, as the seed decides."""
     draw = random.Random(seed)
     packets: list[Record] = []
     apart_ns = draw.choice([1_000_000, 1000 * craft.SECOND])

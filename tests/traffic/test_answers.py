@@ -1,4 +1,4 @@
-"""Round trips, turns and handshakes of many flows at once: equal to what a step through each flow by itself finds."""
+"""Round trips, turns and handshakes of many flows at once: equal to those found by stepping through each flow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unwrapped(numbers: list[int]) -> list[int]:
 
 
 def stepped(packets: list[tuple[int, bool, int, int, int, int]], *, up: bool) -> dict[str, Any] | None:
-    """Round trips, one segment after the other: Karn's rule in words of Python."""
+    """Round trips, one segment after the other: Karn's rule in plain Python."""
     sent = [(now, seq, size) for now, way, seq, _, _, size in packets if way == up and size]
     acks = [(now, ack) for now, way, _, ack, flags, _ in packets if way != up and flags & 16]
     if not sent or not acks:
@@ -87,7 +87,7 @@ def test_many_short_flows_that_overlap_in_time() -> None:
 
 
 def test_garbage_for_numbers() -> None:
-    """Numbers that leave no room to put one flow behind the other."""
+    """Numbers that leave no room to place one flow after the other."""
     draw = random.Random(6)
     segments = []
     for n in range(2000):

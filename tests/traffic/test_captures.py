@@ -205,7 +205,7 @@ def test_a_capture_that_shows_packets_twice_says_so(every: int) -> None:
         for again in range(1 + (number % every == 0))
     ]
     validity = analyze(craft.pcapng(shown)).validity
-    is_told = every < 10  # one of a hundred is what networks do, too
+    is_told = every < 10  # one in a hundred also occurs in real networks
     assert validity.verdict == ("unknown" if is_told else "valid")
     assert any("packets twice" in reason for reason in validity.reasons) == is_told
 
@@ -218,7 +218,7 @@ def test_what_was_lost_and_sent_again_is_not_in_the_capture_twice() -> None:
 @pytest.mark.parametrize(("client", "server"), [("10.0.0.1", "10.0.0.2"), ("2001:db8::1", "2001:db8::2")])
 @pytest.mark.parametrize("cut", [0, 1, 2, 3, 4, 6, 11, 12, 13, 20])
 def test_an_mss_that_the_snap_length_cut_off_is_not_known(cut: int, client: str, server: str) -> None:
-    """What stands there in the file is the next record, which must not be taken for it."""
+    """What follows in the file is the next record, which must not be taken for payload."""
     made = [
         replace(each, client=client, server=server, options=b"\1\1\1\3\3\7\1\1\2\4\5\x78" * (each.flags & 2 > 0))
         for each in craft.connection(b"x" * 3000, mss=1400)

@@ -1,4 +1,4 @@
-"""What marks the ends of a capture: sentinels of ours, which are no traffic, and dumpcap's statistics."""
+"""What marks the ends of a capture: our sentinels, which are not traffic, and dumpcap's statistics."""
 
 from __future__ import annotations
 

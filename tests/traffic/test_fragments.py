@@ -1,4 +1,4 @@
-"""IP fragments that overlap, come again or part a TCP header: the packet counts as tshark puts it together."""
+"""IP fragments that overlap, repeat or split a TCP header: the packet counts as tshark reassembles it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_one_packet(name: str, make: object) -> None:
 
 @pytest.mark.parametrize("make", [four, six])
 def test_where_the_payload_begins(make: object) -> None:
-    """It is looked into as far as the piece goes in which it begins."""
+    """It is read as far as the piece in which it begins."""
     assert callable(make)
     (packet,) = [read([make(cut) for cut in CUTS["header in three"]]).table.packets]
     data = craft.pcapng([(START_NS + number, make(cut)) for number, cut in enumerate(CUTS["header in three"])])
@@ -126,6 +126,6 @@ def test_as_tshark_puts_them_together(tmp_path: Path) -> None:
 
 
 def test_many_pieces_that_never_make_a_whole_take_little_time() -> None:
-    """Each of them again and again: looked through as a whole for each piece, this took minutes."""
+    """Each of them again and again: searching all pieces for each new one took minutes."""
     frames = [four((8 * (n % 24) + 8, 8 * (n % 24) + 16)) for n in range(20_000)]
     assert read(frames).aside.fragments == 20_000

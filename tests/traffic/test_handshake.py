@@ -1,4 +1,4 @@
-"""Parsers of first bytes: real hellos, cut ones, and bytes that are none."""
+"""Parsers of first bytes: real hellos, truncated ones, and other bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose flows they are: by name, by DNS, by what else is known of the server, by its address; or nobody can tell."""
+"""Whose flows they are: by name, by DNS, by what else is known of the server, by its address; or unknown."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_addresses_of_servers_leave_nothing_open() -> None:
 
 
 def test_nobodys_traffic_is_not_in_the_way() -> None:
-    """Name resolution is of all programs, and multicast and broadcast of none that was asked for."""
+    """Name resolution belongs to all programs, and multicast and broadcast to none in particular."""
     datagrams = [("10.0.0.53", 53), ("233.252.0.9", 9), ("255.255.255.255", 17500)]
     records = [(craft.START_NS, craft.udp(CLIENT, next(_PORTS), *each, b"1")) for each in datagrams]
     assert sorts(seen(mine(), *records)) == ([], 0, 0)

@@ -255,7 +255,7 @@ def test_headers_that_contradict_themselves(place: int, value: int, counter: str
 
 
 def test_a_malformed_packet_leaves_no_flow_without_packets() -> None:
-    """Its endpoints were numbered, and then it was put aside: the analysis of what followed failed."""
+    """When its endpoints were numbered before it was put aside, the analysis of later packets failed."""
     broken = bytearray(DATA.frame())
     broken[46] = 0x10
     found = read(bytes(broken), Segment(START_NS, True, 1, data=b"y", client_port=7).frame())
@@ -329,7 +329,7 @@ def test_many_connections_of_the_same_ports() -> None:
 
 @pytest.mark.parametrize(("first", "hellos"), [(b"x", 0), (b"\x16", 1976)])
 def test_pages_of_many_flows_are_given_back(first: bytes, hellos: int) -> None:
-    """Names and options are looked for all over the file: of a mapped one, all of it would stay in memory."""
+    """Names and options are searched in all of the file: all of a mapped file would stay in memory."""
     segments = [Segment(START_NS, True, 1, flags=flags, data=first * (flags == 24), client_port=port)
                 for flags in (2, 24) for port in range(1024, 3000)]  # fmt: skip
     data = craft.pcap(craft.records(segments))

@@ -1,4 +1,4 @@
-"""The short way for plain packets: the same as the long one, whatever comes between them."""
+"""The fast path for plain packets: the same results as the slow one, whatever packets are in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retransmissions: known stories, and the short cut against the step by step judgement."""
+"""Retransmissions: known sequences, and the shortcut compared with judging step by step."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_syn_again() -> None:
 
 
 def story(draw: random.Random, base: int | None = None) -> list[Row]:
-    """A connection that mostly goes on in order, and sometimes jumps, repeats, closes a window, resets, begins anew."""
+    """A connection mostly in order, which sometimes jumps, repeats, closes a window, resets, or starts again."""
     bases = [draw.choice([0, 1, 5, 0xFFFFFFD0]) if base is None else base for _ in range(2)]
     following, now = [*bases], 3 * MS
     rows: list[Row] = []

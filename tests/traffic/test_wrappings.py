@@ -1,4 +1,4 @@
-"""What is wrapped around flows: looked into as tshark does, or named and doubted; and what holds none is no doubt."""
+"""Wrappings around flows: opened as in tshark, or named and a doubt; protocols that hold no flow are no doubt."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_what_holds_no_flow_is_no_doubt(name: str) -> None:
 
 @pytest.mark.parametrize("port", [1701, 2152, 3544, 4341, 4500, 4789, 4790, 5247, 6081, 51_820])
 def test_a_port_alone_makes_no_tunnel(port: int) -> None:
-    """An answer to a client whose port happens to be a tunnel's; and what such a tunnel says of itself."""
+    """An answer to a client whose port happens to be a tunnel's; and such a tunnel's own messages."""
     answer = craft.udp(SERVER, 53, CLIENT, port, b"\x61\x34\x81\x80\0\1\0\1\0\0\0\0" + bytes(60))
     control = {1701: b"\xc8\2" + bytes(60), 2152: b"\x32\1" + bytes(60), 4500: bytes(4) + bytes(60), 5247: b"\x20" * 60}
     found = read(answer, udp(port, control.get(port, b"\xff" * 60)))

@@ -194,6 +194,20 @@ def test_a_deleted_folder_does_not_come_back_where_a_file_in_it_could_not_be_rem
     assert tree(pair.home / other) == {}
 
 
+@pytest.mark.parametrize("side", ["box", "sync"])
+def test_a_folder_that_becomes_a_file_is_no_conflict_where_a_file_in_it_could_not_be_removed(
+    pair: Pair, side: str
+) -> None:
+    write(pair.box / "d/a", "1")
+    pair.settle()
+    shutil.rmtree(pair.home / side / "d")
+    write(pair.home / side / "d", "a file")
+    pair.fault = once("unlink", no_room)
+    pair.settle()
+    assert pair.both() == {"d": "a file"}
+    assert not pair.troubles("conflict")
+
+
 # --- a folder that vanishes ---
 
 

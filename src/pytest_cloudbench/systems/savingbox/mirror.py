@@ -248,13 +248,8 @@ class Mirror:
         if there is not None and there.kind != wanted.kind:
             if there.kind != "folder":
                 target.remove(path, there)
-            else:
-                try:
-                    target.remove_folder(path)
-                except OSError as error:
-                    if error.errno not in _NOT_EMPTY:
-                        raise
-                    return self._conflict(path)
+            elif not self._remove_folder(path, target):
+                return self._conflict(path)
             there = None
         if wanted.kind != "file":
             self._note(path, wanted, there, "theirs" if push else "ours")
@@ -376,21 +371,26 @@ class Mirror:
     def _delete(self, path: str, there: FoundEntry | None, target: FolderSide, source: FolderSide, deed: Deed) -> Deed:
         if there is not None and there.kind != "folder":
             target.remove(path, there)
-        elif there is not None:
-            try:
-                target.remove_folder(path)
-            except OSError as error:
-                if error.errno not in _NOT_EMPTY:
-                    raise
-                if not self._has_news(path, target):
-                    raise OvertakenError(f"{path!r} is not empty yet: its entries could not be removed") from error
-                # It has something new in it: the folder stays, and is created again on the other side.
-                self._ensure_parents(path, source)
-                source.make_folder(path, there.mode)
-                self._record_plain(path)
-                return "agreed"
+        elif there is not None and not self._remove_folder(path, target):
+            # It has something new in it: the folder stays, and is created again on the other side.
+            self._ensure_parents(path, source)
+            source.make_folder(path, there.mode)
+            self._record_plain(path)
+            return "agreed"
         self.store.replace(path, None)
         return deed
+
+    def _remove_folder(self, path: str, side: FolderSide) -> bool:
+        """Returns False if the folder has something new in it. Raises OvertakenError if its entries are still there."""
+        try:
+            side.remove_folder(path)
+        except OSError as error:
+            if error.errno not in _NOT_EMPTY:
+                raise
+            if not self._has_news(path, side):
+                raise OvertakenError(f"{path!r} is not empty yet: its entries could not be removed") from error
+            return False
+        return True
 
     def _has_news(self, path: str, side: FolderSide) -> bool:
         """Whether a folder has something in it that is new or changed, so that a deletion of it does not go on."""

@@ -1,25 +1,31 @@
-"""CPU time to find out how large an update is: 2 KB appended to a file of 1, 10 and 100 MiB.
+"""CPU time for 2 KB appended to a file of 1, 10 and 100 MiB: to find the difference, and of a whole savingbox.
 
-Three ways: by the written ranges (UDS+), by a compare with the copy (a savingbox without rights), and by rsync's diff
-with the copy, as UDS does. What differs is deflated each time, since UDS counts compressed bytes. Both files are in the
-page cache.
+Finding the difference, three ways: by the written ranges (UDS+), by a compare with the copy (a savingbox without
+rights), and by rsync's diff with the copy, as UDS does. What differs is deflated each time, since UDS counts compressed
+bytes. Both files are in the page cache.
+
+The whole savingbox is the command in a process of its own. Each append is pushed by itself, so its CPU time includes
+the events, the counter, the patch with its journal, and the look at its own echo.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import resource
 import shutil
 import subprocess
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from benchmarks.harness import MIB, Figure, alternating, environment, median, scratch
+from benchmarks.harness import MIB, Figure, alternating, environment, median, python, scratch
 from pytest_cloudbench.systems.savingbox.content import compressed_bytes
 from pytest_cloudbench.systems.savingbox.written import TracedWrites, find_writes
 
@@ -28,10 +34,16 @@ __all__ = ["measure"]
 _APPENDED_BYTES = 2048
 _BLOCKS = 5
 _REPEATS = 20
+_CHANGES = 10
+_QUIET_S, _ECHO_S = 0.05, 0.5
+"""A push is due after the first without a change; after the second, the savingbox has looked at its own echo."""
+_HANG_S = 60.0
 _BOUNDS = {
     "written_ranges_over_rsync": (0.2, "at most a fifth of rsync's CPU time at 10 MiB"),
     "written_ranges_growth": (2.0, "CPU time at 100 MiB over that at 1 MiB"),
     "compare_over_rsync": (0.5, "CPU time over rsync's at 10 MiB"),
+    "savingbox_over_rsync": (0.2, "CPU time of the whole process per change, over rsync's at 10 MiB"),
+    "savingbox_growth": (1.5, "CPU time of the whole process per change at 100 MiB over that at 1 MiB"),
 }
 
 
@@ -70,15 +82,81 @@ def _figures(folder: Path, writes: TracedWrites, blocks: int) -> list[Figure]:
             "written_ranges_growth": alternating(_cost(_by_ranges, large), _cost(_by_ranges, small), blocks),
             "compare_over_rsync": alternating(_cost(_by_compare, middle), _cost(_by_rsync, middle, 1), blocks),
         }
+        boxes = [_box(folder, size_mib) for size_mib in (1, 10, 100)]
+        with boxes[0] as small_box, boxes[1] as middle_box, boxes[2] as large_box:
+            found |= {
+                "savingbox_over_rsync": alternating(middle_box.cost, _cost(_by_rsync, middle, 1), blocks),
+                "savingbox_growth": alternating(large_box.cost, small_box.cost, blocks),
+            }
         absolute = {
             f"{way.__name__[4:]}, {size} MiB, ms CPU": round(median([_cost(way, pair, 1)() for _ in range(3)]) * 1e3, 3)
             for way in (_by_ranges, _by_compare, _by_rsync)
             for size, pair in ((1, small), (10, middle), (100, large))
         }
+    for ranges in ("auto", "compare"):
+        for size in (1, 10, 100):
+            with _box(folder, size, ranges) as box:
+                box.cost()
+                absolute[f"savingbox, {box.mechanism}, {size} MiB, ms CPU"] = round(box.cost() * 1e3, 3)
     return [
         Figure(name, each.ratio, _BOUNDS[name][1], _BOUNDS[name][0], details=each.details(), absolute=absolute)
         for name, each in found.items()
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A running savingbox with one file in it."""
+
+    process: subprocess.Popen[str]
+    file: Path
+    mechanism: str
+
+    def cost(self) -> float:
+        """CPU seconds of one append, from the event to the look at its echo."""
+        before = self._cpu_s()
+        for _ in range(_CHANGES):
+            with self.file.open("ab") as file:
+                file.write(os.urandom(_APPENDED_BYTES))
+            self.told("push")
+        time.sleep(_ECHO_S)
+        return (self._cpu_s() - before) / _CHANGES
+
+    def told(self, event: str) -> dict[str, Any]:
+        """The next such event."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if (said := json.loads(line))["event"] == event:
+                return dict(said)
+        raise RuntimeError(f"the savingbox ended before it told of a {event}")
+
+    def _cpu_s(self) -> float:
+        return time.clock_gettime((~self.process.pid << 3) | 2)  # clock_getcpuclockid(3)
+
+
+@contextmanager
+def _box(folder: Path, size_mib: int, ranges: str = "auto") -> Iterator[_Box]:
+    home = Path(tempfile.mkdtemp(dir=folder))
+    for name in ("box", "sync"):
+        (home / name).mkdir()
+    file = home / "box" / "file"
+    with file.open("wb") as made:
+        for _ in range(size_mib):
+            made.write(os.urandom(MIB))
+    argv = python("-m", "pytest_cloudbench.cli", "savingbox", str(home / "box"), str(home / "sync"), "--json")
+    argv += [f"--quiet={_QUIET_S}s", f"--ranges={ranges}", f"--state={home / 'state'}"]
+    process = subprocess.Popen(argv, env=environment(), stdout=subprocess.PIPE, text=True)
+    try:
+        box = _Box(process, file, "")
+        ready = box.told("ready")
+        box.told("push")
+        box = replace(box, mechanism=ready["mechanism"])
+        box.cost()  # the first comparison, after which the writes are known
+        yield box
+    finally:
+        process.terminate()
+        process.wait(_HANG_S)
+        shutil.rmtree(home)
 
 
 @contextmanager

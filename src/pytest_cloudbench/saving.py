@@ -57,9 +57,9 @@ def add_command(commands: Any) -> None:
         "without a rhythm, --at-most is the limit",
     )  # fmt: skip
     command.add_argument(
-        "--ranges", choices=("auto", "trace", "compare"), default="auto",
-        help="how changed bytes are found: by the kernel's tracepoints (root, on ext4 or XFS), or by comparing; "
-        "auto: by the first that works here (default: %(default)s)",
+        "--ranges", choices=("auto", "bpf", "trace", "compare"), default="auto",
+        help="how changed bytes are found: by the kernel's tracepoints (root, on ext4 or XFS), through BPF or tracefs, "
+        "or by comparing; auto: by the first that works here (default: %(default)s)",
     )  # fmt: skip
     command.add_argument("--once", action="store_true", help="make both folders equal, and exit")
     command.add_argument("--status", action="store_true", help="show the status of a running savingbox, and exit")
@@ -76,10 +76,14 @@ def _savingbox(options: argparse.Namespace) -> int:
     from pytest_cloudbench.systems.savingbox.box import SavingBox
 
     say = _until_nobody_reads(_say_json if options.json else _say_text)
-    from pytest_cloudbench.systems.savingbox.written import find_writes
+    from pytest_cloudbench.systems.savingbox.written import NoWrites, TracedWrites, find_writes
 
     batcher = _batcher(options)
-    writes = find_writes(options.savingbox, options.ranges)
+    writes: TracedWrites | NoWrites
+    if options.once and options.ranges == "auto":
+        writes = NoWrites("writes before --once were not seen")
+    else:
+        writes = find_writes(options.savingbox, options.ranges)
     try:
         box = SavingBox(
             options.savingbox, options.sync_folder, batcher=batcher, writes=writes, state=options.state,

@@ -39,6 +39,34 @@ def test_the_document_has_these_numbers(load: str) -> None:
     assert cells == [number for each in found for number in (each.pushes, round(each.longest_wait_s))]
 
 
+def curve_row(cells: str) -> tuple[str, Forecast]:
+    """A row of the table, and what its rules give for the log."""
+    rules, *rest = (cell.strip() for cell in cells.split("|"))
+    times_ns = {name: int(seconds) * S for name, seconds in re.findall(r"--([a-z-]+) (\d+)s", rules)}
+    if bound_ns := times_ns.get("delay-at-most"):
+        found = forecast(log(), RULES, bound_ns / S)
+    else:
+        found = forecast(log(), BatchRules(quiet_ns=times_ns["quiet"], at_most_ns=times_ns["at-most"]))
+    return " | ".join(rest), found
+
+
+def test_the_curve_of_the_document_is_the_one_of_the_rules() -> None:
+    rows = re.findall(r"^\| ((?:UDS|adaptive), `.*?) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    assert len(rows) == 9
+    for said, found in map(curve_row, rows):
+        traffic_mb = f"{found.traffic_bytes / 1e6:.1f} MB"
+        assert said == f"{found.pushes} | {traffic_mb} | {found.mean_wait_s:.1f} s | {found.longest_wait_s:.0f} s"
+
+
+@pytest.mark.parametrize("bound_s", [120, 300])
+def test_the_adaptive_wait_beats_a_longer_timer_of_the_same_bound(bound_s: int) -> None:
+    adaptive = forecast(log(), RULES, bound_s)
+    timed = [
+        forecast(log(), BatchRules(quiet_ns=quiet_s * S, at_most_ns=bound_s * S)) for quiet_s in range(10, 121, 10)
+    ]
+    assert not [each for each in timed if each.pushes <= adaptive.pushes and each.mean_wait_s <= adaptive.mean_wait_s]
+
+
 def test_the_adaptive_wait_trades_delay_for_traffic_and_keeps_the_bound() -> None:
     found = curve(log(), RULES, (10, 30, 60, 120, 300))
     adaptive = found[1:]

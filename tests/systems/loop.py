@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,31 +13,50 @@ import pytest
 from pytest_cloudbench.systems.savingbox.tracing import TracingUnavailable
 from pytest_cloudbench.systems.savingbox.written import TracedWrites
 
-_SIZE_BYTES = {"ext4": 256 * 1024 * 1024, "xfs": 320 * 1024 * 1024}
+MIB = 1024 * 1024
+_SIZE_BYTES: Mapping[str, int] = {"ext4": 256 * MIB, "xfs": 320 * MIB, "btrfs": 256 * MIB}
 
 
 @contextmanager
 def traced_folder(home: Path, kind: str = "ext4") -> Iterator[Path]:
     """A folder on a loop mount; the test is skipped where that, or tracing, is not possible."""
-    if sys.platform != "linux":
-        pytest.skip("tracepoints need Linux")
-    image, folder = home / f"{kind}.img", home / kind
-    folder.mkdir()
-    with image.open("wb") as file:
-        file.truncate(_SIZE_BYTES[kind])
-    for argv in ([f"mkfs.{kind}", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]):
-        try:
-            subprocess.run(argv, check=True, capture_output=True, text=True)
-        except FileNotFoundError:
-            pytest.skip(f"{argv[0]} is not installed")
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no loop mount here: {error.stderr.strip()}")
-    try:
+    with own_file_system(home, kind) as folder:
         try:
             TracedWrites(folder).close()
         except TracingUnavailable as error:
             pytest.skip(f"not possible here: {error}")
         yield folder
+
+
+@contextmanager
+def own_file_system(home: Path, kind: str) -> Iterator[Path]:
+    """A folder on a file system of this kind; the test is skipped where that is not possible."""
+    if sys.platform != "linux":
+        pytest.skip("mounts need Linux")
+    image, folder = home / f"{kind}.img", home / kind
+    folder.mkdir()
+    commands: list[Sequence[str]] = []
+    if kind == "overlay":
+        layers = {name: home / name for name in ("lowerdir", "upperdir", "workdir")}
+        for layer in layers.values():
+            layer.mkdir()
+        options = ",".join(f"{name}={layer}" for name, layer in layers.items())
+        commands = [["mount", "-t", "overlay", "-o", options, "overlay", str(folder)]]
+    elif kind == "tmpfs":
+        commands = [["mount", "-t", "tmpfs", "tmpfs", str(folder)]]
+    else:
+        with image.open("wb") as file:
+            file.truncate(_SIZE_BYTES[kind])
+        commands = [[f"mkfs.{kind}", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]]
+    for argv in commands:
+        try:
+            subprocess.run(argv, check=True, capture_output=True, text=True)
+        except FileNotFoundError:
+            pytest.skip(f"{argv[0]} is not installed")
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no {kind} of one's own here: {error.stderr.strip()}")
+    try:
+        yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
-        image.unlink()
+        image.unlink(missing_ok=True)

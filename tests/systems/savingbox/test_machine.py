@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from pytest_cloudbench.batching.batcher import BatchRules
+from pytest_cloudbench.systems.savingbox.side import VanishedError
 from tests.systems.savingbox.pairs import Pair, S, certain_marks, stamp, tree
 
 PAGE = 4096
 NAMES = st.sampled_from(["a", "b", "d/a", "d/b", "d/e/a", "f/a"])
+ODD_NAMES = st.sampled_from(["two\nlines", "d/\udcff\udcfe", " ", "d/-rf"])
 SIDES = st.sampled_from(["box", "sync"])
 RULES = BatchRules(limit_bytes=200, quiet_ns=5 * S, at_most_ns=30 * S)
 
@@ -134,6 +137,33 @@ class Folders(RuleBasedStateMachine):
         self.remove(path)
         path.symlink_to("somewhere")
 
+    @rule(side=SIDES, name=ODD_NAMES)
+    def write_odd_name(self, side: str, name: str) -> None:
+        self.write(side, name, 1, by_rename=False)
+
+    @rule(side=SIDES, old=NAMES, new=NAMES)
+    def link_hard(self, side: str, old: str, new: str) -> None:
+        source = self.root(side) / old
+        if source.is_file() and not source.is_symlink():
+            target = self.path(side, new)
+            if source.is_file() and not (target.exists() and target.samefile(source)):
+                self.remove(target)
+                target.hardlink_to(source)
+                stamp(target)
+
+    @rule(side=SIDES, name=NAMES, pages=st.integers(1, 300))
+    def leave_hole(self, side: str, name: str, pages: int) -> None:
+        path = self.root(side) / name
+        if path.is_file() and not path.is_symlink():
+            os.truncate(path, path.stat().st_size + pages * PAGE)
+            stamp(path)
+
+    @rule(side=SIDES, name=st.sampled_from(["d", "d/e", "f"]), mode=st.sampled_from([0o700, 0o755, 0o711]))
+    def chmod_folder(self, side: str, name: str, mode: int) -> None:
+        path = self.root(side) / name
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(mode)
+
     @rule(side=SIDES, name=NAMES, mode=st.sampled_from([0o600, 0o644, 0o400]))
     def chmod(self, side: str, name: str, mode: int) -> None:
         path = self.root(side) / name
@@ -185,6 +215,26 @@ class Folders(RuleBasedStateMachine):
         self.pair.fault = fault
         self.pair.advance(31)
         self.pair.fault = lambda step, path: None
+
+    @rule(step=st.integers(1, 12), side=SIDES)
+    def folder_vanishes(self, step: int, side: str) -> None:
+        """Before a step, a folder goes as with its disk; later it is back as it was."""
+        left, folder, gone = step, self.home / side, self.home / "gone"
+
+        def fault(_: str, __: str) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                folder.rename(gone)
+
+        self.pair.fault = fault
+        with suppress(VanishedError, OSError):  # as the running box, which waits
+            self.pair.advance(31)
+        self.pair.fault = lambda step, path: None
+        if gone.exists():
+            with suppress(VanishedError):
+                self.pair.advance(31)
+            gone.rename(folder)
 
     @rule(step=st.integers(1, 12), side=SIDES, seconds=st.sampled_from([5.0, 31.0]))
     def somebody_else_is_at_work(self, step: int, side: str, seconds: float) -> None:

@@ -1,6 +1,6 @@
 """The kernel's own record of what happens on a file system: static tracepoints, read raw through tracefs.
 
-What may live here: our own instance of tracefs, its raw pages, and the events in them. ``written`` interprets the
+What may live here: tracefs, our own instance of it, its raw pages, and the events in them. ``written`` interprets the
 events. Linux only; needs the right to mount tracefs (root), or to create instances in a mounted one.
 
 An instance has its own buffers, events and filters, so no other program's tracing is touched. It belongs to the kernel
@@ -20,10 +20,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from pytest_cloudbench.model import UsageError
 
-__all__ = ["TraceInstance", "TracingUnavailable", "Wanted"]
+__all__ = ["EventField", "EventFormat", "Events", "TraceInstance", "Tracefs", "TracingUnavailable", "Wanted"]
 
 _MOUNTED = Path("/sys/kernel/tracing")
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # the same numbers on every architecture
@@ -31,6 +32,7 @@ _FSCONFIG_CREATE, _CLOEXEC = 6, 1
 _PREFIX = "cloudbench-"
 _BUFFER_KIB = 4096
 _PERCENT_FULL = 25
+_MOST_UNMAPPED = 1_000_000
 _TRIES = 20
 """How many times to create an instance that other processes keep removing."""
 _FIELD = re.compile(
@@ -54,45 +56,138 @@ class Wanted:
 
     Attributes:
         name: such as ``ext4/ext4_da_write_end``.
-        fields: the values to read from it, by their names in its format file.
-        tell: called with these values for each event.
-        only: a filter in the kernel's own filter language; empty: no filter.
+        inodes: the fields with the inodes that it is about, by their names in its format file.
+        tell: called for each event with these inodes, and with ``values``; or once for each inode, if there are none.
+        values: two more fields to read, or none; only for an event about one inode.
+        device: the field with the device.
+        is_unmapped: what the event says about mappings of its inode. True: no program has it mapped, since it was just
+            created, or read into memory. False: from now on, one may. None: nothing.
         is_required: whether to refuse a kernel without this event.
     """
 
     name: str
-    fields: tuple[str, ...]
+    inodes: tuple[str, ...]
     tell: Callable[..., None]
-    only: str = ""
+    values: tuple[()] | tuple[str, str] = ()
+    device: str = "dev"
+    is_unmapped: bool | None = None
     is_required: bool = True
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields to read."""
+        return self.inodes + self.values
+
+
+class EventField(NamedTuple):
+    """A value in an event: its place, its size, and whether it can be negative."""
+
+    offset: int
+    size_bytes: int
+    is_signed: bool
+
+
+class EventFormat(NamedTuple):
+    """An event's number in this kernel, and its fields by name."""
+
+    number: int
+    fields: Mapping[str, EventField]
+
+
+class Events(Protocol):
+    """A way to get the events of one file system, as they happen."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for people."""
+        ...
+
+    def filenos(self) -> tuple[int, ...]:
+        """Descriptors that become readable once a quarter of a buffer is full."""
+        ...
+
+    def follow(self, inode: int) -> bool:
+        """From now on, see this inode's events. Returns False if that is not possible."""
+        ...
+
+    def forget(self, inode: int) -> None:
+        """This inode's events are no longer of interest."""
+        ...
+
+    def is_unmapped(self, inode: int) -> bool:
+        """Whether it is known that no program has a followed inode mapped. Events not yet read may say otherwise."""
+        ...
+
+    def read(self, lost: Callable[[], None]) -> None:
+        """Pass on the events since the last call, those of one inode in order. ``lost`` is called if some were lost."""
+        ...
+
+    def close(self) -> None:
+        """Stop; safe to call again."""
+        ...
 
 
 _Tell = Callable[[bytes, int], None]
 """Reads the event at an offset of a page, and passes its values on."""
 
 
+class Tracefs:
+    """The kernel's tracefs, whether it is mounted or not, until ``close``. Raises TracingUnavailable."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self.path = _MOUNTED
+        if not (_MOUNTED / "instances").is_dir():
+            # Our own mount. It is not attached to any folder and ends with this process.
+            self._fd = _mounted_nowhere(b"tracefs")
+            self.path = Path(f"/proc/self/fd/{self._fd}")
+
+    def has(self, name: str) -> bool:
+        """Whether this kernel has an event."""
+        return (self.path / "events" / name).is_dir()
+
+    def format_of(self, wanted: Wanted) -> EventFormat:
+        """How to read an event. Raises TracingUnavailable if the kernel does not have it, or one of its fields."""
+        if not self.has(wanted.name):
+            raise TracingUnavailable(f"this kernel does not have the tracepoint {wanted.name}")
+        found = _format_of((self.path / "events" / wanted.name / "format").read_text("ascii"))
+        if lacking := [name for name in (*wanted.fields, wanted.device) if name not in found.fields]:
+            raise TracingUnavailable(f"this kernel's tracepoint {wanted.name} has no field {', '.join(lacking)}")
+        return found
+
+    def close(self) -> None:
+        """Unmount it; safe to call again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
 class TraceInstance:
-    """Events of the whole machine, as they happen, until ``close``.
+    """All events of one file system, by an instance of tracefs, until ``close``.
 
     Raises TracingUnavailable if there is no tracefs, no permission to use it, or a required event is missing.
     """
 
-    def __init__(self, events: Sequence[Wanted], *, buffer_kib: int = _BUFFER_KIB) -> None:
-        self._root = -1
+    name = "tracefs"
+
+    def __init__(self, events: Sequence[Wanted], device: int, *, buffer_kib: int = _BUFFER_KIB) -> None:
+        self._tracefs: Tracefs | None = None
         self._pipes: list[int] = []
         self._folder = Path()
+        self._unmapped: set[int] = set()
+        """Inodes created, or read into memory, while all events were seen, and not mapped since."""
         if sys.byteorder != "little":
             raise TracingUnavailable("tracing works on little-endian machines only")
         try:
-            tracefs = self._open_tracefs()
-            self._remove_left(tracefs)
-            self._make(tracefs / "instances")
+            self._tracefs = tracefs = Tracefs()
+            self._remove_left(tracefs.path)
+            self._make(tracefs.path / "instances")
             self._page_bytes, self._commit, self._data = _page_layout(self._folder)
             self._write("buffer_size_kb", str(buffer_kib))
             with suppress(OSError):  # since Linux 5.0; without it, every event wakes the reader
                 self._write("buffer_percent", str(_PERCENT_FULL))
             self._tell: dict[int, _Tell] = dict(
-                self._enable(each) for each in events if each.is_required or self._has(each)
+                self._enable(each, tracefs, device) for each in events if each.is_required or tracefs.has(each.name)
             )
         except OSError as error:
             self.close()
@@ -105,15 +200,31 @@ class TraceInstance:
         """Descriptors that become readable once a quarter of a CPU's buffer is full."""
         return tuple(self._pipes)
 
+    def follow(self, inode: int) -> bool:
+        """No effect: the events of all inodes are recorded."""
+        return True
+
+    def forget(self, inode: int) -> None:
+        """No effect."""
+
+    def is_unmapped(self, inode: int) -> bool:
+        """Whether no program has had the inode mapped since it was created, or read into memory."""
+        return inode in self._unmapped
+
     def read(self, lost: Callable[[], None]) -> None:
         """Pass on the events since the last call, in order on each CPU.
 
         ``lost`` is called wherever events were lost because the buffer was full.
         """
+
+        def some_were_lost() -> None:
+            self._unmapped.clear()
+            lost()
+
         for pipe in self._pipes:
             with suppress(BlockingIOError):
                 while page := os.read(pipe, self._page_bytes):
-                    self._read_page(page, lost)
+                    self._read_page(page, some_were_lost)
 
     def close(self) -> None:
         """Remove the instance; safe to call again."""
@@ -122,18 +233,10 @@ class TraceInstance:
             with suppress(OSError):
                 self._folder.rmdir()
             self._folder = Path()
-        if self._root >= 0:
-            os.close(self._root)
-            self._root = -1
+        if self._tracefs is not None:
+            self._tracefs.close()
 
     # --- inside ---
-
-    def _open_tracefs(self) -> Path:
-        if (_MOUNTED / "instances").is_dir():
-            return _MOUNTED
-        # Our own mount. It is not attached to any folder and ends with this process.
-        self._root = _mounted_nowhere(b"tracefs")
-        return Path(f"/proc/self/fd/{self._root}")
 
     @staticmethod
     def _remove_left(tracefs: Path) -> None:
@@ -176,20 +279,27 @@ class TraceInstance:
     def _write(self, name: str, text: str) -> None:
         (self._folder / name).write_text(text, "ascii")
 
-    def _has(self, wanted: Wanted) -> bool:
-        return (self._folder / "events" / wanted.name).is_dir()
-
-    def _enable(self, wanted: Wanted) -> tuple[int, _Tell]:
+    def _enable(self, wanted: Wanted, tracefs: Tracefs, device: int) -> tuple[int, _Tell]:
+        form = tracefs.format_of(wanted)
         folder = self._folder / "events" / wanted.name
-        if not self._has(wanted):
-            raise TracingUnavailable(f"this kernel does not have the tracepoint {wanted.name}")
-        number, fields = _format_of((folder / "format").read_text("ascii"))
-        if lacking := [name for name in wanted.fields if name not in fields]:
-            raise TracingUnavailable(f"this kernel's tracepoint {wanted.name} has no field {', '.join(lacking)}")
-        if wanted.only:
-            (folder / "filter").write_text(wanted.only, "ascii")
+        (folder / "filter").write_text(f"{wanted.device} == {device}", "ascii")
         (folder / "enable").write_text("1", "ascii")
-        return number, _teller(wanted, fields)
+        return form.number, _teller(wanted.fields, form.fields, self._noting(wanted))
+
+    def _noting(self, wanted: Wanted) -> Callable[..., None]:
+        if wanted.is_unmapped is None:
+            return wanted.tell
+
+        def tell(inode: int) -> None:
+            if not wanted.is_unmapped:
+                self._unmapped.discard(inode)
+            else:
+                if len(self._unmapped) >= _MOST_UNMAPPED:
+                    self._unmapped.clear()
+                self._unmapped.add(inode)
+            wanted.tell(inode)
+
+        return tell
 
     def _read_page(self, page: bytes, lost: Callable[[], None]) -> None:
         head_of, number_of, tell_of = _HEAD.unpack_from, _NUMBER.unpack_from, self._tell
@@ -216,17 +326,18 @@ class TraceInstance:
                 at += 4 + head_of(page, at + 4)[0]
 
 
-def _teller(wanted: Wanted, fields: Mapping[str, tuple[int, str, int]]) -> _Tell:
-    by_place = sorted(wanted.fields, key=lambda name: fields[name][0])
+def _teller(names: Sequence[str], fields: Mapping[str, EventField], tell: Callable[..., None]) -> _Tell:
+    by_place = sorted(names, key=lambda name: fields[name].offset)
     layout, at = "=", 0
     for name in by_place:
-        offset, code, size = fields[name]
-        layout += f"{offset - at}x{code}"
-        at = offset + size
-    unpack, tell = struct.Struct(layout).unpack_from, wanted.tell
-    if by_place == list(wanted.fields):
+        field = fields[name]
+        code = _CODES[field.size_bytes]
+        layout += f"{field.offset - at}x{code if field.is_signed else code.upper()}"
+        at = field.offset + field.size_bytes
+    unpack = struct.Struct(layout).unpack_from
+    if by_place == list(names):
         return lambda page, begin: tell(*unpack(page, begin))
-    order = [by_place.index(name) for name in wanted.fields]
+    order = [by_place.index(name) for name in names]
 
     def tell_sorted(page: bytes, begin: int) -> None:
         values = unpack(page, begin)
@@ -262,15 +373,13 @@ def _page_layout(folder: Path) -> tuple[int, int, int]:
     return at + size, places["commit"][0], at
 
 
-def _format_of(text: str) -> tuple[int, Mapping[str, tuple[int, str, int]]]:
-    """An event's number, and the offset, type code and size of each field."""
-    fields = {}
-    for found in _FIELD.finditer(text):
-        size = int(found["size"])
-        if size in _CODES:
-            code = _CODES[size] if found["signed"] == "1" else _CODES[size].upper()
-            fields[found["name"]] = (int(found["offset"]), code, size)
+def _format_of(text: str) -> EventFormat:
+    fields = {
+        found["name"]: EventField(int(found["offset"]), int(found["size"]), found["signed"] == "1")
+        for found in _FIELD.finditer(text)
+        if int(found["size"]) in _CODES
+    }
     number = re.search(r"^ID: (\d+)", text, re.MULTILINE)
     if number is None:
         raise TracingUnavailable("an event's format file has no number")
-    return int(number[1]), fields
+    return EventFormat(int(number[1]), fields)

@@ -3,8 +3,9 @@
 What may live here: mechanisms that see writes, the limits of each, and the choice between them. Linux only.
 
 The paper patched the kernel so that inotify reports offset and length. The kernel's own tracepoints report the same
-without a patch: ``TracedWrites``. Its ranges may be too large, never too small. Where it cannot be sure, it says so,
-and the file is compared with its copy, as it is without any mechanism (``NoWrites``).
+without a patch: ``TracedWrites``, which gets their events by BPF or by tracefs. Its ranges may be too large, never too
+small. Where it cannot be sure, it says so, and the file is compared with its copy, as it is without any mechanism
+(``NoWrites``).
 """
 
 from __future__ import annotations
@@ -21,11 +22,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from pytest_cloudbench.batching.ranges import ByteRanges
-from pytest_cloudbench.systems.savingbox.tracing import TraceInstance, TracingUnavailable, Wanted
+from pytest_cloudbench.systems.savingbox.bpf import BpfEvents
+from pytest_cloudbench.systems.savingbox.tracing import Events, TraceInstance, TracingUnavailable, Wanted
 
 __all__ = ["FileKey", "NoWrites", "SeenWrites", "TracedWrites", "Writes", "find_writes"]
-
-_MOST_BORN = 1_000_000
 
 FileKey = tuple[int, int]
 """A file's device and inode, as ``os.stat`` has them."""
@@ -40,7 +40,7 @@ class _Tracepoints:
     """The tracepoints of a file system, by name, and the fields to read from them.
 
     Attributes:
-        writes: a write through the page cache, to the fields with inode, offset and length.
+        writes: a write through the page cache, to the fields with offset and length.
         doubtful: another change of content, to the fields with the inodes, and why the written bytes are then unknown.
         early: those of ``doubtful`` that come before the change, which may still be under way when they are seen.
         newer: those of ``doubtful`` that older kernels lack, as they lack the operation.
@@ -48,7 +48,7 @@ class _Tracepoints:
         gone: an inode is freed.
     """
 
-    writes: Mapping[str, tuple[str, str, str]]
+    writes: Mapping[str, tuple[str, str]]
     doubtful: Mapping[str, tuple[tuple[str, ...], str]]
     early: frozenset[str] = frozenset()
     newer: frozenset[str] = frozenset()
@@ -60,9 +60,7 @@ _EXT4_MOVES = ("ext4_punch_hole", "ext4_zero_range", "ext4_collapse_range", "ext
 _XFS_MOVES = ("xfs_alloc_file_space", "xfs_free_file_space", "xfs_collapse_file_space", "xfs_insert_file_space")
 _TRACEPOINTS: Mapping[str, _Tracepoints] = {
     "ext4": _Tracepoints(
-        writes=dict.fromkeys(
-            ("ext4_da_write_end", "ext4_write_end", "ext4_journalled_write_end"), ("ino", "pos", "len")
-        ),
+        writes=dict.fromkeys(("ext4_da_write_end", "ext4_write_end", "ext4_journalled_write_end"), ("pos", "len")),
         doubtful={
             "ext4_truncate_enter": (("ino",), _CUT),
             **dict.fromkeys(("ext4_fallocate_enter", "ext4_fallocate_exit", *_EXT4_MOVES), (("ino",), _ALLOCATED)),
@@ -74,7 +72,7 @@ _TRACEPOINTS: Mapping[str, _Tracepoints] = {
     # XFS raises its event before it writes. By then it holds the inode's lock, and readers need that lock, too: a
     # reader that has seen the event reads the new content. One event covers all attributes, including the size.
     "xfs": _Tracepoints(
-        writes={"xfs_file_buffered_write": ("ino", "offset", "count")},
+        writes={"xfs_file_buffered_write": ("offset", "count")},
         doubtful={
             "xfs_setattr": (("ino",), f"{_CUT}, or its attributes were set"),
             **dict.fromkeys(_XFS_MOVES, (("ino",), _ALLOCATED)),
@@ -85,6 +83,7 @@ _TRACEPOINTS: Mapping[str, _Tracepoints] = {
         born=("xfs_iget_miss", "xfs_iget_recycle"),
     ),
 }
+_WAYS: Mapping[str, Callable[..., Events]] = {"bpf": BpfEvents, "tracefs": TraceInstance}
 _LOST = "events were lost because the buffer was full"
 _UNKNOWN = "it was not followed"
 _MAPPED = "it is mapped"
@@ -193,25 +192,26 @@ class TracedWrites:
     one), truncating, allocating, punching holes and cloning; changes before ``follow``; and all changes under way when
     events were lost. A mapped or doubtful file is trusted again once it has been compared and no program maps it.
 
-    The kernel filters by device, not by file. So every write to the same file system costs the writer 0.2 to 0.5 us,
-    and this process 2 us. On a file system of its own, such as a loop mount, the folder sees no other writes.
+    By tracefs, the kernel filters by device, not by file. So every write to the same file system costs the writer 0.2
+    to 0.5 us, and this process 2 us. By BPF, only writes to followed files reach this process.
 
     Args:
         folder: one on ext4 or XFS.
-        buffer_kib: the size of the event buffer of each CPU.
+        by: how to get the events.
+        why: why no better way is in use.
+        buffer_kib: the size of the event buffer; by tracefs, of that of each CPU.
 
     Raises TracingUnavailable where this cannot be used.
     """
 
-    name = "tracefs"
-    why = ""
-
-    def __init__(self, folder: Path, *, buffer_kib: int = 4096) -> None:
+    def __init__(
+        self, folder: Path, *, by: Literal["bpf", "tracefs"] = "tracefs", why: str = "", buffer_kib: int = 4096
+    ) -> None:
         if sys.platform != "linux":
             raise TracingUnavailable("tracepoints need Linux")
         try:
             device = folder.stat().st_dev
-            kind, options = _file_system(device)
+            kind, options = _file_system(folder)
         except OSError as error:
             raise TracingUnavailable(f"{error.filename!r}: {error.strerror}") from error
         if kind not in _TRACEPOINTS:
@@ -221,16 +221,20 @@ class TracedWrites:
             )
         if any(option == "dax" or option.startswith("dax=") for option in options - {"dax=never"}):
             raise TracingUnavailable(f"{str(folder)!r} is on {kind} mounted with dax, where writes leave no trace")
+        self.why = why
         self._device = device
         kernels = os.major(device) << 20 | os.minor(device)
         self._files: dict[int, _Followed] = {}
-        self._born: set[int] = set()
-        """Inodes created, or read into memory, while all events were seen, and not mapped since."""
         self._lock = threading.Lock()
-        self._trace = TraceInstance(self._events(kind, kernels), buffer_kib=buffer_kib)
+        self._trace = _WAYS[by](self._events(kind), kernels, buffer_kib=buffer_kib)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._keep_reading, name="read-trace", daemon=True)
         self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """``bpf`` or ``tracefs``."""
+        return self._trace.name
 
     def follow(self, fd: int) -> None:
         """From now on, see all writes to this file, open for reading. Keeps what is already known about it."""
@@ -239,7 +243,7 @@ class TracedWrites:
             return
         with self._lock:
             self._read()
-            if status.st_ino in self._files:
+            if status.st_ino in self._files or not self._trace.follow(status.st_ino):
                 return
             # A later mapping raises an event; whether there is one already must be checked.
             self._files[status.st_ino] = _Followed(doubt=self._mapped(fd, status))
@@ -282,10 +286,10 @@ class TracedWrites:
         """Do not follow it any more."""
         with self._lock:
             if key[0] == self._device:
-                self._files.pop(key[1], None)
+                self._forget(key[1])
 
     def close(self) -> None:
-        """Stop and remove the instance of tracefs; safe to call again."""
+        """Stop, and detach from the tracepoints; safe to call again."""
         if self._wake_write < 0:
             return
         os.write(self._wake_write, b"x")
@@ -318,7 +322,6 @@ class TracedWrites:
         self._trace.read(self._lost)
 
     def _lost(self) -> None:
-        self._born.clear()
         for each in self._files.values():
             each.doubt = each.doubt or _LOST
 
@@ -344,68 +347,74 @@ class TracedWrites:
         return doubt
 
     def _touched_mapping(self, inode: int) -> None:
-        self._born.discard(inode)
         if (file := self._files.get(inode)) is not None:
             file.doubt = file.doubt or _MAPPED
 
-    def _is_born(self, inode: int) -> None:
-        self._files.pop(inode, None)
-        if len(self._born) >= _MOST_BORN:
-            self._born.clear()
-        self._born.add(inode)
-
-    def _is_gone(self, inode: int) -> None:
-        self._born.discard(inode)
-        self._files.pop(inode, None)
+    def _forget(self, inode: int) -> None:
+        if self._files.pop(inode, None) is not None:
+            self._trace.forget(inode)
 
     def _mapped(self, fd: int, status: os.stat_result) -> str:
         """Why a program might be able to change the file untraced; empty if no program has it mapped."""
-        return "" if status.st_ino in self._born else _mapped(fd, status)
+        return "" if self._trace.is_unmapped(status.st_ino) else _mapped(fd, status)
 
-    def _events(self, kind: str, device: int) -> list[Wanted]:
-        by_dev, by_s_dev, names = f"dev == {device}", f"s_dev == {device}", _TRACEPOINTS[kind]
-        lives = (names.born, self._is_born), (names.gone, self._is_gone)
+    def _events(self, kind: str) -> list[Wanted]:
+        names = _TRACEPOINTS[kind]
         return [
-            *(Wanted(f"{kind}/{name}", fields, self._wrote, by_dev) for name, fields in names.writes.items()),
-            Wanted("iomap/iomap_dio_rw_begin", ("ino", "pos", "count"), self._wrote, by_dev),
-            Wanted("iomap/iomap_dio_complete", ("ino", "pos", "ret"), self._wrote_directly, by_dev),
+            *(Wanted(f"{kind}/{name}", ("ino",), self._wrote, places) for name, places in names.writes.items()),
+            Wanted("iomap/iomap_dio_rw_begin", ("ino",), self._wrote, ("pos", "count")),
+            Wanted("iomap/iomap_dio_complete", ("ino",), self._wrote_directly, ("pos", "ret")),
             *(
                 Wanted(
-                    f"{kind}/{name}", inodes, self._doubter(why, is_early=name in names.early), by_dev,
+                    f"{kind}/{name}", inodes, self._doubter(why, is_early=name in names.early),
                     is_required=name not in names.newer,
                 )
                 for name, (inodes, why) in names.doubtful.items()
             ),
-            *(Wanted(f"filemap/{name}", ("i_ino",), self._touched_mapping, by_s_dev) for name in _FAULTS),
-            *(Wanted(f"{kind}/{name}", ("ino",), tell, by_dev) for each, tell in lives for name in each),
+            *(
+                Wanted(f"filemap/{name}", ("i_ino",), self._touched_mapping, device="s_dev", is_unmapped=False)
+                for name in _FAULTS
+            ),
+            *(Wanted(f"{kind}/{name}", ("ino",), self._forget, is_unmapped=True) for name in names.born),
+            *(Wanted(f"{kind}/{name}", ("ino",), self._forget, is_unmapped=False) for name in names.gone),
         ]  # fmt: skip
 
 
-def find_writes(folder: Path, how: Literal["auto", "trace", "compare"] = "auto") -> TracedWrites | NoWrites:
+def find_writes(folder: Path, how: Literal["auto", "bpf", "trace", "compare"] = "auto") -> TracedWrites | NoWrites:
     """The best mechanism that works for this folder. Its ``why`` says why no better one does.
 
     Args:
         folder: the savingbox.
-        how: ``trace`` and ``compare`` require that mechanism.
+        how: all but ``auto`` require that mechanism.
 
-    Raises TracingUnavailable for ``trace`` if tracing does not work here.
+    Raises TracingUnavailable for ``bpf`` and ``trace`` if that does not work here.
     """
     if how == "compare":
         return NoWrites("asked for by --ranges compare")
+    why = "" if how != "trace" else "asked for by --ranges trace"
+    ways: tuple[Literal["bpf", "tracefs"], ...] = ("bpf", "tracefs")
+    for way in {"auto": ways, "bpf": ways[:1], "trace": ways[1:]}[how]:
+        try:
+            return TracedWrites(folder, by=way, why=why)
+        except TracingUnavailable as error:
+            if how != "auto":
+                raise TracingUnavailable(f"--ranges {how}: {error}") from error
+            why = str(error) if str(error) == why or not why else f"{why}; {error}"
+    return NoWrites(why)
+
+
+def _file_system(folder: Path) -> tuple[str, frozenset[str]]:
+    """The kind and options of the mounted file system that a folder is on; empty if it is not known."""
+    # By the mount's number: files on btrfs have other devices than their mount.
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return TracedWrites(folder)
-    except TracingUnavailable as error:
-        if how == "trace":
-            raise TracingUnavailable(f"--ranges trace: {error}") from error
-        return NoWrites(str(error))
-
-
-def _file_system(device: int) -> tuple[str, frozenset[str]]:
-    """The kind and options of the mounted file system with this device; empty if there is none."""
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+        about = Path(f"/proc/self/fdinfo/{fd}").read_text("ascii")
+    finally:
+        os.close(fd)
+    (mount,) = (line.split()[1] for line in about.splitlines() if line.startswith("mnt_id:"))
     for line in Path("/proc/self/mountinfo").read_text("utf-8", errors="replace").splitlines():
         before, _, after = line.partition(" - ")
-        if before.split()[2] == wanted:
+        if before.split()[0] == mount:
             kind, _, options = after.split(" ", 2)
             return kind, frozenset(f"{before.split()[5]},{options}".split(","))
     return "", frozenset()

@@ -193,7 +193,8 @@ def test_it_says_what_it_does_as_json_and_ends_at_sigterm(home: Path) -> None:
     assert finish(second)[0] == 4
     write(home / "box/b", "late")
     process.send_signal(signal.SIGTERM)
-    *_, stopped = told
+    *others, stopped = told
+    assert [each["event"] for each in others] == ["push"]
     assert (stopped["event"], stopped["unpushed_files"]) == ("stopped", 0)
     assert finish(process)[0] == 0
     assert texts(home / "sync") == {"a": "text", "b": "late"}

@@ -8,6 +8,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -17,12 +18,13 @@ import pytest
 from pytest_cloudbench.batching.batcher import BatchRules
 from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.systems.savingbox.box import SavingBox
+from pytest_cloudbench.systems.savingbox.side import BusyError
 from pytest_cloudbench.systems.savingbox.tracing import TracingUnavailable
 from pytest_cloudbench.systems.savingbox.written import NoWrites, TracedWrites
 from tests.limits import HANG_S
 from tests.systems.loop import traced_folder
 from tests.systems.savingbox import test_machine as machine
-from tests.systems.savingbox.pairs import are_equal
+from tests.systems.savingbox.pairs import Pair, are_equal, stamp, write
 
 S = 1_000_000_000
 Way = Literal["bpf", "tracefs"]
@@ -97,6 +99,69 @@ def test_a_few_histories_lose_nothing(mounted: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("way")
 def test_many_histories_lose_nothing(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     examine(mounted, monkeypatch, 300, 40)
+
+
+@pytest.fixture
+def pair(mounted: Path, way: Way) -> Iterator[Pair]:
+    """A pair whose writes are seen, with three files that were pushed, and one that was patched."""
+    with closing(TracedWrites(mounted, by=way)) as writes:
+        made = Pair(Path(tempfile.mkdtemp(dir=mounted)), writes=writes)
+        for name in ("log", "log.1", "log.2"):
+            write(made.box / name, name * 20_000)
+        made.settle()
+        for _ in range(2):
+            for name in ("log", "log.1", "log.2"):
+                with (made.box / name).open("r+b") as file:
+                    file.write(b"seen")
+                stamp(made.box / name)
+            made.settle()
+        yield made
+        made.end()
+
+
+def test_logs_that_are_rotated_have_their_own_content(pair: Pair) -> None:
+    """The bytes that were written to a file are known since it was equal to the copy of its former name."""
+    for name in ("log.2", "log.1", "log"):
+        (pair.box / name).rename(pair.box / f"log.{int(name[4:] or 0) + 1}")
+    write(pair.box / "log", "new")
+    pair.settle()
+    assert pair.both()["log.1"].startswith("seen")
+
+
+@pytest.mark.parametrize("is_pushed_between", [False, True])
+def test_a_file_that_comes_back_to_its_name_has_its_own_content(pair: Pair, is_pushed_between: bool) -> None:
+    (pair.box / "log").rename(pair.box / "beside")
+    write(pair.box / "log", "x" * 60_000)
+    if is_pushed_between:
+        pair.settle()
+    with (pair.box / "beside").open("r+b") as file:
+        file.write(b"more")
+    stamp(pair.box / "beside")
+    if is_pushed_between:
+        pair.settle()
+    (pair.box / "beside").rename(pair.box / "log")
+    pair.settle()
+    assert pair.both()["log"].startswith("moreoglog")
+
+
+def test_a_file_that_was_pushed_under_another_name_meanwhile_has_its_own_content(pair: Pair) -> None:
+    """Its old name could not be pushed, and is agreed on as before: what was written since is another thing."""
+
+    def is_in_use(step: str, path: str) -> None:
+        if path == "log":
+            raise BusyError("in use")
+
+    (pair.box / "log").rename(pair.box / "beside")
+    write(pair.box / "log", "another one" * 10_000)
+    with (pair.box / "beside").open("r+b") as file:
+        file.write(b"pushed beside")
+    pair.fault = is_in_use
+    pair.advance(31)
+    assert (pair.sync / "beside").read_text().startswith("pushed beside")
+    (pair.box / "beside").rename(pair.box / "log")
+    pair.fault = lambda step, path: None
+    pair.settle()
+    assert pair.both()["log"].startswith("pushed beside")
 
 
 def punch(fd: int, place: int, size_bytes: int) -> None:

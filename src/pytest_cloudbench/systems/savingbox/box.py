@@ -200,7 +200,14 @@ class SavingBox:
     def start(self) -> None:
         """Run it in a thread until ``stop``. Returns once both folders are watched."""
         ready = threading.Event()
-        self._thread = threading.Thread(target=self.run, args=(ready.set,), name="savingbox", daemon=True)
+
+        def run() -> None:
+            try:
+                self.run(ready.set)
+            finally:
+                ready.set()
+
+        self._thread = threading.Thread(target=run, name="savingbox", daemon=True)
         self._thread.start()
         ready.wait()
 
@@ -280,7 +287,6 @@ class SavingBox:
                 is_there = self._try(self._work if is_there else self._come_back)
             self._try(self._last)
         finally:
-            ready()
             self._end()
 
     def _work(self) -> None:

@@ -117,6 +117,8 @@ class Mirror:
     written_bytes: int = 0
     conflicts: int = 0
     again: set[str] = field(default_factory=set)
+    _copies: dict[int, str] = field(default_factory=dict)
+    """By inode of the box: the name of the copy that lacks the file's writes since the last time they were taken."""
 
     def box_change(self, path: str) -> tuple[Change, FoundEntry | None]:
         """Whether the box's entry has changed since the agreement, and what it is now. Raises OSError."""
@@ -277,6 +279,7 @@ class Mirror:
                 content.notice_stores(fd)
             if there is None:
                 self.writes.follow(fd)
+                self._copies[os.fstat(fd).st_ino] = path
                 made, taken = self.sync.put_file(path, fd, wanted.mode, None, note)
                 written_bytes = made.mark.size_bytes
             else:
@@ -311,9 +314,12 @@ class Mirror:
 
     def _ranges(self, path: str, fd: int, ask: Callable[[int], SeenWrites]) -> list[tuple[int, int]] | None:
         was, seen = self.store.get(path), ask(fd)
-        if was is None or was.box == NEVER or seen.ranges is None:
+        status = os.fstat(fd)
+        # A file that was renamed differs from the copy under its new name in more than its writes.
+        is_its_copy = was is not None and was.box.inode == status.st_ino and self._copies.get(status.st_ino) == path
+        if was is None or not is_its_copy or seen.ranges is None:
             return None
-        size_bytes = os.fstat(fd).st_size
+        size_bytes = status.st_size
         cut = [] if seen.ranges.kept_bytes is None else [(seen.ranges.kept_bytes, size_bytes)]
         ranges = [*seen.ranges, *cut]
         # A file gets its new size a moment after the write is seen. If it is longer than the seen writes explain,
@@ -323,6 +329,7 @@ class Mirror:
 
     def _take_ranges(self, path: str, fd: int) -> list[tuple[int, int]] | None:
         ranges = self._ranges(path, fd, self.writes.take)
+        self._copies[os.fstat(fd).st_ino] = path
         if ranges is None:
             self.writes.follow(fd)  # it is about to be compared, and its writes are seen from now on
         return ranges
@@ -482,6 +489,8 @@ class Mirror:
             return False
         moved = self.sync.look(new)
         self.store.rename(old, new)
+        if self._copies.get(now.mark.inode) == old:
+            self._copies[now.mark.inode] = new
         if moved is not None and now.kind == "file":
             is_as_it_was = was.box[:3] == now.mark[:3] and was.mode == now.mode and was.box.changed_ns
             # Permissions that the client has given it show by its older mark: a rename does not settle them.

@@ -17,6 +17,7 @@ import pytest
 
 from pytest_cloudbench.batching.batcher import BatchRules, Change, pushes
 from pytest_cloudbench.clock import now_ns, sleep_until_ns, wait_for
+from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.systems.savingbox.box import Event, SavingBox, read_status, state_path
 from pytest_cloudbench.systems.savingbox.engine import Trouble
 from pytest_cloudbench.watching import Inotify
@@ -191,6 +192,10 @@ def test_it_says_what_it_does_as_json_and_ends_at_sigterm(home: Path) -> None:
     assert "watching" in status.stdout
     second = command(home, "--once")
     assert finish(second)[0] == 4
+    swapped = [*start(home)[:4], home / "sync", home / "box", "--state", home / "another", "--once"]
+    done = subprocess.run(swapped, capture_output=True, text=True, check=False, timeout=HANG_S)
+    assert done.returncode == 4
+    assert done.stderr.endswith("another savingbox is running on these folders; end it first\n")
     write(home / "box/b", "late")
     process.send_signal(signal.SIGTERM)
     *others, stopped = told
@@ -289,6 +294,19 @@ def test_bad_input_is_one_line(
     assert main(["savingbox", *arguments, "--state", "state"]) == 4
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def test_a_folder_is_inside_another_wherever_that_is_mounted(home: Path) -> None:
+    (home / "box/inner").mkdir()
+    (home / "mounted").mkdir()
+    done = subprocess.run(["mount", "--bind", home / "box", home / "mounted"], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("no mounts here")
+    try:
+        with pytest.raises(UsageError, match="box/inner': is inside "):
+            SavingBox(home / "box/inner", home / "mounted", state=home / "state")
+    finally:
+        subprocess.run(["umount", home / "mounted"], check=True)
 
 
 def test_the_example_of_a_unit_starts_the_command_as_it_is() -> None:

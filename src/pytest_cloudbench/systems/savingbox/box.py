@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import select
+import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -172,7 +174,12 @@ class SavingBox:
         self.pushes: deque[Push] = deque(maxlen=_PUSHES_KEPT)
         for side in (self._box, self._sync):
             side.open()
-        self._store = AgreementStore(self.state_path, _pair(savingbox, sync_folder))
+        self._claim = _claimed(self._box, self._sync)
+        try:
+            self._store = AgreementStore(self.state_path, _pair(savingbox, sync_folder))
+        except BaseException:
+            self._claim.close()
+            raise
         mirror = Mirror(self._box, self._sync, self._store, writes or NoWrites("no other mechanism was requested"))
         self.engine = BoxEngine(mirror, batcher, self._told, time.thread_time_ns)
         self._watchers: list[FolderWatcher] = []
@@ -240,8 +247,9 @@ class SavingBox:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Release the state file and the watchers, for a box that was not run."""
+        """Release the folders, the state file and the watchers, for a box that was not run."""
         self._store.close()
+        self._claim.close()
         self.engine.mirror.writes.close()
         for watcher in self._watchers:
             watcher.close()
@@ -442,5 +450,26 @@ def _check(savingbox: AnyPath, sync_folder: AnyPath) -> None:
     if real[0] == real[1] or os.path.samefile(*real):
         raise UsageError(f"savingbox {real[0]!r}: is also the sync folder; expected two folders")
     for inner, outer in (real, real[::-1]):
-        if inner.startswith(outer.rstrip("/") + "/"):
+        # By identity: one of them may be mounted at a second place.
+        if any(os.path.samefile(around, outer) for around in Path(inner).parents):
             raise UsageError(f"{inner!r}: is inside {outer!r}; expected two separate folders")
+
+
+def _claimed(*sides: FolderSide) -> socket.socket:
+    """Claim a pair of folders until this is closed, or the process ends. Raises UsageError if it is claimed already.
+
+    The state file is held by one process, too, but ``--state`` may give each its own.
+    """
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    if sys.platform == "linux":
+        found = [os.stat(side.root) for side in sides]
+        pair = "+".join(sorted(f"{each.st_dev:x}:{each.st_ino:x}" for each in found))
+        try:
+            claim.bind(f"\0cloudbench-savingbox-{pair}")  # a name that is no file
+        except OSError as error:
+            claim.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+            roots = " ".join(repr(side.root) for side in sides)
+            raise UsageError(f"{roots}: another savingbox is running on these folders; end it first") from error
+    return claim

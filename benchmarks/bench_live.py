@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
@@ -21,17 +22,24 @@ _READ_S = 2.0
 
 _CHILD = """
 import json, os, sys, time
-from pytest_cloudbench.live import Live, Meter
-from pytest_cloudbench.report.live_page import LivePage, LivePoint
+from pytest_cloudbench.live import AgentReport, Live, Meter
+from pytest_cloudbench.report.live_digest import LiveDigests
+from pytest_cloudbench.report.live_page import LivePage
 
 shows, time_s = sys.argv[1] == "shows", float(sys.argv[2])
 meter = Meter()
 meter.expect(f"suites/a/test_a.py::test_{number}" for number in range(20))
-meter.begin("suites/a/test_a.py::test_1", 100_000, time.monotonic_ns(), 600.0, 50)
+digests = LiveDigests()
+if shows:
+    meter.follower = digests
+start_ns = time.monotonic_ns() - 600_000_000_000  # it has run for ten minutes
+meter.begin("suites/a/test_a.py::test_1", 200_000, start_ns, 1200.0, 50)
 page = live = None
 if shows:
-    former = [LivePoint(float(at), 80.0 + at % 7, 0.1, 0.3 + at % 5 / 10, 0.0, 1.0) for at in range(600)]
-    page, live = LivePage(0, meter.overview, former), Live(os.fdopen(os.dup(0), "w", encoding="utf-8"), meter.overview)
+    for at in range(30_000):  # one of 50 agents each 20 ms; throttled and frozen now and then
+        sample_s, now_ns = [0.05 * (1 + at % 997 / 100)], start_ns + at * 20_000_000
+        digests.take(AgentReport(f"gw{at % 50}", now_ns, int(at // 900 % 9 > 0), int(at % 11 == 0), 0, 2, sample_s, 1))
+    page, live = LivePage(0, meter.overview, digests), Live(os.fdopen(os.dup(0), "w", encoding="utf-8"), meter.overview)
 print(json.dumps(page.address if page else None), flush=True)
 
 def run(seconds, done):
@@ -39,7 +47,7 @@ def run(seconds, done):
     while time.monotonic() < limit:
         for agent in range(50):
             done += 1
-            meter.told(f"gw{agent}", done, 0, 0, [0.1 + agent / 1000 + done % 7 / 100], 0.001)
+            meter.told(f"gw{agent}", done, 0, 0, [0.05 * (1 + done % 997 / 100)], 0.001, 1)
         time.sleep(0.25)  # as often as agents report
     return done
 
@@ -98,6 +106,14 @@ def _drain(controller: int) -> None:
 
 
 def _read(address: str, ended: threading.Event) -> None:
+    drawn = b""
     while not ended.wait(_READ_S):
-        with urllib.request.urlopen(f"{address}now", timeout=30) as answer:
-            answer.read()
+        news = re.search(rb'data-drawn="(\d+)"', _got(f"{address}now"))
+        if news is not None and news[1] != drawn:
+            drawn = news[1]
+            _got(f"{address}figures")
+
+
+def _got(address: str) -> bytes:
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        return bytes(answer.read())

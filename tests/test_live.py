@@ -17,7 +17,17 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench import live
-from pytest_cloudbench.live import ExperimentRow, Meter, Overview, Progress, Spoken, duration, lines, render
+from pytest_cloudbench.live import (
+    AgentReport,
+    ExperimentRow,
+    Meter,
+    Overview,
+    Progress,
+    Spoken,
+    duration,
+    lines,
+    render,
+)
 from tests.limits import HANG_S
 from tests.runs import ALONE, FLEET
 
@@ -95,6 +105,31 @@ def test_the_median_and_the_greatest_lateness_are_of_the_last_seconds(meter: Met
     assert (seen(meter).p50_s, seen(meter).late_s) == (0.2, 0.03)
     clock.now += 11 * SECOND
     assert (seen(meter).p50_s, seen(meter).late_s) == (None, None)
+
+
+def test_a_follower_is_told_what_was_done_since_the_last_report_and_which_run_it_is(meter: Meter, clock: Clock) -> None:
+    class Follower:
+        def __init__(self) -> None:
+            self.lines, self.told = list[tuple[str, str, int]](), list[AgentReport]()
+
+        def begin(self, nodeid: str, line: str, start_ns: int) -> None:
+            self.lines.append((nodeid, line, start_ns))
+
+        def take(self, heard: AgentReport) -> None:
+            self.told.append(heard)
+
+    meter.follower = follower = Follower()
+    meter.begin("t", 9, 7)
+    meter.begin("t", 9, 8, line="upload")
+    meter.told("gw0", 10, 2, 1, [0.1])
+    meter.told("gw0", 15, 2, 2, [0.1, 0.2], 0.01, in_flight=3)
+    meter.end()
+    meter.told("gw0", 16, 2, 2, [])
+    assert follower.lines == [("t", "run 1", 7), ("t", "upload", 8)]
+    assert follower.told == [
+        AgentReport("gw0", clock.now, 7, 2, 1, 0, [0.1], 7.0),
+        AgentReport("gw0", clock.now, 4, 0, 1, 3, [0.1, 0.2], 2.0, 0.01),
+    ]
 
 
 def test_an_agent_that_has_gone_silent_is_not_counted(meter: Meter, clock: Clock) -> None:

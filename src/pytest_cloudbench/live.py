@@ -11,14 +11,16 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from pytest_cloudbench.clock import now_ns
 
 __all__ = [
     "SAY_EVERY_S",
     "WINDOW_S",
+    "AgentReport",
     "ExperimentRow",
+    "Follower",
     "Live",
     "Meter",
     "Overview",
@@ -130,14 +132,41 @@ class _Row:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lately:
-    """One report of an agent: operations since its last one, and samples; each response time stands for ``weight``."""
+class AgentReport:
+    """One report of an agent.
 
+    Attributes:
+        agent, at_ns: whose, and when it came.
+        ok, throttled, failed: operations that ended since its last one, by what became of them.
+        in_flight: operations that had begun and not ended.
+        sample_s, weight: response times of some that succeeded; each stands for so many.
+        late_s: the most that an operation of the sample began after it was due.
+    """
+
+    agent: str
     at_ns: int
-    done: int
-    weight: float
+    ok: int
+    throttled: int
+    failed: int
+    in_flight: int
     sample_s: Sequence[float]
-    late_s: float | None
+    weight: float
+    late_s: float | None = None
+
+    @property
+    def done(self) -> int:
+        """Operations that ended, whatever became of them."""
+        return self.ok + self.throttled + self.failed
+
+
+class Follower(Protocol):
+    """What else wants to know what a meter is told, such as figures."""
+
+    def begin(self, nodeid: str, line: str, start_ns: int) -> None:
+        """A run of an experiment begins; ``line`` is what tells it from the experiment's other runs."""
+
+    def take(self, heard: AgentReport) -> None:
+        """An agent has reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +179,11 @@ class _Run:
 
 
 class Meter:
-    """Adds up what agents report about four times a second. Final figures come from the records, not from this."""
+    """Adds up what agents report about four times a second. Final figures come from the records, not from this.
+
+    Attributes:
+        follower: is told as well, if there is one.
+    """
 
     def __init__(self, clock: Callable[[], int] = now_ns) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -159,7 +192,8 @@ class Meter:
         self._began_ns: int | None = None
         self._totals: dict[str, tuple[int, int, int]] = {}
         self._heard_ns: dict[str, int] = {}
-        self._lately: deque[_Lately] = deque()
+        self._lately: deque[AgentReport] = deque()
+        self.follower: Follower | None = None
 
     def expect(self, nodeids: Iterable[str]) -> None:
         """Take the names of experiments in their order; those that are known stay where they are."""
@@ -167,7 +201,9 @@ class Meter:
             for nodeid in nodeids:
                 self._rows.setdefault(nodeid, _Row())
 
-    def begin(self, nodeid: str, planned: int, start_ns: int, planned_s: float = 0.0, agents: int = 0) -> None:
+    def begin(
+        self, nodeid: str, planned: int, start_ns: int, planned_s: float = 0.0, agents: int = 0, line: str = ""
+    ) -> None:  # fmt: skip
         """A run of an experiment begins: operations at most, and the least seconds that they take."""
         with self._lock:
             row = self._rows.setdefault(nodeid, _Row())
@@ -178,6 +214,8 @@ class Meter:
             self._totals, self._heard_ns = {}, {}
             self._run = _Run(nodeid, planned, start_ns, planned_s, agents)
             self._lately.clear()
+            if self.follower is not None:
+                self.follower.begin(nodeid, line or f"run {row.runs}", start_ns)
 
     def end(self) -> None:
         """No run is in progress."""
@@ -192,17 +230,20 @@ class Meter:
 
     def told(
         self, agent: str, done: int, throttled: int, failed: int, sample_s: Sequence[float],
-        late_s: float | None = None,
+        late_s: float | None = None, in_flight: int = 0,
     ) -> None:  # fmt: skip
         """Take an agent's totals, and a sample of response times and the greatest lateness since its last report."""
         with self._lock:
-            former = self._totals.get(agent, (0, 0, 0))
-            self._totals[agent] = (done, throttled, failed)
-            succeeded = done - throttled - failed - (former[0] - former[1] - former[2])
-            weight = succeeded / len(sample_s) if sample_s else 0.0
-            now = self._heard_ns[agent] = self._clock()
-            self._lately.append(_Lately(now, done - former[0], weight, sample_s, late_s))
+            before, self._totals[agent] = self._totals.get(agent, (0, 0, 0)), (done, throttled, failed)
+            news, refused, other = done - before[0], throttled - before[1], failed - before[2]
+            ok, now = news - refused - other, self._clock()
+            self._heard_ns[agent] = now
+            weight = max(0, ok) / len(sample_s) if sample_s else 0.0
+            heard = AgentReport(agent, now, ok, refused, other, in_flight, sample_s, weight, late_s)
+            self._lately.append(heard)
             self._forget(now)
+            if self.follower is not None and self._run is not None:
+                self.follower.take(heard)
 
     def _forget(self, now: int) -> None:
         while self._lately and self._lately[0].at_ns < now - WINDOW_S * 1e9:

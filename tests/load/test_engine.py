@@ -638,3 +638,22 @@ def test_where_all_is_warm_up_no_cpu_time_was_measured() -> None:
     bench.closed(ThinkTime(0.0), 2, 2)
     assert len(bench.ops) == 4
     assert bench.engine.measured_cpu_s() == 0.0
+
+
+@TOTALS
+def test_operations_in_flight_are_those_that_have_begun_and_not_ended(loop: str) -> None:
+    together, seen = threading.Barrier(3, timeout=PATIENCE_S), list[int]()
+
+    def act(sensor: int, seq: int) -> None:
+        if together.wait() == 0:
+            seen.append(bench.engine.in_flight)
+        together.wait()
+        if sensor == 0:
+            raise CloudError(ErrorKind.THROTTLED, Verb.PUT, "x")
+        if sensor == 1:
+            raise CloudError(ErrorKind.SERVER, Verb.PUT, "x")
+
+    bench = Bench(act)
+    bench.run(loop, sensors=3, count=1, interval_s=0.0)
+    assert seen == [3]
+    assert bench.engine.in_flight == 0

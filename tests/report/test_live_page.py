@@ -12,9 +12,10 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_cloudbench.clock import wait_for
-from pytest_cloudbench.live import ExperimentRow, Meter, Overview, Progress
+from pytest_cloudbench.live import AgentReport, ExperimentRow, Meter, Overview, Progress
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.report.live_page import LivePage, LivePoint, body, chart, page
+from pytest_cloudbench.report.live_digest import LiveDigests
+from pytest_cloudbench.report.live_page import LivePage
 from tests.fleet.harness import FOLDER, lab_in
 from tests.limits import HANG_S
 from tests.runs import SPREAD, Spread
@@ -29,9 +30,23 @@ ROWS = (
 OVERVIEW = Overview(ROWS, PROGRESS, 75.0)
 
 
+SECOND = 1_000_000_000
+
+
+def measured(*, seconds: int = 60) -> LiveDigests:
+    """What an agent has said of two experiments, once a second; nothing ended from 20 to 30 s."""
+    digests = LiveDigests()
+    for nodeid, line in (("a.py::test_a", "run 1"), (HOSTILE, "upload"), (HOSTILE, HOSTILE)):
+        digests.begin(nodeid, line, 0)
+        for at in range(1, seconds + 1):
+            ok = 0 if 20 < at <= 30 else 10
+            digests.take(AgentReport("gw0", at * SECOND, ok, 2 * bool(ok), 1 * bool(ok), 3, [0.1, 0.2][:ok], ok / 2))
+    return digests
+
+
 @pytest.fixture(scope="module")
 def served() -> Iterator[LivePage]:
-    made = LivePage(0, lambda: OVERVIEW)
+    made = LivePage(0, lambda: OVERVIEW, measured())
     yield made
     made.close()
 
@@ -60,7 +75,7 @@ def own_path(served: LivePage, more: str = "") -> str:
 
 def test_the_address_is_on_loopback_and_cannot_be_guessed(served: LivePage) -> None:
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", served.address)
-    other = LivePage(0, lambda: OVERVIEW)
+    other = LivePage(0, lambda: OVERVIEW, LiveDigests())
     other.close()
     assert other.address.split("/")[3] != served.address.split("/")[3]
 
@@ -88,7 +103,8 @@ def test_other_addresses_are_not_here_and_say_nothing(served: LivePage, path: st
 
 def test_an_address_without_its_end_or_with_more_is_another(served: LivePage) -> None:
     own = own_path(served)
-    for path in (own[:-1], own + "x", own + "?a", own[:-3] + "/", own.upper()):
+    others = ("x", "?a", "0/", "4/", "01/", "1", "1/x", "1/1/", "/", "-1/", "now/", "999999999/")
+    for path in (own[:-1], own[:-3] + "/", own.upper(), *(own + each for each in others)):
         assert asked(served, path)[0] == 404, path
 
 
@@ -115,7 +131,7 @@ def test_the_policy_allows_nothing_from_elsewhere(served: LivePage) -> None:
     assert re.findall(r'nonce="([^"]+)"', text) == [nonce] * 2
     assert nonce not in asked(served)[1]["Content-Security-Policy"]
     assert (headers["Cache-Control"], headers["Referrer-Policy"]) == ("no-store", "no-referrer")
-    assert not re.findall(r"(?:src|href|action)=\"(?!data:,)", text)
+    assert not re.findall(r"(?:src|href|action)=\"(?!data:(?:,|text/csv)|[0-9]+/\")", text)
     assert "http://" not in text
     assert "https://" not in text
 
@@ -129,65 +145,101 @@ def test_a_request_that_never_comes_keeps_nobody_waiting(served: LivePage) -> No
 def test_a_port_that_is_taken_is_said(served: LivePage) -> None:
     port = int(served.address.split(":")[2].partition("/")[0])
     with pytest.raises(UsageError, match=rf"--cloudbench-live {port}: .*; choose another port, or 0 for any"):
-        LivePage(port, lambda: OVERVIEW)
+        LivePage(port, lambda: OVERVIEW, LiveDigests())
 
 
 def test_names_cannot_become_markup(served: LivePage) -> None:
     _, _, text = asked(served)
     assert "<script>alert" not in text
-    assert "test_&lt;script&gt;alert(1)&lt;/script&gt;[&quot;&amp;?]" in text
+    assert "test_&lt;script&gt;alert(1)&lt;/script&gt;[&quot;&amp;\\x1b]" in text
 
 
-def test_what_changes_is_well_formed_and_each_figure_has_its_words() -> None:
-    points = [LivePoint(float(at), 10.0 + at, 0.1, 0.3, 0.0, None if at == 2 else 1.5) for at in range(5)]
-    root = ElementTree.fromstring(f"<main>{body(OVERVIEW, points)}</main>".replace("scope=col", 'scope="col"'))
-    figures = root.findall(".//svg")
-    assert [each.get("role") for each in figures] == ["img"] * 3
-    assert [each.text for each in figures[1][:2]] == [
-        "Response time, last 10 s", "now p50 100 ms, p99 300 ms (dashed), at most 300 ms"
-    ]  # fmt: skip
-    assert [figures[1].get("aria-labelledby")] == [" ".join(str(each.get("id")) for each in figures[1][:2])]
-    lines = {each.get("class"): each.get("d", "") for each in figures[2].findall("path")}
-    assert lines["line s1"].count("M") == 2, "a gap where nothing is known"
-    assert lines["line s0"].count("M") == 1
+def parsed(text: str) -> ElementTree.Element:
+    """HTML that we make is XML but for some attributes without quotes."""
+    return ElementTree.fromstring(f"<main>{text}</main>".replace("<span class=of>", "<span>").replace("class=soft", ""))
+
+
+def texts(root: ElementTree.Element, path: str) -> list[str]:
+    return ["".join(each.itertext()) for each in root.findall(path)]
+
+
+def test_the_running_experiment_is_told_in_numbers_and_all_are_listed(served: LivePage) -> None:
+    root = parsed(asked(served, own_path(served, "now"))[2])
     bar = root.find(".//progress")
     assert bar is not None
     assert (bar.get("value"), bar.get("max")) == ("40", "100")
-    groups = ["".join(each.itertext()) for each in root.findall(".//ul[@class='now']/li")]
-    assert groups[2:] == ["2 throttled", "1 failed", "late 2.0 ms", "2 agents"]
-    assert "".join(root.findall(".//ol/li")[0].itertext()) == "passed a.py::test_a 5 s"
+    assert texts(root, ".//ul[@class='now']/li")[2:] == ["2 throttled", "1 failed", "late 2.0 ms", "2 agents"]
+    assert [each.strip() for each in texts(root, ".//ol/li")][::2] == ["passed a.py::test_a 5 s", "waiting b"]
+    assert [each.get("href") for each in root.findall(".//ol/li/a")] == ["1/", "2/"]
 
 
-def test_a_long_run_draws_every_fourth_point_and_the_last_one() -> None:
-    points = [LivePoint(float(at), float(at), None, None, None, None) for at in range(600)]
-    text = body(OVERVIEW, points)
-    (line,) = re.findall(r'd="([^"]+)" class="line s0"', text)
-    assert line.count("L") == 149
-    places = [tuple(map(float, each.split())) for each in re.split("[ML]", line)[1:]]
-    assert places[0] == pytest.approx((44, 92 - 82 * 3 / 600), abs=0.1)
-    assert places[-1] == pytest.approx((336, 92 - 82 * 599 / 600), abs=0.1), "the axis ends at 600"
-    assert "rate 599/s" in text
-    assert text.count("<tr><td>") == 20
+def test_its_figures_are_those_of_the_report(served: LivePage) -> None:
+    root = parsed(asked(served, own_path(served, "figures"))[2])
+    assert [each.get("id") for each in root.findall(".//figure")] == ["response-times", "over-time"]
+    drawings = root.findall(".//svg")
+    assert [each.get("role") for each in drawings] == ["img"] * 4, "each for a page and for a telephone"
+    times, _, course, _ = drawings
+    axes = texts(times, "text")
+    assert {"response time", "answered within", "90 %"} <= set(axes)
+    assert "upload" in axes, "a line for each run"
+    assert len(times.findall("path[@class='line s1']")) == 2, "the line, and its mark in the legend"
+    assert "A sample of 200 of 1,000 operations." in texts(times, "desc")[0]
+    said = texts(course, "desc")[0]
+    assert "500 succeeded, 100 throttled, 50 failed" in said
+    assert "Once nothing ended although operations waited" in said
+    styles = {each.get("class") for each in course.iter("rect")}
+    assert {"silence", "o-ok", "o-throttled", "o-failed"} <= styles
+    assert "operations ended per second" in texts(course, "text")
+    assert len(root.findall(".//details")) == 2, "the numbers of both"
 
 
-def test_before_the_first_run_nothing_is_known() -> None:
-    text = body(Overview((), None, 0.0), [])
-    assert "No run is in progress." in text
-    assert "rate -" in text
-    assert chart("x", {"a": [None, 0.0]}, [LivePoint(at, None, None, None, None, None) for at in (0.0, 1.0)], 1.0, "/s")
-    assert page(text, "n").count("<main>") == 1
+def test_each_experiment_that_was_measured_has_a_page(served: LivePage) -> None:
+    status, _, text = asked(served, own_path(served, "1/"))
+    assert status == 200
+    assert "<h2>a.py::test_a</h2>" in text
+    assert "<progress" not in text, "another one is running"
+    assert '<a href="../1/" aria-current="true">' in text
+    assert 'href="../2/"' in text
+    assert asked(served, own_path(served, "1/figures"))[2] in text
+    assert "1 of 3 experiments done" in asked(served, own_path(served, "1/now"))[2]
+    assert "Not measured yet." in asked(served, own_path(served, "3/"))[2]
 
 
-def test_the_figures_grow_while_a_run_lasts() -> None:
-    meter = Meter()
-    made = LivePage(0, meter.overview)
+def test_the_page_forbids_styles_of_elements_and_has_none(served: LivePage) -> None:
+    assert 'style="' not in asked(served)[2]
+
+
+def test_before_the_first_run_nothing_is_known_and_after_the_last_one_it_stays() -> None:
+    made = LivePage(0, lambda: Overview((), None, 0.0), LiveDigests())
+    try:
+        assert "No run is in progress." in asked(made)[2]
+        assert "<figure" not in asked(made)[2]
+    finally:
+        made.close()
+    made = LivePage(0, lambda: Overview(ROWS[:1], None, 9.0), measured())
+    try:
+        assert "No run is in progress." in asked(made)[2]
+        assert asked(made)[2].count("<figure") == 2, "of the one that ran last"
+    finally:
+        made.close()
+
+
+def test_figures_are_drawn_once_for_all_readers_and_anew_when_there_is_news() -> None:
+    meter, digests = Meter(), LiveDigests()
+    meter.follower = digests
+    made = LivePage(0, meter.overview, digests)
+
+    def drawn() -> str:
+        return str(re.findall(r'data-drawn="(\d+)"', asked(made, own_path(made, "now"))[2])[0])
+
     try:
         meter.begin("a.py::test_a", 100, 0)
         meter.told("gw0", 50, 10, 0, [0.1])
-        path = own_path(made, "now")
-        assert wait_for(
-            lambda: "L" in "".join(re.findall(r'd="([^"]*)" class="line s0"', asked(made, path)[2])), HANG_S, poll_s=0.2
-        )
+        assert [drawn(), drawn()] == ["1", "1"]
+        meter.told("gw0", 60, 10, 0, [0.1])
+        assert wait_for(lambda: drawn() == "2", HANG_S, poll_s=0.2)
+        assert "50 succeeded, 10 throttled" in asked(made, own_path(made, "figures"))[2]
+        assert drawn() == "2"
     finally:
         made.close()
     with pytest.raises(OSError):
@@ -216,14 +268,18 @@ def test_a_run_prints_its_address_once_and_answers_there(
         running = lab.write(_BODY).start(*FOLDER, *spread, "--cloudbench-live", "0")
         address = running.wait_for("address", lambda: re.search(r"live view at http://(\S+?)(/\S+/)", running.text()))
 
-        def shown() -> str:
+        def got(what: str, part: str) -> str:
             connection = http.client.HTTPConnection(address[1], timeout=HANG_S)
-            connection.request("GET", f"{address[2]}now")
+            connection.request("GET", f"{address[2]}{what}")
             text = connection.getresponse().read().decode()
             connection.close()
-            return text if "/120 ops in" in text else ""
+            return text if part in text else ""
 
-        assert "0 of 2 experiments done, 1 running, 1 waiting" in running.wait_for("progress", shown)
+        now = running.wait_for("progress", lambda: got("now", "/120 ops in"))
+        assert "0 of 2 experiments done, 1 running, 1 waiting" in now
+        assert "by the time at which they ended" in running.wait_for(
+            "figures", lambda: got("figures", 'id="over-time"')
+        )
         run = running.end()
     assert run.status == 0, run.text
     assert run.text.count("live view at") == 1

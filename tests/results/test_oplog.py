@@ -102,6 +102,15 @@ def test_the_log_counts_and_tells_its_progress(tmp_path: Path) -> None:
     assert max(each for each in late if each is not None) == 0.002, "the detail's text is not an operation"
 
 
+def test_what_is_recorded_last_is_told_before_the_log_is_closed(tmp_path: Path) -> None:
+    told: list[tuple[int, list[float]]] = []
+    with OpLog(tmp_path / "a.oplog", HEADER, lambda done, _t, _f, sample_s, _l: told.append((done, sample_s))) as log:
+        log.record(Op(Verb.PUT, 0, 0, 0, 1, 1, 0, 1 + 5_000_000, 9, Outcome.OK))
+        log.stop()
+        assert told[-1][0] == 1
+        assert [each for _, sample_s in told for each in sample_s] == [0.005]
+
+
 def test_a_look_at_response_times_is_as_short_at_any_rate(tmp_path: Path) -> None:
     sizes: list[int] = []
     enough = threading.Event()

@@ -57,5 +57,5 @@ def read_prices() -> str:
 
 
 def read_page_part(name: str) -> str:
-    """Returns the text of a part of every page: ``report.css`` or ``report.js``."""
+    """Returns the text of a part of pages: ``report`` or ``live``, with the ending ``.css`` or ``.js``."""
     return (resources.files(__package__) / name).read_text(encoding="utf-8")

@@ -40,6 +40,7 @@ from pytest_cloudbench.load.messages import (
     TextReport,
     Watched,
 )
+from pytest_cloudbench.load.names import label_of
 from pytest_cloudbench.load.series import SeriesKeeper
 from pytest_cloudbench.load.stopping import Decider
 from pytest_cloudbench.model import CloudbenchError
@@ -159,7 +160,7 @@ class Conductor:
         return self.entries.gate.ended(asked) if self.entries.gate is not None else WhatToLog()
 
     def _progress(self, agent: str, told: ProgressReport) -> None:
-        self.meter.told(agent, told.done, told.throttled, told.failed, told.sample_s, told.late_s)
+        self.meter.told(agent, told.done, told.throttled, told.failed, told.sample_s, told.late_s, told.in_flight)
 
     def _watched(self, agent: str, told: Watched) -> None:
         """End a run on all agents when its metric has been steady; a little later, so that all hear of it in time."""
@@ -228,7 +229,7 @@ class Conductor:
         )  # fmt: skip
         self._note(run)
         planned_s = max(each.planned_s for each in payloads.values())
-        self.meter.begin(item.nodeid, load.ops, start_ns, planned_s, len(payloads))
+        self.meter.begin(item.nodeid, load.ops, start_ns, planned_s, len(payloads), _line(subject))
         self.on_start()
         return Started(start_ns)
 
@@ -352,6 +353,14 @@ class Conductor:
             self.coordinator.close()
         self._series.close()
         self._providers.close()
+
+
+def _line(subject: Subject) -> str:
+    """Returns what tells a run from others of its experiment: its side, its label, or nothing if it has a number."""
+    if subject.turn is not None:
+        return f"{subject.turn.side}{'' if subject.turn.pair else ', warm-up'}"
+    label = label_of(subject.nodeid, subject.fullname)
+    return "" if label.isdigit() else label
 
 
 def _margin_ns(agents: int) -> int:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from pytest_cloudbench.arrival import Plan, ThinkTime, Threads
@@ -126,6 +126,7 @@ class Engine:
     measured_from_ns: int = 0
     _begun_cpu_s: float | None = None
     _halted: bool = False
+    _busy: set[int] = field(default_factory=set)
 
     def run_schedule(self, plan: Plan, start_ns: int) -> None:
         """Run every operation of ``plan``, due at ``start_ns`` plus its due time.
@@ -194,6 +195,11 @@ class Engine:
                 for thread in threads
             ]
         )
+
+    @property
+    def in_flight(self) -> int:
+        """How many operations have begun and not ended: threads that are in one."""
+        return len(self._busy)
 
     def measured_cpu_s(self) -> float:
         """Returns this process's CPU time since the first operation after the warm-up began; 0 if there was none."""
@@ -268,6 +274,8 @@ class Engine:
             self._begun_cpu_s = time.process_time()
         requests = self.requests
         before = requests() if requests is not None else 0
+        thread = threading.get_ident()
+        self._busy.add(thread)
         start_ns = now_ns()
         try:
             first_byte_ns = task.execute(prepared)
@@ -276,6 +284,8 @@ class Engine:
             end_ns = now_ns()
             outcome, kind, retry_after_s = outcome_of(error.kind), error.kind, error.retry_after_s
             detail = error.detail
+        finally:
+            self._busy.discard(thread)
         self.record(
             Op(
                 task.verb,

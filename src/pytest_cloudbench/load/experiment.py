@@ -483,10 +483,12 @@ class Experiment:
         lists = run.verify and run.task.verb in (Verb.PUT, Verb.DELETE)
 
         def progress(done: int, throttled: int, failed: int, sample_s: Sequence[float], late_s: float | None) -> None:
-            agent.tell("progress", ProgressReport(done, throttled, failed, tuple(sample_s), late_s))
+            in_flight = engine.in_flight if engine is not None else 0
+            agent.tell("progress", ProgressReport(done, throttled, failed, tuple(sample_s), late_s, in_flight))
             if watch is not None:
                 watch.report()
 
+        engine: Engine | None = None
         watch: RunWatch | None = None
         with open_log(agent, self.facts, self.nodeid, run.name, progress) as log:
             log.samples = max(1, _SAMPLES // agent.count)
@@ -551,12 +553,10 @@ class Experiment:
 
     def _name(self) -> str:
         """Names this run within the session."""
-        block = "" if self.turn is None else f"@{self.turn.number}{self.turn.side}"
-        return f"{self.nodeid}#{self._runs}{block}"
+        return f"{self.nodeid}#{self._runs}" + (f"@{self.turn.number}{self.turn.side}" if self.turn is not None else "")
 
     def _subject(self, run: str, label: str) -> Subject:
-        fullname, name = entry_names(self.nodeid, self.name, label)
-        provider = self.provider
+        (fullname, name), provider = entry_names(self.nodeid, self.name, label), self.provider
         return Subject(
             run, self.nodeid, fullname, name, self.test, self.params, slug(run), provider.spec, provider.profile,
             provider.is_kept, provider.driver.versions(), provider.emulated, self.turn,

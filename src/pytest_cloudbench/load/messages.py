@@ -284,13 +284,17 @@ class LogMoved(Message):
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport(Message):
-    """How far an agent is: operations so far; since its last report a sample of response times, and the lateness."""
+    """How far an agent is: operations so far; since its last report a sample of response times, and the lateness.
+
+    ``in_flight``: operations that have begun and not ended.
+    """
 
     done: int
     throttled: int
     failed: int
     sample_s: tuple[float, ...]
     late_s: float | None = None
+    in_flight: int = 0
 
 
 @dataclass(frozen=True, slots=True)

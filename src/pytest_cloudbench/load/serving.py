@@ -95,9 +95,11 @@ class Serving:
         meter = self.conductor.meter
         self._page: LivePage | None = None
         if option.cloudbench_live is not None:
+            from pytest_cloudbench.report.live_digest import LiveDigests
             from pytest_cloudbench.report.live_page import LivePage  # a server's libraries, which few runs need
 
-            self._page = LivePage(option.cloudbench_live, meter.overview)
+            meter.follower = digests = LiveDigests()
+            self._page = LivePage(option.cloudbench_live, meter.overview, digests)
         self._out: int | None = None
         self._distributed = str(getattr(option, "dist", "no")) != "no"
         self.coordinator = self.conductor.build_coordinator(

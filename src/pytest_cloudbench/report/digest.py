@@ -8,8 +8,8 @@ have the entry's numbers, which are exact.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import exp, floor, log
 from pathlib import Path
 from typing import Any
@@ -17,50 +17,82 @@ from typing import Any
 from pytest_cloudbench.model import Outcome, ResultsError
 from pytest_cloudbench.results import oplog
 
-__all__ = ["Digest", "Histogram", "Silence", "digest"]
+__all__ = [
+    "MOST_PARTS",
+    "MOST_SILENCES",
+    "WAITING",
+    "Digest",
+    "Histogram",
+    "Silence",
+    "digest",
+    "least_silence_s",
+    "longest",
+    "parts_for",
+]
 
 _WIDTH = 0.01
 _LEAST_S = 1e-6
-_MOST_BINS, _OPS_PER_BIN, _FINE = 100, 8, 4000
-"""Parts of a run that a drawing tells apart, fewer for few operations; finer ones in which silences are looked for."""
+_ROUNDING = 1e-11
+"""The share by which sums of weights may differ from their total."""
+MOST_PARTS, _FINE = 100, 4000
+"""Parts of a run that a drawing tells apart; finer ones in which silences are looked for."""
 
+_OPS_PER_PART, _LEAST_PARTS = 8, 10
+
+WAITING, MOST_SILENCES = 2, 20
 _LEAST_SILENCE_S = 0.25
 _SILENT_TIMES = 5.0
-_WAITING = 2
 """A silence: no operation ended for a quarter of a second and five median response times, while two or more waited."""
 
 _COLUMNS = ("scheduled_ns", "start_ns", "end_ns", "outcome", "size_bytes")
 
 
 class Histogram:
-    """How often values fell into classes that are 1 % wide. Values are seconds, or anything else above zero."""
+    """How often values fell into classes that are 1 % wide. Values are seconds, or anything else above zero.
+
+    Attributes:
+        total: of how many operations it speaks.
+        seen: how many values it was given; fewer, if each stands for several operations.
+    """
 
     def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        self.total = 0
+        self.counts: dict[int, float] = {}
+        self.total: float = 0
+        self.seen = 0
 
-    def add(self, value: float) -> None:
-        """Count one value."""
+    def add(self, value: float, weight: float = 1) -> None:
+        """Count one value, which stands for ``weight`` operations."""
         place = floor(log(value if value > _LEAST_S else _LEAST_S) / _WIDTH)
-        self.counts[place] = self.counts.get(place, 0) + 1
-        self.total += 1
+        self.counts[place] = self.counts.get(place, 0) + weight
+        self.total += weight
+        self.seen += 1
 
     def merge(self, other: Histogram) -> None:
         """Count all values of another one."""
         for place, number in other.counts.items():
             self.counts[place] = self.counts.get(place, 0) + number
         self.total += other.total
+        self.seen += other.seen
 
     def at(self, share: float) -> float | None:
         """Returns the value that at least this share of all does not exceed; None if there is none."""
-        return next((value for value, reached in self.steps() if reached >= share - 1e-12), None)
+        least, reached = (share - _ROUNDING) * self.total, 0.0
+        for place in sorted(self.counts):
+            reached += self.counts[place]
+            if reached >= least:
+                return _middle(place)
+        return None
 
     def steps(self) -> Iterator[tuple[float, float]]:
         """Yields the middle of each class, ascending, and the share of all values up to it."""
-        seen = 0
+        reached = 0.0
         for place in sorted(self.counts):
-            seen += self.counts[place]
-            yield exp((place + 0.5) * _WIDTH), seen / self.total
+            reached += self.counts[place]
+            yield _middle(place), reached / self.total
+
+
+def _middle(place: int) -> float:
+    return exp((place + 0.5) * _WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +106,47 @@ class Silence:
 
 @dataclass(slots=True)
 class Digest:
-    """What the figures of a run need.
+    """What the figures of a run need. Its parts are between neighbours of ``edges_s``.
 
     Attributes:
-        span_s: from the first scheduled start to the last end.
-        bin_s: length of one of the parts of ``response`` and ``outcomes``, by the scheduled start.
-        response: response times of operations that succeeded, in each part.
+        edges_s: seconds since the first scheduled start, from 0 to the last end.
+        p50_s, p99_s: response times of operations that succeeded, in each part; None if there are none.
         outcomes: in each part, how many operations had each outcome.
+        whole: response times of all operations that succeeded.
         silences: the longest ones, in order of time.
-        ops: records that were read.
+        ops: operations.
+        is_by_end: whether operations belong to the part in which they ended, not to that in which they were due.
     """
 
-    span_s: float
-    bin_s: float
-    response: Sequence[Histogram] = ()
-    outcomes: Sequence[Mapping[str, int]] = ()
+    edges_s: Sequence[float]
+    p50_s: Sequence[float | None]
+    p99_s: Sequence[float | None]
+    outcomes: Sequence[Mapping[str, int]]
+    whole: Histogram
     silences: Sequence[Silence] = ()
     ops: int = 0
-    whole: Histogram = field(default_factory=Histogram)
+    is_by_end: bool = False
+
+    @property
+    def span_s(self) -> float:
+        """How long it took."""
+        return self.edges_s[-1]
+
+
+def parts_for(ops: int) -> int:
+    """Returns how many parts of a run a drawing should tell apart: fewer for few operations."""
+    return min(MOST_PARTS, max(_LEAST_PARTS, ops // _OPS_PER_PART))
+
+
+def least_silence_s(usual_s: float | None) -> float:
+    """Returns how long a silence must be at least, by the median response time."""
+    return max(_LEAST_SILENCE_S, _SILENT_TIMES * (usual_s or 0.0))
+
+
+def longest(silences: Iterable[Silence]) -> list[Silence]:
+    """Returns those that a drawing shows, in order of time."""
+    kept = sorted(silences, key=lambda each: each.from_s - each.to_s)[:MOST_SILENCES]
+    return sorted(kept, key=lambda each: each.from_s)
 
 
 def digest(paths: Sequence[Path]) -> Digest | None:
@@ -102,11 +157,9 @@ def digest(paths: Sequence[Path]) -> Digest | None:
     first_ns, last_ns, ops = _extent(paths)
     if not ops or last_ns <= first_ns:
         return None
-    span_s = (last_ns - first_ns) / 1e9
-    bins = min(_MOST_BINS, max(10, ops // _OPS_PER_BIN))
-    bin_s, fine_ns = span_s / bins, (last_ns - first_ns) / _FINE
-    response = [Histogram() for _ in range(bins)]
-    outcomes: list[dict[str, int]] = [{} for _ in range(bins)]
+    span_s, fine_ns, parts = (last_ns - first_ns) / 1e9, (last_ns - first_ns) / _FINE, parts_for(ops)
+    response = [Histogram() for _ in range(parts)]
+    outcomes: list[dict[str, int]] = [{} for _ in range(parts)]
     ended, change = array("q", bytes(8 * _FINE)), array("q", bytes(8 * (_FINE + 1)))
     last, ok = _FINE - 1, Outcome.OK.value
     for block in _blocks(paths):
@@ -117,16 +170,18 @@ def digest(paths: Sequence[Path]) -> Digest | None:
             ended[end] += 1
             change[due] += 1
             change[end + 1] -= 1
-            place = due * bins // _FINE
+            place = due * parts // _FINE
             of = outcomes[place]
             of[outcome] = of.get(outcome, 0) + 1
             if outcome == ok:
                 response[place].add((end_ns - scheduled_ns) / 1e9)
-    found = Digest(span_s, bin_s, response, outcomes, (), ops)
+    whole = Histogram()
     for each in response:
-        found.whole.merge(each)
-    found.silences = _silences(ended, change, fine_ns / 1e9, found.whole.at(0.5))
-    return found
+        whole.merge(each)
+    edges_s = [span_s * number / parts for number in range(parts + 1)]
+    p50_s, p99_s = ([each.at(share) for each in response] for share in (0.5, 0.99))
+    silences = _silences(ended, change, fine_ns / 1e9, whole.at(0.5))
+    return Digest(edges_s, p50_s, p99_s, outcomes, whole, silences, ops)
 
 
 def _blocks(paths: Sequence[Path]) -> Iterator[Mapping[str, Sequence[Any]]]:
@@ -150,17 +205,16 @@ def _extent(paths: Sequence[Path]) -> tuple[int, int, int]:
 
 
 def _silences(ended: Sequence[int], change: Sequence[int], fine_s: float, usual_s: float | None) -> list[Silence]:
-    """Returns the twenty longest silences. The resolution is a four-thousandth of the run."""
-    least_s = max(_LEAST_SILENCE_S, _SILENT_TIMES * (usual_s or 0.0), 2 * fine_s)
+    """Returns the longest silences. The resolution is a four-thousandth of the run."""
+    least_s = max(least_silence_s(usual_s), 2 * fine_s)
     found: list[Silence] = []
     waiting, begun, fewest = 0, 0, 0
     for place, ends in enumerate([*ended, 1]):
-        if ends == 0 and waiting + change[place] >= _WAITING:
+        if ends == 0 and waiting + change[place] >= WAITING:
             fewest = waiting + change[place] if begun == place else min(fewest, waiting + change[place])
         else:
             if (place - begun) * fine_s >= least_s:
                 found.append(Silence(begun * fine_s, place * fine_s, fewest))
             begun = place + 1
         waiting += change[place] if place < len(change) else 0
-    longest = sorted(found, key=lambda each: each.from_s - each.to_s)[:20]
-    return sorted(longest, key=lambda each: each.from_s)
+    return longest(found)

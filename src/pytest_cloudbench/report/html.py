@@ -16,11 +16,19 @@ from urllib.parse import quote
 from pytest_cloudbench.report.figures import NARROW, WIDE, Figure
 from pytest_cloudbench.report.svg import printable
 
-__all__ = ["ElementIds", "figure", "listed", "plain", "safe", "table"]
+__all__ = ["ElementIds", "figure", "listed", "patterns", "plain", "safe", "table"]
 
 _NUMBER = re.compile(r"[-+]?\d")
 _FIRST_NUMBER = set("=+-@\t\r")
 """A spreadsheet takes a text that begins so for a formula."""
+
+
+_PATTERNS = (
+    ("throttled", "M-1 7l8-8M3 11l8-8"), ("failed", "M0 0l8 8M8 0l-8 8"), ("corrupt", "M0 4h8"), ("lost", "M4 0v8"),
+    ("silence", ""), ("yes", ""), ("unknown", "M0 8l8-8"),
+)  # fmt: skip
+"""Fills that differ in their texture, not only in colour. The style sheet colours them, so that a page may forbid
+styles of elements."""
 
 
 def safe(text: object) -> str:
@@ -77,6 +85,16 @@ def table(
         f'<div class="scroll" role="region" tabindex="0" aria-label="{safe(caption)}"><table{name}><caption>'
         f"{safe(caption)}</caption><thead><tr>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def patterns() -> str:
+    """Returns the fills that figures of a page refer to."""
+    made = "".join(
+        f'<pattern id="p-{name}" width="8" height="8" patternUnits="userSpaceOnUse"><rect width="8" height="8"/>'
+        + (f'<path d="{path}"/>' if path else "") + "</pattern>"
+        for name, path in _PATTERNS
+    )  # fmt: skip
+    return f'<svg class="defs" aria-hidden="true"><defs>{made}</defs></svg>'
 
 
 def listed(items: Iterable[str], style: str = "") -> str:

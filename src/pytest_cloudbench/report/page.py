@@ -29,11 +29,6 @@ __all__ = ["page"]
 _COMMIT = re.compile("_[0-9a-f]{40}_")
 """In the name of a run's file; the run's commit has a column of its own."""
 
-_PATTERNS = (
-    ("throttled", "--throttled", "M-1 7l8-8M3 11l8-8"), ("failed", "--failed", "M0 0l8 8M8 0l-8 8"),
-    ("corrupt", "--corrupt", "M0 4h8"), ("lost", "--lost", "M4 0v8"), ("silence", "--silence", ""),
-    ("yes", "--ok", ""), ("unknown", "--wash", "M0 8l8-8"),
-)  # fmt: skip
 _MANY = 3
 """Experiments of one test above which their figures are folded away at first."""
 
@@ -52,8 +47,7 @@ def page(gathered: Gathered, title: str = "Cloud storage, measured") -> Iterator
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="generator" content="pytest-cloudbench {escape(__version__)}"><title>{safe(title)}</title>'
         f'<style>{read_page_part("report.css")}</style></head><body><a class="skip" href="#measured">To the results</a>'
-        f'<svg class="defs" aria-hidden="true"><defs>{"".join(_patterns())}</defs></svg>'
-        f"<header><h1>{safe(title)}</h1>{_lead(found)}</header>"
+        f"{html.patterns()}<header><h1>{safe(title)}</h1>{_lead(found)}</header>"
     )
     yield _contents(parts)
     yield "<main>"
@@ -63,18 +57,6 @@ def page(gathered: Gathered, title: str = "Cloud storage, measured") -> Iterator
     for part in parts:
         yield from part.html(folded=len(part.groups) > _MANY)
     yield f"</main>{_footer()}<script>{script}</script></body></html>\n"
-
-
-def _patterns() -> Iterator[str]:
-    """Yields fills that differ in their texture, not only in colour."""
-    for name, colour, path in _PATTERNS:
-        lines = f'<path d="{path}" style="stroke:var(--paper)" stroke-width="1.6" fill="none"/>' if path else ""
-        if name == "unknown":
-            lines = lines.replace("--paper", "--unsure").replace("1.6", "1")
-        yield (
-            f'<pattern id="p-{name}" width="8" height="8" patternUnits="userSpaceOnUse"><rect width="8" height="8" '
-            f'style="fill:var({colour})"/>{lines}</pattern>'
-        )
 
 
 def _lead(found: Sequence[Measurement]) -> str:

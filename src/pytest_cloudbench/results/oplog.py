@@ -76,9 +76,9 @@ class OpLog:
     Args:
         path: the file; its folder is created.
         header: content of the first line.
-        progress: called about four times a second with the number of records, of those throttled, of others that did
-            not succeed, and of a sample since the last call: response times in seconds of operations that succeeded,
-            and the greatest lateness (None if nothing was recorded).
+        progress: called about four times a second, and at the end, with the number of records, of those throttled, of
+            others that did not succeed, and of a sample since the last call: response times in seconds of operations
+            that succeeded, and the greatest lateness (None if nothing was recorded).
         moved: called with the new path when the log has to continue elsewhere.
 
     Attributes:
@@ -136,7 +136,7 @@ class OpLog:
         if not self._closing.is_set():
             self._closing.set()
             self._flusher.join()
-            self._flush()
+            self._flush_and_tell()
 
     def record(self, op: Op) -> None:
         """Keep one finished operation. Raises ResultsError if records can no longer be written.
@@ -170,12 +170,18 @@ class OpLog:
 
     def _flush_until_closed(self) -> None:
         while not self._closing.wait(_FLUSH_S):
-            recent = self._recent() if self._progress is not None else ([], None)
             try:
-                self._flush()
+                self._flush_and_tell()
                 self._failure = None
             except ResultsError as error:  # ends the run through ``record``; the last word is ``__exit__``'s
                 self._failure = error
+
+    def _flush_and_tell(self) -> None:
+        """Write what is pending, and say how far the run is, even if it cannot be written."""
+        recent = self._recent() if self._progress is not None else ([], None)
+        try:
+            self._flush()
+        finally:
             if self._progress is not None:
                 self._progress(self.count, self.throttled, self.failed, *recent)
 

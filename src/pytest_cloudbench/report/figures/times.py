@@ -5,7 +5,7 @@ What may live here: the two figures that every experiment with records has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from pytest_cloudbench.model import Outcome
@@ -38,7 +38,7 @@ def distribution(title: str, digests: Mapping[str, Digest]) -> Figure | None:
         return None
     steps = {name: list(each.steps()) for name, each in known.items()}
     low, high = (edge(each[at][0] for each in steps.values()) for edge, at in ((min, 0), (max, -1)))
-    most = 1 - 0.5 / max(each.total for each in known.values())
+    most = 1 - 0.5 / max(each.seen for each in known.values())
 
     def draw(width: int) -> Canvas:
         canvas = Canvas(width, 0, f"Response times, {title}", told)
@@ -62,6 +62,8 @@ def distribution(title: str, digests: Mapping[str, Digest]) -> Figure | None:
         for name, each in list(known.items())[:SERIES]
     )
     told = f"Operations that succeeded, by response time. Each step up is ten times rarer. {middle}."
+    seen, total = (sum(getattr(each, name) for each in known.values()) for name in ("seen", "total"))
+    told += f" A sample of {seen:,} of {total:,.0f} operations." if seen < round(total) else ""
     shares = [number / 100 for number in range(5, 95, 5)] + [0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0]
     rows = [[share, *(each.at(share) for each in known.values())] for share in shares]
     return Figure("response-times", "Response times", told, draw, ["share", *(f"{name}, s" for name in known)], rows)
@@ -76,12 +78,12 @@ def over_time(title: str, found: Digest, line: str = "") -> Figure:
 
     ``line`` is added to the figure's title if there are several of one experiment.
     """
-    p50 = [each.at(0.5) for each in found.response]
-    p99 = [each.at(0.99) for each in found.response]
+    p50, p99, edges = found.p50_s, found.p99_s, found.edges_s
     there = [name for name in OUTCOMES if any(of.get(name) for of in found.outcomes)]
     known = [value for value in (*p50, *p99) if value is not None]
-    rates = [sum(of.values()) / found.bin_s for of in found.outcomes]
-    merged = _merged(found.outcomes, found.bin_s)
+    merged = list(_merged(found.outcomes, edges))
+    most = max(sum(of.values()) / (to_s - from_s) for from_s, to_s, of in merged)
+    placed = "ended" if found.is_by_end else "were due"
 
     def draw(width: int) -> Canvas:
         canvas = Canvas(width, 0, f"Over time, {title}", told)
@@ -93,13 +95,13 @@ def over_time(title: str, found: Digest, line: str = "") -> Figure:
         upper = Plane(canvas, x, Log(low, high, seconds_text), 54, top, right, top + 120)
         bars = [(f"o-{name}", OUTCOMES[name]) for name in there]
         head = canvas.legend(6, top + 144, bars, width - 4)
-        lower = Plane(canvas, x, Linear(0, max(rates)), 54, head + 34, right, head + 104)
+        lower = Plane(canvas, x, Linear(0, most), 54, head + 34, right, head + 104)
         for each in found.silences:
             tip = f"nothing ended from {each.from_s:.2f} to {each.to_s:.2f} s, {each.waiting} or more waited"
             upper.canvas.box(upper.px(each.from_s), top, max(1.5, upper.px(each.to_s) - upper.px(each.from_s)),
                              lower.bottom - top, "silence", tip)  # fmt: skip
         upper.axes("", "response time", x_labels=False)
-        middles = [(number + 0.5) * found.bin_s for number in range(len(p50))]
+        middles = [(one + two) / 2 for one, two in pairwise(edges)]
         upper.band([None if a is None or b is None else (at, a, b) for at, a, b in zip(middles, p50, p99, strict=True)],
                    "band")  # fmt: skip
         for number, values in ((1, p99), (0, p50)):
@@ -108,23 +110,23 @@ def over_time(title: str, found: Digest, line: str = "") -> Figure:
             for before, point, after in zip([None, *points], points, [*points[1:], None], strict=False):
                 if point is not None and before is None and after is None:
                     upper.dot(*point, number)
-        lower.axes("since the start", "operations due per second")
+        lower.axes("since the start", f"operations {placed.removeprefix('were ')} per second")
         for from_s, to_s, of in merged:
             below = 0.0
             for name in there:
                 if count := of.get(name, 0):
-                    rate = count / found.bin_s / round((to_s - from_s) / found.bin_s)
+                    rate = count / (to_s - from_s)
                     tip = f"{from_s:.1f} to {to_s:.1f} s: {count:,} {OUTCOMES[name]}"
                     lower.bar(from_s, to_s, below, below + rate, f"o-{name}", tip)
                     below += rate
         canvas.height = lower.bottom + 42
         return canvas
 
-    told = f"{found.ops:,} operations in {seconds_text(found.span_s)}, by the time at which they were due. "
+    told = f"{found.ops:,} operations in {seconds_text(found.span_s)}, by the time at which they {placed}. "
     counts = {name: sum(of.get(name, 0) for of in found.outcomes) for name in there}
     told += ", ".join(f"{count:,} {OUTCOMES[name]}" for name, count in counts.items()) + ". " + _silent(found)
     rows = [
-        [number * found.bin_s, p50[number], p99[number], *(of.get(name, 0) for name in there)]
+        [edges[number], p50[number], p99[number], *(of.get(name, 0) for name in there)]
         for number, of in enumerate(found.outcomes)
     ]
     name = f"Over time: {line}" if line else "Over time"
@@ -132,14 +134,12 @@ def over_time(title: str, found: Digest, line: str = "") -> Figure:
 
 
 def _merged(
-    outcomes: Sequence[Mapping[str, int]], bin_s: float
-) -> list[tuple[float, float, Mapping[str, int]]]:  # fmt: skip
-    """Returns parts of the run, with equal neighbours put together: an even load is a few bars, and not a hundred."""
+    outcomes: Sequence[Mapping[str, int]], edges: Sequence[float]
+) -> Iterator[tuple[float, float, Mapping[str, int]]]:  # fmt: skip
+    """Yields parts of the run, with equal neighbours put together: an even load is a few bars, and not a hundred."""
     ends = [0, *(at for at, (one, two) in enumerate(pairwise(outcomes), 1) if one != two), len(outcomes)]
-    return [
-        (first * bin_s, last * bin_s, {name: count * (last - first) for name, count in outcomes[first].items()})
-        for first, last in pairwise(ends)
-    ]
+    for first, last in pairwise(ends):
+        yield edges[first], edges[last], {name: count * (last - first) for name, count in outcomes[first].items()}
 
 
 def _silent(found: Digest) -> str:

@@ -36,6 +36,7 @@ from pytest_cloudbench.load.messages import (
     ProgressReport,
     Start,
     Started,
+    Subject,
     SwitchFaults,
     TextReport,
     Watched,

@@ -190,6 +190,11 @@ def test_its_figures_are_those_of_the_report(served: LivePage) -> None:
     styles = {each.get("class") for each in course.iter("rect")}
     assert {"silence", "o-ok", "o-throttled", "o-failed"} <= styles
     assert "operations ended per second" in texts(course, "text")
+    frozen = [each for each in course.iter("rect") if each.get("class") == "silence" and "data-tip" in each.attrib]
+    covered = [(float(each.get("y", 0)), float(each.get("y", 0)) + float(each.get("height", 0))) for each in frozen]
+    legend = [float(each.get("y", 0)) for each in course.iter("text") if each.text in ("throttled", "nothing ended")]
+    assert len(frozen) == len(legend) == 2
+    assert not [y for y in legend for top, bottom in covered if top < y < bottom], "a freeze hides no legend"
     assert len(root.findall(".//details")) == 2, "the numbers of both"
 
 

@@ -98,8 +98,9 @@ def over_time(title: str, found: Digest, line: str = "") -> Figure:
         lower = Plane(canvas, x, Linear(0, most), 54, head + 34, right, head + 104)
         for each in found.silences:
             tip = f"nothing ended from {each.from_s:.2f} to {each.to_s:.2f} s, {each.waiting} or more waited"
-            upper.canvas.box(upper.px(each.from_s), top, max(1.5, upper.px(each.to_s) - upper.px(each.from_s)),
-                             lower.bottom - top, "silence", tip)  # fmt: skip
+            wide = max(1.5, upper.px(each.to_s) - upper.px(each.from_s))
+            for plane in (upper, lower):  # not across the legend between them
+                canvas.box(plane.px(each.from_s), plane.top, wide, plane.bottom - plane.top, "silence", tip)
         upper.axes("", "response time", x_labels=False)
         middles = [(one + two) / 2 for one, two in pairwise(edges)]
         upper.band([None if a is None or b is None else (at, a, b) for at, a, b in zip(middles, p50, p99, strict=True)],

@@ -156,3 +156,15 @@ def test_a_distance_of_shares_is_in_points() -> None:
 )
 def test_there_is_no_distance_where_nothing_can_be_said(one: Candidate, other: Candidate) -> None:
     assert distance("response_p50", one, other) is None
+
+
+def test_times_to_the_first_byte_have_a_spread_where_they_are_known() -> None:
+    ops = [
+        Op(Verb.GET, 0, seq, 0, seq, seq + 10, seq + 10 + 2_000_000 * (1 + seq // 5), seq + 90_000_000, 9,
+           Outcome.OK if seq % 5 else Outcome.FAILED)
+        for seq in range(50)
+    ]  # fmt: skip
+    ops += [Op(Verb.PUT, 0, seq, 0, seq, seq + 10, 0, seq + 90_000_000, 9, Outcome.OK) for seq in range(50)]
+    assert spread_of(OpTable.of(ops), [])["first_byte_p50"][0] == pytest.approx(0.002)
+    assert spread_of(OpTable.of(ops[:50]), [])["first_byte_p50"][-1] == pytest.approx(0.02)
+    assert "first_byte_p50" not in spread_of(OpTable.of(ops[50:]), [])

@@ -82,8 +82,19 @@ def spread_of(table: OpTable, response_s: Sequence[float]) -> dict[str, list[flo
         due = list(outcomes) if len(table) <= _SORTED_OPS else []
     for name, counted in _COUNTED.items():
         found[name] = grouped([float(OUTCOMES[code] in counted) for code in due], fmean)
+    found["first_byte_p50"] = grouped(_first_byte_s(table), lambda some: percentile(sorted(some), 0.5))
     found["throughput"] = _rates(table, bytearray(code == ok for code in outcomes))
     return {name: values for name, values in found.items() if values}
+
+
+def _first_byte_s(table: OpTable) -> list[float]:
+    """Seconds to the first byte of operations that succeeded, in the order they were due, where it is known."""
+    first_ns, start_ns, outcomes = table.column("first_byte_ns"), table.column("start_ns"), table.codes("outcome")
+    if len(table) > _SORTED_OPS or not any(first_ns):
+        return []
+    ok = OUTCOMES.index(Outcome.OK)
+    rows = rows_in_order(table.column("scheduled_ns"))
+    return [(first_ns[row] - start_ns[row]) / 1e9 for row in rows if first_ns[row] and outcomes[row] == ok]
 
 
 def _rates(table: OpTable, is_ok: bytearray) -> list[float]:

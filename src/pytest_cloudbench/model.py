@@ -224,6 +224,8 @@ class Capabilities:
         names: which names the provider accepts.
         max_digest_bytes: the largest file that has a digest; None means no limit.
         max_request_bytes: the driver splits larger uploads itself; None means no limit.
+        part_step_bytes: when the size of parts is chosen, it is a multiple of this.
+        max_part_bytes: the largest part that can be chosen; None means no limit.
         requests: verb to the least number of requests that it sends; for a verb that is not named, it is unknown.
         via: the library that sends the requests, with a note if it distorts measurements (retries, pacing).
     """
@@ -245,6 +247,8 @@ class Capabilities:
     names: NameRules = NameRules()
     max_digest_bytes: int | None = None
     max_request_bytes: int | None = None
+    part_step_bytes: int = 1
+    max_part_bytes: int | None = None
     requests: Mapping[Verb, int] = field(default_factory=dict)
     via: str = ""
 

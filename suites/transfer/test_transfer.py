@@ -161,7 +161,12 @@ def test_parts(experiment: Experiment, payloads: Payloads, part_mib: int, grid: 
     driver = experiment.provider.driver
     if not isinstance(driver, Parted):
         pytest.skip(f"{experiment.provider.spec}: this driver cannot choose the size of parts")
-    with _parts_of(driver, part_mib * MIB):
+    declared = experiment.provider.driver.capabilities
+    step_bytes, most_bytes = declared.part_step_bytes, declared.max_part_bytes
+    part_bytes = part_mib * MIB // step_bytes * step_bytes
+    if most_bytes is not None and part_bytes > most_bytes:
+        pytest.skip(f"{experiment.provider.spec}: parts have at most {most_bytes / MIB:g} MiB")
+    with _parts_of(driver, part_bytes):
         result = experiment.run(
             payloads.random(size_bytes), arrival=Threads(1), files=repeats, store=False, detail=True, label="parts"
         )
@@ -174,7 +179,8 @@ def test_parts(experiment: Experiment, payloads: Payloads, part_mib: int, grid: 
     experiment.conclude(
         metrics, ok_s or [result["elapsed"] or 0.0], columns=PUT_COLUMNS,
         stats_of="time of an upload in parts" if ok_s else "elapsed time: no upload succeeded",
-        extra={"files": result["ok"], "size_bytes": size_bytes, "part_bytes": part_mib * MIB},
+        extra={"files": result["ok"], "size_bytes": size_bytes, "part_bytes": part_bytes},
+        notes=[f"parts have {part_bytes:,} bytes, a multiple of {step_bytes:,}"] if part_bytes < part_mib * MIB else [],
         spread={"service_p50": ok_s, "throughput": rates},
     ).check()  # fmt: skip
 

@@ -133,8 +133,8 @@ def test_each_thread_counts_its_own(driver: Any, emulator: EmulatorService) -> N
 @pytest.mark.parametrize("size", [1000, 320 * 1024, 2 * 320 * 1024 + 1])
 def test_a_large_file_goes_up_in_fragments(driver: Any, emulator: EmulatorService, size: int) -> None:
     data = RandomContent("fragments", size)
-    driver.session_threshold_bytes, driver.fragment_bytes = 999, 320 * 1024
-    fragments = -(-size // driver.fragment_bytes)
+    driver.multipart_bytes, driver.part_bytes = 999, 320 * 1024
+    fragments = -(-size // driver.part_bytes)
     assert taken(driver, emulator, lambda: driver.put("/new/big", data)) == 1 + fragments
     assert content_of(driver, "/new/big") == data.read(0, size)
     again = driver.put("/new/big", RandomContent("other", size))
@@ -221,7 +221,7 @@ def test_further_pages_and_fragments_stay_with_the_service(server: Scripted) -> 
     with connected(at(server)) as driver:
         said(server, 200, {"value": [], "@odata.nextLink": "https://evil.example/page"})
         refusal(K.SERVER, lambda: list(driver.list("/a")))
-        driver.session_threshold_bytes = 0
+        driver.multipart_bytes = 0
         said(server, 200, {"uploadUrl": "https://evil.example/up"})
         refusal(K.SERVER, lambda: driver.put("/a", Literal(b"1")))
         assert driver.requests() == len(server.requests) == 2

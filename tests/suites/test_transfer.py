@@ -36,15 +36,31 @@ def test_latency_and_bandwidth_are_found_again(lab: Lab, truths: Truths) -> None
         truths.assert_time(found["1MiB", "put"]["service_p50"], 0.3, 0.2, own_s)
 
 
-@pytest.mark.parametrize(("spec", "others"), [("emulated:ideal", 0), ("emulated:gdrive?profile=ideal", 2)])
-def test_parts_are_counted(lab: Lab, spec: str, others: int) -> None:
-    """24 MiB in parts of 8 are three requests, in parts of 16 two; Drive has two more, for name and session."""
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ("emulated:ideal", {8: 3, 16: 2}),
+        ("emulated:gdrive?profile=ideal", {8: 3 + 2, 16: 2 + 2}),  # and one each for name and session
+        ("emulated:onedrive?profile=ideal", {8: 4 + 1, 16: 2 + 1}),  # multiples of 320 KiB; and one for the session
+    ],
+)
+def test_parts_are_counted(lab: Lab, spec: str, wanted: dict[int, int]) -> None:
+    """24 MiB in parts of 8 are three requests, in parts of 16 two, and what the service asks for besides."""
     run = run_suite(lab, "transfer::test_parts", "--provider", spec)
     assert run.counts() == {"passed": 2}, run.text
     counts = {
         entry["params"]["part_mib"]: entry["extra_info"]["requests_per_op"] for entry in run.document["benchmarks"]
     }
-    assert counts == {8: 3 + others, 16: 2 + others}
+    assert counts == wanted
+    told = run.lines_with("note: parts have 8,192,000 bytes, a multiple of 327,680")
+    assert bool(told) == ("onedrive" in spec)
+
+
+def test_parts_above_what_a_service_takes_are_skipped(lab: Lab) -> None:
+    onedrive = ("--provider", "emulated:onedrive?profile=ideal", "--grid", "paper", "-k", "test_parts and 64MiB")
+    run = run_suite(lab, "transfer", *onedrive, "-rs")
+    assert run.counts()["skipped"] == 1, run.text
+    assert run.lines_with("parts have at most 59.6875 MiB")
 
 
 def test_a_folder_has_no_parts_and_no_wire(lab: Lab) -> None:

@@ -46,6 +46,8 @@ __all__ = ["OneDriveDriver"]
 
 # --- capabilities ---------------------------------------------------------------------------------
 
+_FRAGMENT_STEP_BYTES = 320 * KIB
+
 _CAPABILITIES = Capabilities(
     digest="quickxorhash",
     verbs=frozenset(Verb),
@@ -60,6 +62,8 @@ _CAPABILITIES = Capabilities(
     space=True,
     names=NameRules(case_sensitive=False, max_chars=255, refused='"*:<>?\\|'),
     max_request_bytes=250_000_000,
+    part_step_bytes=_FRAGMENT_STEP_BYTES,
+    max_part_bytes=191 * _FRAGMENT_STEP_BYTES,  # Microsoft asks for less than 60 MiB
     requests={
         Verb.PUT: 1,
         Verb.GET: 2,
@@ -87,8 +91,7 @@ _OWN_HOSTS = (
     "livefilestore.com",
     "svc.ms",
 )
-# A fragment is a multiple of 320 KiB, and Microsoft recommends 5 to 10 MiB.
-_FRAGMENT_BYTES = 32 * 320 * KIB
+_FRAGMENT_BYTES = 32 * _FRAGMENT_STEP_BYTES  # Microsoft recommends 5 to 10 MiB
 _PIECE_BYTES = 1 * MIB
 _PAGE_ENTRIES = 1000
 _FIELDS = "id,name,size,eTag,file,folder"
@@ -152,11 +155,11 @@ class OneDriveDriver:
 
     def __init__(
         self, client: WebClient, bearer: Bearer, api: str, drive: str, own_hosts: tuple[str, ...] | None,
-        *, session_threshold_bytes: int = 250_000_000, fragment_bytes: int = _FRAGMENT_BYTES,
+        *, multipart_bytes: int = 250_000_000, part_bytes: int = _FRAGMENT_BYTES,
     ) -> None:  # fmt: skip
         self._client, self._bearer, self._own_hosts = client, bearer, own_hosts
         self._api, self._drive = api, f"{api}/v1.0/{drive}"
-        self.session_threshold_bytes, self.fragment_bytes = session_threshold_bytes, fragment_bytes
+        self.multipart_bytes, self.part_bytes = multipart_bytes, part_bytes
         self.list_page_entries = _PAGE_ENTRIES
 
     @classmethod
@@ -247,7 +250,7 @@ class OneDriveDriver:
 
     def put(self, path: str, content: Content) -> Entry:
         """Upload with one request, or with an upload session if the file is too large for one request."""
-        if content.size_bytes > self.session_threshold_bytes:
+        if content.size_bytes > self.multipart_bytes:
             return self._put_in_fragments(path, content)
         url = self._url("put", path, "/content")
         size = content.size_bytes
@@ -263,7 +266,7 @@ class OneDriveDriver:
         target = self._elsewhere("put", path, made.get("uploadUrl") if isinstance(made, dict) else None)
         offset = 0
         while True:
-            end = min(offset + self.fragment_bytes, size)
+            end = min(offset + self.part_bytes, size)
             pieces = (content.read(at, min(_PIECE_BYTES, end - at)) for at in range(offset, end, _PIECE_BYTES))
             headers = {"content-range": f"bytes {offset}-{end - 1}/{size}", "content-length": str(end - offset)}
             answer = self._client.send_json("put", path, "PUT", target, headers=headers, content=pieces)

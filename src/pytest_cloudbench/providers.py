@@ -409,12 +409,12 @@ class Providers:
         time_scale: how many times faster than real time the emulators' clocks run.
         patience_s: how long an agent may be silent. A silent service is reported sooner.
         logs: the folder for the output of services; None keeps the output for messages only.
-        allow: is told the real accounts that a provider uses before it is used; raises UsageError if it may not be.
+        allow: is told the schemes of a provider's real accounts before it is used; raises UsageError if it may not be.
     """
 
     def __init__(
         self, seed: str, *, time_scale: float = 1.0, patience_s: float = 4 * _MOST_SILENT_S, logs: Path | None = None,
-        allow: Callable[[Mapping[str, Any]], object] = lambda accounts: None,
+        allow: Callable[[Sequence[str]], object] = lambda accounts: None,
     ) -> None:  # fmt: skip
         self._seed, self._time_scale, self._logs = seed, time_scale, logs
         self._silent_s = min(_MOST_SILENT_S, patience_s / 4)
@@ -431,21 +431,21 @@ class Providers:
                 self._prepare(text)
             return self._provided[text]
 
-    def accounts(self, text: str) -> Mapping[str, Mapping[Verb, int]]:
-        """Returns the specs of the real accounts that a provider uses, with the requests that their verbs send.
+    def accounts(self, text: str) -> Sequence[tuple[str, Mapping[Verb, int]]]:
+        """Returns each real account that a provider uses: its spec, and the requests that its verbs send.
 
         There are none for a driver that only a test project has. Raises UsageError.
         """
         from pytest_cloudbench import drivers
 
-        found: dict[str, Mapping[Verb, int]] = {}
+        found: list[tuple[str, Mapping[Verb, int]]] = []
         if not drivers.has_driver(scheme := ProviderSpec.parse(text).scheme) and scheme not in _OF_SERVICES:
             return found
         for leaf in _read(text).leaves():
             driver: Any = drivers.driver_class(leaf.driven.scheme)
             needs: Any = getattr(driver, "credential_sets", ())
             if needs and not leaf.has_service:
-                found[leaf.driven.text] = dict(getattr(driver.capabilities, "requests", {}))
+                found.append((leaf.driven.text, dict(getattr(driver.capabilities, "requests", {}))))
         return found
 
     def digest(self, text: str) -> str | None:
@@ -503,7 +503,7 @@ class Providers:
             if not leaf.has_service:
                 credentials_of(leaf.driven, leaf.account)
         if accounts := self.accounts(text):
-            self._allow(accounts)
+            self._allow([spec for spec, _ in accounts])
         try:
             self._provided[text] = self._open(part, text, started)
         except BaseException:

@@ -16,6 +16,7 @@ from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.load.costs import Price, Spending, estimate_usd, price_of
 from pytest_cloudbench.load.messages import LoadShape, Start, Subject
 from pytest_cloudbench.model import UsageError, Verb
+from pytest_cloudbench.providers import Providers
 from tests.limits import HANG_S
 from tests.runs import SPREAD, Spread
 
@@ -56,20 +57,33 @@ def test_shipped_prices_have_a_source_and_a_date() -> None:
 def test_the_bound_is_on_the_whole_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.load.costs.price_of", lambda scheme: PRICE)
     spending = Spending(2.5, True, lambda: None)
-    assert spending.begin(asked(), {"acme": {}}).endswith(
+    assert spending.begin(asked(), [("acme", {})]).endswith(
         "at least 12 s, about $1.10 without storage (prices of 2026-01-01)"
     )
-    spending.begin(asked(), {"acme": {}})
+    spending.begin(asked(), [("acme", {})])
     with pytest.raises(UsageError, match=r"costs about \$1\.10, after \$2\.20 for those before: not started"):
-        spending.begin(asked(), {"acme": {}})
-    spending.begin(asked(ops=10), {"acme": {}})
+        spending.begin(asked(), [("acme", {})])
+    spending.begin(asked(ops=10), [("acme", {})])
+
+
+def test_equal_children_are_an_account_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cloudbench.load.costs.price_of", lambda spec: PRICE)
+    accounts = Providers("x").accounts("mirror:s3://one,s3://two,dropbox,dropbox")
+    assert [spec for spec, _ in accounts] == ["s3://one", "s3://two", "dropbox", "dropbox"]
+    one, four = (Spending(None, True, lambda: None).begin(asked(), each) for each in (accounts[:1], accounts))
+    assert "about $1.10 without storage" in one
+    assert "about $4.40 without storage" in four
+    with pytest.raises(UsageError, match=r"^s3, dropbox: a real account is used only if you agree"):
+        Spending(None, False, lambda: None).check([spec for spec, _ in accounts])
 
 
 def test_an_unknown_price_is_no_price_of_zero() -> None:
-    assert Spending(None, True, lambda: None).begin(asked(), {"nobody": {}}).endswith("price unknown")
+    assert Spending(None, True, lambda: None).begin(asked(), [("nobody", {})]).endswith("price unknown")
     with pytest.raises(UsageError, match="the price of nobody is unknown"):
-        Spending(1.0, True, lambda: None).begin(asked(), {"nobody": {}})
-    assert "no price per request (a subscription)" in Spending(0.0, True, lambda: None).begin(asked(), {"dropbox": {}})
+        Spending(1.0, True, lambda: None).begin(asked(), [("nobody", {})])
+    assert "no price per request (a subscription)" in Spending(0.0, True, lambda: None).begin(
+        asked(), [("dropbox", {})]
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +105,7 @@ def test_a_price_is_that_of_the_providers_own_hosts(spec: str, is_known: bool) -
 
 
 def test_the_price_of_another_service_of_the_same_api_is_unknown() -> None:
-    other: dict[str, dict[Verb, int]] = {"s3://b?endpoint=http://127.0.0.1:1": {}}
+    other: list[tuple[str, dict[Verb, int]]] = [("s3://b?endpoint=http://127.0.0.1:1", {})]
     assert Spending(None, True, lambda: None).begin(asked(), other).endswith("price unknown")
     with pytest.raises(UsageError, match=r"the price of s3 at 127\.0\.0\.1 is unknown"):
         Spending(1.0, True, lambda: None).begin(asked(), other)
@@ -106,7 +120,7 @@ def test_a_small_amount_is_told_by_digits_that_say_something(
 ) -> None:
     price = Price("a page", "2026-01-01", {"put": usd})
     monkeypatch.setattr("pytest_cloudbench.load.costs.price_of", lambda spec: price)
-    line = Spending(None, True, lambda: None).begin(asked(ops=1), {"acme": {}})
+    line = Spending(None, True, lambda: None).begin(asked(ops=1), [("acme", {})])
     assert f"about {told} without storage" in line
 
 
@@ -119,12 +133,12 @@ def test_a_user_is_asked_once_for_each_provider() -> None:
 
     spending = Spending(None, False, lambda: ask)
     spending.check(["acme"])
-    spending.begin(asked(), {"dropbox": {}})
-    spending.begin(asked(), {"dropbox": {}})
+    spending.begin(asked(), [("dropbox", {})])
+    spending.begin(asked(), [("dropbox", {})])
     assert len(questions) == 1
     assert "about 100 operations, 0 bytes up, at least 12 s" in questions[0]
     with pytest.raises(UsageError, match="you did not agree; nothing was written"):
-        Spending(None, False, lambda: lambda question: False).begin(asked(), {"dropbox": {}})
+        Spending(None, False, lambda: lambda question: False).begin(asked(), [("dropbox", {})])
 
 
 # --- a whole run on an account ---

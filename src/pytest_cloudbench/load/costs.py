@@ -6,7 +6,7 @@ What may live here: the estimate and its line, the bound on money, and the quest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import floor, log10
@@ -135,26 +135,28 @@ class Spending:
         self._most_usd, self.is_agreed, self._asker = most_usd, is_agreed, asker
         self._spent_usd, self._agreed = 0.0, set[str]()
 
-    def check(self, accounts: Collection[str]) -> None:
+    def check(self, accounts: Iterable[str]) -> None:
         """Raise UsageError if the user has not agreed to use real accounts, and cannot be asked."""
         if not self.is_agreed and self._asker() is None:
+            names = ", ".join(dict.fromkeys(map(_name, accounts)))
             raise UsageError(
-                f"{', '.join(map(_name, accounts))}: a real account is used only if you agree: add --cloudbench-yes, "
-                "or run it in a terminal, which asks"
+                f"{names}: a real account is used only if you agree: add --cloudbench-yes, or run it in a terminal, "
+                "which asks"
             )
 
-    def begin(self, asked: Start, accounts: Mapping[str, Mapping[Verb, int]]) -> str:
+    def begin(self, asked: Start, accounts: Sequence[tuple[str, Mapping[Verb, int]]]) -> str:
         """Returns the line that announces a run on real accounts, after the bound was checked and the user agreed.
 
         Args:
             asked: what is going to be done.
-            accounts: spec of each account that the provider uses, to the requests that its verbs send.
+            accounts: each account that the provider uses: its spec, and the requests that its verbs send. Two of them
+                may be equal.
 
         Raises UsageError if the run would exceed the bound or has no known price, or the user says no.
         """
-        known = {spec: price_of(spec) for spec in accounts}
+        known = {spec: price_of(spec) for spec, _ in accounts}
         unknown = sorted(_name(spec) for spec, price in known.items() if price is None)
-        cost_usd = sum(estimate_usd(price, asked, accounts[spec]) for spec, price in known.items() if price)
+        cost_usd = sum(estimate_usd(price, asked, requests) for spec, requests in accounts if (price := known[spec]))
         line = announcement(asked, _told(known, cost_usd, unknown))
         if self._most_usd is not None:
             if unknown:

@@ -15,6 +15,7 @@ import time
 import tomllib
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from email.utils import formatdate, parsedate_to_datetime
@@ -28,14 +29,14 @@ import keyring
 import keyring.backends.fail
 import pytest
 
-from pytest_cloudbench import credentials, drivers, providers
+from pytest_cloudbench import credentials, drivers, providers, renewal
 from pytest_cloudbench.cli import main
 from pytest_cloudbench.clients.processes import free_port
 from pytest_cloudbench.doctor import examine
 from pytest_cloudbench.drivers.base import OAuthLogin
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.emulators import EmulatorService, start
-from pytest_cloudbench.login import Application, by_browser, by_device_code, by_pasted_code, of_service
+from pytest_cloudbench.login import Application, by_browser, by_device_code, by_pasted_code, of_service, renewed
 from pytest_cloudbench.model import CloudError, Content, CredentialsError, Endpoint, Entry, ErrorKind, ProviderSpec
 from pytest_cloudbench.providers import Provided, Provider
 from tests.limits import HANG_S
@@ -264,13 +265,24 @@ def test_an_address_of_box_can_be_pasted(box_app: Application, box: EmulatorServ
         by_pasted_code(box_app, shown.append, lambda _question: pasted[0])
 
 
-@pytest.mark.parametrize("spec", ["box", "emulated:box?profile=ideal"])
-def test_a_login_to_box_keeps_the_access_token_alone(
-    spec: str, box_app: Application, box: EmulatorService, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str], file: Path,
-) -> None:  # fmt: skip
-    """Its refresh tokens work once, and nothing here could store the next one."""
+@pytest.fixture
+def renewals(box_app: Application, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The refresh tokens that were sent to the emulator, in order."""
+    sent: list[str] = []
 
+    def of_emulator(app: Application, refresh_token: str) -> Any:
+        sent.append(refresh_token)
+        return renewed(replace(app, oauth=box_app.oauth, ca_file=box_app.ca_file), refresh_token)
+
+    monkeypatch.setattr("pytest_cloudbench.login.renewed", of_emulator)
+    return sent
+
+
+@pytest.mark.parametrize("spec", ["box", "emulated:box?profile=ideal"])
+def test_a_login_to_box_keeps_what_a_renewal_needs(
+    spec: str, box_app: Application, box: EmulatorService, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], file: Path, renewals: list[str],
+) -> None:  # fmt: skip
     def of_emulator(app: Application, show: Callable[[str], object]) -> Any:
         here = app if app.ca_file else replace(app, oauth=box_app.oauth, ca_file=box_app.ca_file)
         return by_browser(here, show, visit(here))
@@ -281,13 +293,58 @@ def test_a_login_to_box_keeps_the_access_token_alone(
     shown = capsys.readouterr().out
     if spec == "box":
         assert f"and to return to http://127.0.0.1:{box_app.oauth.port}/" in shown
-        assert "expire soon" in shown
-        assert credentials.load("box").keys() == {"access_token"}
-        assert works(credentials.load("box"), box)
+        assert "expire soon" not in shown
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert tomllib.loads(file.read_text())["box"].keys() == {"refresh_token", "client_id", "client_secret"}
+        found = renewal.load("box")
+        assert found.keys() == {"access_token"}
+        assert works(found, box)
+        assert len(renewals) == 1
     else:
         assert "the login works; nothing is stored" in shown
         assert not file.exists()
     assert "its-secret" not in shown
+
+
+BOX = {"refresh_token": "the-first", "client_id": "an-app", "client_secret": "its-secret"}
+
+
+def test_each_refresh_token_of_box_is_used_once(
+    renewals: list[str], box: EmulatorService, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight that start together share one token; when it has aged, the next refresh token brings the next one."""
+    credentials.store("box", BOX)
+    with ThreadPoolExecutor(8) as pool:
+        first, *others = pool.map(lambda _: renewal.load("box"), range(8))
+    assert others == [first] * 7
+    assert renewals == ["the-first"]
+    kept = tomllib.loads(file.read_text())["box"]
+    assert kept["refresh_token"] != "the-first"
+    assert float(kept["renewed_until_s"]) - time.time() > 3000
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    credentials.store("box", {**kept, "renewed_until_s": f"{time.time() + 60:.0f}"})
+    second = renewal.load("box")
+    assert second != first
+    assert works(second, box)
+    assert renewals == ["the-first", kept["refresh_token"]]
+    monkeypatch.setenv("CLOUDBENCH_BOX_ACCESS_TOKEN", "of-the-environment")
+    assert renewal.load("box") == {"access_token": "of-the-environment"}
+
+
+def test_a_login_to_box_that_has_ended_says_what_to_do(renewals: list[str]) -> None:
+    credentials.store("box-2", {**BOX, "refresh_token": "invalid"})
+    with pytest.raises(CredentialsError, match=r"^box-2: the provider renewed no token: Invalid refresh token; "):
+        renewal.load("box", account=2)
+    assert renewals == ["invalid"]
+
+
+def test_a_refresh_token_that_works_once_is_not_taken_from_the_environment(
+    box_app: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in BOX.items():
+        monkeypatch.setenv(credentials.environment_name("box", name), value)
+    with pytest.raises(CredentialsError, match=r"has client_id, client_secret only.*or set (?!.*REFRESH_TOKEN)"):
+        renewal.load("box")
 
 
 def test_a_device_code_is_agreed_to_elsewhere(

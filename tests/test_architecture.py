@@ -61,6 +61,7 @@ LAYERS = {
     "report": 3,
     "live": 3,
     "login": 3,
+    "renewal": 3,
     "doctor": 3,
     "load": 4,
     "sync": 4,
@@ -126,6 +127,8 @@ SIDEWAYS = {
             "systems",
         )
     },
+    ("providers", "renewal"): "credentials as a driver takes them",
+    ("renewal", "login"): "the one way to ask for tokens",
     ("providers", "fleet.run"): "a run's files are named in one way",
     ("providers", "fleet.wire"): "the answer to an agent is a message",
     ("emulators", "services"): "an emulator is a service, in a child process",

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +227,19 @@ def test_nothing_heavy_is_imported_for_the_environment() -> None:
         "print([name for name in ('keyring', 'platformdirs', 'dropbox', 'requests') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_whoever_reads_while_others_store_finds_the_former_or_the_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the moment before the file is replaced."""
+    credentials.store("dropbox", {"access_token": "former"})
+    found: list[str] = []
+
+    def replace(path: Path, tables: Mapping[str, Any]) -> None:
+        found.append(load("dropbox")["access_token"])
+        real(path, tables)
+        found.append(load("dropbox")["access_token"])
+
+    real = credentials._write
+    monkeypatch.setattr(credentials, "_write", replace)
+    credentials.store("dropbox", {"access_token": "new"})
+    assert found == ["former", "new"]

@@ -152,6 +152,7 @@ def _fitting(sets: Sequence[CredentialSet], values: Mapping[str, str]) -> dict[s
 
 def _typed(sets: Sequence[CredentialSet]) -> dict[str, str]:
     """Ask for the credentials of one set."""
+    sets = [each for each in sets if not each.single_use]  # what is typed in may have been used already
     chosen = sets[0]
     if len(sets) > 1:
         for number, fields in enumerate(sets, 1):

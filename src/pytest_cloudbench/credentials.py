@@ -23,8 +23,8 @@ from pytest_cloudbench.drivers.base import CredentialSet
 from pytest_cloudbench.model import CredentialsError
 
 __all__ = [
-    "KEYRING_SERVICE", "Secrets", "ask_keyring", "credentials_path", "environment_name", "forget", "known", "load",
-    "places", "store",
+    "KEYRING_SERVICE", "Secrets", "account_name", "ask_keyring", "credentials_path", "environment_name", "forget", "known",
+    "load", "places", "store",
 ]  # fmt: skip
 
 KEYRING_SERVICE = "pytest-cloudbench"
@@ -59,15 +59,20 @@ def load(scheme: str, token_env: str | None = None, account: int = 1) -> Mapping
         return Secrets()
     if token_env is not None:
         return _from_option(scheme, sets, token_env)
-    owner = drivers.credentials_of(scheme)
-    name = owner if account == 1 else f"{owner}-{account}"
-    for source, lookup in _sources(name):
-        found = _collect(sets, lookup)
+    name = account_name(scheme, account)
+    for source, usable, lookup in _sources(name, sets):
+        found = _collect(usable, lookup)
         if found:
-            return _complete(name, sets, found, source)
+            return _complete(name, usable, found, source)
     if any(not each.required for each in sets):
         return Secrets()
     raise CredentialsError(f"{name}: no credentials found: {_what_to_set(name, sets)}")
+
+
+def account_name(scheme: str, account: int = 1) -> str:
+    """Returns the name under which an account's credentials are: the scheme, or ``SCHEME-2`` for the second."""
+    owner = drivers.credentials_of(scheme)
+    return owner if account == 1 else f"{owner}-{account}"
 
 
 def places(name: str) -> Iterator[tuple[str, list[str]]]:
@@ -75,9 +80,8 @@ def places(name: str) -> Iterator[tuple[str, list[str]]]:
 
     ``name`` is the scheme, or ``SCHEME-2`` for a second account. Raises CredentialsError.
     """
-    sets = _sets_of(name)
-    for source, lookup in _sources(name):
-        if found := _collect(sets, lookup):
+    for source, usable, lookup in _sources(name, _sets_of(name)):
+        if found := _collect(usable, lookup):
             yield source, list(found)
 
 
@@ -96,29 +100,42 @@ def known(name: str, fields: Sequence[str]) -> tuple[str, Secrets]:
 def store(name: str, values: Mapping[str, str]) -> str:
     """Store credentials in the keyring; where there is none, in a file that only its owner can read.
 
-    What was stored under this name before is replaced. Returns where they are. Raises CredentialsError.
+    What was stored under this name before is replaced at once: whoever reads meanwhile finds the former or the new
+    ones. Returns where they are. Raises CredentialsError.
     """
-    forget(name)
-    if _answers(lambda ring: [ring.set_password(KEYRING_SERVICE, f"{name}.{key}", values[key]) for key in values]):
-        return "the keyring"
     path = credentials_path()
+    if _answers(lambda ring: [ring.set_password(KEYRING_SERVICE, f"{name}.{key}", values[key]) for key in values]):
+        _forget_in_keyring(name, [key for key in _fields(_sets_of(name)) if key not in values])
+        _forget_in_file(name, path)
+        return "the keyring"
+    _forget_in_keyring(name, _fields(_sets_of(name)))
     _write(path, {**_tables(path), name: dict(values)})
     return str(path)
 
 
 def forget(name: str) -> list[str]:
     """Remove a provider's stored credentials. Returns the places that had any. Raises CredentialsError."""
-    left, ring = [], _keyring(name)
-    if stored := [key for key in _fields(_sets_of(name)) if ring(key)]:
-        if not _answers(lambda ring: [ring.delete_password(KEYRING_SERVICE, f"{name}.{key}") for key in stored]):
-            raise CredentialsError(f"{name}: the keyring did not remove {', '.join(stored)}; remove them there")
-        left.append("the keyring")
     path = credentials_path()
+    left = ["the keyring"] if _forget_in_keyring(name, _fields(_sets_of(name))) else []
+    return [*left, str(path)] if _forget_in_file(name, path) else left
+
+
+def _forget_in_keyring(name: str, fields: Sequence[str]) -> bool:
+    """Remove fields; returns whether there were any."""
+    lookup = _keyring(name)
+    stored = [key for key in fields if lookup(key)]
+    if stored and not _answers(lambda ring: [ring.delete_password(KEYRING_SERVICE, f"{name}.{key}") for key in stored]):
+        raise CredentialsError(f"{name}: the keyring did not remove {', '.join(stored)}; remove them there")
+    return bool(stored)
+
+
+def _forget_in_file(name: str, path: Path) -> bool:
+    """Remove a table; returns whether there was one."""
     tables = _tables(path)
-    if name in tables:
-        _write(path, {key: table for key, table in tables.items() if key != name})
-        left.append(str(path))
-    return left
+    if name not in tables:
+        return False
+    _write(path, {key: table for key, table in tables.items() if key != name})
+    return True
 
 
 def _sets_of(name: str) -> Sequence[CredentialSet]:
@@ -140,15 +157,16 @@ def credentials_path() -> Path:
     return platformdirs.user_config_path("pytest-cloudbench") / "credentials.toml"
 
 
-def _sources(scheme: str) -> Iterator[tuple[str, _Lookup]]:
-    """Yields the sources in order; each is opened only if those before it had nothing."""
-    yield "the environment", lambda field: os.environ.get(environment_name(scheme, field))
-    yield "the keyring", _keyring(scheme)
+def _sources(scheme: str, sets: Sequence[CredentialSet]) -> Iterator[tuple[str, Sequence[CredentialSet], _Lookup]]:
+    """Yields the sources in order, with the sets that may be there; each is opened only if those before had nothing."""
+    given = [each for each in sets if not each.single_use]  # only what is stored can be renewed
+    yield "the environment", given, lambda field: os.environ.get(environment_name(scheme, field))
+    yield "the keyring", sets, _keyring(scheme)
     path = credentials_path()
-    yield str(path), _file(scheme, path)
+    yield str(path), sets, _file(scheme, path)
     if drivers.has_driver(scheme):  # a second account has none
         for place, values in getattr(drivers.driver_class(scheme), "elsewhere", tuple)():
-            yield place, values.get
+            yield place, given, values.get
 
 
 def _fields(sets: Sequence[CredentialSet]) -> list[str]:
@@ -171,7 +189,11 @@ def _complete(scheme: str, sets: Sequence[CredentialSet], found: Secrets, source
 
 
 def _what_to_set(scheme: str, sets: Sequence[CredentialSet]) -> str:
-    ways = [" and ".join(environment_name(scheme, name) for name in fields.required) for fields in sets]
+    ways = [
+        " and ".join(environment_name(scheme, name) for name in fields.required)
+        for fields in sets
+        if not fields.single_use
+    ]
     absent = extras.missing("keyring")
     ring = f" ({absent})" if absent else ""
     return (

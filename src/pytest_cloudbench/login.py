@@ -29,7 +29,7 @@ from pytest_cloudbench.clock import due_ns, now_ns, wait_for
 from pytest_cloudbench.drivers.base import OAuthLogin
 from pytest_cloudbench.model import CredentialsError, Endpoint
 
-__all__ = ["Application", "by_browser", "by_device_code", "by_pasted_code", "of_service"]
+__all__ = ["Application", "by_browser", "by_device_code", "by_pasted_code", "of_service", "renewed"]
 
 _ANSWER_S = 100.0
 _AGREE_S = 600.0
@@ -136,6 +136,23 @@ def by_device_code(app: Application, show: Callable[[str], object]) -> Mapping[s
         elif reason != "authorization_pending":
             raise CredentialsError(f"login: refused: {_words(answer, status)}")
     raise CredentialsError("login: nobody agreed in time; try again")
+
+
+def renewed(app: Application, refresh_token: str) -> tuple[Mapping[str, str], float]:
+    """Returns the next tokens for a refresh token, and how many seconds the access token lasts.
+
+    Raises CredentialsError.
+    """
+    redact.learn([refresh_token, app.client_secret])
+    form = {
+        "grant_type": "refresh_token", "refresh_token": refresh_token, "client_id": app.client_id,
+        "client_secret": app.client_secret,
+    }  # fmt: skip
+    status, answer = _post(app, app.oauth.token_url, form)
+    if status != 200:
+        raise CredentialsError(f"login: the provider renewed no token: {_words(answer, status)}")
+    lasts_s = answer.get("expires_in")
+    return _checked(answer), float(lasts_s) if isinstance(lasts_s, int | float) else 0.0
 
 
 class _Server(ThreadingHTTPServer):

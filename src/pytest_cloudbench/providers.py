@@ -109,9 +109,9 @@ def connect(provided: Provided) -> Driver:
 
 def credentials_of(spec: ProviderSpec, account: int = 1) -> Mapping[str, str]:
     """Returns the credentials of a provider by its driver's field names. Raises CredentialsError."""
-    from pytest_cloudbench import credentials
+    from pytest_cloudbench import renewal
 
-    return credentials.load(spec.scheme, spec.params.get("token_env"), account)
+    return renewal.load(spec.scheme, spec.params.get("token_env"), account)
 
 
 class Provider:
@@ -383,7 +383,7 @@ def check_name(text: str) -> None:
 
 
 def check(text: str, time_scale: float) -> None:
-    """Check a provider before anything starts; this makes no network call. Raises UsageError in one line."""
+    """Check a provider before anything starts; no network call but to renew a token. Raises UsageError."""
     part = _read(text)
     _check_time_scale(part, text, time_scale)
     for leaf in part.leaves():

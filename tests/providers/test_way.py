@@ -128,7 +128,8 @@ for number in range(6):
 # --- each is loaded in one place ---
 
 LOADERS = {
-    ("credentials", "load"): {"providers"},
+    ("credentials", "load"): {"renewal"},
+    ("renewal", "load"): {"providers"},
     ("emulators.profile", "find_profile"): {"providers", "emulators", "emulators.server"},
     ("emulators.profile", "load_profile"): set(),
     ("services.command", "load_recipe"): {"providers"},
@@ -180,7 +181,7 @@ def test_each_is_loaded_in_one_place() -> None:
     ],
 )
 def test_another_place_is_found(snippet: str) -> None:
-    assert loaders({**sources(), "cli": snippet})["credentials", "load"] == {"providers", "cli"}
+    assert loaders({**sources(), "cli": snippet})["credentials", "load"] == {"renewal", "cli"}
 
 
 def test_an_agent_imports_no_service() -> None:

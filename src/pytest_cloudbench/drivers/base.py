@@ -71,11 +71,14 @@ class CredentialSet:
         required: names of the fields that must all be present.
         optional: names of fields that may be added.
         public: names of fields that only identify the client and are not secret.
+        single_use: its refresh token works once, so only what ``cloudbench login`` has stored is of use, where the next
+            one is stored too. The driver is given the access token that ``renewal`` gets for it.
     """
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
+    single_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,13 +245,14 @@ def usable_credentials(scheme: str, sets: Iterable[CredentialSet], credentials: 
 
     From here on, messages do not show its secret values.
     """
-    for fields in sets:
+    usable_sets = [fields for fields in sets if not fields.single_use]
+    for fields in usable_sets:
         if all(credentials.get(name) for name in fields.required):
             names = (*fields.required, *fields.optional)
             usable = {name: _checked(scheme, name, credentials[name]) for name in names if credentials.get(name)}
             redact.learn(value for name, value in usable.items() if name not in fields.public)
             return usable
-    wanted = ", or ".join(" and ".join(fields.required) for fields in sets)
+    wanted = ", or ".join(" and ".join(fields.required) for fields in usable_sets)
     raise CredentialsError(f"{scheme}: credentials are missing: {wanted}")
 
 

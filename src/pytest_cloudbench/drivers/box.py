@@ -146,9 +146,14 @@ class BoxDriver:
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
-        # No refresh token: each of Box's works only once, and nothing here could keep the next one.
         CredentialSet(("client_id", "client_secret", "enterprise_id"), public=("client_id", "enterprise_id")),
         CredentialSet(("client_id", "client_secret", "user_id"), public=("client_id", "user_id")),
+        CredentialSet(
+            ("refresh_token", "client_id", "client_secret"),
+            ("renewed_token", "renewed_until_s"),
+            public=("client_id",),
+            single_use=True,
+        ),
     )
     clock_url: ClassVar[str] = "https://api.box.com/2.0/users/me"
     oauth: ClassVar[OAuthLogin] = OAuthLogin(

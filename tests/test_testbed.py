@@ -119,6 +119,53 @@ def test_what_node_and_go_bring_needs_no_root(monkeypatch: pytest.MonkeyPatch, t
         testbed.install(rows)
 
 
+def test_a_module_with_a_sum_is_built_only_if_it_has_that_sum(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[tuple[list[str], dict[str, str]]] = []
+
+    def fake_run(argv: list[str], **environment: str) -> str:
+        calls.append((argv, environment))
+        return json.dumps({"Sum": "h1:right", "Dir": "/cache/warp"})
+
+    monkeypatch.setattr(testbed, "_run", fake_run)
+    monkeypatch.setattr(testbed, "_find", lambda name: name if len(calls) > 1 else None)
+    monkeypatch.setattr(testbed, "brought_folder", lambda: tmp_path)
+    monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: f"/bin/{name}")
+    with pytest.raises(testbed.TestbedError, match="has the sum h1:right, expected h1:wrong: not built"):
+        testbed.install([testbed.TestbedRow("warp", ("warp",), go=("example/warp@v1 h1:wrong",))])
+    (download,) = calls
+    assert download == (["/bin/go", "mod", "download", "-json", "example/warp@v1"], {"GOSUMDB": "off"})
+    calls.clear()
+    testbed.install([testbed.TestbedRow("warp", ("warp",), go=("example/warp@v1 h1:right",))])
+    build, _ = calls[1]
+    assert build == [
+        "/bin/go", "build", "-C", "/cache/warp", "-mod=readonly", "-o", str(tmp_path / "bin" / "warp"), "."
+    ]  # fmt: skip
+
+
+def test_what_brings_many_packages_gets_an_environment_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[list[str]] = []
+    there: set[str] = set()
+
+    def fake_run(argv: list[str], **_: str) -> None:
+        calls.append(argv)
+        there.add("a")
+
+    monkeypatch.setattr(testbed, "_run", fake_run)
+    monkeypatch.setattr(testbed, "_find", lambda name: name if name in there else None)
+    monkeypatch.setattr(testbed, "brought_folder", lambda: tmp_path)
+    row = testbed.TestbedRow("a-row", ("a",), apart=("pack-a==1",))
+    for _ in range(2):  # the second time, an older link is in the way
+        there.clear()
+        assert testbed.install([row]) == [row]
+    (make, bring), environment = calls[:2], tmp_path / "environments" / "a-row"
+    assert make[1:3] == ["-m", "venv"]
+    assert make[-1] == str(environment)
+    assert (bring[0], bring[-1]) == (str(environment / "bin" / "python"), "pack-a==1")
+    assert (tmp_path / "bin" / "a").readlink() == environment / "bin" / "a"
+
+
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     assert cli.main(["testbed", "install", "--list"]) == 0
     assert re.search(r"^azure +60 s  ", capsys.readouterr().out, re.M)

@@ -1,11 +1,13 @@
 """Programs that runs need besides Python: sync clients, and servers that stand in for providers.
 
 What may live here: the table of what can be installed, finding what is missing, and installing it. Packages of the
-system need root; Node's and Go's go into a folder of the user's. Nothing is installed that is there already.
+system need root; Node's and Go's go into a folder of the user's, and so do Python programs that need so many packages
+that they get an environment of their own. Nothing is installed that is there already.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -27,7 +29,7 @@ __all__ = ["TestbedError", "TestbedRow", "add_options", "chosen", "install", "qu
 
 _TABLE = Path(__file__).parent / "data" / "testbed.toml"
 _QUICK_S = 60
-_LISTS = ("programs", "modules", "debian", "wheels", "npm", "go", "folders")
+_LISTS = ("programs", "modules", "debian", "wheels", "npm", "go", "apart", "folders")
 
 
 class TestbedError(UsageError):
@@ -48,6 +50,7 @@ class TestbedRow:
     npm: tuple[str, ...] = ()
     go: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
         """Returns the programs and modules that are not there, and the folders."""
@@ -144,7 +147,10 @@ def install(rows: Sequence[TestbedRow], say: Callable[[str], None] = lambda _: N
               "--loglevel=error", *npm])  # fmt: skip
     for module in (module for row in lacking for module in row.go):
         say(f"go: {module}")
-        _run([_tool("go", "Go"), "install", module], GOBIN=str(_made(brought_folder() / "bin")))
+        _install_go(*module.split())
+    for row in (row for row in lacking if row.apart):
+        say(f"pip, in an environment of its own: {' '.join(row.apart)}")
+        _install_apart(row)
     for folder in (folder for row in lacking for folder in row.folders if not Path(folder).is_dir()):
         _run([*_as_root(), "mkdir", "-p", "-m", "0755", folder])
     still = {row.name: row.missing() for row in rows if row.missing()}
@@ -153,6 +159,29 @@ def install(rows: Sequence[TestbedRow], say: Callable[[str], None] = lambda _: N
         hint = f"; {', '.join(wanted)} can only be installed into a virtual environment" if wanted else ""
         raise TestbedError(f"installed, but not found: {still}{hint}")
     return lacking
+
+
+def _install_go(module: str, wanted: str = "") -> None:
+    """Build a module's program. With ``wanted``, its sum, nothing else is built: its go.sum has those of all others."""
+    go, programs = _tool("go", "Go"), _made(brought_folder() / "bin")
+    if not wanted:
+        _run([go, "install", module], GOBIN=str(programs))
+        return
+    told = json.loads(_run([go, "mod", "download", "-json", module], GOSUMDB="off"))
+    if told["Sum"] != wanted:
+        raise TestbedError(f"{module} has the sum {told['Sum']}, expected {wanted}: not built")
+    name = module.partition("@")[0].rpartition("/")[2]
+    _run([go, "build", "-C", told["Dir"], "-mod=readonly", "-o", str(programs / name), "."], GOSUMDB="off")
+
+
+def _install_apart(row: TestbedRow) -> None:
+    environment, programs = _made(brought_folder()) / "environments" / row.name, _made(brought_folder() / "bin")
+    _run([sys.executable, "-m", "venv", "--clear", str(environment)])
+    python = str(environment / "bin" / "python")
+    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *row.apart])
+    for name in row.programs:
+        (programs / name).unlink(missing_ok=True)
+        (programs / name).symlink_to(environment / "bin" / name)
 
 
 def _tool(name: str, brought_by: str) -> str:
@@ -178,14 +207,15 @@ def _as_root() -> list[str]:
     raise TestbedError("packages are installed by root: run it as root, or where sudo asks for no password")
 
 
-def _run(argv: Sequence[str], **environment: str) -> None:
-    """Run quietly. Raises TestbedError with the last line it said."""
+def _run(argv: Sequence[str], **environment: str) -> str:
+    """Run quietly; returns its output. Raises TestbedError with the last line it said."""
     done = subprocess.run(
         argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env={**os.environ, **environment}
     )
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[-1]
         raise TestbedError(f"{argv[0]} ended with {done.returncode}: {said}")
+    return done.stdout
 
 
 def _apt_get(packages: Sequence[str]) -> None:

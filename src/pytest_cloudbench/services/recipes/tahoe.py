@@ -1,8 +1,9 @@
-"""Starts a grid of Tahoe-LAFS on loopback: an introducer, three storage servers and a gateway. Run by its path.
+"""Starts a grid of Tahoe-LAFS on loopback: an introducer, storage servers and a gateway. Run by its path.
 
 What may live here: the files of the nodes, their order, and the directory that runs write into. Arguments: the program,
-the folder, and the ports of the gateway, the introducer and the storage servers. It ends when the first node ends. All
-nodes end with it, even if it is killed, because they end when their standard input does.
+the folder, how many shares are needed, and the ports of the gateway, the introducer and the storage servers. Each
+storage server gets one share. It ends when the first node ends. All nodes end with it, even if it is killed, because
+they end when their standard input does.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from pathlib import Path
 
 __all__ = ["main"]
 
-_NEEDED, _HAPPY, _TOTAL = 2, 3, 3
 _LOOK_S = 0.1
 _ASK_S = 60.0
 _NO_CONNECTION = (OSError, http.client.HTTPException, ValueError, KeyError)
@@ -60,11 +60,11 @@ enabled = false
 def main() -> str:
     """Start all nodes and wait; returns why the grid did not start, or why it ended."""
     name, folder = sys.argv[1], Path(sys.argv[2])
-    web, introducer, *storage = map(int, sys.argv[3:])
+    needed, web, introducer, *storage = map(int, sys.argv[3:])
     program = shutil.which(name)
     if program is None:
         return f"{name} is not installed"
-    shares = {"needed": _NEEDED, "happy": _HAPPY, "total": _TOTAL}
+    shares = {"needed": needed, "happy": len(storage), "total": len(storage)}
     ended = threading.Event()
     first = _node(folder / "introducer", "introducer")
     (first / "tahoe.cfg").write_text(_INTRODUCER_CONFIG.format(port=introducer))

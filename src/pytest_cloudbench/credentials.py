@@ -23,8 +23,8 @@ from pytest_cloudbench.drivers.base import CredentialSet
 from pytest_cloudbench.model import CredentialsError
 
 __all__ = [
-    "KEYRING_SERVICE", "Secrets", "account_name", "ask_keyring", "credentials_path", "environment_name", "forget", "known",
-    "load", "places", "store",
+    "KEYRING_SERVICE", "Secrets", "account_name", "ask_keyring", "credentials_path", "environment_name", "forget",
+    "known", "load", "places", "store",
 ]  # fmt: skip
 
 KEYRING_SERVICE = "pytest-cloudbench"

@@ -109,10 +109,22 @@ def entry(paper: Mapping[str, Any], table: Mapping[str, Any], at: int, cells: Ce
     }  # fmt: skip
     if "match" in table:
         extra["match"] = table["match"]
+    if found := beside(table, values):
+        extra["beside"] = found
     name = f"{test.rpartition('::')[2]}[{param}]"
     return {"group": f"{of} ({paper['key']}, {table['name']})", "name": name,
             "fullname": f"{test.rpartition('::')[0]}::{name}", "params": params, "param": param, "extra_info": extra,
             "options": {}, "stats": stats_of(value)}  # fmt: skip
+
+
+def beside(table: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Where a run has a row's figure, if that is not in the entry of the table's test and of the row's parameters."""
+    for each in table.get("beside", []):
+        if each["row"].items() <= values.items():
+            told = {"test": table["test"], "scale": "1", **each}
+            named = {name: told[name] for name in ("run", "has", "lacks") if name in told}
+            return {"test": told["test"], "metric": told["metric"], "scale": int(told["scale"]), **named}
+    return None
 
 
 def document(paper: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import cli
+from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.published import overview, render
 from pytest_cloudbench.results.published import beside, load, names
 
+ROOT = Path(__file__).parents[2]
+ENTRIES = [ROOT / "src/pytest_cloudbench/sync/transfers.py", ROOT / "suites/updates/test_updates.py"]
+"""Where a suite's numbers are made, if not in the suite's own file."""
 TEST = "suites/iot/test_iot.py::test_table_4_2[30-1s-x]"
 ROW = {"sensors": 30, "interval_s": 1, "first_delay_max_s": 0}
 
@@ -96,6 +100,77 @@ def test_a_provider_that_no_paper_had_stands_beside_all_of_them() -> None:
 def test_a_share_just_below_one_is_not_one() -> None:
     lines = shown("thesis-2014-table-4.2", entry(loss_rate=0.99998))
     assert "30 1 0 55.33 % 99.9980 % +44.67 points" in lines
+
+
+IDLE = "suites/idle/test_idle.py::test_idle[x]"
+PERFORMANCE = "suites/sync_performance/test_sync_performance.py::test_figure_6[x]#1x100kB-binary"
+CAPABILITIES = "suites/sync_capabilities/test_sync_capabilities.py"
+DELAYS = "suites/updates/test_updates.py::test_delays[1B-1024-x]"
+CPU = "suites/batching/test_batching.py::test_cpu[x]"
+DOWNLOAD = "suites/batching/test_batching.py::test_download[x]"
+LOG = "suites/batching/test_batching.py::test_log[x]"
+FIVE_MIB = 5 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("table", "run", "lines"),
+    [
+        ("imc-2013-quoted", entry("suites/idle/test_idle.py::test_login[x]", {}, login_traffic=75e3),
+         ["login traffic first 16 min SkyDrive bytes 150,000 75,000 0.50 x"]),
+        ("imc-2013-quoted", entry(IDLE, {}, polling_period=20.0, idle_traffic=84.0),
+         ["polling interval idle Google Drive s 40 20 0.50 x",
+          "background traffic idle Google Drive b/s 42 84 2.00 x"]),
+        ("imc-2013-quoted", entry(PERFORMANCE, {"set": "1 x 100 kB", "kind": "binary"}, overhead=0.5, start_up=3.0),
+         ["overhead 1 x 100 kB Dropbox % 47.00 % 50.00 % +3.00 points", "startup time any SkyDrive s 9 3 0.33 x",
+          "overhead 1 x 1 MB Dropbox % 22.00 % - -"]),
+        ("imc-2013-quoted",
+         entry(f"{CAPABILITIES}::test_figure_3[100-x]", {"files": 100}, completion_s=3),
+         ["completion time 100 x 10 kB, Figure 3 Google Drive s 30 3 0.10 x",
+          "completion time 100 x 10 kB Google Drive s 42 - -"]),
+        ("imc-2013-table-1",
+         entry(f"{CAPABILITIES}::test_table_1[x]#Chunking",
+               {"capability": "Chunking", "service": "x"}, has_capability=1),
+         ["Chunking Dropbox yes yes same", "Chunking Cloud Drive no yes other", "Bundling Dropbox yes - -"]),
+        ("uds-2013-quoted", entry(DELAYS, {"append_bytes": 1, "count": 9}, start_up_p50=0.2, start_up_max=0.5),
+         ["indexing time, median 5400 RPM 0.4 0.2 0.50 x", "indexing time, longest both 0.96 0.5 0.52 x"]),
+        ("uds-2013-quoted", entry(DELAYS, {"append_bytes": 1024}, start_up_p50=0.2), []),
+        ("uds-2013-download", entry(DOWNLOAD, {}, file_bytes=FIVE_MIB, traffic_bytes=15e6),
+         ["traffic Dropbox alone B 7.5e+07 1.5e+07 0.20 x", "traffic with UDS B 6.2e+06 - -"]),
+        ("uds-2013-download", entry(DOWNLOAD, {}, file_bytes=FIVE_MIB, traffic_bytes=6.2e6, pushes=3),
+         ["traffic with UDS B 6.2e+06 6.2e+06 1.00 x", "traffic Dropbox alone B 7.5e+07 - -"]),
+        ("uds-2013-download", entry(DOWNLOAD, {}, file_bytes=100, traffic_bytes=6.2e6), []),
+        ("uds-2013-log", entry(LOG, {}, tue=7.0), ["traffic over size Dropbox alone ratio 21 7 0.33 x"]),
+        ("uds-2013-cpu", entry(CPU, {}, cpu_share=0.27), ["CPU Dropbox alone 0.54 0.27 0.50 x"]),
+        ("uds-2013-cpu", entry(CPU, {}, cpu_share=0.06, pushes=3, mechanism="compare"),
+         ["CPU Dropbox and UDS 0.12 0.06 0.50 x", "CPU Dropbox alone 0.54 - -"]),
+    ],
+)  # fmt: skip
+def test_a_figure_of_the_text_stands_beside_what_a_suite_measures(
+    table: str, run: dict[str, Any], lines: list[str]
+) -> None:
+    found = shown(table, run)
+    assert [line for line in lines if line not in found] == []
+    assert bool(lines) == any("mine" in line for line in found)
+
+
+def test_what_a_row_stands_beside_is_a_test_of_a_suite_and_a_number_that_it_has() -> None:
+    unmatched = set()
+    for row in (row for name in names() for row in load(name).rows):
+        about = row.entry["extra_info"]
+        told = about.get("beside", {"test": row.entry["fullname"], "metric": about["stats_metric"], "run": row.params})
+        if told["metric"] == "value":
+            unmatched.add(row.params["quantity"])
+            continue
+        file, _, test = told["test"].partition("::")
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert f"\ndef {test.partition('[')[0]}(" in source
+        known = "".join(path.read_text(encoding="utf-8") for path in ENTRIES) + source
+        assert told["metric"] in METRICS or f'"{told["metric"]}"' in known or f" {told['metric']}:" in known
+        assert all(f'"{name}"' in known for name in [*told.get("has", ()), *told.get("lacks", ())])
+    assert unmatched == {
+        "round trip time", "upload rate", "byte counter", "timer", "fail-safe timer", "mean gap",
+        "overhead of session maintenance", "CPU",
+    }  # fmt: skip
 
 
 # --- the command ---

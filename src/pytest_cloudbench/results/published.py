@@ -7,6 +7,7 @@ and telling which entry repeats which row. ``report/published`` shows them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -96,31 +97,65 @@ def read_run(path: Path) -> list[_Entry]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """Where a run has the figure of a row.
+
+    Attributes:
+        test: the test function, as in an entry's full name.
+        metric, scale: its number, and what that is multiplied by to be in the table's unit.
+        like: parameters of the entry, or what else it says of itself, that must be these.
+        has, lacks: what it must say something of, or nothing.
+    """
+
+    test: str
+    metric: str
+    scale: float
+    like: Mapping[str, Any]
+    has: Sequence[str] = ()
+    lacks: Sequence[str] = ()
+
+
+def _figure_of(row: _Entry) -> _Figure:
+    about = row["extra_info"]
+    if told := about.get("beside"):
+        like, has, lacks = told.get("run", {}), told.get("has", ()), told.get("lacks", ())
+        return _Figure(told["test"], told["metric"], told["scale"], like, has, lacks)
+    wanted = {name: row["params"][name] for name in about.get("match", row["params"])}
+    return _Figure(row["fullname"], about["stats_metric"], about["stats_scale"], wanted)
+
+
 def beside(table: Table, run: Sequence[_Entry]) -> int:
     """Put what a run measured beside the rows that it repeats. Returns how many values were added."""
     count = 0
     for row in table.rows:
-        about = row.entry["extra_info"]
+        figure = _figure_of(row.entry)
         for mine in run:
-            if not _is_same_row(mine, row.entry):
+            if not _has(mine, figure):
                 continue
             info = mine["extra_info"]
-            value = info.get(about["stats_metric"])
+            value = info.get(figure.metric)
             is_number = isinstance(value, (int, float)) and isfinite(value)
-            scaled = value * about["stats_scale"] if is_number else None
+            scaled = value * figure.scale if is_number else None
             doubts = [*map(str, info.get("doubts") or [])]
             row.measured.append(Measured(str(info.get("provider")), scaled, doubts, bool(info.get("emulated"))))
             count += 1
     return count
 
 
-def _is_same_row(mine: _Entry, theirs: _Entry) -> bool:
-    """Returns whether two entries have the same test function, in a checkout or a wheel, and the same parameters."""
-    (my_file, _, my_test), (file, _, test) = (str(each["fullname"]).partition("::") for each in (mine, theirs))
-    if PurePosixPath(my_file).parts[-2:] != PurePosixPath(file).parts[-2:]:
+def _has(mine: _Entry, figure: _Figure) -> bool:
+    """Returns whether an entry is of this test function, in a checkout or a wheel, and of the right kind."""
+    (my_file, my_test), (file, test) = map(_named, (mine["fullname"], figure.test))
+    if (my_file, my_test) != (file, test):
         return False
-    if my_test.partition("[")[0] != test.partition("[")[0]:
+    info = mine["extra_info"]
+    given = {**info, **(mine["params"] or {})}
+    if any(given.get(name) != value for name, value in figure.like.items()):
         return False
-    given = mine["params"] or {}
-    wanted = theirs["extra_info"].get("match", theirs["params"])
-    return all(given.get(name) == theirs["params"][name] for name in wanted)
+    return all(name in info for name in figure.has) and not any(name in info for name in figure.lacks)
+
+
+def _named(fullname: Any) -> tuple[tuple[str, ...], str]:
+    """Returns the last two parts of a test's file, and its function: without parameters, and without a label."""
+    file, _, test = str(fullname).partition("::")
+    return PurePosixPath(file).parts[-2:], re.split(r"[\[#]", test, maxsplit=1)[0]

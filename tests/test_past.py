@@ -235,6 +235,51 @@ def test_show_has_published_values_and_doubts(storage: Path, run: Any) -> None:
     assert "an emulated run measures the client and the loopback" in out
 
 
+SIDES = {
+    "A": "s3://old", "B": "s3://new", "deciding": ["quiet_p50"], "pairs": 31, "minutes": 6.4, "stopped": "decided",
+    "blocks": [{"ops": 80, "is_warm_up": False}],
+    "differences": {
+        "quiet_p50": {"a": 0.1, "b": 0.11, "change": 0.1, "low": 0.02, "high": 0.19, "answer": "A better",
+                      "margin": 0.1, "is_points": False},
+        "failed_rate": {"a": 0.0, "b": 0.0, "change": 0.0, "low": -0.001, "high": 0.001, "answer": "no difference",
+                        "margin": 0.005, "is_points": True},
+    },
+}  # fmt: skip
+
+
+def test_two_sides_are_shown_as_what_they_are_and_are_no_row_of_a_series(storage: Path, run: Any) -> None:
+    """Even under the name of a test that measured one side, and when what is derived is made again."""
+    for number in range(1, 4):
+        later = {"start_wall_ms": START_MS + number * DAY_MS}
+        entries = {TEST: info(**later)} if number < 3 else {TEST: info(versus=SIDES, response_p50=9.0, **later)}
+        store(storage, number, entries)
+    commands = (["history"], ["history", TEST], ["compare", "all"], ["show", "3"], ["baseline", "show"])
+    told = {" ".join(words): run(*words)[0] for words in commands}
+    assert "9,000 ms" not in "".join(told.values())
+    for name in ("history", "history test_it.py::test_put"):
+        plain, _, sides = told[name].partition("two sides in turns")
+        assert "0003_run" not in plain
+        (line,) = sides.splitlines()[2:]
+        assert re.split(r"  +", line.strip())[1] == "0003_run"
+        assert "s3://old  s3://new" in line
+        assert line.endswith("quiet_p50 +10.0 % [+2.0, +19.0]: A better")
+    assert told["compare all"].endswith("left out: comparisons of two sides (1, see cloudbench show 0003_run)\n")
+    assert "  A = s3://old   B = s3://new\n  31 pairs of blocks, 80 operations a block, in 6.4 min" in told["show 3"]
+    assert "no difference above 0.5 points" in told["show 3"]
+    assert run("history", "--metric", "failed_rate")[0].rstrip().endswith("no difference above 0.5 points")
+    (storage / INDEX_NAME).unlink()
+    assert {" ".join(words): run(*words)[0] for words in commands} == told
+
+
+def test_a_storage_of_comparisons_alone_has_a_history(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(versus=SIDES), "torn": info(versus={"A": 3})})
+    out, _ = run("history")
+    assert out.lstrip().startswith("two sides in turns")
+    assert [line.split()[:2] for line in out.splitlines()[2:]] == [[TEST, "0001_run"], ["torn", "0001_run"]]
+    assert "compared two sides only" in run("baseline", "show", status=4)[1]
+    assert "A = s3://old" in run("show", "1")[0]
+
+
 def test_hostile_names_do_nothing_to_a_terminal(storage: Path, run: Any) -> None:
     evil = "test_\x1b]0;x\x07\x1b[2J.py::t[\u202e]"
     store(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench import cli
+from pytest_cloudbench.results.owner import owner_text
 from tests.results.stored_runs import MACHINE, info, store, store_series
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -102,3 +103,53 @@ def test_imported_runs_join_those_that_are_there(folder: Path, run: Run) -> None
     store(folder / "elsewhere", 9, {TEST: info()})
     run("baseline", "export", "runs.zip", "--storage", "elsewhere")
     assert run("baseline", "import", "runs.zip").startswith(".benchmarks: 1 files are new")
+
+
+def test_recover_looks_where_the_configuration_says(folder: Path, run: Run) -> None:
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --cloudbench-results=kept/records\n")
+    (folder / "kept").mkdir()
+    (folder / "results").rename(folder / "kept" / "records")
+    assert run("recover", "--force").startswith(f"recovered: {TEST}: ")
+    assert list((folder / "kept" / "records").rglob("*.parquet"))
+
+
+def test_recover_looks_among_stored_runs_too_and_takes_each_run_once(folder: Path, run: Run) -> None:
+    (folder / "results").rename(folder / ".benchmarks" / "results")
+    (folder / "results").symlink_to(folder / ".benchmarks" / "results")
+    assert run("recover", "--force").count("recovered: ") == 1
+
+
+def test_recover_says_where_it_looked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "empty").mkdir()
+    monkeypatch.chdir(folder / "empty")
+    assert cli.main(["recover"]) == 4
+    told = "recover: there is no results or .benchmarks; give the folder that --cloudbench-results named"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("storage", ["none", "empty", "named"])
+def test_where_nothing_is_stored_an_interrupted_session_is_told_of(
+    folder: Path, capsys: pytest.CaptureFixture[str], storage: str
+) -> None:
+    shutil.rmtree(folder / ".benchmarks")
+    if storage == "empty":
+        (folder / ".benchmarks").mkdir()
+    (folder / "elsewhere").mkdir()
+    assert cli.main(["history", *(["--storage", "elsewhere"] if storage == "named" else [])]) == 4
+    told = "; an interrupted session is there: cloudbench recover makes it a run"
+    assert capsys.readouterr().err.rstrip().endswith(told)
+    assert cli.main(["recover", "--force"]) == 0
+    if storage != "named":
+        assert cli.main(["history"]) == 0
+
+
+def test_where_nothing_is_stored_a_session_that_still_runs_is_told_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(folder / ".benchmarks")
+    (note,) = (folder / "results").rglob("run.json")
+    note.write_text(json.dumps({**json.loads(note.read_text()), "owner": owner_text()}))
+    assert cli.main(["history"]) == 4
+    assert "; a session still runs, and is stored at its end" in capsys.readouterr().err

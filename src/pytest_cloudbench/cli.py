@@ -104,8 +104,9 @@ def _parser() -> argparse.ArgumentParser:
         "that is marked as interrupted and is never a baseline. Logs of runs that are still running are left alone.",
     )
     recover.add_argument(
-        "results", metavar="RESULTS", nargs="?", type=Path, default=Path("results"),
-        help="the folder that --cloudbench-results named (default: %(default)s)",
+        "results", metavar="RESULTS", nargs="?", type=Path,
+        help="the folder that --cloudbench-results named (default: the one that pytest's configuration names so or "
+        "results, and those where runs are stored)",
     )  # fmt: skip
     recover.add_argument("--dry-run", action="store_true", help="only say what would be merged")
     recover.add_argument(
@@ -393,12 +394,16 @@ def _remove(left: LeftFolder) -> str:
 
 
 def _recover(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.results import recovery
+    from pytest_cloudbench.results import places, recovery
 
-    if not options.results.is_dir():
+    if options.results is not None and not options.results.is_dir():
         raise UsageError(f"recover {options.results}: expected the folder that --cloudbench-results named")
+    roots = [options.results] if options.results is not None else places.where_killed_runs_are()
+    if not roots:
+        where = " or ".join(map(str, dict.fromkeys([places.results_folder(), *places.in_order()])))
+        raise UsageError(f"recover: there is no {where}; give the folder that --cloudbench-results named")
     status = 0
-    for left in list(recovery.find_left(options.results)):
+    for left in list(recovery.find_left(*roots)):
         run = ascii(left.note["fullname"])[1:-1]
         if left.lives or (left.lives is None and not options.force):
             sys.stdout.write(f"left alone: {run}: {_why_left(left.lives)}\n")

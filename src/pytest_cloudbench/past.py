@@ -161,22 +161,43 @@ def open_index(options: argparse.Namespace) -> Index:
     storage = find_storage(options)
     if storage is None:
         where = " or ".join(map(str, places.in_order()))
-        raise UsageError(f"there are no stored runs in {where}; name their folder with --storage")
+        raise UsageError(f"there are no stored runs in {where}; {_killed() or 'name their folder with --storage'}")
     index = Index.open(storage)
     for problem in index.problems:
         sys.stderr.write(f"cloudbench: left out: {printable(problem)}\n")
     if not index.runs():
-        raise UsageError(f"there are no stored runs in {index.storage}; pytest --benchmark-autosave stores them")
+        hint = _killed(index.storage) or "pytest --benchmark-autosave stores them"
+        raise UsageError(f"there are no stored runs in {index.storage}; {hint}")
     return index
 
 
+def _killed(storage: Path | None = None) -> str:
+    """Returns what to say of sessions that have stored nothing yet, or never will by themselves; or nothing."""
+    from pytest_cloudbench.results.recovery import find_left
+
+    lives = {left.folder.parent.name: left.lives for left in find_left(*places.where_killed_runs_are(storage))}
+    if not lives:
+        return ""
+    count = sum(not each for each in lives.values())
+    if not count:
+        return "a session still runs, and is stored at its end"
+    few = "an interrupted session is there: cloudbench recover makes it a run"
+    return few if count == 1 else f"{count} interrupted sessions are there: cloudbench recover makes them runs"
+
+
 def _tests(index: Index, part: str | None) -> list[str]:
-    """Returns the tests that the user means: those with this name, or else with this in their names."""
+    """Returns the tests that the user means (``_named``). Raises UsageError if there is none."""
+    if tests := _named(index, part):
+        return tests
+    if part is None:
+        raise UsageError(f"the stored runs in {index.storage} compared two sides only; cloudbench history shows them")
+    raise UsageError(f"{part}: no stored run has a test with this in its name; cloudbench history lists all")
+
+
+def _named(index: Index, part: str | None) -> list[str]:
+    """Returns the tests with this name, or else with this in their names."""
     every = index.tests()
-    tests = [part] if part in every else [test for test in every if part is None or part in test]
-    if not tests:
-        raise UsageError(f"{part}: no stored run has a test with this in its name; cloudbench history lists all")
-    return tests
+    return [part] if part in every else [test for test in every if part is None or part in test]
 
 
 def _check_metric(index: Index, names: Sequence[str]) -> None:
@@ -207,14 +228,20 @@ def _history(options: argparse.Namespace) -> int:
 
     if options.last < 1:
         raise UsageError(f"--last {options.last}: expected 1 or more")
-    index = open_index(options)
-    tests, plain = _tests(index, options.test), _has_plain_output()
-    _check_metric(index, [options.metric] if options.metric else [])
-    if len(tests) > 1 or options.test is None:
-        _say(history.overview(index, tests, options.metric, options.last, _width(), plain=plain))
-    else:
+    index, plain, blocks = open_index(options), _has_plain_output(), list[list[str]]()
+    compared = [each for each in index.comparisons() if options.test is None or options.test in each.fullname]
+    tests = _named(index, options.test) if compared else _tests(index, options.test)
+    if tests:
+        _check_metric(index, [options.metric] if options.metric else [])
+    if len(tests) == 1 and options.test is not None:
         metric = options.metric or history.main_metric(index, tests[0])
-        _say(history.test_history(index, tests[0], metric, options.last, _width(), plain=plain))
+        blocks.append(history.test_history(index, tests[0], metric, options.last, _width(), plain=plain))
+    elif tests:
+        blocks.append(history.overview(index, tests, options.metric, options.last, _width(), plain=plain))
+    if compared:
+        blocks.append(history.sides_history(index, compared[-options.last :], options.metric, _width()))
+    for number, lines in enumerate(blocks):
+        _say([*[""] * (number > 0), *lines])
     return 0
 
 
@@ -277,7 +304,7 @@ def _list(options: argparse.Namespace) -> int:
 
     index, results = open_index(options), places.results_folder()
     _say(run_list(index.runs(), _width()))
-    for left in {left.folder.resolve(): left for root in (index.storage, results) for left in find_left(root)}.values():
+    for left in find_left(*places.where_killed_runs_are(index.storage)):
         state = "still runs" if left.lives else "was killed: cloudbench recover makes it an interrupted run"
         which = f"{printable(str(left.note['fullname']))} of {printable(left.folder.parent.name)}"
         _say([f"not in the list: {which} {state}"])

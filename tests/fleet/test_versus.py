@@ -229,6 +229,10 @@ def options(**given: Any) -> SimpleNamespace:
         ({"versus_setup": "true"}, "--cloudbench-versus-setup: needs --cloudbench-versus SPEC"),
         ({"versus_metric": ["quiet_p50"]}, "--cloudbench-versus-metric: needs --cloudbench-versus SPEC"),
         ({"versus": A, "versus_metric": ["quiet_p05"]}, "quiet_p05: no such metric; did you mean quiet_p50?"),
+        (
+            {"versus": "dropbox@11.36.2"},
+            "two versions of it cannot be two sides: measure each in a virtual environment",
+        ),
         ({"versus": A, "fail": ["loss_rate:0"]}, "leave one out"),
         ({"versus": A, "versus_setup": "'"}, "not a command"),
     ],

@@ -169,7 +169,7 @@ def test_what_a_row_stands_beside_is_a_test_of_a_suite_and_a_number_that_it_has(
         assert all(f'"{name}"' in known for name in [*told.get("has", ()), *told.get("lacks", ())])
     assert unmatched == {
         "round trip time", "upload rate", "byte counter", "timer", "fail-safe timer", "mean gap",
-        "overhead of session maintenance", "CPU",
+        "overhead of session maintenance", "CPU", "traffic", "upload over file",
     }  # fmt: skip
 
 

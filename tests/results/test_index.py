@@ -83,6 +83,34 @@ def test_all_numbers_are_kept_and_nothing_else(storage: Path) -> None:
     assert lacking == {"versions", "seed", "notes"}
 
 
+def test_a_comparison_of_two_sides_is_in_no_series_and_stays_one_without_the_file(storage: Path) -> None:
+    """Not even if it is called like a test that measured one side; nor is a block that was recovered."""
+    versus = {"A": "s3://old", "B": "s3://new", "pairs": 12, "differences": {}, "blocks": [{"number": 0}] * 24}
+    later = {"start_wall_ms": START_MS * 2}
+    store(storage, 4, {TEST: info(versus=versus, **later), "pair": info(versus=versus, **later)})
+    store(storage, 5, {TEST: info(block={"side": "A", "number": 1}, outcome="interrupted", **later)})
+    for has_file in (True, False):
+        index = Index.open(storage)
+        assert index.tests() == [TEST]
+        assert [point.value for point in index.series(TEST, "response_p50")] == [0.1, 0.2, 0.3]
+        assert len(index.numbers(TEST, ["ops"])) == 3
+        (same, other) = index.comparisons()
+        assert (same.fullname, other.fullname, same.run) == (TEST, "pair", f"{MACHINE}/0004_run.json")
+        assert same.found == {key: value for key, value in versus.items() if key != "blocks"}
+        assert index.not_passed(f"{MACHINE}/0005_run.json", []) == []
+        if has_file:
+            index.write()
+            (storage / INDEX_NAME).unlink()
+
+
+@pytest.mark.parametrize("strange", [None, "two", [], 7])
+def test_a_strange_comparison_is_one_of_nothing(storage: Path, strange: Any) -> None:
+    store(storage, 4, {TEST: info(versus=strange)})
+    index = Index.open(storage)
+    assert [dict(each.found) for each in index.comparisons()] == [{}]
+    assert len(index.series(TEST, "ops")) == 3
+
+
 def test_the_file_is_read_again_and_says_the_same(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = seen(Index.open(storage))
     assert (storage / INDEX_NAME).exists()
@@ -169,12 +197,12 @@ def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
     elif harm == "foreign":
         path.write_bytes(b"PAR1 what is this? PAR1")
     elif harm == "other schema":
-        path.write_bytes(data.replace(b"cloudbench_index\x18\x012", b"cloudbench_index\x18\x017"))
+        path.write_bytes(data.replace(b"cloudbench_index\x18\x013", b"cloudbench_index\x18\x017"))
         assert path.read_bytes() != data
     elif harm == "missing column":
         with path.open("wb") as file:
             columns = [parquet.Column(name, parquet.TEXT) for name in ("place", "run")]
-            parquet.write(file, columns, [[["x"], ["x"]]], {"cloudbench_index": "2", "files": "{}"})
+            parquet.write(file, columns, [[["x"], ["x"]]], {"cloudbench_index": "3", "files": "{}"})
     else:  # in the data of a column that opening does not look at
         broken = bytearray(data)
         starts = [at for at in range(len(data) - 3) if data[at : at + 3] == b"\x1f\x8b\x08"]

@@ -7,6 +7,7 @@ fixture. The controller's half is ``load.contest``. Imported by fifty agents: ke
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator
@@ -36,6 +37,12 @@ def check_options(option: Any) -> None:
             if getattr(option, f"cloudbench_versus_{name}"):
                 raise UsageError(f"--cloudbench-versus-{name}: needs --cloudbench-versus SPEC, the other side")
         return
+    if re.match(r"[\w-]+@", option.cloudbench_versus):
+        raise UsageError(
+            f"--cloudbench-versus {option.cloudbench_versus}: a Python SDK is loaded once per process, so two versions "
+            "of it cannot be two sides: measure each in a virtual environment of its own, then `cloudbench compare` "
+            "the two runs"
+        )
     if option.cloudbench_fail:
         raise UsageError("--cloudbench-fail judges single runs, --cloudbench-versus makes pairs: leave one out")
     from pytest_cloudbench.judge.paired import COMPARED

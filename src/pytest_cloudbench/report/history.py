@@ -18,11 +18,11 @@ from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.columns import fitted
-from pytest_cloudbench.results.index import EntryRow, Index, Point, RunRow
+from pytest_cloudbench.results.index import EntryRow, Index, Point, RunRow, SidesRow
 
 __all__ = [
     "Course", "baselines", "change_text", "compared", "course", "day_text", "main_metric", "no_change", "overview",
-    "printable", "run_list", "shown_run", "test_history", "value_text",
+    "printable", "run_list", "shown_run", "sides_history", "test_history", "value_text",
 ]  # fmt: skip
 
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
@@ -220,6 +220,27 @@ def test_history(index: Index, test: str, metric: str, last: int, width: int, *,
     return lines
 
 
+def sides_history(index: Index, rows: Sequence[SidesRow], metric: str | None, width: int) -> list[str]:
+    """Comparisons of two sides, run by run: no series of a metric, since neither side was measured by itself."""
+    runs = {run.place: run for run in index.runs()}
+    table = [["two sides in turns", "run", "time (UTC)", "commit", "A", "B", "pairs", "B against A"]]
+    for row in rows:
+        sides = [printable(str(row.found.get(side) or "-")) for side in "AB"]
+        run, pairs = printable(runs[row.run].name), printable(str(row.found.get("pairs", "-")))
+        when = [day_text(row.time_ms), _commit(row.commit)]
+        table.append([printable(row.fullname), run, *when, *sides, pairs, _apart(row.found, metric)])
+    return fitted(table, width)
+
+
+def _apart(found: Mapping[str, Any], metric: str | None) -> str:
+    """Returns how far two sides are apart in a metric, or in those that were to decide."""
+    deciding = found.get("deciding")
+    wanted = [metric] if metric else deciding if isinstance(deciding, list) else []
+    cells = {name: f"{name} {change}: {answer}" for name, _, _, change, answer in versus.cells(found)}
+    told = [cells[name] for name in wanted if name in cells]
+    return printable("; ".join(told or ([] if metric else cells.values()))) or "-"
+
+
 def _difference_told(change: ChangePoint, metric: str) -> str:
     return f"first run after a change ({_difference(change.after, change.before, metric)})"
 
@@ -266,6 +287,10 @@ def compared(index: Index, chosen: Sequence[RunRow], metrics: Sequence[str], wid
             absent = [printable(run.name) for place, run in places.items() if place not in there]
             if absent:
                 lines.insert(-1, f"no entry in {_some(absent)}")
+    apart = [each for each in index.comparisons() if each.run in places]
+    if apart:
+        names_of = dict.fromkeys(places[each.run].name for each in apart)
+        lines += [f"left out: comparisons of two sides ({len(apart)}, see cloudbench show {_some([*names_of])})", ""]
     return lines[:-1] if lines else ["none of these runs has an entry with such a metric"]
 
 

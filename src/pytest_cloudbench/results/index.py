@@ -4,12 +4,13 @@ What may live here: keeping that file in step with the runs that pytest-benchmar
 are the truth: the index may be deleted at any time, and is made again; files that change are read again. Writers at the
 same time lose nothing, since each replaces the whole file, and what it did not see is read again.
 
-Schema 2: a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's file
+Schema 3: a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's file
 and its run, below the storage), ``fullname``, ``name``, ``params`` (JSON), ``time_ms`` (Unix epoch), ``commit``,
 ``branch``, ``is_dirty``, ``outcome``, ``gate`` (the regression gate's answer, empty if there was
 none), ``schema``, ``doubts`` (JSON), ``missing_agents`` (JSON), ``fingerprint`` (JSON:
 what must be the same in runs that are compared), ``facts`` (JSON: provider, emulated, published, profile), ``run_id``,
-``records`` (JSON: ops_file or ops_files), and each number at the top level of any entry's extra_info, such as
+``records`` (JSON: ops_file or ops_files), ``sides`` (JSON: what a comparison of two sides found, or whose block an
+entry is; empty for every other entry), and each number at the top level of any entry's extra_info, such as
 ``response_p50`` or ``failed``, as a double.
 """
 
@@ -31,19 +32,19 @@ from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
 from pytest_cloudbench.results.acceptance import Accepted, accepted
 
-__all__ = ["INDEX_NAME", "EntryRow", "Index", "Point", "RunRow"]
+__all__ = ["INDEX_NAME", "EntryRow", "Index", "Point", "RunRow", "SidesRow"]
 
 INDEX_NAME = "cloudbench-index.parquet"
 """The index of a storage, in it."""
 
-_SCHEMA = "2"
+_SCHEMA = "3"
 _TEXTS = (
     "place", "run", "fullname", "name", "params", "commit", "branch", "outcome", "gate", "doubts", "missing_agents",
-    "fingerprint", "facts", "run_id", "records",
+    "fingerprint", "facts", "run_id", "records", "sides",
 )  # fmt: skip
 _INTEGERS = ("time_ms", "is_dirty", "schema")
 _FIXED = frozenset({*_TEXTS, *_INTEGERS})
-_ENDINGS = ("schema", "outcome", "gate", "doubts", "missing_agents")
+_ENDINGS = ("schema", "outcome", "gate", "doubts", "missing_agents", "sides")
 """What the choice of baselines asks of an entry, whatever the metric."""
 _ABOUT = ("provider", "emulated", "published", "profile")
 _RECORDS = ("ops_file", "ops_files")
@@ -126,6 +127,26 @@ class Point:
         What the gate found is what a history is to show.
         """
         return self.value is not None and (self.is_superseded or self.fit in ("", ONLY_AT_GATE))
+
+
+@dataclass(frozen=True, slots=True)
+class SidesRow:
+    """A comparison of two sides in one run, which is no measurement of either.
+
+    Attributes:
+        run: the run's ``place``.
+        fullname: of the test.
+        time_ms: when it started, Unix epoch, milliseconds.
+        commit, branch: of the code under test; empty if unknown.
+        found: the sides, and how far they are apart, as the entry has it but for the blocks; not to be trusted.
+    """
+
+    run: str
+    fullname: str
+    time_ms: int
+    commit: str
+    branch: str
+    found: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +257,19 @@ class Index:
         return sorted(found, key=lambda run: (run.time_ms, run.place))
 
     def tests(self) -> list[str]:
-        """Returns the full names of all entries, in the order of their last runs."""
-        return list(dict.fromkeys(reversed(self._column("fullname"))))
+        """Returns the full names of all entries that measured one side, in the order of their last runs."""
+        named = zip(reversed(self._column("fullname")), reversed(self._column("sides")), strict=True)
+        return list(dict.fromkeys(name for name, sides in named if not sides))
+
+    def comparisons(self) -> list[SidesRow]:
+        """Returns all comparisons of two sides, the latest last."""
+        names = ("run", "fullname", "time_ms", "commit", "branch")
+        columns = {name: self._column(name) for name in names}
+        told = ((row, _parsed(sides)) for row, sides in enumerate(self._column("sides")) if sides)
+        return [
+            SidesRow(**{name: columns[name][row] for name in names}, found=each["versus"])
+            for row, each in told if "versus" in each
+        ]  # fmt: skip
 
     def has_number(self, name: str) -> bool:
         """Returns whether any entry has a number of that name."""
@@ -251,7 +283,7 @@ class Index:
         )
         higher = metric in METRICS and METRICS[metric].better == "higher"
         found = []
-        for row in self._rows(fullname):
+        for row in self._plain(fullname):
             value = values[row]
             fit = self._unfit(row)
             newer = "" if fit else self._superseded(row)
@@ -264,7 +296,7 @@ class Index:
     def numbers(self, fullname: str, names: Iterable[str]) -> list[dict[str, Any]]:
         """Returns numbers of a test in all runs that have such an entry, as in ``series``; None if not known."""
         columns = {name: self._numbers(name) for name in names}
-        return [{name: column[row] for name, column in columns.items()} for row in self._rows(fullname)]
+        return [{name: column[row] for name, column in columns.items()} for row in self._plain(fullname)]
 
     def entries(self, run: str) -> list[EntryRow]:
         """Returns the entries of a run as they are stored. ``run`` is its ``place``. Raises ResultsError."""
@@ -323,8 +355,8 @@ class Index:
 
         ``run`` is its ``place``; ``tests`` are full names, none for all.
         """
-        found = []
-        for row in self._rows(run, "run"):
+        found, sides = [], self._column("sides")
+        for row in (row for row in self._rows(run, "run") if not sides[row]):
             test, ending = self._column("fullname")[row], [self._column(name)[row] for name in _ENDINGS]
             outcome = "passed" if _faults(*ending) == (ONLY_AT_GATE,) else _outcome_of([self._column("outcome")[row]])
             if outcome != "passed" and (not tests or test in tests):
@@ -380,6 +412,11 @@ class Index:
             providers=tuple(dict.fromkeys(str(each["provider"]) for each in about if each.get("provider"))),
             run_id=of("run_id")[0],
         )
+
+    def _plain(self, fullname: str) -> list[int]:
+        """Returns the rows of a test that measured one side."""
+        sides = self._column("sides")
+        return [row for row in self._rows(fullname) if not sides[row]]
 
     def _rows(self, value: str, name: str = "fullname") -> list[int]:
         """Returns the rows that have a value in a column of texts."""
@@ -482,6 +519,7 @@ class Index:
             "facts": _json({key: info[key] for key in _ABOUT if key in info}),
             "run_id": str(info.get("run_id", "")),
             "records": _json({key: info[key] for key in _RECORDS if key in info}),
+            "sides": _json(sides) if (sides := stored.sides_of(info)) else "",
         }
         numbers = {
             name: float(value) for name, value in info.items()
@@ -524,15 +562,15 @@ def _json(value: Any) -> str:
 
 
 @cache
-def _faults(schema: int, outcome: str, gate: str, doubts: str, missing: str) -> tuple[str, ...]:
-    return tuple(faults(_entry_told(schema, outcome, gate, doubts, missing)))
+def _faults(schema: int, outcome: str, gate: str, doubts: str, missing: str, sides: str) -> tuple[str, ...]:
+    return tuple(faults(_entry_told(schema, outcome, gate, doubts, missing, sides)))
 
 
-def _entry_told(schema: int, outcome: str, gate: str, doubts: str, missing: str) -> dict[str, Any]:
+def _entry_told(schema: int, outcome: str, gate: str, doubts: str, missing: str, sides: str) -> dict[str, Any]:
     """Returns what the choice of baselines asks of an entry."""
     return {
         "schema": schema, "outcome": outcome, **({"gate": {"answer": gate}} if gate else {}),
-        "doubts": _parsed(doubts), "missing_agents": _parsed(missing),
+        "doubts": _parsed(doubts), "missing_agents": _parsed(missing), **(_parsed(sides) if sides else {}),
     }  # fmt: skip
 
 

@@ -17,7 +17,9 @@ from typing import Any
 
 from pytest_cloudbench.results import stored
 
-__all__ = ["USUAL", "configured", "find_storage", "in_order", "record_folders", "results_folder"]
+__all__ = [
+    "USUAL", "configured", "find_storage", "in_order", "record_folders", "results_folder", "where_killed_runs_are",
+]  # fmt: skip
 
 USUAL = (Path("results"), Path(".benchmarks"))
 """Where runs are stored unless pytest is told another place: runs of suites, and others."""
@@ -54,6 +56,16 @@ def find_storage() -> Path | None:
 def results_folder() -> Path:
     """Returns the folder that pytest is told to write records into, or the usual one. It need not exist."""
     return Path(_given(_RESULTS_OPTION) or USUAL[0])
+
+
+def where_killed_runs_are(storage: Path | None = None) -> list[Path]:
+    """Returns the folders in which a killed run may have left its records, as far as they exist.
+
+    Args:
+        storage: where the user's runs are, if that is known: records may be among them.
+    """
+    every = [results_folder(), *([storage] if storage is not None else in_order())]
+    return [place for place in dict.fromkeys(every) if place.is_dir()]
 
 
 def record_folders(named: Path | None = None) -> list[Path]:

@@ -56,12 +56,16 @@ class Unmerged:
     lives: bool | None = None
 
 
-def find_left(results: Path) -> Iterator[Unmerged]:
-    """Returns all runs below a results folder with unmerged logs. Skips what cannot be read."""
-    for place, folders, names in os.walk(results):
+def find_left(*results: Path) -> Iterator[Unmerged]:
+    """Yields all runs below results folders with unmerged logs, each once. Skips what cannot be read."""
+    seen = set[Path]()
+    for place, folders, names in (each for root in results for each in os.walk(root)):
         folders.sort()
         if any(name.endswith(".oplog") for name in names) and (left := _left_in(Path(place))) is not None:
-            yield left
+            whole = left.folder.resolve()
+            if whole not in seen:
+                seen.add(whole)
+                yield left
 
 
 def _left_in(folder: Path) -> Unmerged | None:

@@ -22,7 +22,7 @@ from pytest_cloudbench.model import ResultsError
 
 __all__ = [
     "LARGEST_BYTES", "Commit", "RunFile", "StoredEntry", "alone", "commit_of", "find", "folders", "read",
-    "read_document",
+    "read_document", "sides_of",
 ]  # fmt: skip
 
 LARGEST_BYTES = 256 * 1024 * 1024
@@ -32,6 +32,8 @@ _RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]+")
 """Folders of records; ``cloudbench recover`` writes the entries of a killed run into them."""
 _OF_FIRST = frozenset({"provider", "emulated", "versions", "ops", "response_p50"})
 """What entries of schema 1 hold, unlike those of stock benchmarks."""
+_OF_SIDES = ("A", "B", "deciding", "stopped", "minutes", "pairs", "differences")
+"""What is kept of a comparison of two sides: all but its blocks."""
 _NO_COMMIT = frozenset({"unversioned", "unknown", ""})
 _NO_BRANCH = frozenset({"(unknown)", "(detached head)", "unknown"})
 
@@ -167,6 +169,15 @@ def _entry(path: Path, found: Any) -> StoredEntry | None:
     return StoredEntry(
         fullname, name if isinstance(name, str) else fullname, params if isinstance(params, dict) else {}, schema, info
     )  # fmt: skip
+
+
+def sides_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what an entry says of two sides, ``versus``, or whose ``block`` it is; else nothing."""
+    found = {key: info[key] for key in ("versus", "block") if key in info}
+    if "versus" in found:
+        told = found["versus"] if isinstance(found["versus"], dict) else {}
+        found["versus"] = {key: told[key] for key in _OF_SIDES if key in told}
+    return found
 
 
 def commit_of(found: Any) -> Commit:

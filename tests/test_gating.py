@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ import pytest
 
 from pytest_cloudbench import cli
 from pytest_cloudbench.judge import changepoints, watched
+from pytest_cloudbench.judge.gate import AGAIN, FEWEST_RUNS, Check, is_suspect, judge
+from pytest_cloudbench.judge.watched import LOOKED_AT, NUMBERS, checks_of
+from pytest_cloudbench.load.gate_text import ruling_text
+from pytest_cloudbench.results.index import Index
 from tests.results.stored_runs import DAY_MS, START_MS, info, store
 
 TEST = "test_it.py::test_put"
@@ -97,3 +102,60 @@ def test_as_many_runs_are_searched_for_a_change_as_in_the_gate(
     lengths.clear()
     assert run("backtest")[-1].startswith("60 of 60 sessions had 10 runs before them")
     assert max(lengths) == 60
+
+
+def varied(folder: Path, runs: int, tests: int) -> None:
+    """A history with levels that change, errors, a second machine, and runs that failed, were gated or had doubts."""
+    source = random.Random("varied")
+    for number in range(1, runs + 1):
+        entries = {}
+        for test in range(tests):
+            level = 0.1 * (1.3 if number > 60 + test else 1.0) * exp(source.gauss(0, 0.01 + 0.01 * test))
+            failed = sum(source.random() < (0.05 if number % 29 == 0 else 0.002) for _ in range(300))
+            told: dict[str, Any] = {
+                "quiet_ops": 300, "quiet_p50": level, "quiet_p99": 2 * level * exp(source.gauss(0, 0.03)),
+                "quiet_kept": 300 - number % 7, "quiet_share": 0.99, "failed": failed, "failed_rate": failed / 300,
+                "requests_per_op": 1.0 + (number == 77), "cpu_per_op": 0.001 * exp(source.gauss(0, 0.05)),
+                "reference_cpu_s": 0.01 if number % 31 else 0.03, "start_wall_ms": START_MS + number * DAY_MS,
+                "machine": "Another" if number % 10 == 3 else "The usual one",
+            }  # fmt: skip
+            if source.random() < 0.06:
+                told |= source.choice([
+                    {"outcome": "failed"}, {"doubts": ["late"]}, {"outcome": "failed", "gate": {"answer": "broken"}},
+                ])  # fmt: skip
+            entries[f"{TEST}[{test}]"] = info(**told)
+        store(folder, number, entries)
+
+
+def judged_one_by_one(folder: Path) -> list[str]:
+    """What a backtest says if each run is compared with all before it, and everything is judged."""
+    index, sessions = Index.open(folder), dict[str, list[Check]]()
+    for test in index.tests():
+        rows = zip(index.series(test, "ops"), index.numbers(test, sorted(NUMBERS)), strict=True)
+        runs = [(point, {"run": point.name, **{k: v for k, v in row.items() if v is not None}}) for point, row in rows]
+        for end, (now, numbers) in enumerate(runs):
+            if end >= FEWEST_RUNS and "doubts" not in now.fit:
+                fit = [each for point, each in runs[:end] if not point.fit and point.fingerprint == now.fingerprint]
+                last = fit[-LOOKED_AT * 20 :]
+                sessions.setdefault(now.run, []).extend(checks_of(test, numbers, tuple(numbers), last, {}))
+    judged = suspects = red = 0
+    lines = []
+    for run, checks in sorted(sessions.items()):
+        rulings = judge([replace(check, again=(check.now,) * AGAIN) for check in checks])
+        broken = [each for each in rulings if each.answer == "broken"]
+        lines += [f"{run}: {each.check.experiment}: {ruling_text(each)}" for each in broken]
+        judged += any(len(check.baseline) >= FEWEST_RUNS for check in checks)
+        suspects, red = suspects + sum(map(is_suspect, checks)), red + bool(broken)
+    return [
+        *lines,
+        f"{judged} of {len(sessions)} sessions had {FEWEST_RUNS} runs before them; {suspects} metrics would have been "
+        f"measured again; at most {red} sessions would have been red",
+    ]
+
+
+def test_a_backtest_says_what_judging_each_run_by_itself_would(folder: Path, run: Run) -> None:
+    """What is known of former runs is kept from one to the next, which must change no answer."""
+    varied(folder, 120, 3)
+    found, expected = run("backtest"), judged_one_by_one(folder)
+    assert sorted(found) == sorted(expected)
+    assert len(found) > 5, "a history without a broken run compares nothing"

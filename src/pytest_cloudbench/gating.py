@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,22 +143,20 @@ def _sight(check: Check, tests: int) -> str:
 
 
 def _backtest(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.judge.gate import AGAIN, FEWEST_RUNS, is_suspect, judge
+    from pytest_cloudbench.judge.gate import FEWEST_RUNS, backtest
 
     margins, most = _margins()
     sessions: dict[str, list[Check]] = {}
     for test, runs in _histories(options).items():
-        for end in range(FEWEST_RUNS, len(runs)):
-            if runs[end].point.fit in ("", ONLY_AT_GATE, "did not pass"):
-                sessions.setdefault(runs[end].point.run, []).extend(_checks(test, runs[: end + 1], margins, most))
+        for run, checks in _in_turn(test, runs, margins, most):
+            sessions.setdefault(run, []).extend(checks)
     judged = suspects = alarms = 0
     lines: list[str] = []
     for run, checks in sorted(sessions.items()):
         # What measuring again would have said is not known: assume the worst, that it would have said the same.
-        worst = [replace(check, again=(check.now,) * AGAIN) for check in checks]
+        count, broken = backtest(checks)
         judged += any(len(check.baseline) >= FEWEST_RUNS for check in checks)
-        suspects += sum(map(is_suspect, checks))
-        broken = [each for each in judge(worst) if each.answer == "broken"]
+        suspects += count
         alarms += bool(broken)
         lines += _told(run, broken)
     for line in lines:
@@ -168,6 +166,33 @@ def _backtest(options: argparse.Namespace) -> int:
         f"measured again; at most {alarms} sessions would have been red"
     )
     return 0
+
+
+def _in_turn(test: str, runs: Sequence[_Run], margins: Margins, most: int) -> Iterator[tuple[str, list[Check]]]:
+    """Yields each run that can be judged against those before it, with its checks."""
+    from pytest_cloudbench.judge.gate import FEWEST_RUNS
+    from pytest_cloudbench.judge.watched import LOOKED_AT, Former, checks_of
+
+    numbers = _numbered([run.point.fingerprint for run in runs])
+    fit: list[list[Mapping[str, Any]]] = [[] for _ in range(max(numbers, default=-1) + 1)]
+    for run, number in zip(runs, numbers, strict=True):
+        fit[number] += [run.numbers] if not run.point.fit else []
+    former, before = [Former(each) for each in fit], [0] * len(fit)
+    for place, (run, number) in enumerate(zip(runs, numbers, strict=True)):
+        if place >= FEWEST_RUNS and run.point.fit in ("", ONLY_AT_GATE, "did not pass"):
+            last = former[number].last(LOOKED_AT * most, before[number])
+            yield run.point.run, checks_of(test, run.numbers, tuple(run.numbers), last, margins, runs=most)
+        before[number] += not run.point.fit
+
+
+def _numbered(found: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Returns the same number for equal ones; most are not only equal but the same."""
+    known, number_of = list[Mapping[str, Any]](), dict[int, int]()
+    for each in found:
+        if id(each) not in number_of:
+            known += [] if each in known else [each]
+            number_of[id(each)] = known.index(each)
+    return [number_of[id(each)] for each in found]
 
 
 def _told(run: str, broken: Sequence[Ruling]) -> Iterator[str]:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, pairwise, repeat
 from math import exp, inf, log, sqrt
-from operator import sub
+from operator import mul, sub
 from statistics import fmean
 
 from pytest_cloudbench.judge.significance import f_sf
@@ -123,12 +124,18 @@ def _may_differ(levels: Sequence[float]) -> bool:
     if count < 2 * LEAST_RUNS:
         return False
     middle = fmean(levels)
-    sums = list(accumulate(value - middle for value in levels))
-    places = range(LEAST_RUNS, count - LEAST_RUNS + 1)
-    between = max(sums[at - 1] ** 2 * count / (at * (count - at)) for at in places)
-    within = sum((value - middle) ** 2 for value in levels) - between
+    apart = [value - middle for value in levels]
+    sums = list(accumulate(apart))[LEAST_RUNS - 1 : count - LEAST_RUNS]
+    between = max(map(mul, map(mul, sums, sums), _weights(count)))
+    within = sum(map(mul, apart, apart)) - between
     freedom = count - 2
     return within <= 1e-9 * between or f_sf(between * freedom / within, 1, freedom) < 2 * _CERTAIN
+
+
+@cache
+def _weights(count: int) -> tuple[float, ...]:
+    """Returns for each place of a split the inverse variance of the sum of what is before it."""
+    return tuple(count / (at * (count - at)) for at in range(LEAST_RUNS, count - LEAST_RUNS + 1))
 
 
 def _best(levels: Sequence[float]) -> int | None:

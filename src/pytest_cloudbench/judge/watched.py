@@ -20,6 +20,7 @@ from pytest_cloudbench.model import UsageError, did_you_mean
 __all__ = [
     "LOOKED_AT",
     "NUMBERS",
+    "Former",
     "Margins",
     "Numbers",
     "capabilities",
@@ -91,6 +92,7 @@ _EXACT = ("requests_per_op", "payload_bytes_per_op", "wire_bytes_per_op", "wire_
 _LEVEL_UNITS = frozenset({"s", "bytes", "bytes/s", "ratio", "MB", "1/s", "bit/s"})
 LOOKED_AT = 3
 """How many times as many runs as a baseline has are searched for a lasting change."""
+_BARE = _Watched("level")
 _SAME = 1e-9
 _SLOWER = 1.5
 
@@ -133,8 +135,31 @@ def _margin(value: Any, where: str) -> float | None:
     return number
 
 
+class Former:
+    """Former runs, the oldest first. Each is read once for a metric, however many later runs are compared with it."""
+
+    def __init__(self, runs: Sequence[Numbers], end: int | None = None, most: int | None = None) -> None:
+        self._runs, self._columns = runs, dict[tuple[str, _Watched], list[Reading]]()
+        self._end = len(runs) if end is None else end
+        self._first = 0 if most is None else max(0, self._end - most)
+
+    def last(self, most: int, end: int | None = None) -> Former:
+        """Returns at most so many of the last ones, or of those before a place."""
+        found = Former(self._runs, self._end if end is None else end, most)
+        found._first, found._columns = max(self._first, found._first), self._columns
+        return found
+
+    def readings(self, metric: str, watched: _Watched) -> list[Reading]:
+        """Returns what they say of a metric."""
+        column = self._columns.get((metric, watched))
+        if column is None:
+            column = [_reading(metric, watched, each) for each in self._runs]
+            self._columns[metric, watched] = column
+        return column[self._first : self._end]
+
+
 def checks_of(
-    experiment: str, info: Numbers, columns: Sequence[str], baseline: Sequence[Numbers], margins: Margins,
+    experiment: str, info: Numbers, columns: Sequence[str], baseline: Former | Sequence[Numbers], margins: Margins,
     again: Sequence[Numbers] = (), why: str = "", runs: int = MOST_RUNS,
 ) -> list[Check]:  # fmt: skip
     """Returns a check for each metric of an entry that is watched.
@@ -150,13 +175,13 @@ def checks_of(
         why: why nothing of it can be judged, or an empty text.
         runs: how many of the last ones are the baseline at most.
     """
-    found, baseline = [], baseline[-LOOKED_AT * runs :]
+    found, whole = [], baseline if isinstance(baseline, Former) else Former(baseline)
+    baseline = whole.last(LOOKED_AT * runs)
     for metric, watched in _watched_in(info, columns, margins).items():
         margin = _margin_of(metric, watched, margins)
         if margin is None:
             continue
-        former = [_reading(metric, watched, each) for each in baseline]
-        known = [each for each in former if each.value is not None]
+        known = [each for each in baseline.readings(metric, watched) if each.value is not None]
         since = _since_change(known)
         former = since[-runs:]
         check = Check(
@@ -253,7 +278,7 @@ def _number(numbers: Numbers, name: str) -> float | None:
     return float(value) if finite(value) and value is not None else None
 
 
-def _unfit_now(metric: str, watched: _Watched, info: Numbers, baseline: Sequence[Numbers]) -> str:
+def _unfit_now(metric: str, watched: _Watched, info: Numbers, baseline: Former) -> str:
     """Why this run says nothing of the metric, or an empty text."""
     ops = _number(info, "quiet_ops")
     if ops is not None and ops < watched.fewest_ops:
@@ -261,15 +286,15 @@ def _unfit_now(metric: str, watched: _Watched, info: Numbers, baseline: Sequence
     if watched.rest and not _uses_more_cpu(info, baseline):
         return "the client itself used no more CPU than before, so the machine was busy with something else"
     if (by := watched.by or watched.beside) and (now := _number(info, by)):
-        before = [each for numbers in baseline if (each := _number(numbers, by))]
+        before = [each.value for each in baseline.readings(by, _BARE) if each.value]
         if before and now > max(before) * _SLOWER:
             return f"this machine is {now / (sum(before) / len(before)):.1f} times as slow as in the baseline"
     return ""
 
 
-def _uses_more_cpu(info: Numbers, baseline: Sequence[Numbers]) -> bool:
+def _uses_more_cpu(info: Numbers, baseline: Former) -> bool:
     """Returns whether this client used more CPU per operation than in any run of the baseline, as far as is known."""
     watched = _OF_RUNS["cpu_per_op"]
-    now, *before = [_reading("cpu_per_op", watched, each).value for each in (info, *baseline)]
-    known = [each for each in before if each is not None]
+    now = _reading("cpu_per_op", watched, info).value
+    known = [each.value for each in baseline.readings("cpu_per_op", watched) if each.value is not None]
     return now is not None and bool(known) and now > max(known)

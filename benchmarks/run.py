@@ -56,7 +56,12 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "benchmarks.bench_live": ("live_view_core_share",),
     "benchmarks.bench_objects": ("s3_fast_puts_per_cpu_s",),
-    "benchmarks.bench_history": ("history_list_ratio", "history_all_ratio", "history_compare_ratio"),
+    "benchmarks.bench_history": (
+        "history_list_ratio",
+        "history_all_ratio",
+        "history_compare_ratio",
+        "history_backtest_ratio",
+    ),
     "benchmarks.bench_raid": ("raid_put_isal", "raid_put_portable", "raid_rss"),
     "benchmarks.bench_batching": (
         "written_ranges_over_rsync",
@@ -65,6 +70,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "savingbox_over_rsync",
         "savingbox_growth",
     ),
+    "benchmarks.bench_drift": ("drift_false_doubts", "drift_found"),
     "benchmarks.bench_gate": (
         "gate_false_alarms",
         "gate_finds_p50",

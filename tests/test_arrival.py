@@ -30,6 +30,7 @@ from pytest_cloudbench.arrival import (
     ThinkTime,
     Threads,
     arrival,
+    changes,
     plan,
 )
 from pytest_cloudbench.model import ConfigError, UsageError, Verb
@@ -529,3 +530,9 @@ def test_an_unknown_name_and_a_trace_without_a_reader_are_refused() -> None:
         arrival("posson", {})
     with pytest.raises(ConfigError, match=r"arrival trace: file: .*cannot be read here"):
         arrival("trace", {"file": "a.csv"})
+
+
+def test_what_changes_by_itself() -> None:
+    assert changes(Diurnal(1.0))
+    assert changes(Replay(parse_trace("time,sensor,operation,size\n0,a,put,1\n", "t.csv")))
+    assert not any(map(changes, (FixedInterval(1.0), Poisson(1.0), Bursts(1.0, 2.0, 3.0), Threads(2), ThinkTime(1.0))))

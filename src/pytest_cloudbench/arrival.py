@@ -36,6 +36,7 @@ __all__ = [
     "ThinkTime",
     "Threads",
     "arrival",
+    "changes",
     "plan",
 ]
 
@@ -354,6 +355,11 @@ class Threads:
 
 Closed = ThinkTime | Threads
 """A closed loop: when an operation starts depends on when others have ended."""
+
+
+def changes(arrival: Arrival | Closed) -> bool:
+    """Returns whether the load changes by itself during a run, so that times may drift with it."""
+    return isinstance(arrival, (Diurnal, Replay))
 
 
 # --- names for configuration files ---

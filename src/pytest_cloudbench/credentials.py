@@ -90,7 +90,7 @@ def known(name: str, fields: Sequence[str]) -> tuple[str, Secrets]:
 
     ``name`` is as for ``places``. Raises CredentialsError.
     """
-    for source, lookup in _sources(name):
+    for source, _, lookup in _sources(name, _sets_of(name)):
         found = Secrets({field: value for field in fields if (value := (lookup(field) or "").strip())})
         if fields[0] in found:
             return source, found

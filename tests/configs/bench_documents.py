@@ -15,7 +15,7 @@ PATHS = (
     "grid.sensors", "grid.threads", "grid.payload", "grid.payload.size_bytes", "grid.arrival",
     "grid.arrival.interval_s", "expect", "expect.0", "expect.0.metric", "expect.0.at_most", "expect.0.at_least",
     "warm_up_s", "until", "until.metric", "until.within", "until.min_ops", "gate", "gate.p50",
-    "gate.unknown",
+    "gate.unknown", "may_drift",
     "expect.0.operation", "expect.0.where", "expect.0.where.sensors", "unknown", "payload.unknown", "grid.unknown",
 )  # fmt: skip
 """Places in an experiment that a change can be about."""
@@ -81,6 +81,7 @@ GRID: dict[str, Any] = {
 }
 VALID: list[dict[str, Any]] = [
     BASE, TRACE, THREADS, GRID, {**TRACE, "sensors": 1},
+    {**BASE, "may_drift": True},
     {**BASE, "warm_up_s": 0.5, "until": {"metric": "response_p99", "within": 0.1, "min_ops": 5000}},
     {**THREADS, "until": {"metric": "throughput"}},
     {**THREADS, "gate": {"p50": 0.05, "quiet_p99": "30%", "throttled_rate": False}},

@@ -284,6 +284,7 @@ WRONG: list[tuple[str, dict[str, Any], list[tuple[str, Any]], str]] = [
     ("gate.p50", BASE, [("gate", {"p50": 0})], "expected a margin such as 0.1"),
     ("gate.p50", BASE, [("gate", {"p50": "0%"})], "expected a margin such as 0.1"),
     ("gate.p50", BASE, [("gate", {"p50": True})], "expected a margin such as 0.1"),
+    ("may_drift", BASE, [("may_drift", "yes")], "expected true or false, found 'yes'"),
     ("until", BASE, [("until", "response_p50")], "expected a table [experiment.until]"),
     ("until.metric", BASE, [("until", {"within": 0.1})], "is missing; expected one of response_p50"),
     ("until.metric", BASE, [("until", {"metric": "response_max"})], "expected one of response_p50"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.results import parquet
-from tests.fleet.harness import FOLDER, Ended, lab_in
+from tests.fleet.harness import FOLDER, Ended, Lab, lab_in
 from tests.runs import ALONE, FLEET
 
 FEW = """
@@ -130,3 +130,50 @@ def test_at_its_budget_it_says_that_it_was_not_steady(run: Ended) -> None:
 def test_a_run_that_is_all_warm_up_has_no_numbers(run: Ended) -> None:
     assert run.lines_with("all operations were due in the warm-up of 9 s")
     assert "test_budget#stat" not in infos(run), "no time is not 0 s"
+
+
+SLOWER = """
+import time
+import pytest
+from pytest_cloudbench.drivers.folder import FolderDriver
+from pytest_cloudbench.model import ProviderSpec
+from pytest_cloudbench.providers import Provider
+
+class Slower(FolderDriver):
+    done = 0
+
+    def put(self, path, content):
+        self.done += 1
+        time.sleep(self.done / 5000)
+        return super().put(path, content)
+
+@pytest.fixture
+def provider(tmp_path):
+    return Provider("own:slower", Slower.connect(ProviderSpec.parse(f"folder:{tmp_path}"), None, {}))
+"""
+
+RISING = """
+from pytest_cloudbench.arrival import Threads
+
+def test_each_is_slower(experiment, payloads):
+    made = experiment.run(payloads.random(10), arrival=Threads(2), files=300, verify=False)
+    assert made.doubts
+
+def test_so_it_should(experiment, payloads):
+    experiment.run(payloads.random(10), arrival=Threads(2), files=300, verify=False, may_drift=True)
+
+def test_part(experiment, payloads):
+    experiment.run(payloads.random(10), arrival=Threads(2), files=300, verify=False, store=False)
+    experiment.conclude({}, [1.0], stats_of="nothing")
+"""
+
+
+def test_a_drift_is_a_doubt_unless_it_was_expected_or_the_run_is_a_part(lab: Lab) -> None:
+    run = lab.write(SLOWER, "conftest.py").write(RISING).run("-n", "2")
+    assert run.counts() == {"passed": 3}, run.text
+    told = "response_p50 drifted during the run (+"
+    rising, expected, part = (each["extra_info"] for each in run.document["benchmarks"])
+    assert [doubt.startswith(told) for doubt in rising["doubts"]] == [True]
+    assert expected["doubts"] == part["doubts"] == []
+    noted = [sum(note.startswith(told) for note in info["notes"]) for info in (rising, expected, part)]
+    assert noted == [0, 1, 0]

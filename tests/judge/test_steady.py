@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
-from itertools import count, islice
+from itertools import accumulate, count, islice
 from math import exp, sqrt
 from random import Random
 
 import pytest
 
+from benchmarks.bench_drift import STEADY, alarms, recorded, steady
 from pytest_cloudbench.judge.metrics import METRICS
-from pytest_cloudbench.judge.steady import LEAST_OPS, Lookout, Stable, amount_of, drift, steadiness
+from pytest_cloudbench.judge.steady import LEAST_OPS, Lookout, Stable, amount_of, drift, steadiness, unsettled
 from pytest_cloudbench.model import UsageError
 
 TRUE_S, SIGMA, BUDGET = 0.05, 0.35, 12_000
@@ -91,23 +92,68 @@ def test_what_does_not_settle_goes_on_to_its_budget(truth: Truth) -> None:
     assert sum(run(truth, seed, until)[0] for seed in SEEDS) <= 1
 
 
+HOUR_NS = 3_600_000_000_000
+
+
 def test_a_drift_is_said_and_nothing_where_there_is_none() -> None:
-    told = [drift(UNTIL, *run(drifts, seed, Stable("response_p50", within=0.001))[1:]) for seed in SEEDS[:4]]
-    assert all(line.startswith("response_p50 drifted by +") and line.endswith("% during the run")
-               for line in told)  # fmt: skip
-    silent = [drift(UNTIL, *run(flat, seed, UNTIL)[1:]) for seed in SEEDS]
-    assert silent.count("") >= len(SEEDS) - 1
+    for seed in SEEDS[:4]:
+        _, ends_ns, amounts = run(drifts, seed, Stable("response_p50", within=0.001))
+        told = drift("response_p50", ends_ns, amounts, HOUR_NS, UNTIL.within)
+        assert told.startswith("response_p50 drifted during the run (+")
+        assert drift("response_p50", ends_ns, amounts[::-1], HOUR_NS).startswith(
+            "response_p50 drifted during the run (-"
+        )
+    silent = [drift("response_p50", *run(flat, seed, UNTIL)[1:], HOUR_NS, UNTIL.within) for seed in SEEDS]
+    assert silent == [""] * len(SEEDS)
+
+
+def test_a_run_whose_times_are_steady_does_not_drift() -> None:
+    """However much its operations resemble each other: a doubt would take it out of every baseline."""
+    told = [alarms(steady(kind, ops, seed) for seed in range(300)) for kind in STEADY for ops in (200, 300)]
+    assert sum(count for count, _ in told) <= 0.001 * sum(of for _, of in told)
+
+
+def test_neither_does_one_that_was_recorded() -> None:
+    count, of = alarms(recorded(1000))
+    assert count <= 0.001 * of
+
+
+@pytest.mark.parametrize(("ops", "rise"), [(300, 3.0), (1000, 1.0)])
+def test_a_run_whose_times_rise_steadily_does(ops: int, rise: float) -> None:
+    count, of = alarms(steady("independent", ops, seed, rise) for seed in range(50))
+    assert count >= 0.9 * of
+
+
+def test_a_step_a_slow_beginning_and_a_disturbance_are_no_drift() -> None:
+    """Nor is a rise that is too small to matter, or one of too few operations."""
+    draws = Random("no line")
+    levels: dict[str, list[float]] = {
+        "a step": [1 + (at >= 500) for at in range(1000)],
+        "a cold start": [1 + 4 * (at < 100) for at in range(1000)],
+        "a disturbance": [1 + 4 * (400 <= at < 500) for at in range(1000)],
+        "little": [1 + 0.08 * at / 1000 for at in range(1000)],
+        "few": [1 + at / 199 for at in range(199)],
+    }
+    for name, level in levels.items():
+        assert not drift("response_p50", (), [0.01 * each * exp(draws.gauss(0, 0.01)) for each in level], 1e9), name
+
+
+def test_operations_that_are_all_due_at_once_wait_for_those_before_them() -> None:
+    """Each takes longer than the one before, and nothing has drifted."""
+    queue_s = [0.1 + 0.01 * at for at in range(300)]
+    assert drift("response_p50", (), queue_s, max(queue_s)) == ""
+    assert drift("response_p50", (), queue_s, sum(queue_s))
 
 
 def test_a_beginning_that_was_slow_is_said_after_the_end() -> None:
     """The metric of the whole run includes the beginning, which a warm-up would have left out."""
     draws = Random("slow")
     slow = [round(noisy(3 if at < 1200 else 1, draws) * 1e9) for at in range(6000)]
-    assert "above that of the run's second half" in drift(UNTIL, range(6000), slow)
+    assert "above that of the run's second half" in unsettled(UNTIL, range(6000), slow)
     late = [round(noisy(1.3 if 2000 < at < 2700 else 1, draws) * 1e9) for at in range(6000)]
-    told = drift(Stable("response_p50", 0.015), range(6000), late)
+    told = unsettled(Stable("response_p50", 0.015), range(6000), late)
     assert told.endswith("above that of the run's second half: it was still settling")
-    assert drift(UNTIL, range(6000), late) == ""
+    assert unsettled(UNTIL, range(6000), late) == ""
 
 
 def test_rates_are_judged_by_the_time_that_blocks_take() -> None:
@@ -122,15 +168,19 @@ def test_rates_are_judged_by_the_time_that_blocks_take() -> None:
     found = steadiness(Stable("ops_per_s"), slower, sizes)
     assert found is not None
     assert not found.is_within(0.02)
-    assert found.is_change_real
     assert found.change < -0.3
+    assert unsettled(Stable("ops_per_s"), slower, sizes).startswith("ops_per_s is ")
+    falling = [round(each) for each in accumulate(1e9 / (100 - at / 50) for at in range(2000))]
+    assert drift("ops_per_s", falling, sizes, 0).startswith("ops_per_s drifted during the run (-")
 
 
 def test_too_few_operations_and_a_clock_that_stands_are_no_answer() -> None:
     assert steadiness(UNTIL, range(999), range(999)) is None
     assert steadiness(Stable("ops_per_s"), [5] * 1000, [1] * 1000) is None
     assert steadiness(UNTIL, range(1000), [0] * 1000) is None
-    assert drift(UNTIL, range(999), range(999)) == ""
+    assert unsettled(UNTIL, range(999), range(999)) == ""
+    assert drift("response_p99", (), range(2999), HOUR_NS) == ""
+    assert drift("ops_per_s", [5] * 1000, [1] * 1000, HOUR_NS) == ""
 
 
 def test_it_does_not_end_before_as_many_operations_as_are_asked_for() -> None:

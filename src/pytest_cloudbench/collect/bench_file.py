@@ -145,7 +145,7 @@ def _measure(experiment: Experiment, bench: BenchExperiment, case: BenchCase, se
             label = (_TRACE if verb is None else _WORDS[verb]) + again
             result = experiment.run(
                 payload, **load, operation=verb or Verb.PUT, on=files, keep=len(bench.operations) > 1, label=label,
-                warm_up_s=bench.warm_up_s, until=bench.until, gate=bench.gate,
+                warm_up_s=bench.warm_up_s, until=bench.until, gate=bench.gate, may_drift=bench.may_drift,
                 expect=bench.claims(case, verb, names, today),
             )  # fmt: skip
             files = files or result.files

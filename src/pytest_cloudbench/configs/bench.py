@@ -152,7 +152,8 @@ class BenchExperiment:
         repeat: how often each case is measured, each time with new files.
         cases: the combinations of the grid, in the file's order, the last key changing fastest.
         expectations: what must hold.
-        warm_up_s, until: what is left out, and when it ends early; see ``Experiment.run``.
+        warm_up_s, until, may_drift: what is left out, when it ends early, and whether times may drift; see
+            ``Experiment.run``.
         gate: margins of the regression gate, by metric; None: not gated.
     """
 
@@ -166,6 +167,7 @@ class BenchExperiment:
     warm_up_s: float = 0.0
     until: Stable | None = None
     gate: Mapping[str, float | None] = field(default_factory=dict)
+    may_drift: bool = False
 
     def claims(
         self, case: BenchCase, operation: Verb | None, providers: Sequence[str], date: datetime.date
@@ -248,7 +250,7 @@ def _experiment(table: Mapping[str, Any], locator: Locator, files: NamedFiles) -
     return BenchExperiment(
         table["name"], table.get("description", ""), tuple(providers), tuple(OPERATIONS[name] for name in operations),
         table.get("repeat", 1), cases, expectations, float(table.get("warm_up_s", 0.0)),
-        _until(table, operations, locator), _gate(table, locator),
+        _until(table, operations, locator), _gate(table, locator), table.get("may_drift", False),
     )  # fmt: skip
 
 

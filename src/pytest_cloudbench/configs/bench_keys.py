@@ -154,6 +154,10 @@ EXPERIMENT: Mapping[str, Key] = MappingProxyType({
         "a table [experiment.gate]", _TABLE,
         "Margins of --cloudbench-gate for these tests: the smallest change that matters, by metric.",
     ),
+    "may_drift": Key(
+        "true or false", {"type": "boolean"},
+        "Times may rise or fall steadily during a run: that is then a note, and no doubt. Default: false.",
+    ),
     "payload": Key("a table [experiment.payload]", _TABLE, "What the files hold.", True),
     "arrival": Key("a table [experiment.arrival]", _TABLE, "With sensors: when operations are due."),
     "grid": Key("a table [experiment.grid]", _TABLE, "Lists of values; each combination of them is a test."),

@@ -11,6 +11,10 @@ the second half of the run (a rolling window, as fio's steady state and warp's a
 
 It must say so twice in a row, the second time with a tenth more operations. Blocks grow with the run, so that noise
 averages out in time, and a drift does not.
+
+A **drift** is judged of every run, after its end: a straight line through ten blocks of all of it explains nine tenths
+of how they differ, and changes by more than matters. A step, a slow first block and one disturbance in the middle are
+no line.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import copysign, inf, sqrt
 from statistics import fmean, stdev
 from types import MappingProxyType
 from typing import cast
@@ -26,15 +30,22 @@ from typing import cast
 from pytest_cloudbench.judge.stats import PERCENTILES, percentile
 from pytest_cloudbench.model import UsageError, did_you_mean
 
-__all__ = ["LEAST_OPS", "Lookout", "Stable", "Steadiness", "amount_of", "drift", "steadiness"]
+__all__ = [
+    "DRIFT_MATTERS", "LEAST_OPS", "Lookout", "Stable", "Steadiness", "amount_of", "drift", "steadiness", "unsettled",
+]  # fmt: skip
 
 _BLOCKS = 10
 _MIDDLE = (_BLOCKS - 1) / 2
 _SQUARES = sum((at - _MIDDLE) ** 2 for at in range(_BLOCKS))
 _T_OF_MEAN = 2.262
 """Student's t for an interval of 95 %, 9 degrees of freedom."""
-_T_OF_SLOPE = 3.355
-"""Student's t for a two-sided test at 1 %, 8 degrees of freedom."""
+_STEEP = 9.0
+"""Student's t of the slope from which a line is a drift: it explains nine tenths of how blocks differ. Blocks are like
+those before them, so no table says how rare that is; benchmarks/bench_drift.py does."""
+DRIFT_MATTERS = 0.10
+"""How far a metric may move during a run, if nobody says how steady it is to be: the gate's margin of a median."""
+_LEAST_BLOCK = 20
+"""The fewest operations in a block for a drift of a median; noise in short blocks hides a drift, and makes none."""
 _LOOK_AGAIN, _LOOKS = 1.1, 2
 """A run is looked at each time it has grown by a tenth: a rule that is asked at every operation says yes by chance."""
 
@@ -45,6 +56,7 @@ LEAST_OPS: Mapping[str, int] = MappingProxyType({
     "throughput": _BLOCKS * 100,
 })  # fmt: skip
 """Metrics that can be steady, and the fewest operations to tell: a block needs some beyond its percentile."""
+_TIMES = frozenset(name for name in LEAST_OPS if name.startswith(("response_", "service_")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +101,14 @@ class Steadiness:
         value: the mean of the blocks, in the metric's unit.
         error: half of the 95 % interval of that mean, relative to it.
         change: how much a line through the blocks changes from the first block to the last, relative to the mean.
-        is_change_real: whether that line is steeper than chance makes it (1 %).
+        t: how many times its standard error, if blocks are independent, that line is steep.
     """
 
     ops: int
     value: float
     error: float
     change: float
-    is_change_real: bool
+    t: float
 
     def is_within(self, within: float) -> bool:
         """Whether the metric was steady: known that well, and not on its way elsewhere."""
@@ -121,16 +133,38 @@ class Lookout:
         return self._yes >= _LOOKS
 
 
-def drift(stable: Stable, ends_ns: Sequence[int], amounts: Sequence[int]) -> str:
-    """Returns how the metric moved during a whole run by more than ``within``, in words; empty if it did not.
+def drift(
+    metric: str, ends_ns: Sequence[int], amounts: Sequence[float], elapsed: float, within: float = DRIFT_MATTERS
+) -> str:  # fmt: skip
+    """Returns how a metric rose or fell steadily during a whole run by more than ``within``, in words; or nothing.
+
+    Args:
+        metric: a key of ``LEAST_OPS``.
+        ends_ns: when each successful operation ended, in order; only for rates.
+        amounts: what the metric is made of (``amount_of``): for times in the order in which operations were due, since
+            in the order of their ends the slow ones come last.
+        elapsed: how long the run took, in the unit of ``amounts``; for rates it does not matter.
+        within: a fraction.
+    """
+    size = len(amounts) // _BLOCKS
+    if size < _least_block(metric):
+        return ""
+    values = _blocks(metric, ends_ns, amounts, size)
+    whole = _judged(size * _BLOCKS, values)
+    if whole is None or abs(whole.change) <= within or abs(whole.t) < _STEEP:
+        return ""
+    if metric in _TIMES and elapsed < _BLOCKS * whole.value * 1e9:
+        return ""  # all were due at about the same time: each waited for those before it
+    return f"{metric} drifted during the run ({whole.change:+.1%})"
+
+
+def unsettled(stable: Stable, ends_ns: Sequence[int], amounts: Sequence[int]) -> str:
+    """Returns by how much the number of a whole run is off from that of its second half, in words, if by too much.
 
     Operations are those of ``steadiness``.
     """
-    whole = steadiness(stable, ends_ns, amounts, whole=True)
-    if whole is None:
+    if len(amounts) < stable.least_ops:
         return ""
-    if whole.is_change_real and abs(whole.change) > stable.within:
-        return f"{stable.metric} drifted by {whole.change:+.1%} during the run"
     value_of, half = _value_of(stable.metric), len(amounts) // 2
     later = value_of(amounts[half:], ends_ns[-1] - ends_ns[half - 1])
     off = value_of(amounts, ends_ns[-1] - ends_ns[0]) / later - 1 if 0 < later < inf else 0.0
@@ -147,28 +181,39 @@ def amount_of(metric: str, scheduled_ns: int, start_ns: int, end_ns: int, size_b
     return end_ns - (start_ns if metric.startswith("service_") else scheduled_ns)
 
 
-def steadiness(
-    stable: Stable, ends_ns: Sequence[int], amounts: Sequence[int], *, whole: bool = False
-) -> Steadiness | None:  # fmt: skip
-    """Judge successful operations in the order of their ends. None if there are too few, or the clock stands still.
+def steadiness(stable: Stable, ends_ns: Sequence[int], amounts: Sequence[int]) -> Steadiness | None:
+    """Judge the second half of successful operations, which are in the order of their ends.
+
+    None if there are too few, or the clock stands still.
 
     Args:
         stable: what is to be steady.
         ends_ns: when each ended.
         amounts: what the metric is made of: nanoseconds that each took, or bytes that each moved.
-        whole: look at all of them, not at the second half only.
     """
     count = len(amounts)
     if count < stable.least_ops:
         return None
-    size = (count if whole else max(LEAST_OPS[stable.metric], count // 2)) // _BLOCKS
-    first, found = count - size * _BLOCKS, []
-    value_of = _value_of(stable.metric)
-    for begin in range(first, count, size):
-        former_ns = max(ends_ns[max(0, begin - size) : begin], default=ends_ns[begin])
-        block_ns = max(ends_ns[begin : begin + size]) - former_ns
+    size = max(LEAST_OPS[stable.metric], count // 2) // _BLOCKS
+    return _judged(size * _BLOCKS, _blocks(stable.metric, ends_ns, amounts, size))
+
+
+def _least_block(metric: str) -> int:
+    """Returns the fewest operations in a block of which a drift can be told: a percentile needs some beyond it."""
+    share = PERCENTILES.get(metric.partition("_")[2], 0.0)
+    return max(_LEAST_BLOCK, round(3 / (1 - share)))
+
+
+def _blocks(metric: str, ends_ns: Sequence[int], amounts: Sequence[float], size: int) -> list[float]:
+    """Returns a metric of each of the last blocks of that many operations."""
+    count, value_of, found = len(amounts), _value_of(metric), []
+    for begin in range(count - size * _BLOCKS, count, size):
+        block_ns = 0
+        if metric not in _TIMES:
+            former_ns = max(ends_ns[max(0, begin - size) : begin], default=ends_ns[begin])
+            block_ns = max(ends_ns[begin : begin + size]) - former_ns
         found.append(value_of(amounts[begin : begin + size], block_ns))
-    return _judged(size * _BLOCKS, found)
+    return found
 
 
 def _judged(ops: int, found: Sequence[float]) -> Steadiness | None:
@@ -181,11 +226,11 @@ def _judged(ops: int, found: Sequence[float]) -> Steadiness | None:
     slope_error = sqrt(rest / (_BLOCKS - 2) / _SQUARES)
     return Steadiness(
         ops, mean, _T_OF_MEAN * spread / sqrt(_BLOCKS) / mean, slope * (_BLOCKS - 1) / mean,
-        abs(slope) > _T_OF_SLOPE * slope_error,
+        slope / slope_error if slope_error > 1e-12 * mean else copysign(inf, slope) if slope else 0.0,
     )  # fmt: skip
 
 
-def _value_of(metric: str) -> Callable[[Sequence[int], int], float]:
+def _value_of(metric: str) -> Callable[[Sequence[float], int], float]:
     """Returns what computes the metric of one block from its amounts and the time that the block took."""
     if metric == "throughput":
         return lambda amounts, block_ns: sum(amounts) / block_ns * 1e9 if block_ns > 0 else inf

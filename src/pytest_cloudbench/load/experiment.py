@@ -18,7 +18,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from pytest_cloudbench.arrival import Arrival, Closed, ThinkTime, Threads, plan
+from pytest_cloudbench.arrival import Arrival, Closed, ThinkTime, Threads, changes, plan
 from pytest_cloudbench.drivers.base import Counting
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts, slug
@@ -192,7 +192,7 @@ class Experiment:
         self, payload: Generator | None = None, *, arrival: Arrival | Closed, sensors: int = 0, ops_per_sensor: int = 1,
         files: int = 0, operation: Verb = Verb.PUT, on: Files | None = None, sample: float = 1.0, keep: bool = False,
         verify: bool = True, mkdir: bool = True, store: bool = True, detail: bool = False, label: str = "",
-        published: Mapping[str, Any] | None = None, expect: Sequence[Expectation] = (),
+        published: Mapping[str, Any] | None = None, expect: Sequence[Expectation] = (), may_drift: bool = False,
         names: FileNames | None = None, extra: Mapping[str, Any] | None = None, notes: Sequence[str] = (),
         warm_up_s: float = 0.0, until: Stable | None = None, gate: Mapping[str, Any] | None = None,
     ) -> Result:  # fmt: skip
@@ -222,8 +222,8 @@ class Experiment:
             extra: what else the entry should hold (plain data).
             notes: remarks to show with the numbers.
             warm_up_s: operations that are due in the first seconds are recorded, and left out of all metrics.
-            until: end the run on all agents when a metric has been steady. The number of operations is then the most
-                that it does.
+            until: end the run on all agents when a metric has been steady, with that many operations at most.
+            may_drift: times may rise or fall steadily: that is then a note, and no doubt.
             gate: margins of the regression gate by metric, such as ``{"p50": 0.05, "p99": None}`` (docs/gates.md).
 
         Raises UsageError for conflicting arguments or an operation that the provider does not offer,
@@ -254,7 +254,8 @@ class Experiment:
         asked = Start(
             self._subject(name, label), _shape_of(deal, on, prepares), operation=operation, stores=store, detail=detail,
             published=published or {}, extra=extra or {}, notes=tuple(notes), expect=tuple(expect),
-            warm_up_s=warm_up_s, until=until, keeps=keep and is_new, gate=self._margins(gate),
+            warm_up_s=warm_up_s, until=until, may_drift=may_drift or changes(arrival), keeps=keep and is_new,
+            gate=self._margins(gate),
         )  # fmt: skip
         task = task_of(self.provider.driver, operation, on, load.targets if load else {})
         place, bounds = (self.agent.index, self.agent.count), (self.facts.max_ops, self.facts.max_bytes)

@@ -20,7 +20,7 @@ from pytest_cloudbench.judge.paired import quiet_service_s
 from pytest_cloudbench.judge.ranking import spread_of
 from pytest_cloudbench.load.entries import Entries
 from pytest_cloudbench.load.messages import Merged, Start, Subject
-from pytest_cloudbench.load.stopping import Decider, End, end_of
+from pytest_cloudbench.load.stopping import Decider, End, drift_of, end_of
 from pytest_cloudbench.model import Outcome, ResultsError, Verb
 from pytest_cloudbench.records import OpTable, values
 from pytest_cloudbench.results import oplog
@@ -104,6 +104,8 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
     doubts = [*doubts, *_doubts(run, summary, left_out, facts.max_lateness_s), *ending.doubts]
     doubts += [died] if died else []
     run.notes += [*_warm_up_notes(run, table, left_out), *ending.notes]
+    if moved := ending.drift if asked.until else _drift(run, summary):
+        (run.notes if asked.may_drift else doubts).append(moved)
     info = {
         **entries.info(subject, run.item, asked.published, run.profile_digest), **asked.extra,
         **_run_info(run, summary, verification), **warm_up_info(run, left_out), **ending.info, **metrics,
@@ -178,6 +180,11 @@ def _tried_by_sensor(table: OpTable) -> bytes:
     for sensor, seq in zip(sensors, seqs, strict=True):
         found[sensor] = max(found[sensor], seq + 1)
     return found.tobytes()
+
+
+def _drift(run: OpenRun, summary: Summary) -> str:
+    """Returns how an entry's metric drifted; parts of a conclusion are short, and turns of two sides even it out."""
+    return drift_of(summary) if run.asked.stores and run.asked.subject.turn is None else ""
 
 
 def _doubts(run: OpenRun, summary: Summary, left_out: int, max_lateness_s: float) -> list[str]:

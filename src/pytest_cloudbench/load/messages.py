@@ -145,6 +145,7 @@ class Start(Message):
         published, extra, notes, expect, gate: see ``Experiment.run``; ``extra`` is what else the entry holds.
         warm_up_s: seconds from the start; operations due in it are left out of metrics.
         until: what ends the run early.
+        may_drift: whether a drift is no surprise, and therefore no doubt.
         keeps: whether its files are for another run.
     """
 
@@ -160,6 +161,7 @@ class Start(Message):
     expect: tuple[Expectation, ...] = ()
     warm_up_s: float = 0.0
     until: Stable | None = None
+    may_drift: bool = False
     keeps: bool = False
     gate: Mapping[str, float | None] = field(default_factory=dict)
 

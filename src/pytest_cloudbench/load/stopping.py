@@ -1,7 +1,8 @@
 """When a run ends before all of its operations are done: its metric has been steady (``judge.steady``).
 
 What may live here: the agents' half, which reports what operations took, and the controller's half, which decides for
-the whole fleet. All agents end at one due time: what is due before is done, and nothing later is begun.
+the whole fleet. All agents end at one due time: what is due before is done, and nothing later is begun. And whether a
+metric drifted in any run, which its end is the time to say.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from typing import Any
 
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.wire import plain
+from pytest_cloudbench.judge.metrics import Summary
 from pytest_cloudbench.judge.stats import rows_in_order
-from pytest_cloudbench.judge.steady import Lookout, Stable, amount_of, drift, steadiness
+from pytest_cloudbench.judge.steady import Lookout, Stable, amount_of, drift, steadiness, unsettled
 from pytest_cloudbench.load.engine import Engine
 from pytest_cloudbench.load.messages import EndOfRun, Watched
 from pytest_cloudbench.model import Op, Outcome
 from pytest_cloudbench.records import OpTable, values
 
-__all__ = ["Decider", "End", "RunWatch", "end_of"]
+__all__ = ["Decider", "End", "RunWatch", "drift_of", "end_of"]
 
+_USUAL = "response_p50"
+"""What is looked at for a drift in a run that does not say what is to be steady."""
 _AMOUNT_FIELDS = ("scheduled_ns", "start_ns", "end_ns", "size_bytes")
 """What ``amount_of`` takes."""
 
@@ -89,11 +93,17 @@ class Decider:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run ended, for its entry, for a reader, and as a reason to doubt its numbers."""
+    """How a run ended, for its entry, for a reader, as a reason to doubt its numbers, and how its metric drifted."""
 
     info: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    drift: str = ""
+
+
+def drift_of(summary: Summary) -> str:
+    """Returns how the usual metric drifted in a run that was to do all of its operations, in words; or nothing."""
+    return drift(_USUAL, (), summary.response_s, summary.metrics["elapsed"] or 0.0)
 
 
 def end_of(table: OpTable, until: Stable, ops: tuple[int, int], start_ns: int, end_ns: int | None) -> End:
@@ -107,7 +117,12 @@ def end_of(table: OpTable, until: Stable, ops: tuple[int, int], start_ns: int, e
         end_ns: when the controller ended it, None if it did not.
     """
     ends_ns, amounts = _columns(table, until.metric)
-    found, moved = steadiness(until, ends_ns, amounts), drift(until, ends_ns, amounts)
+    found, off = steadiness(until, ends_ns, amounts), unsettled(until, ends_ns, amounts)
+    in_turn = (
+        amounts if until.metric in ("ops_per_s", "throughput") else _columns(table, until.metric, "scheduled_ns")[1]
+    )
+    elapsed_ns = ends_ns[-1] - start_ns if ends_ns else 0
+    moved = drift(until.metric, ends_ns, in_turn, elapsed_ns, until.within)
     known = "too few operations succeeded to tell" if found is None else f"known to ±{found.error:.1%}"
     tried, planned = ops
     if end_ns is not None:
@@ -124,20 +139,20 @@ def end_of(table: OpTable, until: Stable, ops: tuple[int, int], start_ns: int, e
             "ops": found.ops, "value": found.value, "error": found.error, "change": found.change,
         },
     }  # fmt: skip
-    return End(info, (line,), (moved,) if moved else ())
+    return End(info, (line,), (off,) if off and not moved else (), moved)
 
 
-def _columns(table: OpTable, metric: str) -> tuple[array[int], array[int]]:
-    """Returns the ends of all successful operations in order, and what the metric is made of."""
-    ends_ns, amounts = array("q"), array("q")
+def _columns(table: OpTable, metric: str, by: str = "end_ns") -> tuple[array[int], array[int]]:
+    """Returns that time of all successful operations in its order, and what the metric is made of."""
+    times_ns, amounts, place = array("q"), array("q"), _AMOUNT_FIELDS.index(by)
     for block in table.blocks():
         fields = zip(*(values(block, name) for name in _AMOUNT_FIELDS), strict=True)
         for each, outcome in zip(fields, values(block, "outcome"), strict=True):
             if outcome is Outcome.OK:
-                ends_ns.append(each[2])
+                times_ns.append(each[place])
                 amounts.append(amount_of(metric, *each))
-    rows = rows_in_order(ends_ns)
-    return array("q", map(ends_ns.__getitem__, rows)), array("q", map(amounts.__getitem__, rows))
+    rows = rows_in_order(times_ns)
+    return array("q", map(times_ns.__getitem__, rows)), array("q", map(amounts.__getitem__, rows))
 
 
 def _numbers(packed: bytes) -> array[int]:

@@ -66,7 +66,7 @@ def test_both_ways_while_it_runs(running: Running, home: Path) -> None:
     assert running.wait_equal() == {"e/a": "saved", "theirs": "2"}
 
     def is_deleted() -> bool:
-        (home / "sync/e/a").unlink(missing_ok=True)  # again if it came at the time of an editor's save
+        (home / "sync/e/a").unlink(missing_ok=True)  # again if it met the save, which outlives a deletion
         return not (home / "box/e/a").exists()
 
     running.wait(is_deleted)

@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def undeclared(capabilities: Capabilities, what: object) -> str:
     """What a test needs and a driver does not declare, in words; empty where it declares it.
 
-    A verb, a conflict, the name of a capability, or that name after ``no`` for one that is not to be declared.
+    A verb, a conflict, the name of a capability, or that name after ``no`` for one that must not be declared.
     """
     if isinstance(what, Verb):
         return "" if what in capabilities.verbs else what.value

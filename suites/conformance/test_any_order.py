@@ -184,7 +184,7 @@ def machine(sandbox: Sandbox) -> Any:
             return sorted(self.model.files)[which % len(self.model.files)]
 
         def may_place(self, method: Any, conflict: Conflict, source: str, place: str) -> bool:
-            """Whether a copy or move is to succeed. Where it is to be refused, it is."""
+            """Whether a copy or move must succeed. If it must be refused, checks that it is."""
             if source == place:
                 return False
             if place in self.model.files and conflict in declared.conflicts:
@@ -192,7 +192,7 @@ def machine(sandbox: Sandbox) -> Any:
             return place not in self.model.files  # else it may be replaced, or not: nothing is declared
 
         def compare(self, path: str, entry: Any, at: str = "") -> None:
-            """An entry with what it should say of the file; ``at`` where it has just been placed."""
+            """Check that an entry says what it should of the file; ``at`` is where the file has just been placed."""
             data = self.model.files[path]
             algorithm = declared.digest_of(len(data))
             expected = digest(Literal(data), algorithm).hex() if algorithm else None

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 needs = pytest.mark.needs
 
 LARGEST_BYTES = {"quick": 8 * MIB, "paper": inf}
-"""Up to which bound of one request an upload above it is tried: an account's traffic may cost money."""
+"""The largest bound of one request above which an upload is tried: an account's traffic may cost money."""
 
 MOST_LISTED = 10_000
 """Entries of a listing of everything that are looked through: an account may hold millions."""
 
 
 def independent_digest(algorithm: str, data: bytes) -> str:
-    """Written again here: a mistake in the package's own must not cancel itself."""
+    """Written independently of the package's own, so that a mistake in either shows."""
     if algorithm == "quickxorhash":
         ring = (len(data) << 96) % (1 << 160)
         for place in range(160):
@@ -91,7 +91,7 @@ def test_capabilities_make_sense_together(driver: Any) -> None:
     assert all(isinstance(number, int) and number >= 0 for number in declared.requests.values())
     if isinstance(driver, Parted):
         assert driver.multipart_bytes == declared.max_request_bytes, (
-            "uploads are split at another size than is declared"
+            "uploads are split at a different size from the declared one"
         )
 
 

@@ -1,4 +1,4 @@
-"""Credentials as drivers take them: a refresh token that works once is renewed before, and the next one is stored.
+"""Credentials as drivers take them: a refresh token that works only once is used first, and its successor is stored.
 
 What may live here: when a token is renewed, and that only one process at a time does it. Where credentials are is in
 ``credentials``; how a token is asked for is in ``login``. Fifty agents import this module.
@@ -63,7 +63,7 @@ def _renewed(scheme: str, account: int, found: Mapping[str, str]) -> Mapping[str
         tokens, lasts_s = renewed(app, found["refresh_token"])
     except CredentialsError as error:
         raise CredentialsError(
-            f"{name}: {str(error).removeprefix('login: ')}; if this goes on, run 'cloudbench login {name}'"
+            f"{name}: {str(error).removeprefix('login: ')}; if this continues, run 'cloudbench login {name}'"
         ) from error
     now = {
         **found, "refresh_token": tokens.get("refresh_token", found["refresh_token"]),

@@ -178,7 +178,7 @@ class LiveDigests:
         self._line: LiveDigest | None = None
 
     def begin(self, nodeid: str, line: str, start_ns: int) -> None:
-        """See ``live.Follower``. A line that an earlier run had goes on, unless others were measured in between."""
+        """See ``live.Follower``. A line of an earlier run continues, unless others were measured in between."""
         with self._lock:
             if self._latest is not None and self._latest != nodeid:
                 self._settle(self._experiments[self._latest])
@@ -209,7 +209,7 @@ class LiveDigests:
         return self._latest
 
     def version(self, nodeid: str) -> int | None:
-        """Returns a number that is another one when there is news of an experiment; None if it was not measured."""
+        """Returns a number that changes when there is news of an experiment; None if it was not measured."""
         with self._lock:
             found = self._experiments.get(nodeid)
             return found.version if found is not None else None

@@ -102,13 +102,13 @@ class BpfEvents:
         return True
 
     def forget(self, inode: int) -> None:
-        """Record this inode's events no longer."""
+        """Stop recording this inode's events."""
         with suppress(FileNotFoundError):
             self._element(_DELETE, self._followed, _NUMBER.pack(inode))
 
     def is_unmapped(self, inode: int) -> bool:
         """Whether no program has had a followed inode mapped since it was created, or read into memory."""
-        # The programs take an inode off this list before they look whether it is followed. So a mapping that is not
+        # The programs take an inode off this list before they check whether it is followed. So a mapping that is not
         # noticed here raises an event.
         with suppress(FileNotFoundError):
             self._element(_LOOKUP, self._unmapped, _NUMBER.pack(inode), bytes(1))

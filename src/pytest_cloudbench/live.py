@@ -139,7 +139,7 @@ class AgentReport:
         agent, at_ns: whose, and when it came.
         ok, throttled, failed: operations that ended since its last one, by what became of them.
         in_flight: operations that had begun and not ended.
-        sample_s, weight: response times of some that succeeded; each stands for so many.
+        sample_s, weight: response times of some that succeeded; each stands for this many.
         late_s: the most that an operation of the sample began after it was due.
     """
 

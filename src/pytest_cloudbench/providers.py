@@ -125,7 +125,7 @@ class Provider:
     """
 
     has_answered = False
-    """Whether a run was told by it that its folder is there."""
+    """Whether it has ever confirmed that a run's folder exists."""
 
     def __init__(
         self, spec: str, driver: Driver | None = None, profile: str | None = None, *,

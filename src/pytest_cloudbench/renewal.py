@@ -26,7 +26,7 @@ def load(scheme: str, token_env: str | None = None, account: int = 1) -> Mapping
     """Returns the credentials of one provider; arguments as of ``credentials.load``.
 
     What ``cloudbench login`` stored with a refresh token that works once becomes an access token that lasts for at
-    least 45 minutes, if the provider's last so long. Raises CredentialsError.
+    least 45 minutes, if the provider's last that long. Raises CredentialsError.
     """
     found = credentials.load(scheme, token_env, account)
     if not _is_single_use(scheme, found):

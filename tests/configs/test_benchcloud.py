@@ -233,7 +233,7 @@ def test_an_overwritten_file_is_one_file() -> None:
         (("concurrent", "threads", "0"), "concurrent.threads: 0 becomes 1, as in BenchCloud: at least one"),
         (
             ("concurrent", "threads", "99"),
-            "concurrent.threads: 99 becomes 50, as in BenchCloud: no more than operations",
+            "concurrent.threads: 99 becomes 50, as in BenchCloud: no more threads than operations",
         ),
         (
             ("test", "random_start_sleep_min", "3"),

@@ -105,7 +105,7 @@ def test_whatever_was_stored_is_judged(infos: list[dict[str, Any]], named: str) 
 
 
 def test_a_run_that_had_zero_is_no_baseline_where_higher_is_better() -> None:
-    reason = "held 0 for response_p99, of which no percentage can be taken"
+    reason = "held 0 for response_p99, to which no percentage applies"
     assert choose([stored(0.0)], NOW, "response_p99") == Compared(0.0)
     assert choose([stored(0.0)], NOW, "response_p99", higher=True) == Compared(
         None, f"no baseline: the stored run {reason}"

@@ -342,7 +342,7 @@ def test_a_relative_gate_on_a_share_of_nothing_is_unknown() -> None:
     gate = parse_gate("throughput:10%")
     judged = judge_gate(gate, {"throughput": 90.0}, Compared(0.0), [])
     assert judged == Judgement(
-        "unknown", "gate throughput:10%: unknown, the compared run had 0, of which no percentage can be taken"
+        "unknown", "gate throughput:10%: unknown, the compared run had 0, to which no percentage applies"
     )
     assert status("throughput:10%", 0.0, former=0.0) == "unknown"
     assert status("throughput:10%", 0.0, former=0.001) == "broken"

@@ -258,7 +258,7 @@ class _Reader:
         asked = self.ini.whole("concurrent", "threads")
         threads = max(1, asked if times is None else min(asked, times))
         if threads != asked:
-            why = "at least one" if asked < 1 else "no more than operations"
+            why = "at least one" if asked < 1 else "no more threads than operations"
             self.note("concurrent.threads", f"{asked} becomes {threads}, as in BenchCloud: {why}")
         return threads
 

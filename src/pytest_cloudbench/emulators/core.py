@@ -205,7 +205,7 @@ class NodeStore:
     def remove(self, node: Node, now_s: float, *, fades: bool = True) -> None:
         """Remove a node with all its contents. Raises StoreError for the root, which cannot be removed.
 
-        Without ``fades`` reads have not seen it any more, as what was in a trash.
+        Without ``fades`` reads no longer saw it before, as in a trash.
         """
         self._detach(node)
         if fades:

@@ -1,4 +1,4 @@
-"""Which worker gets which item: fleet items go to all, the rest is shared out.
+"""Which worker gets which item: fleet items go to all, the others are distributed.
 
 What may live here: the xdist scheduler, and nothing about what an item does. Leans on private names of
 pytest-xdist (the schedulers' attributes, ``DSession.sched``); the upper bound on its version is in

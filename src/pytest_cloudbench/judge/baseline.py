@@ -72,7 +72,7 @@ def unfit(info: Mapping[str, Any], metric: str, higher: bool) -> str:
     value: Any = info.get(metric)
     if not finite(value):
         return f"held no number for {metric}"
-    return f"held {value:g} for {metric}, of which no percentage can be taken" if higher and value <= 0 else ""
+    return f"held {value:g} for {metric}, to which no percentage applies" if higher and value <= 0 else ""
 
 
 def faults(info: Mapping[str, Any]) -> list[str]:

@@ -223,7 +223,7 @@ def judge_gate(
             status: Status = "unknown" if compared.fails else "note"
             return Judgement(status, f"gate {gate.text}: {'unknown, ' if compared.fails else ''}{compared.remark}")
         if higher and compared.value <= 0:
-            why = f"the compared run had {compared.value:g}, of which no percentage can be taken"
+            why = f"the compared run had {compared.value:g}, to which no percentage applies"
             return Judgement("unknown", f"gate {gate.text}: unknown, {why}")
         bound = compared.value * (1 - gate.limit if higher else 1 + gate.limit)
         way = "below" if higher else "above"

@@ -51,7 +51,7 @@ _FLOOR = 0.005
 """The least standard deviation of a pair's ratio: counts of requests or bytes may have none at all."""
 
 _FEWEST: Mapping[str, int] = {"quiet_p50": 40, "quiet_p99": 300}
-"""Quiet operations of one side that a percentile is taken of. Pairs are put together until there are so many."""
+"""Quiet operations of one side that a percentile is taken of. Pairs are put together until there are this many."""
 
 _SHARES: Mapping[str, float] = {"quiet_p50": 0.5, "quiet_p99": 0.99}
 COMPARED: Mapping[str, Metric] = {**dict.fromkeys(_SHARES, METRICS["service_p50"]), **METRICS}

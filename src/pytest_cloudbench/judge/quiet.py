@@ -1,8 +1,8 @@
 """Which operations the client's own lateness did not touch.
 
-What may live here: the rule, as pure functions of columns, and how well a percentile of so many operations is known.
-A starved client is late, and measures its own starvation; the operations around a late one are left out, so that what
-remains speaks of the service. How many are left out is a number of its own: a client that burns CPU shows there.
+What may live here: the rule, as pure functions of columns, and how well a percentile of some number of operations is
+known. A starved client is late, and measures its own starvation; the operations around a late one are left out, so that
+what remains speaks of the service. How many are left out is a number of its own: a client that burns CPU shows there.
 """
 
 from __future__ import annotations

@@ -354,7 +354,7 @@ def binomial_sf(count: int, tries: int, share: float) -> float:
 
 
 def wilson(share: float, tries: float, z: float = Z95) -> tuple[float, float]:
-    """Wilson's interval (1927) of the share behind ``share`` of so many tries; (0, 1) without any.
+    """Wilson's interval (1927) of the true share, if ``share`` of these tries succeeded; (0, 1) without any.
 
     ``z`` is the normal quantile of one side. Tries need not be whole: an overdispersed sample counts as fewer.
     """

@@ -231,7 +231,7 @@ class Cassette:
 def _same(one: Any, other: Any) -> None:
     """Raise AssertionError if two requests differ in their bodies, or in arguments that are sent in headers.
 
-    Not by ``assert``, which pytest rewrites in plugins, too: it would look for minutes for where two bodies part.
+    Not by ``assert``, which pytest rewrites in plugins, too: it would take minutes to find where two bodies differ.
     """
     if _body(one) != _body(other):
         raise AssertionError("bodies differ")

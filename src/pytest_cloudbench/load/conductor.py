@@ -296,7 +296,7 @@ class Conductor:
 
     def _conclusion(self, item: Item, payloads: Mapping[str, Conclusion]) -> Merged:
         """Judge and store what a test concludes from several runs, as one entry."""
-        from pytest_cloudbench.judge.watched import capabilities  # with what judges a history
+        from pytest_cloudbench.judge.watched import capabilities  # imports what judges a history
 
         asked = next(iter(payloads.values()))
         doubts = list(dict.fromkeys([*self.doubts, *_missing(item), *asked.doubts]))

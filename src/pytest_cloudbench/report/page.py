@@ -288,6 +288,6 @@ def _distance_text(key: str, far: Distance) -> str:
 def _footer() -> str:
     return (
         f"<footer><p>Made by pytest-cloudbench {escape(__version__)}. p50, p99: half, 99 % of the operations that "
-        "succeeded took at most so long, from when they were due. A dash is not known; it is never zero. Curves are "
-        "drawn from classes 1 % wide, percentiles in tables of experiments are exact.</p></footer>"
+        "succeeded took at most this long, counted from when they were due. A dash is not known; it is never zero. "
+        "Curves are drawn from classes 1 % wide, percentiles in tables of experiments are exact.</p></footer>"
     )

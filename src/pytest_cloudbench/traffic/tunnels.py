@@ -115,7 +115,7 @@ def _fitting(read: Read, at: Ints, end: Ints, until: Ints, chosen: Any) -> Ints:
 
 
 def _ethernet(read: Read, at: Ints, end: Ints, chosen: Any) -> Ints:
-    """An Ethernet frame at each chosen place of which the header was kept."""
+    """An Ethernet frame at each chosen place where its header was kept."""
     import numpy as np
 
     return np.where(chosen & (at + 14 <= end), BRIDGED, DONE)

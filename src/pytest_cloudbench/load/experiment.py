@@ -223,12 +223,11 @@ class Experiment:
             notes: remarks to show with the numbers.
             warm_up_s: operations that are due in the first seconds are recorded, and left out of all metrics.
             until: end the run on all agents when a metric has been steady, with that many operations at most.
-            may_drift: times may rise or fall steadily: that is then a note, and no doubt.
+            may_drift: times may rise or fall steadily: that is then a note and not a doubt.
             gate: margins of the regression gate by metric, such as ``{"p50": 0.05, "p99": None}`` (docs/gates.md).
 
-        Raises UsageError for conflicting arguments or an operation that the provider does not offer,
-        FleetError when the controller is gone, CloudError when the folder cannot be made, filled or listed, and
-        ServiceError if the cause is that the emulator died.
+        Raises UsageError for conflicting arguments or an operation that the provider lacks, FleetError when the
+        controller is gone, CloudError when the folder cannot be made, filled or listed, ServiceError if a service died.
         """
         self._runs += 1
         label = self._labels.new(label) if store else label

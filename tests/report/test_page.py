@@ -201,6 +201,34 @@ def test_nothing_to_show_is_an_error_that_says_why(tmp_path: Path, capsys: pytes
     assert not (tmp_path / "page.html").exists()
 
 
+def test_the_beginning_counts_what_is_unknown(tmp_path: Path) -> None:
+    line = "loss_rate <= 0.01 (a source, 2026): unknown, engine saturated"
+    told = entry(tmp_path, TEST, "emulated:a", list(operations(60, 30)), expectations=[line], statuses=["unknown"])
+    assert "<b>1</b><span>? unknown</span>" in made(tmp_path, store(tmp_path / "0001_r.json", [told])).text
+
+
+def test_records_are_found_where_a_run_without_options_leaves_them(tmp_path: Path) -> None:
+    told = entry(tmp_path / "results" / "Linux", TEST, "emulated:a", list(operations(60, 30)))
+    (tmp_path / ".benchmarks" / "Linux").mkdir(parents=True)
+    page = made(tmp_path, store(tmp_path / ".benchmarks" / "Linux" / "0001_r.json", [told]))
+    assert "60 succeeded" in page.said
+    assert "not drawn" not in page.said
+
+
+def test_chapters_of_two_files_are_told_apart_and_a_row_says_which_experiment_it_is_of(tmp_path: Path) -> None:
+    entries = [
+        entry(tmp_path, f"{file}.py::test_put", provider, list(operations(60, 30)), {"check": check},
+              experiment=f"{file}.py::test_put[{check}]")
+        for file in ("test_one", "test_two") for provider in ("emulated:a", "emulated:b")
+        for check in ("read_after_write", "after_delete")
+    ]  # fmt: skip
+    page = made(tmp_path, store(tmp_path / "0001_r.json", entries))
+    assert ">one: put</h2>" in page.text
+    assert ">two: put</h2>" in page.text
+    assert "check read after write" in page.said
+    assert '<th scope="row"></th>' not in page.text
+
+
 def test_records_of_any_size_need_little_memory(tmp_path: Path) -> None:
     entry(tmp_path, TEST, "emulated:ideal", list(operations(25_000, 30, every_ms=1)))
     path = tmp_path / "run" / "0.parquet"

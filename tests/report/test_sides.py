@@ -48,6 +48,12 @@ def compared(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def test_an_interval_from_nothing_to_anything_is_a_dash() -> None:
+    told = compared()["versus"]
+    told["differences"] = {"quiet_p99": difference(0.05, -0.9999, None, "inconclusive")}
+    assert versus.cells(told)[0][3] == "+5.0 % [-, -]"
+
+
 def measurement(tmp_path: Path, **changes: Any) -> Measurement:
     (found,) = gather([store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(**changes)})]).measurements
     return found

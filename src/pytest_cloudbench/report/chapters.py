@@ -6,9 +6,10 @@ What may live here: which measurements belong together, and the order within a c
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pytest_cloudbench.model import ResultsError
@@ -64,11 +65,11 @@ class Chapter:
         varied = [
             name for name, value in about.params.items() if any(each.params.get(name) != value for each in self.members)
         ]
-        told = [f"{name.replace('_', ' ')} {html.plain(about.params[name])}" for name in varied]
+        told = [f"{name} {html.plain(about.params[name])}".replace("_", " ") for name in varied]
         label = about.experiment.rpartition("]#" if "]#" in about.experiment else "#")
         values = {str(about.params[name]).lower() for name in varied}
         told += [label[2].replace("-", " ")] if label[1] and label[2].lower() not in values else []
-        return ", ".join(told) or about.label or about.kind[1]
+        return ", ".join(told) or (about.label if about.label != about.kind[1] else "") or self.title
 
     def html(self, *, folded: bool) -> Iterator[str]:
         """Yields the chapter in pieces; ``folded``: experiments are opened by the reader."""
@@ -77,7 +78,7 @@ class Chapter:
         yield f'<section id="{self.name}" aria-labelledby="{self.name}-h">{head}'
         yield f'<p class="source"><code>{safe(first.test)}</code></p>'
         if self.single:
-            yield from _figures(families.of(self.single), self.name, self.names)
+            yield from _figures(families.of(self.single), self.name, self.names, "h3")
             yield html.listed([safe(line) for line in dict.fromkeys(families.undrawn(self.single))], "soft")
         yield from self._tables()
         made = {name: list(self._developments(group)) for name, group in self.groups.values()}
@@ -179,12 +180,16 @@ def chapters(found: Sequence[Measurement], names: html.ElementIds, earlier: Earl
         if each.experiment not in groups:
             groups[each.experiment] = names.new(f"{folder}-{test}-{each.label}"), []
         groups[each.experiment][1].append(each)
+    for title, count in Counter(each.title for each in made.values()).items():
+        for test, chapter in made.items() if count > 1 else ():
+            if chapter.title == title:
+                chapter.title = f"{PurePosixPath(test.partition('::')[0]).stem.removeprefix('test_')}: {title}"
     return list(made.values())
 
 
-def _figures(drawn: Sequence[Figure], name: str, names: html.ElementIds) -> Iterator[str]:
+def _figures(drawn: Sequence[Figure], name: str, names: html.ElementIds, heading: str = "h4") -> Iterator[str]:
     if drawn:
-        inside = "".join(html.figure(each, names.new(f"{name}-{each.name}")) for each in drawn)
+        inside = "".join(html.figure(each, names.new(f"{name}-{each.name}"), heading) for each in drawn)
         yield f'<div class="figs">{inside}</div>'
 
 

@@ -17,6 +17,7 @@ from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
+from pytest_cloudbench.results.places import USUAL
 
 if TYPE_CHECKING:
     from pytest_cloudbench.judge.watched import Margins
@@ -190,12 +191,14 @@ def gather(paths: Iterable[Path], records: Sequence[Path] = ()) -> Gathered:
             found.left_out.append(str(error))
             continue
         run = RunSeen(path.name, stored_ms, commit_text(commit))
+        beside = path.parent.parent.parent / USUAL[0] / path.parent.name  # runs in .benchmarks, records in results
+        folders = [path.parent, path.parent.parent, *records, beside]
         mine = [entry for entry in entries if "cells" not in entry.info]  # those are rows of a published table
         for entry in mine:
             experiment = entry.info.get("experiment")
             found.measurements.append(
                 _measurement(entry.fullname, experiment if isinstance(experiment, str) else _experiment(entry),
-                             entry.params, entry.info, run, [path.parent, path.parent.parent, *records])
+                             entry.params, entry.info, run, folders)
             )  # fmt: skip
         if not mine:
             found.left_out.append(f"{path}: has no entry of an experiment")

@@ -31,7 +31,7 @@ __all__ = ["LivePage", "drawings"]
 
 _SLOW_S = 5.0
 """How long a request may take to arrive."""
-_SHARE, _LEAST_S = 0.003, 2.0
+_SHARE, _LEAST_S = 0.002, 2.0
 """The most of one core that drawing figures may take, which sets how often they are drawn anew; and the least time."""
 _KEPT = 8
 """Experiments whose figures are kept as they were drawn."""

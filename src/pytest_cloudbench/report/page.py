@@ -71,7 +71,7 @@ def _lead(found: Sequence[Measurement]) -> str:
         (f"{len(found):,}", "experiment" + "s" * (len(found) != 1)),
         (f"{ops:,}" if ops else "-", "operations" if ops else "operations: not counted"),
         (f"{counts['broken']:,}", "\u2717 broken"),
-        *([(f"{counts['inconclusive']:,}", "? inconclusive")] if counts["inconclusive"] else []),
+        *((f"{counts[each]:,}", f"? {each}") for each in ("unknown", "inconclusive") if counts[each]),
         (f"{counts['met']:,}", "\u2713 met"),
         (f"{doubted:,}", "? with doubts" if doubted else "with doubts"),
     ]
@@ -236,8 +236,9 @@ def _beside(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[
         former, rows = title, []
         for standing in members:
             part, about = where[standing.experiment]
-            link = f'<a href="#{part.place(about)}">{safe(part.label(about))}</a>'
-            rows += [[link if not number else "", *_standing_row(standing, *each)]
+            label = safe(part.label(about))
+            link, again = f'<a href="#{part.place(about)}">{label}</a>', f'<span class="of">{label}</span>'
+            rows += [[again if number else link, *_standing_row(standing, *each)]
                      for number, each in enumerate(standing.providers)]  # fmt: skip
         caption = f"Providers compared: {title}, {', '.join(titles)}"
         yield html.table(caption, ["experiment", "provider", *titles], rows, style="values", is_html=True)

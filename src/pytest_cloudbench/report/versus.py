@@ -130,6 +130,8 @@ def _change(each: Mapping[str, Any]) -> str:
         return "-"
     unit = " points" if each["is_points"] else " %"
     low, high = _percent(each["low"], "-inf"), _percent(each["high"], "+inf")
+    if (low, high) == ("-100.0", "+inf") and not each["is_points"]:  # a ratio between nothing and anything
+        low = high = "-"
     return f"{_percent(each['change'], '')}{unit} [{low}, {high}]"
 
 

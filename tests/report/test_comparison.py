@@ -176,3 +176,14 @@ def test_what_is_best_is_emphasized_and_nothing_else() -> None:
 def test_what_has_nothing_to_compare_has_no_table() -> None:
     bare = {"emulated": False, "doubts": [], "notes": [], "operation": None}
     assert comparison([Finding("one", bare), Finding("other", bare)], 80) == []
+
+
+def test_what_a_paper_says_of_others_is_not_compared() -> None:
+    said = "SkyDrive about 150 kB"
+    given = [
+        replace(found(name, None, login_kb=kb, imc_2013=said, published={"login_traffic": said}),
+                columns=("login_kb", "imc_2013"))
+        for name, kb in (("a", 2.9), ("b", 3.1))
+    ]  # fmt: skip
+    table = ["provider  login kb", "-" * 18, "test_worst_case[50-1s]", "  a            2.9", "  b            3.1"]
+    assert [line.rstrip() for line in comparison(given, 80)[1:6]] == table, "short names leave room for the head"

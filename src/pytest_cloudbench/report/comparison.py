@@ -171,7 +171,7 @@ def comparison(findings: Sequence[_Finding], width: int) -> list[str]:
             max(len(_title(key)) + 1, *(len(row[place]) for rows, _ in cells.values() for row in rows))
             for place, key in enumerate(keys)
         ]
-        wide = max(len(name) for name in names.values()) + 2
+        wide = max(len("provider"), *(len(name) + 2 for name in names.values()))
         for places in _pages(widths, width - wide):
             lines += [""] if former is not None else []
             former = kind
@@ -249,13 +249,19 @@ def _keys(groups: Sequence[_Group]) -> list[str]:
     named = rows[0].findings[-1].columns
     if named:
         known = [key for key in named if key in METRICS]
-        return known or list(named)
+        return known or [key for key in named if not all(_is_quoted(row, key) for row in rows)] or list(named)
     keys = [key for key in _OF_RUN if any(row.value(key) is not None for row in rows)]
     if "loss_rate" in keys:
         keys.remove("ok_rate")
     if all(row.info.get("threads") is None for row in rows) and "throughput" in keys:
         keys.remove("throughput")  # an open loop sets it
     return [key for key in keys if key not in _COUNTS or any(row.value(key) for row in rows)]
+
+
+def _is_quoted(row: _Row, key: str) -> bool:
+    """Returns whether a text is a paper's, and thus says nothing of who is compared."""
+    value, published = row.value(key), row.info.get("published")
+    return isinstance(value, str) and isinstance(published, Mapping) and value in published.values()
 
 
 def _cells(group: _Group, keys: Sequence[str]) -> tuple[list[list[str]], list[str]]:

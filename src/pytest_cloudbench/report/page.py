@@ -223,7 +223,9 @@ def _beside(found: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[
         return
     yield (
         "<p>* is the best by more than noise, ~ is not distinguishable from the best. Below a value is its distance "
-        "from the best one, with its 95 % interval: how certain that is within these runs, not on another day.</p>"
+        "from the best one, with its 95 % interval: how certain that is within these runs, not on another day. A mark "
+        "asks for more: certainty of 99 %, shared among all comparisons, and a quarter between the values (rates: one "
+        "point).</p>"
     )
     yield html.listed(map(safe, notes))
     where = {each.experiment: (part, each) for part in parts for each in part.members}

@@ -45,6 +45,7 @@ LAYERS = {
     "clients": 2,
     "clock": 2,
     "capture": 2,
+    "sockets": 2,
     "dissect": 2,
     "link": 2,
     "results": 2,

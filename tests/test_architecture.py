@@ -132,6 +132,7 @@ SIDEWAYS = {
     ("renewal", "login"): "the one way to ask for tokens",
     ("providers", "fleet.run"): "a run's files are named in one way",
     ("providers", "fleet.wire"): "the answer to an agent is a message",
+    ("services", "sockets.kernel"): "which connections are this process's own questions",
     ("emulators", "services"): "an emulator is a service, in a child process",
     ("emulators", "results.owner"): "whether the process that left its certificate still lives",
     ("results", "drivers.base"): "what a run has left is removed through the seam",

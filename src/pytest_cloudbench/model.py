@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 __all__ = [
     "KIB",
@@ -258,6 +258,10 @@ class Capabilities:
         return None if bound is not None and size_bytes > bound else self.digest
 
 
+_PORTS = {"http": 80, "sftp": 22}
+"""Where services listen whose URLs do not say it; all others are HTTPS."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where a service listens, and what a driver needs to talk to it.
@@ -283,6 +287,12 @@ class Endpoint:
     def url(self) -> str:
         """The URL of a service that has one URL for everything."""
         return next(iter(self.urls.values()))
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of its URLs, each once."""
+        parts = (urlsplit(url) for url in self.urls.values())
+        return tuple(sorted({(each.hostname or "", each.port or _PORTS.get(each.scheme, 443)) for each in parts}))
 
     def plain(self) -> dict[str, Any]:
         """Returns the endpoint as plain data, secrets included."""

@@ -23,7 +23,7 @@ from urllib.parse import urlencode
 
 from pytest_cloudbench.drivers.base import Composite, Described, Driver
 from pytest_cloudbench.fleet.run import slug
-from pytest_cloudbench.fleet.wire import Message
+from pytest_cloudbench.fleet.wire import Provided
 from pytest_cloudbench.model import ConfigError, Endpoint, ProviderSpec, ServiceError, SpecError, UsageError, Verb
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import make_private_folder
@@ -51,39 +51,6 @@ _OF_SERVICES = frozenset({"emulated", _SERVED, _LOCAL})
 _DEEPEST = 8
 _MOST_SILENT_S = 30.0
 """A service that is silent for this long is reported before agents are."""
-
-
-# --- what the controller tells agents ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Provided(Message):
-    """One provider as a controller gives it to agents: what they need to connect, and what is known about it.
-
-    Attributes:
-        spec: what the driver reads. If a service stands in for the provider, the spec of the service's API.
-        endpoint: where its service listens; None if there is none.
-        account: the number of its account among those with the same driver, from 1; it selects the credentials.
-        profile: the emulator's behaviour profile; None if there is none.
-        digest: digest of everything that decides how its services behave; None if that is not known.
-        emulated: how many of its parts are emulated: ``all``, ``some`` or ``none``.
-        is_kept: whether what is written to any part of it outlives the run.
-        children: the providers that it is made of.
-    """
-
-    spec: str
-    endpoint: Endpoint | None = None
-    account: int = 1
-    profile: str | None = None
-    digest: str | None = None
-    emulated: str = "none"
-    is_kept: bool = True
-    children: tuple[Provided, ...] = ()
-
-    @property
-    def has_services(self) -> bool:
-        """Whether services stand in for the provider or a part of it."""
-        return self.endpoint is not None or any(child.has_services for child in self.children)
 
 
 # --- an agent's half ----------------------------------------------------------------------------------
@@ -153,6 +120,11 @@ class Provider:
     def endpoint(self) -> Endpoint | None:
         """Where the service that stands in for it listens, if there is one."""
         return self._opened[1].endpoint
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...] | None:
+        """Where services that stand in for it listen: empty if there are none, None if only parts of it have some."""
+        return self._opened[1].addresses
 
     @property
     def profile(self) -> str | None:

@@ -122,12 +122,11 @@ def _concluded(
         "requests_per_op": first["requests_per_op"],
         "first_byte_p50": median(firsts_s) if firsts_s and verb is Verb.GET else None,
     }  # fmt: skip
+    metrics["wire_bytes_per_op"], carried = _carried(first, again, seen)
     notes = list(wire_notes)
     columns: tuple[str, ...] = GET_COLUMNS if verb is Verb.GET else PUT_COLUMNS
     if seen is not None:
         metrics |= _overhead(seen, again["ok"], size_bytes, again["requests_per_op"])
-        is_known = seen.unique_bytes is not None and again["ok"]
-        metrics["wire_bytes_per_op"] = seen.unique_bytes / again["ok"] if is_known else None
         columns += WIRE_COLUMNS
         notes += [f"bytes on the wire are not known: {seen.why}"] if seen.why else []
     if first["ok"] < files:
@@ -138,10 +137,18 @@ def _concluded(
         extra={
             "files": first["ok"], "size_bytes": size_bytes, "threads": threads, "operation": verb.value,
             "payload_bytes": again["ok"] * size_bytes, "wire_bytes": seen.bytes if seen else None,
-            "wire_packets": seen.packets if seen else None,
+            "wire_packets": seen.packets if seen else None, **carried,
         },
         spread={"service_p50": ok_s, "throughput": [] if threads > 1 else rates, "first_byte_p50": firsts_s},
     )  # fmt: skip
+
+
+def _carried(first: Result, again: Result, seen: WireSeen | None) -> tuple[float | None, dict[str, Any]]:
+    """What TCP carried for each transfer, and how that is known: by packets only if the kernel does not tell."""
+    told = {key: first[key] for key in ("wire_by", "wire_connections", "wire_unknown")}
+    if first["wire_bytes_per_op"] is not None or seen is None or seen.unique_bytes is None or not again["ops"]:
+        return first["wire_bytes_per_op"], told
+    return seen.unique_bytes / again["ops"], {"wire_by": "packets", "wire_connections": None, "wire_unknown": None}
 
 
 def _overhead(seen: WireSeen, ok: int, size_bytes: int, requests_per_op: float | None) -> dict[str, float | None]:

@@ -14,18 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cloudbench.fleet.offsets import Offset
-from pytest_cloudbench.fleet.wire import Entered, Message
+from pytest_cloudbench.fleet.wire import Entered, Message, Provided
 from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.load import messages
 from pytest_cloudbench.load.messages import HandedIn, ListingPage, LoadShape, Merged, Start, Subject
 from pytest_cloudbench.load.names import FileNames
-from pytest_cloudbench.model import FleetError, Verb
+from pytest_cloudbench.model import Endpoint, FleetError, Verb
 
 from .harness import Lab
 
 SUBJECT = Subject("run", "a.py::t", "a.py::t", "t", "t", {"size": 3}, "run", "folder:/x", None, True, {"lib": "1"})
 CLAIM = Expectation("folder:/x", "loss_rate", None, 0.5, "a paper", datetime.date(2014, 6, 30), {"size": 3})
-START = Start(SUBJECT, LoadShape(10, 20, names=FileNames(".jpg")), 1.5, Verb.GET, expect=(CLAIM,), notes=("slow",))
+START = Start(SUBJECT, LoadShape(10, 20, names=FileNames(".jpg")), 1.5, Verb.GET, expect=(CLAIM,), notes=("slow",),
+              addresses=(("127.0.0.1", 443), ("::1", 80)))  # fmt: skip
 
 
 def sent(message: Message) -> Any:
@@ -168,3 +169,24 @@ def test_an_agent_of_another_version_takes_no_part(lab: Lab) -> None:
     assert run.lines_with("gw0 has pytest-cloudbench 0.0.9, and the controller 0.1.0: install the same version"), (
         run.text
     )
+
+
+def test_services_listen_where_their_urls_say() -> None:
+    urls = {
+        "api": "https://127.0.0.1:5001/v2",
+        "content": "https://127.0.0.1:5001",
+        "files": "sftp://[::1]",
+        "": "http://a",
+    }
+    assert Endpoint(urls).addresses == (("127.0.0.1", 5001), ("::1", 22), ("a", 80))
+
+
+def test_all_services_of_a_tree_are_known_or_none() -> None:
+    def part(*children: Provided, port: int = 0) -> Provided:
+        return Provided("x", Endpoint({"": f"http://h:{port}"}) if port else None, children=children)
+
+    assert part().addresses == ()
+    assert part(part(), part(part())).addresses == ()
+    assert part(part(port=1), part(part(port=2), part(port=3))).addresses == (("h", 1), ("h", 2), ("h", 3))
+    assert part(part(port=1), part(part(port=2), part())).addresses is None
+    assert sent(Provided.from_plain(sent(part(part(port=1))))) == sent(part(part(port=1)))

@@ -14,7 +14,8 @@ RUN: dict[str, Any] = {
     "ops": 400, "failed": 0, "throttled": 0, "corrupt": 0, "lost": 0, "files": 400,
     "loss_rate": 0.0, "failed_rate": 0.0, "throttled_rate": 0.0, "corrupt_rate": 0.0,
     "quiet_p50": 0.1, "quiet_p99": 0.2, "quiet_share": 1.0, "quiet_ops": 400, "quiet_kept": 400,
-    "requests_per_op": 3.0, "payload_bytes_per_op": 1000.0, "cpu_per_op": 0.002, "reference_cpu_s": 0.004,
+    "requests_per_op": 3.0, "payload_bytes_per_op": 1000.0, "wire_bytes_per_op": 5400.0,
+    "cpu_per_op": 0.002, "reference_cpu_s": 0.004,
 }  # fmt: skip
 
 
@@ -42,6 +43,7 @@ def test_a_run_like_all_others_is_met_in_all_metrics_but_the_share_that_says_not
         ({"lost": 12, "loss_rate": 0.03}, "loss_rate"),
         ({"requests_per_op": 4.0}, "requests_per_op"),
         ({"payload_bytes_per_op": 1100.0}, "payload_bytes_per_op"),
+        ({"wire_bytes_per_op": 5600.0}, "wire_bytes_per_op"),
         ({"cpu_per_op": 0.003}, "cpu_per_op"),
         ({"quiet_kept": 200, "quiet_share": 0.5, "cpu_per_op": 0.0021}, "quiet_share"),
     ],
@@ -83,6 +85,29 @@ def test_an_exact_number_that_varied_before_decides_nothing_alone() -> None:
     before = [RUN | {"requests_per_op": 3 + number % 3 / 10} for number in range(20)]
     (check,) = [each for each in checks_of("t", RUN, (), before, {}) if each.metric == "requests_per_op"]
     assert (check.kind, check.decides) == ("level", False)
+
+
+@pytest.mark.parametrize(("now", "answer"), [(5410.0, "met"), (5600.0, "broken")])
+def test_bytes_on_the_wire_that_vary_a_little_still_tell_a_client_that_sends_more(now: float, answer: str) -> None:
+    """Connections that operations open are not always as many."""
+    before = [RUN | {"wire_bytes_per_op": 5400.0 + 10 * (number % 4)} for number in range(20)]
+    assert answers({"wire_bytes_per_op": now}, before)["wire_bytes_per_op"] == answer
+
+
+@pytest.mark.parametrize(("connections", "answer"), [(12, "broken"), (22, "inconclusive"), (400, "broken")])
+def test_handshakes_of_a_busy_machine_are_no_regression(connections: int, answer: str) -> None:
+    """More operations at a time are the neighbours' work, a connection for each operation is the client's own."""
+    before = [RUN | {"wire_connections": 9 + number % 4} for number in range(20)]
+    now = {"wire_bytes_per_op": 5600.0, "wire_connections": connections}
+    assert answers(now, before)["wire_bytes_per_op"] == answer
+    assert answer_of(judge(checks_of("t", RUN | now, (), before, {}, [RUN | now] * 3))) == (
+        "met" if answer == "inconclusive" else answer
+    )
+
+
+def test_bytes_on_the_wire_that_older_runs_do_not_have_decide_nothing() -> None:
+    before = [{key: value for key, value in RUN.items() if key != "wire_bytes_per_op"}] * 20
+    assert answer_of(judge(checks_of("t", RUN, (), before, {}))) == "met"
 
 
 def test_the_baseline_begins_after_the_last_lasting_change() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_cloudbench.services.child import Child, answers_http
+from pytest_cloudbench.services.child import OWN_QUESTIONS, Child, answers_http
 from tests.limits import HANG_S
 
 SOURCE = str(Path(__file__).parents[2] / "src")
@@ -126,9 +127,15 @@ def test_it_ends_with_its_parent_even_if_that_is_killed() -> None:
 
 def test_nobody_there_is_no_silence() -> None:
     """The end of a process is noticed elsewhere; a watch must not report it as slow."""
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         assert not answers_http(f"http://127.0.0.1:{port}", 0.2), "it takes connections and says nothing"
     assert answers_http(f"http://127.0.0.1:{port}", 0.2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has numbers for sockets")
+def test_a_question_whether_a_service_answers_is_known_by_its_socket() -> None:
+    before = set(OWN_QUESTIONS)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert not answers_http(f"http://127.0.0.1:{listener.getsockname()[1]}", 0.1)
+    assert len(OWN_QUESTIONS - before) == 1

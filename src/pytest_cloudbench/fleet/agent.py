@@ -6,6 +6,7 @@ What may live here: the conversation with the coordinator, over an xdist channel
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -97,6 +98,11 @@ class Agent:
         if not agent.same_clock:
             agent._measure_clock()
         return agent
+
+    @property
+    def pid(self) -> int:
+        """This process's id; 0 on another host than the controller's."""
+        return os.getpid() if self.same_clock else 0
 
     def deliver(self, message: ToAgent | None) -> None:
         """A reply of the coordinator, something that it says unasked, or None at the end of the channel."""

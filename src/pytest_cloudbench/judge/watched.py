@@ -50,6 +50,7 @@ class _Watched:
         by: the number that it is divided by before it is compared.
         beside: the number that must not be much larger than before, or nothing can be said.
         clump: see ``gate.Check``.
+        handshakes: whether those of connections that operations open are in it; a busy machine has more at a time.
     """
 
     kind: Kind
@@ -62,6 +63,7 @@ class _Watched:
     by: str = ""
     beside: str = ""
     clump: int = 1
+    handshakes: bool = False
 
 
 _OF_RUNS: dict[str, _Watched] = {
@@ -81,6 +83,7 @@ _OF_RUNS: dict[str, _Watched] = {
     ),
     "requests_per_op": _Watched("exact"),
     "payload_bytes_per_op": _Watched("exact"),
+    "wire_bytes_per_op": _Watched("exact", 0.01, decides=False, handshakes=True),
     "cpu_per_op": _Watched("level", 0.25, decides=False, by="reference_cpu_s"),
 }
 """What is watched of a run of operations."""
@@ -99,7 +102,7 @@ _SLOWER = 1.5
 NUMBERS = frozenset({
     *METRICS, *(each.count for each in _OF_RUNS.values() if each.count), *(each.of for each in _OF_RUNS.values()),
     *(f"is_{name}" for name, metric in METRICS.items() if metric.unit == "1 is yes"),
-    "quiet_ops", "quiet_p50_error", "quiet_p99_error", "reference_cpu_s",
+    "quiet_ops", "quiet_p50_error", "quiet_p99_error", "reference_cpu_s", "wire_connections",
 })  # fmt: skip
 """All numbers of an entry that a check may need."""
 
@@ -238,7 +241,7 @@ def _watched_in(info: Numbers, columns: Iterable[str], margins: Margins) -> dict
             if _is_capability(name):
                 found[name] = _Watched("yes")
             elif name in _EXACT and info[name] is not None:
-                found[name] = _Watched("exact")
+                found[name] = _OF_RUNS.get(name) or _Watched("exact")
             elif name in columns and METRICS[name].unit in _LEVEL_UNITS and info[name] is not None:
                 beside = "reference_cpu_s" if METRICS[name].unit == "s" else ""  # a client's times are this machine's
                 found[name] = _Watched("level", 0.25 if name.endswith("_p99") else 0.10, beside=beside)
@@ -285,6 +288,8 @@ def _unfit_now(metric: str, watched: _Watched, info: Numbers, baseline: Former) 
         return f"{watched.fewest_ops} quiet operations are needed, found {round(ops)}"
     if watched.rest and not _uses_more_cpu(info, baseline):
         return "the client itself used no more CPU than before, so the machine was busy with something else"
+    if watched.handshakes and (opened := _more_connections(info, baseline)):
+        return opened
     if (by := watched.by or watched.beside) and (now := _number(info, by)):
         before = [each.value for each in baseline.readings(by, _BARE) if each.value]
         if before and now > max(before) * _SLOWER:
@@ -298,3 +303,16 @@ def _uses_more_cpu(info: Numbers, baseline: Former) -> bool:
     now = _reading("cpu_per_op", watched, info).value
     known = [each.value for each in baseline.readings("cpu_per_op", watched) if each.value is not None]
     return now is not None and bool(known) and now > max(known)
+
+
+def _more_connections(info: Numbers, baseline: Sequence[Numbers]) -> str:
+    """Returns that more connections were opened than in any run of the baseline, unless hardly any is used again.
+
+    As many are open as there are operations at a time, which a busy machine makes more. A client that opens one for
+    each operation has changed itself.
+    """
+    now, ops = _number(info, "wire_connections"), _number(info, "ops")
+    before = [each for numbers in baseline if (each := _number(numbers, "wire_connections")) is not None]
+    if now is None or not ops or not before or now <= max(before) or now >= ops / 2:
+        return ""
+    return f"{round(now)} connections were opened, in the baseline {round(max(before))} at most, and handshakes count"

@@ -21,6 +21,7 @@ from pytest_cloudbench.fleet.coordinator import Coordinator, Handler, Item
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.fleet.wire import ItemEnded, Message, StockEntry, WhatToLog
 from pytest_cloudbench.live import Meter
+from pytest_cloudbench.load import wire
 from pytest_cloudbench.load.costs import Spending, announcement
 from pytest_cloudbench.load.entries import Entries
 from pytest_cloudbench.load.merging import OpenRun, answer, merge, warm_up_info
@@ -220,6 +221,7 @@ class Conductor:
         folder.mkdir(parents=True, exist_ok=True)
         is_gated = self.entries.gate is not None and subject.turn is None  # two sides are their own reference
         reference_s = (reference_cpu_s(),) if is_gated else ()
+        counter = wire.begin(payloads.values())
         start_ns = now_ns() + _margin_ns(len(payloads))
         item.busy_until_s = start_ns / 1e9 + max(each.planned_s for each in payloads.values())
         wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000
@@ -227,6 +229,7 @@ class Conductor:
             folder, item, asked, start_ns, wall_ms, self._providers.digest(subject.provider), notes=list(asked.notes),
             cpu_ticks=cpu_ticks(), measured_from_ns=start_ns + round(asked.warm_up_s / self.facts.time_scale * 1e9),
             decider=Decider(asked.until) if asked.until is not None else None, reference_s=reference_s,
+            counter=counter,
         )  # fmt: skip
         self._note(run)
         planned_s = max(each.planned_s for each in payloads.values())
@@ -252,6 +255,8 @@ class Conductor:
     def _all_measured(self, item: Item, payloads: Mapping[str, str]) -> None:
         """All agents have finished their operations: record how busy this machine was."""
         run, now = self._runs[next(iter(payloads.values()))], cpu_ticks()
+        if run.counter is not None:
+            run.carried = wire.ended(run.counter)
         self._providers.faults(run.asked.subject.provider, False)  # the listing is not part of the measurement
         if run.cpu_ticks is not None and now is not None and now[1] - run.cpu_ticks[1] >= _LEAST_TICKS:
             run.cpu_share = (now[0] - run.cpu_ticks[0]) / (now[1] - run.cpu_ticks[1])
@@ -290,6 +295,8 @@ class Conductor:
 
     def _conclude(self, run: OpenRun, stopped: list[str], offsets_ns: Mapping[str, int]) -> Merged:
         doubts = [*self.doubts, *_missing(run.item), *stopped]
+        if run.counter is not None:
+            run.counter.close()
         merged = merge(run, self.entries, doubts, self._providers.died(run.asked.subject.provider), offsets_ns)
         self.is_incomplete |= run.is_incomplete
         return merged
@@ -339,6 +346,8 @@ class Conductor:
         """Keep what was measured by experiments that never reached their result (Ctrl-C, a lost fleet)."""
         unfinished, self._runs = self._runs, {}
         for run in unfinished.values():
+            if run.counter is not None:
+                run.counter.close()
             if not (run.logs or run.folder.is_dir()):
                 continue
             try:

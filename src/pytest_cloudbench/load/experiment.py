@@ -252,9 +252,9 @@ class Experiment:
         load = deal.load(self.agent.index, self.agent.count)
         asked = Start(
             self._subject(name, label), _shape_of(deal, on, prepares), operation=operation, stores=store, detail=detail,
-            published=published or {}, extra=extra or {}, notes=tuple(notes), expect=tuple(expect),
-            warm_up_s=warm_up_s, until=until, may_drift=may_drift or changes(arrival), keeps=keep and is_new,
-            gate=self._margins(gate),
+            published=published or {}, extra=extra or {}, notes=tuple(notes), expect=tuple(expect), until=until,
+            warm_up_s=warm_up_s, may_drift=may_drift or changes(arrival), keeps=keep and is_new,
+            gate=self._margins(gate), addresses=self.provider.addresses,
         )  # fmt: skip
         task = task_of(self.provider.driver, operation, on, load.targets if load else {})
         place, bounds = (self.agent.index, self.agent.count), (self.facts.max_ops, self.facts.max_bytes)
@@ -525,7 +525,7 @@ class Experiment:
         mine = range(agent.index, deal.sensors, agent.count)
 
         def start_ns(planned_s: float = planned_s) -> int:
-            told = agent.gather(f"start:{run.name}", replace(run.asked, planned_s=planned_s))
+            told = agent.gather(f"start:{run.name}", replace(run.asked, planned_s=planned_s, pid=agent.pid))
             began_ns = Started.from_plain(told).start_ns - agent.clock_offset_ns
             engine.measured_from_ns = began_ns + round(run.asked.warm_up_s / facts.time_scale * 1e9)
             if watch is not None:

@@ -11,19 +11,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.fleet.coordinator import Item
 from pytest_cloudbench.judge import expect, stats
 from pytest_cloudbench.judge.metrics import METRICS, Summary, summarize
 from pytest_cloudbench.judge.paired import quiet_service_s
 from pytest_cloudbench.judge.ranking import spread_of
+from pytest_cloudbench.load import wire
 from pytest_cloudbench.load.entries import Entries
 from pytest_cloudbench.load.messages import Merged, Start, Subject
 from pytest_cloudbench.load.stopping import Decider, End, drift_of, end_of
 from pytest_cloudbench.model import Outcome, ResultsError, Verb
 from pytest_cloudbench.records import OpTable, values
 from pytest_cloudbench.results import oplog
+from pytest_cloudbench.sockets.sums import Carried
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.sockets.counter import TcpCounter
 
 __all__ = ["NOT_TRIED", "OpenRun", "answer", "merge", "warm_up_info"]
 
@@ -31,6 +36,8 @@ NOT_TRIED = "operations were not tried"
 """The end of the doubt about a run that did less than planned, other than by stopping early."""
 
 _OF_UPLOADS = frozenset(name for name, metric in METRICS.items() if metric.about == (Verb.PUT,))
+
+_NOT_ENDED = Carried(why="its operations did not all end")
 
 
 @dataclass(slots=True)
@@ -52,6 +59,7 @@ class OpenRun:
         is_incomplete: its records could not be written.
         measured_from_ns: the end of the warm-up on the monotonic clock; the start, if there is none.
         decider, end_ns: what decides that it ends early, and the due time at which it did, None if it did not.
+        counter, carried: what counts the bytes of its connections, and what it has counted when all have measured.
     """
 
     folder: Path
@@ -72,6 +80,8 @@ class OpenRun:
     measured_from_ns: int = 0
     decider: Decider | None = None
     end_ns: int | None = None
+    counter: TcpCounter | None = None
+    carried: Carried = _NOT_ENDED
 
 
 def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offsets_ns: Mapping[str, int]) -> Merged:
@@ -99,7 +109,12 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
         metrics = {key: value for key, value in metrics.items() if key not in _OF_UPLOADS}
         verification = None
     tried = len(table), asked.load.ops
-    metrics = {**metrics, "cpu_per_op": run.client_cpu_s / summary.ops if run.client_cpu_s and summary.ops else None}
+    ok_bytes = (metrics["payload_bytes_per_op"] or 0) * summary.outcomes.get(Outcome.OK, 0)
+    on_wire = wire.believed(run.carried, asked.operation, round(ok_bytes), run.item.missing)
+    metrics = {
+        **metrics, "cpu_per_op": run.client_cpu_s / summary.ops if run.client_cpu_s and summary.ops else None,
+        "wire_bytes_per_op": on_wire.bytes / len(table) if on_wire.bytes is not None and table else None,
+    }  # fmt: skip
     ending = end_of(measured, asked.until, tried, run.start_ns, run.end_ns) if asked.until else End()
     doubts = [*doubts, *_doubts(run, summary, left_out, facts.max_lateness_s), *ending.doubts]
     doubts += [died] if died else []
@@ -108,7 +123,8 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
         (run.notes if asked.may_drift else doubts).append(moved)
     info = {
         **entries.info(subject, run.item, asked.published, run.profile_digest), **asked.extra,
-        **_run_info(run, summary, verification), **warm_up_info(run, left_out), **ending.info, **metrics,
+        **_run_info(run, summary, verification), **wire.told(on_wire), **warm_up_info(run, left_out), **ending.info,
+        **metrics,
     }  # fmt: skip
     judgements = entries.judge(subject, asked.expect, metrics, doubts, info) if asked.stores else []
     ops = stats.columns(measured, run.start_ns) if asked.detail else {}  # while the logs are there

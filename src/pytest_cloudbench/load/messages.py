@@ -147,6 +147,8 @@ class Start(Message):
         until: what ends the run early.
         may_drift: whether a drift is no surprise, and therefore no doubt.
         keeps: whether its files are for another run.
+        addresses: host and port of the provider's services; none if it has none, None if only parts of it have.
+        pid: this agent's process; 0 on another host.
     """
 
     subject: Subject
@@ -164,6 +166,8 @@ class Start(Message):
     may_drift: bool = False
     keeps: bool = False
     gate: Mapping[str, float | None] = field(default_factory=dict)
+    addresses: tuple[tuple[str, int], ...] | None = None
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

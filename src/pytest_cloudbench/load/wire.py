@@ -1,29 +1,79 @@
-"""What a run puts on the wire: packets of one provider's service, captured on one agent while all agents work.
+"""What a run puts on the wire: bytes of TCP connections to its services, and packets if they are captured.
 
-What may live here: which packets are the service's, and how many bytes they have. ``capture`` does the capturing.
+What may live here: which connections and packets are the services', when their counts are believed, and what an entry
+says of them. ``sockets`` does the counting, by the controller; ``capture`` the capturing, by one agent for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from pytest_cloudbench.fleet.wire import Message
-from pytest_cloudbench.model import CloudbenchError, UsageError
-from pytest_cloudbench.providers import Provided
+from pytest_cloudbench.fleet.wire import Message, Provided
+from pytest_cloudbench.model import CloudbenchError, UsageError, Verb
+from pytest_cloudbench.sockets.sums import Carried
 
 if TYPE_CHECKING:
     from pytest_cloudbench.capture import Capture
     from pytest_cloudbench.load.experiment import Experiment, Result
+    from pytest_cloudbench.load.messages import Start
+    from pytest_cloudbench.sockets.counter import TcpCounter
 
-__all__ = ["Wire", "WireSeen"]
+__all__ = ["Wire", "WireSeen", "begin", "believed", "ended", "told"]
 
 _USUAL = (443,)
-_PORTS = {"https": 443, "http": 80}
 _LOOPBACK = "lo"
 _SNAP_BYTES = 128
+
+
+def begin(asked: Iterable[Start]) -> TcpCounter:
+    """Count from now on what the connections of a run carry, given what all its agents say of it.
+
+    Connections to services of the run are known by where these listen. Of any other provider, only which processes the
+    clients are is known.
+    """
+    from pytest_cloudbench.sockets.counter import OwnCounter, ServiceCounter
+
+    agents = list(asked)
+    addresses = agents[0].addresses
+    return OwnCounter(each.pid for each in agents) if addresses == () else ServiceCounter(addresses)
+
+
+def ended(counter: TcpCounter) -> Carried:
+    """Returns what the clients' connections have carried; questions whether a service still answers are left out."""
+    from pytest_cloudbench.services.child import OWN_QUESTIONS
+
+    return counter.stop(OWN_QUESTIONS)
+
+
+def believed(found: Carried, operation: Verb, payload_bytes: int, missing: Collection[str]) -> Carried:
+    """Returns what was counted for a run, unless something shows that it is not what all its operations have carried.
+
+    Args:
+        found: what was counted.
+        operation: what was measured.
+        payload_bytes: of operations that succeeded.
+        missing: agents that were lost.
+    """
+    if found.bytes is None:
+        return found
+    if missing:
+        return Carried(why="an agent was lost, so it is not known how many operations these bytes are of")
+    if operation in (Verb.PUT, Verb.GET) and found.bytes < payload_bytes:
+        counted = f"only {found.bytes:,} bytes were counted for a payload of {payload_bytes:,}"
+        return Carried(why=f"{counted}: the client compresses, or it has other connections")
+    return found
+
+
+def told(found: Carried) -> dict[str, Any]:
+    """Returns what an entry says of ``wire_bytes_per_op``: how it was found, or why it is not known."""
+    is_known = found.bytes is not None
+    return {
+        "wire_by": "socket counters" if is_known else None,
+        "wire_connections": found.connections if is_known else None,
+        "wire_unknown": found.why or None,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +83,8 @@ class WireSeen(Message):
     Attributes:
         bytes: of all packets, with their headers, in both directions; None if they are not known.
         packets: how many.
-        unique_bytes: what TCP carried in both directions, each byte once: no headers, retransmissions or bare
-            acknowledgements; None if it is not known.
+        unique_bytes: what TCP carried in both directions, each byte once, as ``sockets`` counts it; None if it is not
+            known.
         why: why they are not known, or an empty text.
     """
 
@@ -120,6 +170,4 @@ class Wire:
             note = f"wire bytes: everything on port 443 of {self.interface}, also that of other programs"
             self.notes += [] if note in self.notes else [note]
             return self.interface, list(_USUAL)
-        urls = [urlsplit(url) for url in provided.endpoint.urls.values()]
-        ports = sorted({url.port or _PORTS.get(url.scheme, 443) for url in urls})
-        return self.interface or _LOOPBACK, ports
+        return self.interface or _LOOPBACK, sorted({port for _, port in provided.endpoint.addresses})

@@ -19,9 +19,12 @@ from typing import IO, Self
 
 from pytest_cloudbench.model import Endpoint, ServiceError
 
-__all__ = ["Child", "ChildService", "answers_http"]
+__all__ = ["OWN_QUESTIONS", "Child", "ChildService", "answers_http"]
 
 _STOP_S = 5.0
+
+OWN_QUESTIONS: set[int] = set()
+"""The kernel's numbers of sockets on which this process asked services whether they answer: no client's connections."""
 
 
 class Child:
@@ -223,20 +226,25 @@ def answers_http(url: str, timeout_s: float) -> bool:
 
     The request is for a path that no API has. A server that has died counts as answering: ``exit_reason`` reports that.
     """
+    import socket
     import ssl
-    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    from http.client import HTTPConnection, HTTPException
     from urllib.parse import urlsplit
 
+    from pytest_cloudbench.sockets.kernel import cookie_of
+
     parts = urlsplit(url)
-    connection: HTTPConnection
-    if parts.scheme == "https":
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is secret, nothing trusted
-        connection = HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout_s, context=context)
-    else:
-        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    connection = HTTPConnection(parts.hostname or "", port, timeout=timeout_s)
     with contextlib.closing(connection):
         try:
+            connection.sock = socket.create_connection((connection.host, connection.port), timeout_s)
+            if (cookie := cookie_of(connection.sock)) is not None:
+                OWN_QUESTIONS.add(cookie)
+            if parts.scheme == "https":
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is secret, nothing trusted
+                connection.sock = context.wrap_socket(connection.sock)
             connection.request("GET", "/.cloudbench-alive")
             connection.getresponse()
         except TimeoutError:

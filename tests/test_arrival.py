@@ -535,4 +535,5 @@ def test_an_unknown_name_and_a_trace_without_a_reader_are_refused() -> None:
 def test_what_changes_by_itself() -> None:
     assert changes(Diurnal(1.0))
     assert changes(Replay(parse_trace("time,sensor,operation,size\n0,a,put,1\n", "t.csv")))
-    assert not any(map(changes, (FixedInterval(1.0), Poisson(1.0), Bursts(1.0, 2.0, 3.0), Threads(2), ThinkTime(1.0))))
+    steady: list[Any] = [FixedInterval(1.0), Poisson(1.0), Bursts(1.0, 2.0, 3.0), Threads(2), ThinkTime(1.0)]
+    assert not [each for each in steady if changes(each)]

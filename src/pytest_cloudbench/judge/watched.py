@@ -305,14 +305,14 @@ def _uses_more_cpu(info: Numbers, baseline: Former) -> bool:
     return now is not None and bool(known) and now > max(known)
 
 
-def _more_connections(info: Numbers, baseline: Sequence[Numbers]) -> str:
+def _more_connections(info: Numbers, baseline: Former) -> str:
     """Returns that more connections were opened than in any run of the baseline, unless hardly any is used again.
 
     As many are open as there are operations at a time, which a busy machine makes more. A client that opens one for
     each operation has changed itself.
     """
     now, ops = _number(info, "wire_connections"), _number(info, "ops")
-    before = [each for numbers in baseline if (each := _number(numbers, "wire_connections")) is not None]
+    before = [each.value for each in baseline.readings("wire_connections", _BARE) if each.value is not None]
     if now is None or not ops or not before or now <= max(before) or now >= ops / 2:
         return ""
     return f"{round(now)} connections were opened, in the baseline {round(max(before))} at most, and handshakes count"

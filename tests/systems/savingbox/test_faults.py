@@ -232,6 +232,21 @@ def test_a_vanished_folder_deletes_nothing(pair: Pair, side: str) -> None:
     assert pair.both() == {"a": "1", "d/b": "2"}
 
 
+@pytest.mark.parametrize("side", ["box", "sync"])
+def test_a_folder_that_vanishes_while_a_file_is_copied_from_it_makes_no_conflict(pair: Pair, side: str) -> None:
+    """What was read is agreed on. The file can be read to its end: it is open."""
+    other = {"box": "sync", "sync": "box"}[side]
+    write(pair.home / side / "a", "1")
+    pair.fault = once("copy", lambda: (pair.home / side).rename(pair.home / "gone"))
+    with contextlib.suppress(VanishedError):
+        pair.advance(31)
+    (pair.home / "gone").rename(pair.home / side)
+    assert (pair.home / other / "a").read_text() == "1"
+    write(pair.home / other / "a", "2")
+    pair.settle()
+    assert pair.both() == {"a": "2"}
+
+
 def test_a_folder_that_vanishes_between_two_steps(pair: Pair) -> None:
     for name in "abcd":
         write(pair.box / name, name)

@@ -31,7 +31,7 @@ _HASH, _ARRAY, _LRU_HASH, _RING = 1, 2, 9, 27
 _TRACEPOINT_PROGRAM, _TRACEPOINT_EVENT = 5, 2
 _NO_PREALLOC, _CLOEXEC = 1, 8
 _SET_BPF, _ENABLE = 0x4004_2408, 0x2400
-_MOST_FOLLOWED, _MOST_UNMAPPED = 1 << 20, 1 << 16
+_MOST_FOLLOWED, _MOST_UNMAPPED = 1 << 18, 1 << 16  # the kernel allocates for so many at once
 _HEAD = struct.Struct("=I36x")
 _RECORD = struct.Struct("=8xQqqQ")
 """An event behind the ring's own 8 bytes: inode, two values, and which event it is."""

@@ -293,8 +293,9 @@ class Mirror:
                     if isinstance(error, OSError) and (patch := self.store.patch_of(path)) is not None:
                         self._settle_patch(path, patch)
                     raise
+            after = mark_of(os.fstat(fd))
         self.written_bytes += written_bytes
-        self._record(path, self.box.look(path), taken, made, push=True)
+        self._record(path, after, taken, made, push=True)
         return "agreed" if made == there else "pushed"
 
     def is_as_agreed(self, path: str) -> bool:
@@ -345,13 +346,15 @@ class Mirror:
         with self.sync.reading(path) as fd:
             note = partial(self._note, path, wanted, there, "ours")
             made, taken = self.box.put_file(path, fd, wanted.mode, there, note)
-        self._record(path, self.sync.look(path), taken, made, push=False)
+            after = mark_of(os.fstat(fd))
+        self._record(path, after, taken, made, push=False)
         return "pulled"
 
-    def _record(self, path: str, source: FoundEntry | None, taken: FileMark, made: FoundEntry, *, push: bool) -> None:
-        """Note that the target is now a copy of the source, which had this mark before it was read."""
+    def _record(self, path: str, after: FileMark, taken: FileMark, made: FoundEntry, *, push: bool) -> None:
+        """Note that the target is now a copy of the source, which had these marks after and before it was read."""
+        # Of the file that was read, not of its name: it may have another one by now, or its folder may have vanished.
         mark = taken
-        if source is None or source.mark != taken:
+        if after != taken:
             mark = NEVER  # it was written while it was read: compare it next time
         elif not taken.is_reliable():
             mark = taken._replace(changed_ns=0)
@@ -434,7 +437,8 @@ class Mirror:
         if ours.mode != theirs.mode:
             ours, made = self._follow_mode(path, ours, theirs, was)
             taken = ours.mark if ours.mark[:3] == taken[:3] else NEVER
-        self._record(path, self.box.look(path), taken, made, push=True)
+        now = self.box.look(path)
+        self._record(path, NEVER if now is None else now.mark, taken, made, push=True)
         return "agreed"
 
     def _follow_mode(

@@ -3,11 +3,15 @@
 The children swallow what they are given, so the whole driver is measured and no disk. Process CPU time, so that the
 threads of the children count too. The reference is the least that any such array must do with the same bytes: AES-GCM
 once, and SHA-256 of the content.
+
+Beside Tahoe-LAFS, which any four of six nodes are enough for as well, both send over the loopback and only the client
+counts: this process, and of Tahoe also its gateway, which encrypts and codes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
@@ -15,13 +19,26 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, Figure, alternating, median
+from benchmarks.harness import ROOT, Figure, alternating, children_cpu_s, median
+from pytest_cloudbench import drivers, providers
 from pytest_cloudbench.coding import reed_solomon
-from pytest_cloudbench.model import MIB, Capabilities, CloudError, Content, Entry, ErrorKind, Verb, chunks
+from pytest_cloudbench.model import (
+    MIB,
+    Capabilities,
+    CloudError,
+    Content,
+    Entry,
+    ErrorKind,
+    ProviderSpec,
+    Verb,
+    chunks,
+)
 from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.services.command import CommandService, load_recipe
 from pytest_cloudbench.systems.raid import config
 from pytest_cloudbench.systems.raid.driver import RaidDriver, open_array
 
@@ -80,13 +97,15 @@ def _array(children: Sequence[Any]) -> Iterator[RaidDriver]:
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """``raid_put_isal``, ``raid_put_portable``: the write path over the reference. ``raid_rss``: 1 GiB at once."""
+    """Figures of the write path over the reference, of the same over Tahoe-LAFS, and of memory for 1 GiB at once."""
     figures = []
     for name, codec, bound in (
         ("raid_put_isal", reed_solomon.Isal, 0.4), ("raid_put_portable", reed_solomon.Portable, 0.17),
     ):  # fmt: skip
         if name in names and codec.serves(_K, _M):
             figures.append(_write_path(name, codec, bound, max(_BLOCKS, runs)))
+    if "raid_over_tahoe" in names:
+        figures += _over_tahoe(runs)
     if "raid_rss" in names:
         figures.append(_memory())
     return figures
@@ -130,6 +149,54 @@ def _mb_per_cpu_s(put: Callable[[], object]) -> float:
     return _PUTS * _SIZE_BYTES / 1e6 / ((time.process_time_ns() - start_ns) / 1e9)
 
 
+def _over_tahoe(runs: int) -> list[Figure]:
+    """Empty where Tahoe-LAFS is not installed, with a line that says so."""
+    grid = load_recipe("tahoe")
+    if told := grid.absent():
+        print(f"raid_over_tahoe is not measured: {told}")
+        return []
+    ports = [f"{{port{number}}}" for number in range(2, 3 + _K + _M)]
+    grid = replace(grid, command=("{python}", "{here}/tahoe.py", "tahoe", "{folder}", str(_K), "{port}", *ports))
+    with tempfile.TemporaryDirectory() as folder, CommandService(grid) as service:
+        tahoe: Any = drivers.connect(ProviderSpec.parse("tahoe"), service.start(), {})
+        file = Path(folder, "array.toml")
+        specs = ", ".join(f'"{child}"' for child in ["local:s3?driver=s3%2Bfast"] * (_K + _M))
+        file.write_text(f"k = {_K}\nm = {_M}\nchildren = [{specs}]\n", "utf-8")
+        with providers.opened(f"raid:{file}") as raid:
+            found = alternating(
+                _rate(raid.put, lambda: 0.0), _rate(tahoe.put, lambda: children_cpu_s(_is_gateway)),
+                max(_BLOCKS, runs),
+            )  # fmt: skip
+        tahoe.close()
+    absolute = {
+        "put of the array, MB / CPU-s": round(median(found.ours), 1),
+        "put of Tahoe-LAFS, MB / CPU-s": round(median(found.reference), 1),
+    }
+    unit = "bytes per client CPU-second over Tahoe-LAFS"
+    return [Figure("raid_over_tahoe", round(found.ratio, 2), unit, 2.0, "at least", found.details(), absolute)]
+
+
+def _is_gateway(command: str) -> bool:
+    return command.endswith("/gateway")
+
+
+def _rate(put: Callable[[str, Content], object], more_cpu_s: Callable[[], float]) -> Callable[[], float]:
+    """Returns what measures MB per CPU-second of this process and of what ``more_cpu_s`` counts.
+
+    All contents differ: Tahoe-LAFS sends no content twice.
+    """
+    numbers = itertools.count()
+
+    def block() -> float:
+        contents = [Literal(os.urandom(_SIZE_BYTES)) for _ in range(_PUTS)]
+        began_s = time.process_time() + more_cpu_s()
+        for content in contents:
+            put(f"/object-{next(numbers)}", content)
+        return _PUTS * _SIZE_BYTES / 1e6 / (time.process_time() + more_cpu_s() - began_s)
+
+    return block
+
+
 def _memory() -> Figure:
     """The most memory of a process that writes one large object into folders and reads it again."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("CLOUDBENCH_SCRATCH")) as folder:
@@ -143,7 +210,6 @@ def _memory() -> Figure:
 
 def main(folder: str, size_bytes: int) -> None:
     """Write and read one object; print the most memory after each, in KiB."""
-    from pytest_cloudbench import providers
     from pytest_cloudbench.payload import RandomContent
     from pytest_cloudbench.sync.usage import rss_bytes
 

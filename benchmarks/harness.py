@@ -17,7 +17,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +30,7 @@ __all__ = [
     "Usage",
     "alternating",
     "at",
+    "children_cpu_s",
     "environment",
     "median",
     "python",
@@ -203,6 +204,17 @@ def run_tree(
         output = out.read().decode(errors="replace")
     cpu_s = usage.ru_utime + usage.ru_stime
     return Usage(process.returncode, cpu_s, time.monotonic() - began, output, samples, pss_bytes)
+
+
+def children_cpu_s(is_wanted: Callable[[str], bool]) -> float:
+    """CPU seconds so far of this process's descendants with such a command line, which must not end in between."""
+    found = 0.0
+    for pid in set(_tree(os.getpid())) - {os.getpid()}:
+        with suppress(OSError):  # another that has just ended
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").rstrip()
+            if is_wanted(command):
+                found += time.clock_gettime((~pid << 3) | 2)
+    return found
 
 
 def at(samples: Sequence[Sample], at_ns: int) -> Sample:

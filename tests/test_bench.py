@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.harness import ROOT, Blocks, Figure, alternating
+from benchmarks.harness import ROOT, Blocks, Figure, alternating, children_cpu_s
 from benchmarks.real_sessions import answers_in, new_history, read_sessions, summary, table
 from tests.limits import HANG_S
 
@@ -51,6 +51,19 @@ def test_the_memory_of_the_process_that_measures_is_not_counted(tmp_path: Path) 
         [sys.executable, "-c", large, *measured], cwd=ROOT, capture_output=True, text=True, check=True, timeout=HANG_S
     )
     assert all(0 < int(word) < 300_000 for word in done.stdout.split()), done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_cpu_of_children_is_that_of_the_wanted_ones() -> None:
+    busy = "import sys, time\nwhile time.process_time() < 0.2: pass\nprint(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", busy, "some/gateway"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert children_cpu_s(lambda command: command.endswith("/gateway")) >= 0.2
+        assert children_cpu_s(lambda command: command.endswith("/storage1")) == 0
+        child.communicate(timeout=HANG_S)
 
 
 def made_sessions(path: Path) -> Path:

@@ -100,6 +100,17 @@ def test_a_child_that_does_not_answer_is_not_one_that_lost_everything(lab: Make)
         assert not array.metadata.missing(), "it may have everything"
 
 
+def test_a_scrub_soon_stops_asking_a_child_that_returns_nothing(lab: Make) -> None:
+    with array_of(filled(lab(2, 2))) as array:
+        silent: Any = array.children.drivers[2]
+        silent.fails = {"get": ErrorKind.NETWORK}
+        found = survey(array, deep=True)
+        assert [child.unread for child in found.children] == [0, 0, 5, 0]
+        assert silent.asked.count("get") == 3, "each may take as long as its driver waits"
+        assert not found.is_healthy
+        assert not array.metadata.missing(), "it may have everything"
+
+
 def test_at_risk_is_what_no_further_child_may_lose(lab: Make) -> None:
     made = filled(lab(2, 2))
     made.lose_child(0)

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from pytest_cloudbench.coding.manifest import Manifest
-from pytest_cloudbench.model import CloudError
+from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.systems.raid.array import Array
 from pytest_cloudbench.systems.raid.metadata import Lacking, ObjectRow
 from pytest_cloudbench.systems.raid.offers import GIB_BYTES
@@ -27,6 +27,8 @@ Progress = Callable[[str, int, int], object]
 """Called with the name of the work, the amount done, and the total amount."""
 
 _PAGE = 256
+_MOST_FAILURES = 3
+"""After so many failed reads in a row, a scrub asks a child for nothing more: each may take as long as its timeout."""
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class ChildState:
         held: those that are there with the right size; in a scrub, also with all their shares intact.
         missing: those that are not there, or too small. Not known for a child that does not answer.
         damaged: in a scrub, those with damaged shares.
-        unread: in a scrub, those that are listed but could not be read.
+        unread: in a scrub, those that are listed but could not be read, or were not asked for after several failures.
         strange: packages there that belong to no object: unfinished, or another array's.
         held_bytes: total size of the array's packages there, as listed.
     """
@@ -130,12 +132,12 @@ def survey(
     unexplained = {child: dict(listing) for child, listing in names.items()}
     for child, listing in names.items():
         found.children[child].held_bytes = sum(listing.values())
-    total = array.metadata.count()
+    total, failures = array.metadata.count(), Counter[int]()
     for row in _all(array):
         if row.generation > newest:
             found.written_meanwhile += 1
             continue
-        _look_at(array, row, names, unexplained, found)
+        _look_at(array, row, names, unexplained, found, failures)
         progress("objects", found.objects, max(total, found.objects))
     _explain_rest(array, unexplained, found)
     _price(array, found)
@@ -155,7 +157,7 @@ def _all(array: Array) -> Iterator[ObjectRow]:
 
 def _look_at(
     array: Array, row: ObjectRow, names: Mapping[int, Mapping[str, int]], unexplained: Mapping[int, dict[str, int]],
-    found: Survey,
+    found: Survey, failures: Counter[int],
 ) -> None:  # fmt: skip
     manifest = array.manifest_of("survey", row)
     states, margins = list[tuple[int, int, str]](), list[int]()
@@ -163,7 +165,8 @@ def _look_at(
         holders = [child for child, count in enumerate(segment.split.counts) if count]
         told = {child: _listed_state(array, manifest, number, child, names, unexplained) for child in holders}
         if found.is_deep:
-            told |= _read_states(array, manifest, number, [child for child in holders if told[child] == "held"])
+            listing = [child for child in holders if told[child] == "held"]
+            told |= _read_states(array, manifest, number, listing, failures)
         states += [(number, child, state) for child, state in told.items()]
         margins.append(_margin(segment.split.counts, segment.split.data, [
             child for child, state in told.items() if state == "held"
@@ -213,23 +216,32 @@ def _listed_state(
     return "held" if names[child].get(name, -1) >= wanted_bytes else "missing"
 
 
-def _read_states(array: Array, manifest: Manifest, number: int, children: Sequence[int]) -> dict[int, str]:
-    """Read the packages of one segment in parallel, and compare every share with its digest."""
+def _read_states(
+    array: Array, manifest: Manifest, number: int, children: Sequence[int], failures: Counter[int]
+) -> dict[int, str]:
+    """Read the packages of one segment in parallel, and compare every share with its digest.
+
+    ``failures``: how many reads of each child have failed in a row until now.
+    """
     answers: SimpleQueue[Ended] = SimpleQueue()
     segment = manifest.segments[number]
-    for child in children:
+    asked = [child for child in children if failures[child] < _MOST_FAILURES]
+    for child in asked:
         most_bytes = array.head_bytes(manifest, number) + segment.split.counts[child] * segment.share_bytes
         array.children.get(child, array.name_of(manifest, child, number), most_bytes, answers.put)
-    states = {}
-    for _ in children:
+    states = dict.fromkeys(children, "unread")
+    for _ in asked:
         answer = answers.get()
-        if answer.error is not None:
-            if not isinstance(answer.error, CloudError):
-                raise answer.error
-            states[answer.child] = "missing" if answer.error.kind.value == "not_found" else "unread"
+        if answer.error is None:
+            states[answer.child] = "held" if _is_good(array, manifest, number, answer) else "damaged"
+        elif not isinstance(answer.error, CloudError):
+            raise answer.error
+        elif answer.error.kind is ErrorKind.NOT_FOUND:
+            states[answer.child] = "missing"
         else:
-            is_good = _is_good(array, manifest, number, answer)
-            states[answer.child] = "held" if is_good else "damaged"
+            failures[answer.child] += 1
+            continue
+        failures[answer.child] = 0
     return states
 
 

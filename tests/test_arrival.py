@@ -21,6 +21,7 @@ from pytest_cloudbench.arrival import (
     NAMES,
     Arrival,
     Bursts,
+    Closed,
     Diurnal,
     FixedInterval,
     Jittered,
@@ -535,5 +536,11 @@ def test_an_unknown_name_and_a_trace_without_a_reader_are_refused() -> None:
 def test_what_changes_by_itself() -> None:
     assert changes(Diurnal(1.0))
     assert changes(Replay(parse_trace("time,sensor,operation,size\n0,a,put,1\n", "t.csv")))
-    steady: list[Any] = [FixedInterval(1.0), Poisson(1.0), Bursts(1.0, 2.0, 3.0), Threads(2), ThinkTime(1.0)]
+    steady: list[Arrival | Closed] = [
+        FixedInterval(1.0),
+        Poisson(1.0),
+        Bursts(1.0, 2.0, 3.0),
+        Threads(2),
+        ThinkTime(1.0),
+    ]
     assert not [each for each in steady if changes(each)]

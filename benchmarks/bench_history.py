@@ -25,7 +25,7 @@ _COMMANDS = {
     "history_list_ratio": (["baseline", "list"], 0.6, "1 s are wanted"),
     "history_all_ratio": (["history"], 1.2, ""),
     "history_compare_ratio": (["compare", "all"], 2.0, "3 s are wanted"),
-    "history_backtest_ratio": (["gate", "backtest"], 15.0, ""),
+    "history_backtest_ratio": (["gate", "backtest"], 12.0, ""),
 }
 """Figure to the command, its bound, and what is wanted of its seconds, which depend on the machine."""
 _READ_ALL = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from pytest_cloudbench.options import Option, add_suite_options
@@ -15,6 +17,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         Option("--cloudraid-bytes", {
             "type": int, "metavar": "BYTES", "help": "the size of these objects (default: by grid)",
         }, "one byte or more", lambda value: value >= 1),
+        Option("--cloudraid-slower", {
+            "type": float, "metavar": "X", "default": 1.3,
+            "help": "expected: with up to m children lost, reads take at most X times as long (default: %(default)s)",
+        }, "a number above 0", lambda value: 0 < value < inf),
         Option("--cloudraid-failure", {
             "type": float, "metavar": "SHARE", "default": 0.15,
             "help": "the probability that a child fails, in the test that compares availability with its prediction "

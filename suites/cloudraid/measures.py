@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from math import comb, inf
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,67 @@ def stored_bytes(array: RaidDriver) -> dict[str, Any]:
         "stored_bytes": held, "content_bytes": found.content_bytes,
         "overhead": held / found.content_bytes if found.content_bytes else None,
     }  # fmt: skip
+
+
+# --- losses -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Slower:
+    """How many times as long reads take with children lost as without.
+
+    Attributes:
+        lost: how many are lost.
+        ratio: median of what each turn showed.
+        low: with ``high``, bounds of that median, right in 95 of 100 cases; infinite if there are too few turns.
+        high: see ``low``.
+    """
+
+    lost: int
+    ratio: float
+    low: float
+    high: float
+
+
+def slower_of(turns: Sequence[Sequence[Sequence[float]]]) -> list[Slower]:
+    """Returns what is known for each number of lost children, from one on.
+
+    ``turns`` has, by turn and by number of lost children, the times of reads. The ratio is taken within each turn,
+    whose reads follow one another closely: a machine that is slower for a while is so for both.
+    """
+    found = []
+    for lost, _ in enumerate(turns[0][1:], 1):
+        ratios = [median(turn[lost]) / median(turn[0]) for turn in turns if turn[lost] and turn[0]]
+        if ratios:
+            found.append(Slower(lost, median(ratios), *median_interval(ratios)))
+    return found
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Returns bounds of the median in 95 of 100 cases, whatever the distribution: two of the values, by their rank.
+
+    Fewer than six values give no bounds.
+    """
+    ordered, beyond = sorted(values), 0.0
+    for rank in range(len(ordered) // 2 + 1):
+        beyond += 2 * comb(len(ordered), rank) / 2 ** len(ordered)
+        if beyond > 0.05:
+            break
+    return (ordered[rank - 1], ordered[-rank]) if rank else (-inf, inf)
+
+
+def judged_slower(found: Sequence[Slower], at_most: float) -> tuple[float | None, list[str]]:
+    """Returns the largest ratio, if all that is known lies on one side of the bound; otherwise None, and a note why."""
+    if not found:
+        return None, []
+    worst = max(found, key=lambda each: each.ratio)
+    if all(each.high <= at_most for each in found) or any(each.low > at_most for each in found):
+        return worst.ratio, []
+    unclear = max(found, key=lambda each: each.high)
+    return None, [
+        f"too noisy to tell: with {unclear.lost} lost, reads took {unclear.low:.3g} to {unclear.high:.3g} times as "
+        f"long, and at most {at_most:g} is wanted; more --cloudraid-objects narrow that down"
+    ]
 
 
 # --- placement ----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_cloudbench.coding.availability import at_least
+from suites.cloudraid.measures import judged_slower, median_interval, slower_of
 from tests.fleet.harness import FOLDER, Ended, Lab, lab_in
 from tests.truths import Truths
 
@@ -15,6 +16,7 @@ from .harness import conclusion, run_suite
 
 SIZE_BYTES = 400_000
 SMALL = ("--cloudraid-objects", "4", "--cloudraid-bytes", str(SIZE_BYTES))
+PATIENT = ("--cloudraid-slower", "1000")
 
 
 def array(lab: Lab, k: int = 2, m: int = 1) -> tuple[str, str]:
@@ -29,7 +31,7 @@ def array(lab: Lab, k: int = 2, m: int = 1) -> tuple[str, str]:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     """One run of most of the suite on three folders."""
     with lab_in(tmp_path_factory.mktemp("cloudraid"), may_be_late=False) as lab:
-        run = run_suite(lab, "cloudraid", *array(lab), *SMALL, "-k", "not placement and not side")
+        run = run_suite(lab, "cloudraid", *array(lab), *SMALL, *PATIENT, "-k", "not placement and not side")
         assert run.counts() == {"passed": 7, "deselected": 2}, run.text
         left = [path for number in range(3) for path in (lab.folder / str(number)).rglob("*") if path.is_file()]
         assert not left, "everything that it wrote is removed"
@@ -52,6 +54,51 @@ def test_one_of_three_may_be_lost_and_two_may_not(found: Ended) -> None:
     assert (info["lost_at_most"], info["reads_failed"], info["failed"]) == (1, 0, [0, 0, 4])
     assert (info["with_one_more"], info["whole_afterwards"], info["kind"]) == ("refused", True, "network")
     assert "1 of 3" in info["error"] or "2 of 3" in info["error"]
+
+
+def test_reads_with_children_lost_that_take_too_long_fail_the_suite(lab: Lab) -> None:
+    run = run_suite(lab, "cloudraid::test_losses", *array(lab), *SMALL, "--cloudraid-slower", "0.001")
+    assert run.counts() == {"failed": 1}, run.text
+    assert run.lines_with("slower_with_losses <= 0.001")
+    info = conclusion(run, "", "losses")
+    assert [line.rpartition(": ")[2].partition(",")[0] for line in info["expectations"]] == ["broken", "met", "met"]
+    (one,) = info["slower"]
+    assert (one["lost"], info["turns"]) == (1, 6)
+    assert 0 < one["low"] <= one["ratio"] <= one["high"]
+    assert info["slower_with_losses"] == info["slower_at_most"] == one["ratio"]
+
+
+def turns(*ratios: float) -> list[list[list[float]]]:
+    """Six turns or more, whose reads take a second with nothing lost."""
+    return [[[0.9, 1.0, 1.1], [ratio] * 3] for ratio in ratios]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "judged"),
+    [
+        ((1.0, 1.1, 1.2, 1.2, 1.25, 1.3), 1.2),
+        ((1.31, 1.4, 1.5, 1.5, 1.6, 9.0), 1.5),
+        ((1.0, 1.1, 1.2, 1.2, 1.25, 1.31), None),
+        ((1.29, 1.4, 1.5, 1.5, 1.6, 9.0), None),
+        ((1.2,) * 5, None),
+        ((9.0, *(1.2,) * 7, 0.1), 1.2),
+    ],
+)
+def test_reads_are_slower_or_not_if_the_interval_says_so(ratios: tuple[float, ...], judged: float | None) -> None:
+    found, notes = judged_slower(slower_of(turns(*ratios)), 1.3)
+    assert found == (None if judged is None else pytest.approx(judged))
+    assert bool(notes) == (judged is None)
+
+
+def test_bounds_of_a_median_are_the_values_that_a_table_of_ranks_names() -> None:
+    """The ranks of the binomial distribution, as in any table of the sign test."""
+    ranks = {6: (1, 6), 8: (1, 8), 9: (2, 8), 10: (2, 9), 15: (4, 12), 20: (6, 15), 25: (8, 18)}
+    assert {count: median_interval(range(1, count + 1)) for count in ranks} == ranks
+
+
+def test_of_a_child_whose_reads_all_failed_no_ratio_is_known() -> None:
+    assert slower_of([[[1.0], []]] * 6) == []
+    assert judged_slower([], 1.3) == (None, [])
 
 
 def test_trouble_is_met_and_read_around(found: Ended) -> None:

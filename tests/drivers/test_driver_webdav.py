@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -155,3 +160,27 @@ def test_large_files_stream(server: Any) -> None:
         assert content_of(driver, "/large", 19_999_999) == content.read(19_999_999, 4)
         driver.delete("/large")
         assert driver.versions()["webdav4.retries"] == "off"
+
+
+def test_a_folder_that_many_make_at_once_is_made_once(server: Any) -> None:
+    """WsgiDAV alone answers 500 to some of them."""
+    url = urlsplit(server.endpoint.urls[""])
+    keys = server.endpoint.credentials
+    login = base64.b64encode(f"{keys['user']}:{keys['password']}".encode()).decode()
+    barrier = threading.Barrier(16)
+
+    def make(_number: int) -> list[int]:
+        connection = HTTPConnection(str(url.hostname), url.port or 80)
+        statuses = []
+        for folder in range(30):
+            barrier.wait()
+            connection.request("MKCOL", f"/at-once-{folder}", headers={"Authorization": f"Basic {login}"})
+            answer = connection.getresponse()
+            answer.read()
+            statuses.append(answer.status)
+        connection.close()
+        return statuses
+
+    with ThreadPoolExecutor(16) as pool:
+        found = list(zip(*pool.map(make, range(16)), strict=True))
+    assert {tuple(sorted(each)) for each in found} == {(201, *[405] * 15)}

@@ -492,8 +492,7 @@ class Experiment:
         watch: RunWatch | None = None
         with open_log(agent, self.facts, self.nodeid, run.name, progress) as log:
             log.samples = max(1, _SAMPLES // agent.count)
-            driver = self.provider.driver
-            requests = driver.requests if isinstance(driver, Counting) else None
+            requests = driver.requests if isinstance(driver := self.provider.driver, Counting) else None
             engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget, requests=requests)
             if run.asked.until is not None:
                 watch = RunWatch(agent, run.name, run.asked.until, log.record)

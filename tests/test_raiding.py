@@ -201,6 +201,69 @@ def test_rebalance(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("0 of 3 objects")
 
 
+def places(arrays: Arrays, *numbers: int) -> list[str]:
+    return [f'"folder:{arrays.folder}/{number}"' for number in numbers]
+
+
+def test_an_array_grows_at_its_end(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays.write(places(arrays, 0, 1, 2, 3))
+    arrays.file.write_text(arrays.file.read_text("utf-8").replace("m = 1", "m = 2"), "utf-8")
+    assert arrays.read() == FILES, "as before, until they are moved"
+    assert arrays.run("replace", "4", f"folder:{arrays.folder}/other") == 0
+    assert arrays.run("rebalance") == 0
+    assert "3 of 3 objects rewritten" in capsys.readouterr().out
+    arrays.lose(0)
+    arrays.lose(1)
+    assert arrays.read() == FILES
+    assert arrays.run("repair") == 0
+    assert arrays.run("scrub") == 0
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sizes", "said"),
+    [
+        ((0, 1), "k = 1\nm = 1", "children: the array has 3 and the file names 2: a child cannot be taken away"),
+        ((2, 1, 0), "k = 2\nm = 1", "/2 was number 3 and is now 1: restore the order"),
+        ((3, 0, 1, 2), "k = 2\nm = 2", "/0 was number 1 and is now 2: restore the order"),
+    ],
+)
+def test_children_that_are_missing_or_moved_are_refused_and_nothing_is_changed(
+    arrays: Arrays, capsys: pytest.CaptureFixture[str], numbers: tuple[int, ...], sizes: str, said: str
+) -> None:
+    before = arrays.file.read_text("utf-8")
+    held = [sorted(path.name for path in arrays.packages(child)) for child in range(3)]
+    arrays.write(places(arrays, *numbers))
+    arrays.file.write_text(arrays.file.read_text("utf-8").replace("k = 2\nm = 1", sizes), "utf-8")
+    for command in ("status", "scrub", "repair", "rebalance"):
+        assert arrays.run(command) == 4
+        told = capsys.readouterr()
+        assert said in told.err
+        assert len(told.err.splitlines()) == 1
+    arrays.file.write_text(before, "utf-8")
+    assert arrays.read() == FILES
+    assert [sorted(path.name for path in arrays.packages(child)) for child in range(3)] == held
+
+
+def test_without_metadata_a_missing_child_is_noticed_too(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in arrays.folder.glob("array.sqlite*"):
+        path.unlink()
+    before = arrays.file.read_text("utf-8")
+    arrays.write(places(arrays, 0, 1))
+    arrays.file.write_text(arrays.file.read_text("utf-8").replace("k = 2", "k = 1"), "utf-8")
+    assert arrays.run("status") == 1
+    assert "the children hold objects of an array of 3, and its file names 2 of them" in capsys.readouterr().err
+    arrays.file.write_text(before, "utf-8")
+    assert arrays.read() == FILES
+
+
+def test_an_empty_array_can_have_other_children(tmp_path: Path) -> None:
+    made = Arrays(tmp_path)
+    made.fill({})
+    made.write(places(made, 5, 4, 3))
+    made.fill(FILES)
+    assert made.read() == FILES
+
+
 def test_export_without_metadata(arrays: Arrays, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arrays.lose(0)
     assert arrays.run("export", str(tmp_path / "plain")) == 0

@@ -5,6 +5,7 @@ What may live here: the parts of a driver, in this order: imports, capabilities,
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ from pytest_cloudbench.drivers.keys import key_of, path_of, prefix_of
 from pytest_cloudbench.model import (
     Capabilities,
     CloudError,
+    ConfigError,
     Content,
     CredentialsError,
     Endpoint,
@@ -62,6 +64,8 @@ _ENDS = frozenset({"emulated", "served", "local"})
 _PAGE = 1000
 _RATES = "rates"
 """The setting in the metadata with the observed rates."""
+_CHILDREN = "children"
+"""The setting in the metadata with the children's specs."""
 _CLOSE_S = 10.0
 
 
@@ -81,6 +85,11 @@ def open_array(
     if metadata.setting("key", master.fingerprint) != master.fingerprint:
         metadata.close()
         raise CredentialsError(f"{file.key}: not the key of the array whose metadata is in {file.metadata}")
+    try:
+        _check_children(file, metadata)
+    except ConfigError:
+        metadata.close()
+        raise
     rule = HedgingRule(file.patience_s, file.hedge_percentile, file.hedge_budget)
     observer = Observer(len(children), rule)
     observer.restore(metadata.setting(_RATES) or "")
@@ -88,6 +97,31 @@ def open_array(
         file, Children(children, names, file.folder, master, rates or observer), metadata, master,
         placement or _placement(file, observer), hedge or observer,
     )  # fmt: skip
+
+
+def _check_children(file: ArrayFile, metadata: Metadata) -> None:
+    """Compare the file's children with those of the last use: each one's place decides which packages it holds.
+
+    Another spec in a child's place is a new address of it, or what ``replace`` fills; more children at the end are
+    filled by ``rebalance``. Raises ConfigError, in one line, for anything else.
+    """
+    now = [child.spec for child in file.children]
+    text = metadata.setting(_CHILDREN, json.dumps(now))
+    before: list[str] = json.loads(text or "[]")
+    if now == before:
+        return
+    if metadata.count() or metadata.garbage():
+        if len(now) < len(before):
+            detail = (
+                f"the array has {len(before)} and the file names {len(now)}: a child cannot be taken away; replace it, "
+                "or export all objects"
+            )
+            raise ConfigError(str(file.source), "children", detail)
+        for place, (spec, known) in enumerate(zip(now, before, strict=False)):
+            if spec != known and spec in before:
+                detail = f"{spec} was number {before.index(spec) + 1} and is now {place + 1}: restore the order"
+                raise ConfigError(str(file.source), "children", detail)
+    metadata.keep(_CHILDREN, json.dumps(now))
 
 
 def _placement(file: ArrayFile, observer: Observer) -> Placement:

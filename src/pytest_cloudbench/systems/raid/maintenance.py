@@ -125,7 +125,7 @@ def note_all_of(array: Array, child: int) -> int:
         lacking = [
             Lacking(row.version, number, child)
             for number, segment in enumerate(manifest.segments)
-            if segment.split.counts[child]
+            if sum(segment.split.counts[child : child + 1])  # objects written before it was added have no share of it
         ]
         array.metadata.lacks(lacking)
         noted += len(lacking)

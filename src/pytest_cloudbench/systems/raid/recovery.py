@@ -134,8 +134,17 @@ def _versions(array: Array, names: Mapping[int, Mapping[str, int]]) -> tuple[lis
                 continue  # covered by another child's copy of the manifest
             manifest = _manifest_at(array, child, name)
             if manifest is not None:
+                _check_count(array, manifest)
                 versions.append(_explained(array, manifest, left))
     return versions, sum(map(len, left.values()))
+
+
+def _check_count(array: Array, manifest: Manifest) -> None:
+    """Raise CloudError if a version is spread over more children than the array's file names."""
+    count = max(len(segment.split.counts) for segment in manifest.segments)
+    if count > len(array.children):
+        detail = f"the children hold objects of an array of {count}, and its file names {len(array.children)} of them"
+        raise CloudError(ErrorKind.INVALID, "recover", "/", detail=detail)
 
 
 def _manifest_at(array: Array, child: int, name: str) -> Manifest | None:

@@ -21,6 +21,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             "type": float, "metavar": "X", "default": 1.3,
             "help": "expected: with up to m children lost, reads take at most X times as long (default: %(default)s)",
         }, "a number above 0", lambda value: 0 < value < inf),
+        Option("--cloudraid-over", {
+            "type": float, "metavar": "SHARE", "default": 0.1,
+            "help": "expected: uploads by throughput to emulated children take at most this share longer than the "
+                    "least time by their profiles (default: %(default)s)",
+        }, "a number of 0 or more", lambda value: 0 <= value < inf),
         Option("--cloudraid-failure", {
             "type": float, "metavar": "SHARE", "default": 0.15,
             "help": "the probability that a child fails, in the test that compares availability with its prediction "

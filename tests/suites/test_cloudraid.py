@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_cloudbench.coding.availability import at_least
-from suites.cloudraid.measures import judged_slower, median_interval, slower_of
+from pytest_cloudbench.emulators.profile import find_profile
+from pytest_cloudbench.systems.raid import config
+from suites.cloudraid.measures import judged_over, judged_slower, median_interval, slower_of
 from tests.fleet.harness import FOLDER, Ended, Lab, lab_in
 from tests.truths import Truths
 
 from .harness import conclusion, run_suite
 
+ROOT = Path(__file__).resolve().parents[2]
 SIZE_BYTES = 400_000
 SMALL = ("--cloudraid-objects", "4", "--cloudraid-bytes", str(SIZE_BYTES))
 PATIENT = ("--cloudraid-slower", "1000")
@@ -151,7 +157,44 @@ def test_shares_by_throughput_come_within_a_tenth_of_the_bound(lab: Lab, truths:
         assert seen <= nominal * 1.05
     if truths.judged(run, info):
         assert info["throughput_s"] < 1.1 * info["least_s"]
+        assert info["over_the_bound"] == pytest.approx(info["throughput_s"] / info["least_s"] - 1)
         assert info["equal_s"] > 2.3, "the same six, equally: 10 MB take 46.2 s"
+
+
+@pytest.mark.slow
+def test_shares_by_throughput_that_take_longer_fail_the_suite(lab: Lab) -> None:
+    run = run_suite(lab, "cloudraid::test_placement", "--cloudraid-over", "0")
+    info = conclusion(run, "", "placement")
+    (line,) = info["expectations"]
+    assert "over_the_bound <= 0 " in line
+    expected = ({"skipped": 1}, "unknown") if info["is_busy"] else ({"failed": 1}, "broken")
+    assert (run.counts(), line.rpartition(": ")[2].partition(",")[0]) == expected, run.text
+
+
+def test_only_a_busy_machine_leaves_open_whether_the_bound_was_kept() -> None:
+    assert judged_over(0.1, 0.1, is_busy=True) == (0.1, [])
+    assert judged_over(0.11, 0.1, is_busy=False) == (0.11, [])
+    over, (note,) = judged_over(0.11, 0.1, is_busy=True)
+    assert (over, note) == (None, "too busy to tell: 11.0% over the bound, and at most 10% is wanted")
+
+
+def test_the_children_are_those_of_tables_2_and_3() -> None:
+    """Each with its published rate, errors, and wrong hashes in the tenth that was read back."""
+
+    def published(table: int) -> list[dict[str, Any]]:
+        text = (ROOT / f"results/published/cloud-raid-2012-table-{table}.json").read_text("utf-8")
+        return [entry["extra_info"] for entry in json.loads(text)["benchmarks"]]
+
+    rates = {row["service"].lower(): 10e6 / row["native"] for row in published(2) if row["size_mb"] == 10}
+    faults = {
+        row["service"].lower(): (row["errors"] / row["writes"], row["wrong_hashes"] / (row["writes"] / 10))
+        for row in published(3)
+    }
+    names = [member.spec.rpartition("-")[2] for member in config.load("cloud-raid-2012").children]
+    found = {name: find_profile(f"cloud-raid-2012-{name}") for name in names}
+    assert {name: each.bandwidth.up_bytes_per_s for name, each in found.items()} == pytest.approx(rates, rel=1e-4)
+    for name, each in found.items():
+        assert (each.faults.error_rate, each.faults.corrupt_rate) == pytest.approx(faults[name], abs=1e-8), name
 
 
 # --- an array is a provider like the others ---

@@ -212,6 +212,7 @@ CONCLUSIONS: dict[str, Metric] = {
     "slower_with_losses": Metric("ratio"),
     "reads_failed": Metric("reads"),
     "objects_harmed": Metric("objects"),
+    "over_the_bound": Metric("fraction"),
     "availability": Metric("fraction", "higher"),
     "wrong_hash_rate": Metric("fraction"),
     "capacity_per_s": Metric("1/s", "higher", time_like=True),

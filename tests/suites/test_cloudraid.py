@@ -69,7 +69,7 @@ def test_reads_with_children_lost_that_take_too_long_fail_the_suite(lab: Lab) ->
     info = conclusion(run, "", "losses")
     assert [line.rpartition(": ")[2].partition(",")[0] for line in info["expectations"]] == ["broken", "met", "met"]
     (one,) = info["slower"]
-    assert (one["lost"], info["turns"]) == (1, 6)
+    assert (one["lost"], info["turns"]) == (1, 12)
     assert 0 < one["low"] <= one["ratio"] <= one["high"]
     assert info["slower_with_losses"] == info["slower_at_most"] == one["ratio"]
 

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from pytest_cloudbench.emulators import start
 from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.systems.raid.costs import Costs
 from pytest_cloudbench.systems.raid.driver import RaidDriver
+from pytest_cloudbench.systems.raid.maintenance import repair
+from pytest_cloudbench.systems.raid.reading import Fetch
 from pytest_cloudbench.systems.raid.survey import survey
 from tests.limits import HANG_S
 
 from .harness import Lab
 from .killed import NEW, OLD, PACKAGES
+from .worked import opened
 from .writes import content_of as written
 
 ROOT = Path(__file__).resolve().parents[3]
+ROUNDS = 12
 QUICK = {1, PACKAGES, PACKAGES + 1}
 
 
@@ -63,9 +71,9 @@ def test_a_kill_leaves_the_old_object_or_the_new_one(lab: Callable[..., Lab], st
             assert (left == before) == (found == OLD)
 
 
-def killed_after(folder: Path, round_: int, lines: int) -> list[list[str]]:
+def killed_after(folder: Path, round_: int, lines: int, program: str = "writes") -> list[list[str]]:
     """The output of an endlessly writing process that was killed soon after this many lines."""
-    command = [sys.executable, "-m", "tests.systems.raid.writes", str(folder), str(round_)]
+    command = [sys.executable, "-m", f"tests.systems.raid.{program}", str(folder), str(round_)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = [process.stdout.readline() for _ in range(lines)]
@@ -95,6 +103,55 @@ def test_kills_at_any_time_lose_nothing_that_was_acknowledged(lab: Callable[...,
             wanted = found
             assert driver.settle(HANG_S)
             assert survey(driver.array, deep=True).is_healthy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loses_metadata", [False, True], ids=["", "metadata-lost"])
+@pytest.mark.parametrize("is_served", [False, True], ids=["folders", "a-service"])
+def test_kills_during_writes_and_maintenance_lose_nothing_and_leave_nothing(
+    lab: Callable[..., Lab], loses_metadata: bool, is_served: bool
+) -> None:
+    """Overwrites, deletions, repairs, replacements and moves between k = 2 and k = 1; any one child is then lost."""
+    made, chosen, wanted = lab(), random.Random(11), dict[str, bytes]()
+    with start("ideal") if is_served else nullcontext() as service:
+        if service is not None:
+            (made.folder / "endpoint.json").write_text(json.dumps(service.endpoint.plain()), "utf-8")
+        for round_ in range(ROUNDS):
+            begun: list[str] = []
+            for words in killed_after(made.folder, round_, chosen.randrange(1, 40), "worked"):
+                if words[0] == "done":
+                    wanted = after(begun, round_, wanted)
+                begun = words if words[0] in ("put", "delete") else []
+            if loses_metadata:
+                made.lose_metadata()
+            with opened(made) as driver:
+                found = read_by_all(driver)
+                assert found in (wanted, after(begun, round_, wanted)), (round_, begun)
+                wanted = found
+                survey(driver.array, deep=True)
+                driver.settle(HANG_S)
+                assert repair(driver.array).is_complete
+                state = survey(driver.array, deep=True)
+                assert state.is_healthy, (round_, state)
+                assert state.garbage == 0
+                if not loses_metadata:
+                    assert [child.strange for child in state.children] == [0, 0, 0]
+                for child in range(3):
+                    assert read_by_all(driver, without=child) == wanted, (round_, child)
+
+
+def read_by_all(driver: RaidDriver, without: int | None = None) -> dict[str, bytes]:
+    """All objects; each segment also has enough intact shares without that child."""
+    found, array = {}, driver.array
+    for entry in driver.list("/"):
+        if without is not None:
+            row = array.metadata.find(entry.path)
+            assert row is not None
+            manifest = array.manifest_of("get", row)
+            for number in range(len(manifest.segments)):
+                Fetch(array, "get", manifest, number, Costs(), without={without}).wait()
+        found[entry.path] = b"".join(driver.get(entry.path))
+    return found
 
 
 def after(begun: list[str], round_: int, objects: dict[str, bytes]) -> dict[str, bytes]:

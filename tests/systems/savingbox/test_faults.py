@@ -208,6 +208,18 @@ def test_a_folder_that_becomes_a_file_is_no_conflict_where_a_file_in_it_could_no
     assert not pair.troubles("conflict")
 
 
+@pytest.mark.parametrize(("side", "other"), [("box", "sync"), ("sync", "box")])
+def test_a_deleted_folder_comes_back_for_a_new_file_deep_in_it(pair: Pair, side: str, other: str) -> None:
+    """It was new to the folder that holds it, and not to the one that was deleted: neither was ever carried."""
+    write(pair.box / "d/e/f/a", "1")
+    pair.settle()
+    shutil.rmtree(pair.home / side / "d")
+    write(pair.home / other / "d/e/f/new", "2")
+    pair.settle()
+    assert pair.both() == {"d/e/f/new": "2"}
+    assert not pair.troubles("conflict")
+
+
 # --- a folder that vanishes ---
 
 

@@ -403,10 +403,15 @@ class Mirror:
         return True
 
     def _has_news(self, path: str, side: FolderSide) -> bool:
-        """Whether a folder has something in it that is new or changed, so that a deletion of it does not go on."""
+        """Whether a folder has something below it that is new or changed, so that a deletion of it does not go on."""
         change = self.box_change if side is self.box else self.sync_change
-        inside = [f"{path}/{name}" for name in side.names(path)]
-        return any(self.store.get(inner) is None or change(inner)[0] not in ("no", "time") for inner in inside)
+        for inner in (f"{path}/{name}" for name in side.names(path)):
+            changed, now = change(inner)
+            if self.store.get(inner) is None or changed not in ("no", "time"):
+                return True
+            if now is not None and now.kind == "folder" and self._has_news(inner, side):
+                return True
+        return False
 
     def _ensure_parents(self, path: str, target: FolderSide) -> None:
         for parent in parents(path):

@@ -38,7 +38,8 @@ from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.login import Application, by_browser, by_device_code, by_pasted_code, of_service, renewed
 from pytest_cloudbench.model import CloudError, Content, CredentialsError, Endpoint, Entry, ErrorKind, ProviderSpec
-from pytest_cloudbench.providers import Provided, Provider
+from pytest_cloudbench.provided import Provided
+from pytest_cloudbench.providers import Provider
 from tests.limits import HANG_S
 
 

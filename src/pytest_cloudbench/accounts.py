@@ -90,6 +90,7 @@ def _rehearse(options: argparse.Namespace) -> int:
     """Log in to an emulator: the same steps, but nothing is stored."""
     from pytest_cloudbench import drivers, providers
     from pytest_cloudbench.login import of_service
+    from pytest_cloudbench.provided import Provided
 
     if not ProviderSpec.parse(options.provider).is_emulated:
         raise UsageError(f"login {options.provider}: expected a provider's name, or emulated:NAME")
@@ -103,7 +104,7 @@ def _rehearse(options: argparse.Namespace) -> int:
         values = _agreed(options, of_service(oauth, endpoint), endpoint.api, endpoint.ca_file)
         _say(f"the login works; nothing is stored: {', '.join(values)}")
         tried = Endpoint(endpoint.urls, dict(values), endpoint.ca_file, api=endpoint.api)
-        providers.connect(providers.Provided(endpoint.api, tried)).close()
+        providers.connect(Provided(endpoint.api, tried)).close()
     return 0
 
 

@@ -23,8 +23,8 @@ from urllib.parse import urlencode
 
 from pytest_cloudbench.drivers.base import Composite, Described, Driver
 from pytest_cloudbench.fleet.run import slug
-from pytest_cloudbench.fleet.wire import Provided
 from pytest_cloudbench.model import ConfigError, Endpoint, ProviderSpec, ServiceError, SpecError, UsageError, Verb
+from pytest_cloudbench.provided import Provided
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import make_private_folder
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.services.command import Recipe
 
 __all__ = [
-    "Provided",
     "Provider",
     "Providers",
     "check",
@@ -381,7 +380,7 @@ class Providers:
         time_scale: how many times faster than real time the emulators' clocks run.
         patience_s: how long an agent may be silent. A silent service is reported sooner.
         logs: the folder for the output of services; None keeps the output for messages only.
-        allow: is told the schemes of a provider's real accounts before it is used; raises UsageError if it may not be.
+        allow: is told the specs of a provider's real accounts before it is used; raises UsageError if it may not be.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from pytest_cloudbench.load.engine import Budget
 from pytest_cloudbench.load.reader import SHORT, ReaderProcess, Watcher
 from pytest_cloudbench.model import Content, FleetError, ProviderSpec
 from pytest_cloudbench.payload import Payloads
-from pytest_cloudbench.providers import Provided
+from pytest_cloudbench.provided import Provided
 from tests.limits import HANG_S
 
 DAY_NS = 86_400 * 10**9

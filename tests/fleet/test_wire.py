@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cloudbench.fleet.offsets import Offset
-from pytest_cloudbench.fleet.wire import Entered, Message, Provided
+from pytest_cloudbench.fleet.wire import Entered, Message
 from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.load import messages
 from pytest_cloudbench.load.messages import HandedIn, ListingPage, LoadShape, Merged, Start, Subject
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.model import Endpoint, FleetError, Verb
+from pytest_cloudbench.provided import Provided
 
 from .harness import Lab
 

@@ -26,7 +26,8 @@ from pytest_cloudbench.model import (
     UsageError,
 )
 from pytest_cloudbench.payload import RandomContent
-from pytest_cloudbench.providers import Provided, Providers, check, check_name, connect, opened
+from pytest_cloudbench.provided import Provided
+from pytest_cloudbench.providers import Providers, check, check_name, connect, opened
 from pytest_cloudbench.results import journal
 
 from .conftest import recipe

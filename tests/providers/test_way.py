@@ -188,7 +188,8 @@ def test_an_agent_imports_no_service() -> None:
     """Fifty agents connect; only the controller imports what starts services."""
     code = """
 import sys
-from pytest_cloudbench.providers import Provided, connect
+from pytest_cloudbench.provided import Provided
+from pytest_cloudbench.providers import connect
 connect(Provided("folder:.")).close()
 print(sorted(name for name in sys.modules if name.startswith(("pytest_cloudbench.services", "pytest_cloudbench.emul"))))
 print(sorted({"subprocess", "ssl", "asyncio", "hashlib"} & set(sys.modules)))

@@ -18,9 +18,9 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from pytest_cloudbench.model import Endpoint, FleetError
+from pytest_cloudbench.model import FleetError
 
-__all__ = ["Entered", "ItemEnded", "Left", "Message", "Provided", "StockEntry", "WhatToLog", "from_plain", "plain"]
+__all__ = ["Entered", "ItemEnded", "Left", "Message", "StockEntry", "WhatToLog", "from_plain", "plain"]
 
 _T = TypeVar("_T")
 _Reader = Callable[[Any, str], Any]
@@ -330,43 +330,3 @@ class Left(Message):
     missing: Mapping[str, str]
     agents: tuple[str, ...]
     log: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Provided(Message):
-    """One provider as a controller gives it to agents: what they need to connect, and what is known about it.
-
-    Attributes:
-        spec: what the driver reads. If a service stands in for the provider, the spec of the service's API.
-        endpoint: where its service listens; None if there is none.
-        account: the number of its account among those with the same driver, from 1; it selects the credentials.
-        profile: the emulator's behaviour profile; None if there is none.
-        digest: digest of everything that decides how its services behave; None if that is not known.
-        emulated: how many of its parts are emulated: ``all``, ``some`` or ``none``.
-        is_kept: whether what is written to any part of it outlives the run.
-        children: the providers that it is made of.
-    """
-
-    spec: str
-    endpoint: Endpoint | None = None
-    account: int = 1
-    profile: str | None = None
-    digest: str | None = None
-    emulated: str = "none"
-    is_kept: bool = True
-    children: tuple[Provided, ...] = ()
-
-    @property
-    def has_services(self) -> bool:
-        """Whether services stand in for the provider or a part of it."""
-        return self.endpoint is not None or any(child.has_services for child in self.children)
-
-    @property
-    def addresses(self) -> tuple[tuple[str, int], ...] | None:
-        """Host and port of all its services; empty if it has none, None if some parts have services and others none."""
-        if not self.children:
-            return self.endpoint.addresses if self.endpoint is not None else ()
-        found = [child.addresses for child in self.children]
-        if None in found or (() in found and any(found)):
-            return None
-        return tuple(address for each in found for address in each or ())

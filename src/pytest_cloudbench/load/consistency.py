@@ -20,7 +20,8 @@ from pytest_cloudbench.load.engine import Budget, outcome_of
 from pytest_cloudbench.load.messages import LoadShape
 from pytest_cloudbench.model import BudgetError, CloudError, Content, ErrorKind, Op, Outcome, UsageError, Verb, chunks
 from pytest_cloudbench.payload import Generator, RandomContent
-from pytest_cloudbench.providers import Provided, connect
+from pytest_cloudbench.provided import Provided
+from pytest_cloudbench.providers import connect
 from pytest_cloudbench.results.oplog import OpLog
 
 if TYPE_CHECKING:

@@ -237,9 +237,9 @@ class Experiment:
                 raise UsageError("experiment.run: expected a payload, or on=files of a former run")
             payload = fresh(payload, self._runs) if self._runs > 1 else payload
             on = Files(f"/cloudbench-{self.facts.run_id}/{slug(name)}", payload, named=names)
-            deal = self._deal(arrival, sensors, ops_per_sensor, files, None)
+            deal = Deal.of(arrival, sensors, ops_per_sensor, files, None)
         else:
-            deal = self._deal(arrival, sensors, ops_per_sensor, files, self._chosen(on, sample, name))
+            deal = Deal.of(arrival, sensors, ops_per_sensor, files, self._chosen(on, sample, name))
             if on.limits is not None and not isinstance(arrival, Threads):
                 deal = replace(deal, limits=on.limits)
         warm: object = warm_up_s
@@ -407,24 +407,6 @@ class Experiment:
 
     # -- one run ----------------------------------------------------------------------------------
 
-    @staticmethod
-    def _deal(
-        arrival: Arrival | Closed, sensors: int, count: int, files: int, members: Sequence[tuple[int, int]] | None
-    ) -> Deal:
-        given: dict[str, object] = {"sensors": sensors, "ops_per_sensor": count, "files": files}
-        for key, value in given.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise UsageError(f"experiment.run: {key}={value!r}: expected a whole number of 1 or more")
-        if not isinstance(arrival, Threads):
-            if files or sensors < 1 or count < 1:
-                found = f"files={files}" if files else f"sensors={sensors}, ops_per_sensor={count}"
-                raise UsageError(f"experiment.run: {found}: {arrival!r} expects 1 or more sensors and ops_per_sensor")
-            return Deal(arrival, sensors, count)
-        if sensors or (files < 1 and members is None):
-            raise UsageError("experiment.run: Threads expect the number of files, not sensors")
-        chosen = members if members is None or not files else members[:files]
-        return Deal(arrival, files if chosen is None else len(chosen), 1, chosen)
-
     def _chosen(self, on: Files, sample: float, name: str) -> Sequence[tuple[int, int]]:
         """Returns a random share of kept files, the same on every agent; at least one."""
         if not sample > 0:
@@ -492,7 +474,8 @@ class Experiment:
         watch: RunWatch | None = None
         with open_log(agent, self.facts, self.nodeid, run.name, progress) as log:
             log.samples = max(1, _SAMPLES // agent.count)
-            requests = driver.requests if isinstance(driver := self.provider.driver, Counting) else None
+            driver = self.provider.driver
+            requests = driver.requests if isinstance(driver, Counting) else None
             engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget, requests=requests)
             if run.asked.until is not None:
                 watch = RunWatch(agent, run.name, run.asked.until, log.record)
@@ -552,10 +535,12 @@ class Experiment:
 
     def _name(self) -> str:
         """Names this run within the session."""
-        return f"{self.nodeid}#{self._runs}" + (f"@{self.turn.number}{self.turn.side}" if self.turn is not None else "")
+        block = "" if self.turn is None else f"@{self.turn.number}{self.turn.side}"
+        return f"{self.nodeid}#{self._runs}{block}"
 
     def _subject(self, run: str, label: str) -> Subject:
-        (fullname, name), provider = entry_names(self.nodeid, self.name, label), self.provider
+        fullname, name = entry_names(self.nodeid, self.name, label)
+        provider = self.provider
         return Subject(
             run, self.nodeid, fullname, name, self.test, self.params, slug(run), provider.spec, provider.profile,
             provider.is_kept, provider.driver.versions(), provider.emulated, self.turn,

@@ -90,6 +90,25 @@ class Deal:
     members: Sequence[tuple[int, int]] | None = None
     limits: Sequence[int] | None = None
 
+    @classmethod
+    def of(
+        cls, arrival: Arrival | Closed, sensors: int, count: int, files: int, members: Sequence[tuple[int, int]] | None
+    ) -> Deal:
+        """Returns how ``Experiment.run`` deals out what it was asked for. Raises UsageError."""
+        given: dict[str, object] = {"sensors": sensors, "ops_per_sensor": count, "files": files}
+        for key, value in given.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise UsageError(f"experiment.run: {key}={value!r}: expected a whole number of 1 or more")
+        if not isinstance(arrival, Threads):
+            if files or sensors < 1 or count < 1:
+                found = f"files={files}" if files else f"sensors={sensors}, ops_per_sensor={count}"
+                raise UsageError(f"experiment.run: {found}: {arrival!r} expects 1 or more sensors and ops_per_sensor")
+            return cls(arrival, sensors, count)
+        if sensors or (files < 1 and members is None):
+            raise UsageError("experiment.run: Threads expect the number of files, not sensors")
+        chosen = members if members is None or not files else members[:files]
+        return cls(arrival, files if chosen is None else len(chosen), 1, chosen)
+
     def count_of(self, sensor: int) -> int:
         """Returns how many operations a sensor has."""
         if self.limits is None:

@@ -283,7 +283,8 @@ class _Served:
         self._folder = ""
 
     def connect(self, given: Mapping[str, Any], max_ops: int | None, max_bytes: int | None, folder: str) -> None:
-        from pytest_cloudbench.providers import Provided, connect
+        from pytest_cloudbench.provided import Provided
+        from pytest_cloudbench.providers import connect
 
         self._folder = folder
         self._driver = connect(Provided.from_plain(given))

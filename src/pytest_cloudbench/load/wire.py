@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.fleet.wire import Message, Provided
+from pytest_cloudbench.fleet.wire import Message
 from pytest_cloudbench.model import CloudbenchError, UsageError, Verb
+from pytest_cloudbench.provided import Provided
 from pytest_cloudbench.sockets.sums import Carried
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from math import comb
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Figure, alternating, environment, median, python, run_tree, scratch
+from pytest_cloudbench.judge.significance import binomial_sf
 
 __all__ = ["measure"]
 
@@ -103,11 +103,7 @@ def _ordinary(pairs: int) -> Figure:
 
 def _sure_below(count: int) -> int:
     """Returns which of ``count`` sorted values the true median is above, with 95 % confidence (sign test)."""
-    share, index = 0.5**count, 0
-    while share + comb(count, index + 1) * 0.5**count <= 0.05:
-        index += 1
-        share += comb(count, index) * 0.5**count
-    return index
+    return max((index for index in range(count) if binomial_sf(count - index, count, 0.5) <= 0.05), default=0)
 
 
 def _reports(folder: Path, workers: int, with_plugin: bool) -> list[tuple[str, dict[str, Any]]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from math import comb, inf
+from math import inf
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.arrival import Threads
 from pytest_cloudbench.coding.placement import Throughput, cost_of, least_time_s
 from pytest_cloudbench.coding.policies import Equal, Split
+from pytest_cloudbench.judge.significance import binomial_sf
 from pytest_cloudbench.model import KIB
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.systems.raid.costs import Costs
@@ -114,11 +115,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
     Fewer than six values give no bounds.
     """
-    ordered, beyond = sorted(values), 0.0
-    for rank in range(len(ordered) // 2 + 1):
-        beyond += 2 * comb(len(ordered), rank) / 2 ** len(ordered)
-        if beyond > 0.05:
-            break
+    ordered, count = sorted(values), len(values)
+    rank = next(rank for rank in range(count // 2 + 1) if 2 * binomial_sf(count - rank, count, 0.5) > 0.05)
     return (ordered[rank - 1], ordered[-rank]) if rank else (-inf, inf)
 
 

@@ -7,7 +7,7 @@ when it has more parts than a drawing tells apart, neighbours are put together.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_cloudbench.live import AgentReport
@@ -63,6 +63,11 @@ class _Part:
         return one
 
 
+def _together(parts: Sequence[_Part], count: int) -> list[_Part]:
+    """Returns as many neighbours at a time as one part."""
+    return [_Part.of(parts[at : at + count]) for at in range(0, len(parts), count)]
+
+
 class LiveDigest:
     """Takes the reports of one line of the figures: of a run, or of several that belong together.
 
@@ -102,7 +107,7 @@ class LiveDigest:
     def _part(self, at_s: float) -> _Part:
         while at_s >= MOST_PARTS * self._part_s:
             self._part_s *= 2
-            self._parts = [_Part.of(self._parts[at : at + 2]) for at in range(0, len(self._parts), 2)]
+            self._parts = _together(self._parts, 2)
         number = int(at_s / self._part_s)
         self._parts += [_Part() for _ in range(number + 1 - len(self._parts))]
         return self._parts[number]
@@ -144,9 +149,7 @@ class LiveDigest:
             return None
         self._part(self._last_s)
         together = -(-len(self._parts) // parts_for(self._ops))
-        parts = self._parts
-        if together > 1:
-            parts = [_Part.of(parts[at : at + together]) for at in range(0, len(parts), together)]
+        parts = self._parts if together == 1 else _together(self._parts, together)
         part_s = self._part_s * together
         edges_s = [part_s * number for number in range(len(parts))] + [self._last_s]
         if len(parts) > 1 and edges_s[-1] - edges_s[-2] < part_s / 2:  # too short for a rate
@@ -167,6 +170,11 @@ class _Experiment:
     version: int = 0
     lines: dict[str, LiveDigest | Digest] = field(default_factory=dict)
 
+    def digests(self) -> dict[str, Digest]:
+        """Returns the lines of which an operation has ended."""
+        made = {name: each.digest() if isinstance(each, LiveDigest) else each for name, each in self.lines.items()}
+        return {name: each for name, each in made.items() if each is not None}
+
 
 class LiveDigests:
     """Follows a meter: what figures need of each experiment that has been measured, whoever asks and when."""
@@ -181,20 +189,15 @@ class LiveDigests:
         """See ``live.Follower``. A line of an earlier run continues, unless others were measured in between."""
         with self._lock:
             if self._latest is not None and self._latest != nodeid:
-                self._settle(self._experiments[self._latest])
+                former = self._experiments[self._latest]
+                former.lines = {**former.digests()}
             self._latest = nodeid
             lines = self._experiments.setdefault(nodeid, _Experiment()).lines
             known = lines.pop(line, None)
             self._line = lines[line] = known if isinstance(known, LiveDigest) else LiveDigest(start_ns)
             self._line.begin()
-            for former in list(lines)[:-SERIES]:
-                del lines[former]
-
-    @staticmethod
-    def _settle(experiment: _Experiment) -> None:
-        made = {name: each.digest() if isinstance(each, LiveDigest) else each
-                for name, each in experiment.lines.items()}  # fmt: skip
-        experiment.lines = {name: each for name, each in made.items() if each is not None}
+            for oldest in list(lines)[:-SERIES]:
+                del lines[oldest]
 
     def take(self, heard: AgentReport) -> None:
         """See ``live.Follower``."""
@@ -217,6 +220,4 @@ class LiveDigests:
     def of(self, nodeid: str) -> Mapping[str, Digest]:
         """Returns the experiment's latest lines, the latest last."""
         with self._lock:
-            found = self._experiments.get(nodeid, _Experiment()).lines
-            made = {name: each.digest() if isinstance(each, LiveDigest) else each for name, each in found.items()}
-        return {name: each for name, each in made.items() if each is not None}
+            return self._experiments.get(nodeid, _Experiment()).digests()

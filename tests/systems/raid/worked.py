@@ -17,14 +17,13 @@ from typing import Any
 from pytest_cloudbench.coding.policies import Equal
 from pytest_cloudbench.drivers.dropbox_fast import DropboxFastDriver
 from pytest_cloudbench.model import CloudError, Endpoint, ProviderSpec
-from pytest_cloudbench.payload.contents import Literal
 from pytest_cloudbench.systems.raid import config
 from pytest_cloudbench.systems.raid.driver import RaidDriver, open_array
 from pytest_cloudbench.systems.raid.maintenance import note_all_of, rebalance, repair
 from pytest_cloudbench.systems.raid.survey import survey
 
 from .harness import PACKAGE, Child, Lab
-from .writes import SIZES, content_of
+from .writes import SIZES, delete, put
 
 __all__ = ["opened"]
 
@@ -76,21 +75,15 @@ def main(folder: Path, round_: int) -> None:
         while True:
             path, kind = f"/{chosen.randrange(4)}", chosen.random()
             if kind < 0.5:
-                number, size = number + 1, chosen.choice(SIZES)
-                print("put", path, number, size, flush=True)
-                driver.put(path, Literal(content_of(round_, number, size)))
+                number += 1
+                put(driver, path, round_, number, chosen.choice(SIZES))
             elif kind < 0.65:
-                print("delete", path, flush=True)
-                try:
-                    driver.delete(path)
-                except CloudError:
-                    print("absent", flush=True)
-                    continue
+                delete(driver, path)
             else:
                 what = chosen.choice(["repair", "replace", "rebalance"])
                 print("keep", what, flush=True)
                 _keep(driver, what, chosen)
-            print("done", flush=True)
+                print("done", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from pytest_cloudbench.model import MIB, CloudError
 from pytest_cloudbench.payload.contents import Literal
+from pytest_cloudbench.systems.raid.driver import RaidDriver
 
 from .harness import Lab
 
-__all__ = ["content_of"]
+__all__ = ["SIZES", "content_of", "delete", "put"]
 
 SIZES = (10, 5000, MIB, 3 * MIB + 5)
 
@@ -24,23 +25,34 @@ def content_of(round_: int, number: int, size: int) -> bytes:
     return random.Random(f"{round_} {number}").randbytes(size)
 
 
+def put(driver: RaidDriver, path: str, round_: int, number: int, size: int) -> None:
+    """Write an object, and say so before and after."""
+    print("put", path, number, size, flush=True)
+    driver.put(path, Literal(content_of(round_, number, size)))
+    print("done", flush=True)
+
+
+def delete(driver: RaidDriver, path: str) -> None:
+    """Delete an object, and say so before, and what came of it after."""
+    print("delete", path, flush=True)
+    try:
+        driver.delete(path)
+    except CloudError:
+        print("absent", flush=True)
+    else:
+        print("done", flush=True)
+
+
 def main(folder: Path, round_: int) -> None:
     chosen, number = random.Random(round_), 0
     with Lab(folder).opened() as driver:
         while True:
             path = f"/{chosen.randrange(4)}"
             if chosen.random() < 0.2:
-                print("delete", path, flush=True)
-                try:
-                    driver.delete(path)
-                except CloudError:
-                    print("absent", flush=True)
-                    continue
+                delete(driver, path)
             else:
-                number, size = number + 1, chosen.choice(SIZES)
-                print("put", path, number, size, flush=True)
-                driver.put(path, Literal(content_of(round_, number, size)))
-            print("done", flush=True)
+                number += 1
+                put(driver, path, round_, number, chosen.choice(SIZES))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_cloudbench.judge.significance import binomial_sf
+
 __all__ = [
     "ROOT",
     "Blocks",
@@ -115,6 +117,14 @@ class Blocks:
     def ratio(self) -> float:
         """The median of the ratios of neighbours, so that drift in the course of a run cancels out."""
         return round(median([ours / reference for ours, reference in zip(self.ours, self.reference, strict=True)]), 3)
+
+    @property
+    def interval95(self) -> tuple[float, float]:
+        """Where the median of all such ratios lies, with 95 % (sign test); of fewer than six, all of them."""
+        ratios, rank = sorted(self.details()["ratios"]), 0
+        while binomial_sf(len(ratios) - rank, len(ratios), 0.5) <= 0.025:
+            rank += 1
+        return ratios[max(rank - 1, 0)], ratios[-max(rank, 1)]
 
     def details(self) -> dict[str, list[float]]:
         """The ratio of each pair."""

@@ -37,6 +37,17 @@ def test_blocks_take_turns_after_one_of_each_that_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pairs", "ranks"),
+    [(4, (1, 4)), (6, (1, 6)), (20, (6, 15)), (100, (40, 61))],
+    ids=str,
+)
+def test_the_median_lies_between_the_ranks_of_the_sign_test(pairs: int, ranks: tuple[int, int]) -> None:
+    """Any table of the sign test has these ranks."""
+    found = Blocks([float(number) for number in range(pairs, 0, -1)], [1.0] * pairs)
+    assert found.interval95 == ranks
+
+
+@pytest.mark.parametrize(
     ("value", "sense", "met"), [(2.0, "at most", True), (2.0, "below", False), (1.9, "at least", False)]
 )
 def test_a_bound_is_met_or_not(value: float, sense: str, met: bool) -> None:

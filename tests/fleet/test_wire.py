@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cloudbench.fleet.offsets import Offset
-from pytest_cloudbench.fleet.wire import Entered, Message
+from pytest_cloudbench.fleet.wire import Entered, Message, missing_lines
 from pytest_cloudbench.judge.expect import Expectation
 from pytest_cloudbench.load import messages
 from pytest_cloudbench.load.messages import HandedIn, ListingPage, LoadShape, Merged, Start, Subject
@@ -191,3 +191,11 @@ def test_all_services_of_a_tree_are_known_or_none() -> None:
     assert part(part(port=1), part(part(port=2), part(port=3))).addresses == (("h", 1), ("h", 2), ("h", 3))
     assert part(part(port=1), part(part(port=2), part())).addresses is None
     assert sent(Provided.from_plain(sent(part(part(port=1))))) == sent(part(part(port=1)))
+
+
+def test_fifty_agents_that_were_lost_take_one_line() -> None:
+    fifty = {f"gw{number}": "was lost" for number in range(50)}
+    assert missing_lines(fifty) == ["gw0 was lost; so it was with 49 others (gw1, gw2, gw3, gw4, ...)"]
+    assert missing_lines({}) == []
+    two_reasons = {"gw3": "was lost", "gw0": "said no more", "gw7": "was lost"}
+    assert missing_lines(two_reasons) == ["gw3 was lost; so it was with 1 other (gw7)", "gw0 said no more"]

@@ -343,7 +343,7 @@ class BoxDriver:
         known = self._memory.taken(path)
         if known is not None:
             try:
-                return self._kept(path, self._new_version(path, content, known[0], known[1]))
+                return self._kept(path, self._new_version(path, name, content, known[0], known[1]))
             except CloudError as error:
                 if error.kind not in (ErrorKind.CONFLICT, ErrorKind.NOT_FOUND):
                     raise
@@ -358,7 +358,7 @@ class BoxDriver:
             found = _conflicting(error)
             if found is None or found[0] != "file":
                 raise
-            return self._new_version(path, content, found[1], None)
+            return self._new_version(path, name, content, found[1], None)
 
     def _kept(self, path: str, stored: _Stored) -> Entry:
         entry, file_id, etag = stored
@@ -375,12 +375,11 @@ class BoxDriver:
             attributes = self._sdk.UploadFileAttributes(name=name, parent=parent)
             return _stored(path, self._uploads.upload_file(attributes, stream_of(content), file_file_name=name))
 
-    def _new_version(self, path: str, content: Content, file_id: str, etag: str | None) -> _Stored:
+    def _new_version(self, path: str, name: str, content: Content, file_id: str, etag: str | None) -> _Stored:
         if content.size_bytes > self.session_threshold_bytes:
             with self._calling("put", path):
                 session = self._parts.create_file_upload_session_for_existing_file(file_id, content.size_bytes)
             return self._in_parts(path, content, session, etag)
-        name = _split("put", path)[1]
         with self._calling("put", path):
             attributes = self._sdk.UploadFileVersionAttributes(name=name)
             made = self._uploads.upload_file_version(

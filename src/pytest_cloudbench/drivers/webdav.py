@@ -173,11 +173,11 @@ class WebdavDriver:
 
     def _remote(self, verb: str, path: str) -> str:
         """Returns the encoded path on the server; never one outside the folder that the spec names."""
-        parts = [part for part in path.split("/") if part]
-        if not path.startswith("/") or any(part in {".", ".."} for part in parts) or "\0" in path:
+        parts = path.split("/")
+        if not path.startswith("/") or "." in parts or ".." in parts or "\0" in path:
             raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME/... without '.' and '..'")
         try:
-            return quote("/".join([self._base, *parts]), safe="/") or "/"
+            return quote("/".join([self._base, *filter(None, parts)])) or "/"
         except UnicodeEncodeError as error:
             raise CloudError(ErrorKind.INVALID, verb, path, detail="not a file name") from error
 
@@ -272,13 +272,13 @@ class WebdavDriver:
 
     def put(self, path: str, content: Content) -> Entry:
         """Upload with one request; if that is refused because the folder is missing, once more after creating it."""
-        remote = self._remote("put", path)
+        remote, size_bytes = self._remote("put", path), content.size_bytes
 
         def upload() -> None:
-            self._client.upload_fileobj(as_file(content), remote, overwrite=True, size=content.size_bytes)
+            self._client.upload_fileobj(as_file(content), remote, overwrite=True, size=size_bytes)
 
         self._placed("put", path, upload)
-        return Entry(path, size_bytes=content.size_bytes)
+        return Entry(path, size_bytes=size_bytes)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """Yields the file's bytes from ``offset``; sends the request when the first piece is asked for."""

@@ -15,7 +15,7 @@ from _pytest.runner import pytest_runtest_teardown, runtestprotocol
 
 from pytest_cloudbench.clock import wait_for
 from pytest_cloudbench.fleet.agent import Agent
-from pytest_cloudbench.fleet.wire import ItemEnded, Left, StockEntry, WhatToLog
+from pytest_cloudbench.fleet.wire import ItemEnded, Left, StockEntry, WhatToLog, missing_lines
 from pytest_cloudbench.model import FleetError
 
 __all__ = [
@@ -198,7 +198,7 @@ def _merge(reports: list[pytest.TestReport], left: Left, agent: str, at_the_end:
     lines = (
         [f"(the same on {same + 1} of {count} agents)" if same else f"(on agent {agent})"] if own and count > 1 else []
     )
-    lines += [f"agent {name} {reason}" for name, reason in left.missing.items()]
+    lines += [f"agent {line}" for line in missing_lines(left.missing)]
     lines += [f"on agent {', '.join(names)}: {others[names[0]]}" for names in different.values()]
     lines += [at_the_end] if at_the_end and (lines or failed) else []
     if not lines:

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar, Union, cast, get_args, get_origin, get_ty
 
 from pytest_cloudbench.model import FleetError
 
-__all__ = ["Entered", "ItemEnded", "Left", "Message", "StockEntry", "WhatToLog", "from_plain", "plain"]
+__all__ = ["Entered", "ItemEnded", "Left", "Message", "StockEntry", "WhatToLog", "from_plain", "missing_lines", "plain"]
 
 _T = TypeVar("_T")
 _Reader = Callable[[Any, str], Any]
@@ -28,6 +28,8 @@ _Reader = Callable[[Any, str], Any]
 
 _CARRIED = frozenset({NoneType, bool, float, str, bytes})
 _LEAST_INT = -(2**31)
+_NAMED = 4
+"""So many other agents a line about missing ones names."""
 
 
 class Message:
@@ -330,3 +332,18 @@ class Left(Message):
     missing: Mapping[str, str]
     agents: tuple[str, ...]
     log: bool
+
+
+def missing_lines(missing: Mapping[str, str]) -> list[str]:
+    """Who is missing, from agent to the reason: a line for each reason, not for each of fifty agents."""
+    agents: dict[str, list[str]] = {}
+    for agent, reason in missing.items():
+        agents.setdefault(reason, []).append(agent)
+    lines = []
+    for reason, (first, *others) in agents.items():
+        line = f"{first} {reason}"
+        if others:
+            named = ", ".join([*others[:_NAMED], *(["..."] if len(others) > _NAMED else [])])
+            line += f"; so it was with {len(others)} other{'s' if len(others) > 1 else ''} ({named})"
+        lines.append(line)
+    return lines

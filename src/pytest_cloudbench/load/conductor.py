@@ -19,7 +19,7 @@ from pytest_cloudbench import redact
 from pytest_cloudbench.clock import now_ns
 from pytest_cloudbench.fleet.coordinator import Coordinator, Handler, Item
 from pytest_cloudbench.fleet.run import RunFacts
-from pytest_cloudbench.fleet.wire import ItemEnded, Message, StockEntry, WhatToLog
+from pytest_cloudbench.fleet.wire import ItemEnded, Message, StockEntry, WhatToLog, missing_lines
 from pytest_cloudbench.live import Meter
 from pytest_cloudbench.load import wire
 from pytest_cloudbench.load.costs import Spending, announcement
@@ -294,7 +294,7 @@ class Conductor:
         return [f"{option} {given[option]} is used up" for option in sorted(used)]
 
     def _conclude(self, run: OpenRun, stopped: list[str], offsets_ns: Mapping[str, int]) -> Merged:
-        doubts = [*self.doubts, *_missing(run.item), *stopped]
+        doubts = [*self.doubts, *missing_lines(run.item.missing), *stopped]
         if run.counter is not None:
             run.counter.close()
         merged = merge(run, self.entries, doubts, self._providers.died(run.asked.subject.provider), offsets_ns)
@@ -306,7 +306,7 @@ class Conductor:
         from pytest_cloudbench.judge.watched import capabilities  # imports what judges a history
 
         asked = next(iter(payloads.values()))
-        doubts = list(dict.fromkeys([*self.doubts, *_missing(item), *asked.doubts]))
+        doubts = list(dict.fromkeys([*self.doubts, *missing_lines(item.missing), *asked.doubts]))
         digest = self._providers.digest(asked.subject.provider)
         info = {
             **self.entries.info(asked.subject, item, asked.published, digest), "ops": asked.ops,
@@ -376,10 +376,6 @@ def _line(subject: Subject) -> str:
 def _margin_ns(agents: int) -> int:
     """How long a message takes at most to reach all agents, on a busy machine."""
     return round((_START_MARGIN_S + _START_MARGIN_PER_AGENT_S * agents) * 1e9)
-
-
-def _missing(item: Item) -> list[str]:
-    return [f"{agent} {reason}" for agent, reason in item.missing.items()]
 
 
 def _gathered(kind: type[Message], handler: Callable[[Item, dict[str, Any]], Any]) -> Handler:

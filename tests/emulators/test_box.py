@@ -57,7 +57,7 @@ def test_the_specification_finds_what_is_wrong() -> None:
 # --- items ---
 
 
-def test_a_file_from_its_begin_to_its_end(box: BoxWire) -> None:
+def test_the_life_of_a_file(box: BoxWire) -> None:
     file = box.upload(
         {"name": "ä.txt", "parent": {"id": "0"}, "content_modified_at": "2020-01-02T03:04:05Z"}, b"0123456789"
     )

@@ -47,7 +47,7 @@ def wire(emulator: EmulatorService) -> Iterator[DriveWire]:
 # --- files ---
 
 
-def test_a_file_from_its_begin_to_its_end(wire: DriveWire) -> None:
+def test_the_life_of_a_file(wire: DriveWire) -> None:
     file_id = wire.upload("a.txt", b"0123456789", mime="text/plain")
     whole = wire.ok("GET", f"files/{file_id}", query={"fields": "*"})
     assert (whole["size"], whole["md5Checksum"], whole["fileExtension"]) == (

@@ -110,7 +110,7 @@ def test_quickxor_of_a_known_text() -> None:
 # --- items ---
 
 
-def test_a_file_from_its_begin_to_its_end(wire: GraphWire) -> None:
+def test_the_life_of_a_file(wire: GraphWire) -> None:
     first = wire("PUT", f"{ROOT}:/new folder/ä #1.txt:/content", b"hello world", Content_Type="text/plain")
     assert first.status == 201
     item = first.value

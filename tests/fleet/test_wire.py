@@ -195,7 +195,7 @@ def test_all_services_of_a_tree_are_known_or_none() -> None:
 
 def test_fifty_agents_that_were_lost_take_one_line() -> None:
     fifty = {f"gw{number}": "was lost" for number in range(50)}
-    assert missing_lines(fifty) == ["gw0 was lost; so it was with 49 others (gw1, gw2, gw3, gw4, ...)"]
+    assert missing_lines(fifty) == ["gw0 was lost; the same goes for 49 others (gw1, gw2, gw3, gw4, ...)"]
     assert missing_lines({}) == []
     two_reasons = {"gw3": "was lost", "gw0": "said no more", "gw7": "was lost"}
-    assert missing_lines(two_reasons) == ["gw3 was lost; so it was with 1 other (gw7)", "gw0 said no more"]
+    assert missing_lines(two_reasons) == ["gw3 was lost; the same goes for 1 other (gw7)", "gw0 said no more"]

@@ -344,6 +344,6 @@ def missing_lines(missing: Mapping[str, str]) -> list[str]:
         line = f"{first} {reason}"
         if others:
             named = ", ".join([*others[:_NAMED], *(["..."] if len(others) > _NAMED else [])])
-            line += f"; so it was with {len(others)} other{'s' if len(others) > 1 else ''} ({named})"
+            line += f"; the same goes for {len(others)} other{'s' if len(others) > 1 else ''} ({named})"
         lines.append(line)
     return lines

@@ -166,6 +166,14 @@ def test_names_that_box_refuses(box: BoxWire, name: str, code: str) -> None:
         assert said(reply) == (400, code)
 
 
+def test_a_name_may_begin_with_a_space(box: BoxWire) -> None:
+    """rclone keeps such names on Box as they are, and replaces only a space at the end."""
+    folder = box.folder(" in")
+    assert box.file(" a", parent=folder["id"])["name"] == " a"
+    listed = box("GET", f"/folders/{folder['id']}/items").value["entries"]
+    assert (folder["name"], [entry["name"] for entry in listed]) == (" in", [" a"])
+
+
 def test_what_is_not_there_and_what_is_no_id(box: BoxWire) -> None:
     reply = box("GET", "/folders/4711")
     assert said(reply) == (404, "not_found")

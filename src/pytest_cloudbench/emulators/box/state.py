@@ -222,7 +222,7 @@ class BoxState:
             raise bad_parameter("name", "'name' is required")
         if len(name) > _MAX_NAME:
             raise bad_parameter("name", "Item name too long", code="item_name_too_long")
-        if _ODD.search(name) or name in (".", "..") or name != name.strip(" "):
+        if _ODD.search(name) or name in (".", "..") or name.endswith(" "):
             raise bad_parameter("name", f"Invalid value '{name}'.", code="item_name_invalid")
         return name
 

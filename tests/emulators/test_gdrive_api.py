@@ -20,7 +20,8 @@ from .drive_wire import FOLDER, DriveWire, drive_client
 
 UPLOAD = "/upload/drive/v3/files"
 UNIT = 256 * 1024
-SHEET = "application/vnd.google-apps.spreadsheet"
+APPS = "application/vnd.google-apps."
+SHEET = f"{APPS}spreadsheet"
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +157,22 @@ def test_documents_of_google_have_no_content(wire: DriveWire) -> None:
     assert wire("GET", f"files/{sheet}/export?mimeType=image/png").status == 400
     assert wire("GET", f"files/{wire.upload('a')}/export?mimeType=text/csv").reason == "fileNotExportable"
     assert wire.ok("GET", f"files/{sheet}/revisions/1")["id"] == "1"
+
+
+def test_links_to_exports_lead_somewhere(wire: DriveWire) -> None:
+    """rclone reads a document by its link and not by ``files.export``, and as docx unless told otherwise."""
+    kinds = {"document": "wordprocessingml.document", "spreadsheet": "spreadsheetml.sheet",
+             "presentation": "presentationml.presentation"}  # fmt: skip
+    for kind, office in kinds.items():
+        made = wire.upload("a", b"x", mime=f"{APPS}{kind}")
+        links = wire.ok("GET", f"files/{made}?fields=exportLinks")["exportLinks"]
+        assert set(links) == set(wire.ok("GET", "about?fields=exportFormats")["exportFormats"][f"{APPS}{kind}"])
+        link = urlsplit(links[f"application/vnd.openxmlformats-officedocument.{office}"])
+        assert link.hostname == "docs.google.com"
+        answer = wire("GET", f"{link.path}?{link.query}")
+        assert (answer.status, answer.value) == (200, b"x")
+        assert wire("GET", f"{link.path}?id={made}&exportFormat=exe").status == 400
+        assert wire("GET", f"{link.path}?{link.query}", token="wrong").status == 401
 
 
 def test_shortcuts(wire: DriveWire) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_json, invalid, timestamp
-from pytest_cloudbench.emulators.gdrive.metadata import EXPORTS, FILE_DEFAULT, FileView, file_resource
+from pytest_cloudbench.emulators.gdrive.metadata import EXPORTS, FILE_DEFAULT, IMPORTS, FileView, file_resource
 from pytest_cloudbench.emulators.gdrive.requests import about_value, flag, page_size, params_of, selection
 from pytest_cloudbench.emulators.gdrive.selection import Chosen, pick, within
 from pytest_cloudbench.emulators.gdrive.state import APPS, USER, DriveState, meta_of
@@ -40,13 +40,12 @@ def about(state: DriveState, call: Call) -> Answer:
     quota = {"usage": str(used), "usageInDrive": str(used), "usageInDriveTrash": str(trash)}
     if state.store.quota_bytes:
         quota["limit"] = str(state.store.quota_bytes)
-    imports = {"text/plain": [f"{APPS}document"], "text/csv": [f"{APPS}spreadsheet"]}
     sizes = ("document", "spreadsheet", "presentation", "drawing")
     value: dict[str, Any] = {
         "kind": "drive#about",
         "user": USER,
         "storageQuota": quota,
-        "importFormats": imports,
+        "importFormats": IMPORTS,
         "exportFormats": {kind: list(found) for kind, found in EXPORTS.items()},
         "maxImportSizes": {APPS + kind: str(_IMPORT_BYTES) for kind in sizes},
         "maxUploadSize": str(_UPLOAD_BYTES),

@@ -44,6 +44,7 @@ __all__ = [
     "delete",
     "empty_trash",
     "export",
+    "export_link",
     "generate_ids",
     "get",
     "list_files",
@@ -300,6 +301,18 @@ def export(state: DriveState, call: Call) -> Answer:
     view, wanted = FileView(state, node, call.now_s), params.get("mimeType", "")
     if not wanted:
         raise DriveError(400, "required", "Required parameter: mimeType", "mimeType")
+    return _exported(view, wanted)
+
+
+def export_link(state: DriveState, call: Call) -> Answer:
+    """What a file's ``exportLinks`` lead to."""
+    params = params_of(call)
+    view = FileView(state, state.find(params.get("id", ""), call.now_s), call.now_s)
+    endings = EXPORTS.get(view.meta.mime, {}).items()
+    return _exported(view, next((kind for kind, ending in endings if ending == params.get("exportFormat")), ""))
+
+
+def _exported(view: FileView, wanted: str) -> Answer:
     if view.meta.mime not in EXPORTS or view.version is None:
         raise DriveError(403, "fileNotExportable", "Export only supports Docs Editors files.", "alt")
     if wanted not in EXPORTS[view.meta.mime]:

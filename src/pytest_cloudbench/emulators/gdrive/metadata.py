@@ -22,21 +22,68 @@ from pytest_cloudbench.emulators.gdrive.state import (
 )
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, Version
 
-__all__ = ["EXPORTS", "FILE_DEFAULT", "FileView", "file_resource"]
+__all__ = ["EXPORTS", "EXPORT_PATHS", "FILE_DEFAULT", "IMPORTS", "FileView", "file_resource"]
 
-EXPORTS: Mapping[str, tuple[str, ...]] = {
-    f"{APPS}document": ("application/pdf", "text/plain", "text/html", "text/markdown", "application/rtf"),
-    f"{APPS}spreadsheet": ("text/csv", "application/pdf", "text/tab-separated-values", "application/zip"),
-    f"{APPS}presentation": ("application/pdf", "text/plain"),
-    f"{APPS}drawing": ("image/png", "image/svg+xml", "image/jpeg", "application/pdf"),
-    f"{APPS}script": ("application/vnd.google-apps.script+json",),
-    f"{APPS}jam": ("application/pdf",),
-    f"{APPS}form": ("application/zip",),
-    f"{APPS}site": ("text/plain",),
-    f"{APPS}mail-layout": ("text/plain",),
-    f"{APPS}vid": ("video/mp4",),
+_OFFICE, _OPEN = "application/vnd.openxmlformats-officedocument.", "application/vnd.oasis.opendocument."
+_PDF = {"application/pdf": "pdf"}
+_TEXT = {"text/plain": "txt"}
+_ZIP = {"application/zip": "zip"}
+_PICTURES = {"image/jpeg": "jpeg", "image/png": "png", "image/svg+xml": "svg"}
+EXPORTS: Mapping[str, Mapping[str, str]] = {
+    f"{APPS}document": {
+        f"{_OFFICE}wordprocessingml.document": "docx", f"{_OPEN}text": "odt", "application/rtf": "rtf", **_PDF, **_TEXT,
+        "text/html": "html", **_ZIP, "application/epub+zip": "epub", "text/markdown": "md",
+    },
+    f"{APPS}spreadsheet": {
+        f"{_OFFICE}spreadsheetml.sheet": "xlsx", f"{_OPEN}spreadsheet": "ods", **_PDF, **_ZIP, "text/csv": "csv",
+        "text/tab-separated-values": "tsv",
+    },
+    f"{APPS}presentation": {
+        f"{_OFFICE}presentationml.presentation": "pptx", f"{_OPEN}presentation": "odp", **_PDF, **_TEXT, **_PICTURES,
+    },
+    f"{APPS}drawing": {**_PDF, **_PICTURES},
+    f"{APPS}script": {"application/vnd.google-apps.script+json": "json"},
+    f"{APPS}jam": _PDF,
+    f"{APPS}form": _ZIP,
+    f"{APPS}site": _TEXT,
+    f"{APPS}mail-layout": _TEXT,
+    f"{APPS}vid": {"video/mp4": "mp4"},
+}  # fmt: skip
+"""Google's own types, what their files can be exported as, and how links to exports name that."""
+
+IMPORTS: Mapping[str, list[str]] = {
+    **{
+        kind: [f"{APPS}document"]
+        for kind in (
+            f"{_OFFICE}wordprocessingml.document", "application/msword", f"{_OPEN}text", "application/rtf",
+            "text/html", "text/plain", "text/markdown", "application/pdf", "image/jpeg", "image/png", "image/gif",
+            "image/bmp",
+        )
+    },
+    **{
+        kind: [f"{APPS}spreadsheet"]
+        for kind in (
+            f"{_OFFICE}spreadsheetml.sheet", "application/vnd.ms-excel", f"{_OPEN}spreadsheet", "text/csv",
+            "text/tab-separated-values",
+        )
+    },
+    **{
+        kind: [f"{APPS}presentation"]
+        for kind in (
+            f"{_OFFICE}presentationml.presentation", "application/vnd.ms-powerpoint", f"{_OPEN}presentation",
+        )
+    },
+    "application/vnd.google-apps.script+json": [f"{APPS}script"],
+}  # fmt: skip
+"""What Google's own types can be made of."""
+
+EXPORT_PATHS: Mapping[str, str] = {
+    "document": "/feeds/download/documents/export/Export",
+    "spreadsheet": "/spreadsheets/export",
+    "presentation": "/feeds/download/presentations/Export",
+    "drawing": "/feeds/download/drawings/Export",
 }
-"""Google's own types, and what their files can be exported as."""
+"""Where links to exports lead, on ``docs.google.com``; those of other types lead where documents' do."""
 
 _EDITORS = {"document": "document", "spreadsheet": "spreadsheets", "presentation": "presentation"}
 _CAN = (
@@ -176,8 +223,9 @@ def _thumbnail(view: FileView) -> str | None:
 
 def _exports(view: FileView) -> dict[str, str] | None:
     kinds = EXPORTS.get(view.meta.mime)
-    link = f"https://docs.google.com/feeds/download/documents/export/Export?id={view.node.id}&exportFormat="
-    return None if kinds is None else {kind: link + kind.rpartition("/")[2] for kind in kinds}
+    path = EXPORT_PATHS.get(view.meta.mime.removeprefix(APPS), EXPORT_PATHS["document"])
+    link = f"https://docs.google.com{path}?id={view.node.id}&exportFormat="
+    return None if kinds is None else {kind: link + ending for kind, ending in kinds.items()}
 
 
 def _capabilities(view: FileView) -> dict[str, bool]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pytest_cloudbench.emulators.gdrive import changes, files, more, sharing, uploads
 from pytest_cloudbench.emulators.gdrive.account import DIALECT, revoke
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_page
+from pytest_cloudbench.emulators.gdrive.metadata import EXPORT_PATHS
 from pytest_cloudbench.emulators.gdrive.requests import params_of
 from pytest_cloudbench.emulators.gdrive.state import DriveState
 from pytest_cloudbench.emulators.oauth import OAuth
@@ -81,6 +82,7 @@ class GoogleDrive:
         "oauth2.googleapis.com",
         "accounts.google.com",
         "drive.google.com",
+        "docs.google.com",
     )
 
     def __init__(self, profile: Profile, clock: Clock, seed: int) -> None:
@@ -103,6 +105,7 @@ class GoogleDrive:
                     (method, _DRIVE + path, self._route(name, kind, function))
                     for name, (kind, method, path, function) in _FUNCTIONS.items()
                 ),
+                *(("GET", path, self._route("export", Kind.READ, files.export_link)) for path in EXPORT_PATHS.values()),
                 *(entry for begin in ("", "/resumable") for entry in self._uploads(f"{begin}/upload{_DRIVE}/files")),
                 ("POST", "/token", token),
                 ("POST", "/oauth2/v4/token", token),

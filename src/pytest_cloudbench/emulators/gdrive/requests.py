@@ -89,13 +89,18 @@ def body_of(call: Call) -> dict[str, Any]:
 
 
 def checked(body: bytes) -> dict[str, Any]:
-    """Returns the JSON object in some bytes. Raises DriveError."""
+    """Returns the JSON object in some bytes, empty for ``null``, which Google's Go library sends for no object.
+
+    Raises DriveError.
+    """
     if not body or body.isspace():
         return {}
     try:
         value = json.loads(body.decode())
     except (ValueError, RecursionError):
         raise DriveError(400, "parseError", "Parse Error") from None
+    if value is None:
+        return {}
     if not isinstance(value, dict):
         raise DriveError(400, "parseError", "Parse Error")
     return value

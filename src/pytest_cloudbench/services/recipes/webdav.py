@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 __all__ = ["main"]
 
@@ -45,12 +46,31 @@ def main() -> str:
             "http_authenticator": {"domain_controller": None, "accept_basic": True, "accept_digest": False,
                                    "default_to_digest": False},
             "dir_browser": {"enable": False},
+            "property_manager": True,
             "verbose": 1,
         }
     )  # fmt: skip
-    server = wsgi.Server(("127.0.0.1", int(port)), app, numthreads=_THREADS, request_queue_size=_THREADS)
+    server = wsgi.Server(("127.0.0.1", int(port)), _lockable(app), numthreads=_THREADS, request_queue_size=_THREADS)
     server.start()
     return ""
+
+
+def _lockable(app: Any) -> Any:
+    """WsgiDAV's answer to LOCK is of no type, and names the lock without the brackets of RFC 4918, section 10.5."""
+
+    def answered(environ: Any, start_response: Any) -> Any:
+        if environ["REQUEST_METHOD"] != "LOCK":
+            return app(environ, start_response)
+
+        def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            right = dict(headers)
+            if token := right.get("Lock-Token", "").strip("<>"):
+                right |= {"Lock-Token": f"<{token}>", "Content-Type": "application/xml; charset=utf-8"}
+            return start_response(status, list(right.items()), *more)
+
+        return app(environ, start)
+
+    return answered
 
 
 if __name__ == "__main__":

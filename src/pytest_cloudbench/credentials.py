@@ -44,13 +44,16 @@ class Secrets(dict[str, str]):
     __str__ = __repr__
 
 
-def load(scheme: str, token_env: str | None = None, account: int = 1) -> Mapping[str, str]:
+def load(
+    scheme: str, token_env: str | None = None, account: int = 1, said: Mapping[str, str] | None = None
+) -> Mapping[str, str]:
     """Returns the credentials of one provider; empty if its driver needs none, or can do without and none were found.
 
     Args:
         scheme: the provider's driver.
         token_env: name of the environment variable that holds the token, from the provider's spec.
         account: the number of the account, from 1. The second account's credentials are those of ``SCHEME-2``.
+        said: fields that the provider's spec itself gives, such as an account's name; they are not looked up.
 
     Raises CredentialsError, which says in one line what to set.
     """
@@ -63,7 +66,7 @@ def load(scheme: str, token_env: str | None = None, account: int = 1) -> Mapping
     for source, usable, lookup in _sources(name, sets):
         found = _collect(usable, lookup)
         if found:
-            return _complete(name, usable, found, source)
+            return _complete(name, usable, found, said or {}, source)
     if any(not each.required for each in sets):
         return Secrets()
     raise CredentialsError(f"{name}: no credentials found: {_what_to_set(name, sets)}")
@@ -178,11 +181,14 @@ def _collect(sets: Sequence[CredentialSet], lookup: _Lookup) -> Secrets:
     return Secrets({name: value for name, value in values.items() if value})
 
 
-def _complete(scheme: str, sets: Sequence[CredentialSet], found: Secrets, source: str) -> Secrets:
+def _complete(
+    scheme: str, sets: Sequence[CredentialSet], found: Secrets, said: Mapping[str, str], source: str
+) -> Secrets:
+    known = {**found, **said}
     for fields in sets:
-        if all(name in found for name in fields.required):
+        if all(name in known for name in fields.required):
             names = (*fields.required, *fields.optional)
-            return Secrets({name: found[name] for name in names if name in found})
+            return Secrets({name: known[name] for name in names if name in known})
     raise CredentialsError(
         f"{scheme}: {source} has {', '.join(found)} only, which is not enough: {_what_to_set(scheme, sets)}"
     )

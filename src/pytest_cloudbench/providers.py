@@ -74,10 +74,17 @@ def connect(provided: Provided) -> Driver:
 
 
 def credentials_of(spec: ProviderSpec, account: int = 1) -> Mapping[str, str]:
-    """Returns the credentials of a provider by its driver's field names. Raises CredentialsError."""
-    from pytest_cloudbench import renewal
+    """Returns the credentials of a provider by its driver's field names. Raises CredentialsError.
 
-    return renewal.load(spec.scheme, spec.params.get("token_env"), account)
+    A field that is no secret, such as an account's name, may be in the spec instead.
+    """
+    from pytest_cloudbench import drivers, renewal
+
+    public = {
+        name for each in getattr(drivers.driver_class(spec.scheme), "credential_sets", ()) for name in each.public
+    }
+    said = {name: value for name, value in spec.params.items() if name in public}
+    return renewal.load(spec.scheme, spec.params.get("token_env"), account, said)
 
 
 class Provider:

@@ -22,13 +22,15 @@ _LEAST_LEFT_S = 45 * 60.0
 """A token that lasts this long is used again, so that processes that start together share it."""
 
 
-def load(scheme: str, token_env: str | None = None, account: int = 1) -> Mapping[str, str]:
+def load(
+    scheme: str, token_env: str | None = None, account: int = 1, said: Mapping[str, str] | None = None
+) -> Mapping[str, str]:
     """Returns the credentials of one provider; arguments as of ``credentials.load``.
 
     What ``cloudbench login`` stored with a refresh token that works once becomes an access token that lasts for at
     least 45 minutes, if the provider's last that long. Raises CredentialsError.
     """
-    found = credentials.load(scheme, token_env, account)
+    found = credentials.load(scheme, token_env, account, said)
     if not _is_single_use(scheme, found):
         return found
     with _alone():

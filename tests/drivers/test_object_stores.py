@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_cloudbench import drivers
+from pytest_cloudbench import drivers, providers
 from pytest_cloudbench.drivers.base import Counting
-from pytest_cloudbench.model import CloudError, CredentialsError, ErrorKind, ProviderSpec
+from pytest_cloudbench.model import CloudError, CredentialsError, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.payload.contents import Literal
 
 from .conftest import Scripted
+from .real import answering
 
 SECRET = "c2VjcmV0LTQ3MTEtc2VjcmV0LTQ3MTEtc2VjcmV0LTQ3MTE="
 XML = {"Content-Type": "application/xml"}
@@ -158,6 +161,21 @@ def test_an_answer_that_is_cut_is_the_network(driver: Any, server: Scripted) -> 
     assert refusal(actions(driver)["get"]).kind is ErrorKind.NETWORK
 
 
+def test_a_refusal_whose_body_breaks_off_is_the_network() -> None:
+    """The SDK lets its HTTP library's error through: seen when a server reset the connection."""
+    broken = b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\nno length\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        driver = drivers.connect(ProviderSpec.parse(f"s3://bench?endpoint={url}"), None, AWS)
+        called = pool.submit(refusal, lambda: driver.get("/run/a"))
+        connection = listener.accept()[0]
+        with connection:
+            connection.recv(65536)
+            connection.sendall(broken)
+        assert called.result().kind is ErrorKind.NETWORK
+        driver.close()
+
+
 def test_noise_for_a_listing_is_the_server(store: Store, driver: Any, server: Scripted) -> None:
     server.say(200, b"\x00\xff noise", store.headers)
     assert refusal(actions(driver)["list"]).kind is ErrorKind.SERVER
@@ -216,3 +234,75 @@ def test_a_profile_of_ones_own_files_has_the_keys(monkeypatch: pytest.MonkeyPatc
     driver.close()
     with pytest.raises(CredentialsError, match="s3: profile nobodys"):
         drivers.connect(spec, None, {"profile": "nobodys"})
+
+
+@pytest.mark.parametrize("name", ["azure", "gcs", "s3", "s3+fast"])
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9", "localhost:9", "ftp://127.0.0.1:9", "http://", "http://us:pw@a"])
+def test_an_endpoint_is_a_whole_address(name: str, endpoint: str) -> None:
+    """Libraries guess what is missing, raise something of their own, or panic."""
+    with pytest.raises(SpecError, match="endpoint is a URL, such as https://HOST:PORT"):
+        drivers.connect(ProviderSpec.parse(f"{STORES[name].spec}?endpoint={endpoint}"), None, STORES[name].credentials)
+
+
+def test_an_address_to_log_in_at_is_a_whole_one() -> None:
+    keys = STORES["swift"].credentials | {"auth_url": "127.0.0.1:9/auth"}
+    with pytest.raises(CredentialsError, match="auth_url is a URL"):
+        drivers.connect(ProviderSpec.parse("swift://bench"), None, keys)
+
+
+@pytest.mark.parametrize("name", ["s3", "s3+fast"])
+@pytest.mark.parametrize(
+    ("addressing", "asked"), [("", "http://store.test:9/bench/"), ("&addressing=virtual", "http://bench.store.test:9/")]
+)
+def test_a_bucket_is_in_the_host_where_the_spec_says_so(
+    monkeypatch: pytest.MonkeyPatch, name: str, addressing: str, asked: str
+) -> None:
+    """Some services, such as Alibaba's, refuse a bucket that is in the path. Seen through a proxy: no such host."""
+    with answering() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.setenv("http_proxy", proxy.url)
+        for variable in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(variable, raising=False)
+        spec = ProviderSpec.parse(f"{name}://bench?endpoint=http://store.test:9{addressing}")
+        driver = drivers.connect(spec, None, AWS)
+        proxy.status, proxy.body = 404, b"<Error><Code>NoSuchKey</Code></Error>"
+        assert refusal(lambda: driver.get("/run/a")).kind is ErrorKind.NOT_FOUND
+        driver.close()
+    assert proxy.asked == [("GET", f"{asked}run/a")]
+
+
+def test_another_addressing_is_refused() -> None:
+    for name in ("s3", "s3+fast"):
+        with pytest.raises(SpecError, match="addressing is path or virtual, not 'dns'"):
+            drivers.connect(ProviderSpec.parse(f"{name}://bench?addressing=dns"), None, AWS)
+
+
+def test_both_clients_of_s3_have_the_same_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDBENCH_S3_ACCESS_KEY_ID", "AKIA")
+    monkeypatch.setenv("CLOUDBENCH_S3_SECRET_ACCESS_KEY", SECRET)
+    for name in ("s3", "s3+fast"):
+        assert providers.credentials_of(ProviderSpec.parse(f"{name}://bench")) == AWS
+
+
+def test_what_is_no_secret_may_be_in_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDBENCH_AZURE_ACCOUNT_KEY", SECRET)
+    found = providers.credentials_of(ProviderSpec.parse("azure://bench?account=us"))
+    assert found == {"account": "us", "account_key": SECRET}
+    monkeypatch.setenv("CLOUDBENCH_SWIFT_USER", "us:me")
+    monkeypatch.setenv("CLOUDBENCH_SWIFT_KEY", SECRET)
+    found = providers.credentials_of(ProviderSpec.parse("swift://bench?auth_url=https://127.0.0.1:9/v1"))
+    assert found["auth_url"] == "https://127.0.0.1:9/v1"
+
+
+def test_a_connection_string_and_the_spec_must_not_name_two_accounts() -> None:
+    """The string would win, and the run would go to another account than the spec says."""
+    keys = {"connection_string": f"AccountName=us;AccountKey={SECRET};BlobEndpoint=http://127.0.0.1:9/us;"}
+    with pytest.raises(SpecError, match="says that already: leave account and endpoint out"):
+        drivers.connect(ProviderSpec.parse("azure://bench?account=them&endpoint=http://127.0.0.1:9"), None, keys)
+
+
+def test_a_key_that_cannot_sign_is_a_matter_of_credentials() -> None:
+    spec = ProviderSpec.parse("azure://bench?endpoint=http://127.0.0.1:9")
+    driver = drivers.connect(spec, None, {"account": "us", "account_key": "not-base64"})
+    assert refusal(lambda: driver.stat("/run/a")).kind is ErrorKind.AUTH
+    driver.close()

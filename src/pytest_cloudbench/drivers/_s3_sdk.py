@@ -12,11 +12,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from pytest_cloudbench import redact
-from pytest_cloudbench.drivers.base import detail_of, detail_of_error, kind_of_status, seconds_of, timeout_of
+from pytest_cloudbench.drivers.base import (
+    detail_of,
+    detail_of_error,
+    endpoint_of,
+    kind_of_status,
+    seconds_of,
+    timeout_of,
+)
 from pytest_cloudbench.drivers.keys import key_of, path_of
 from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
 
-__all__ = ["REGION", "S3Bucket", "sdk_client"]
+__all__ = ["REGION", "S3Bucket", "addressing_of", "sdk_client"]
 
 REGION = "us-east-1"
 """The region of a spec that names none."""
@@ -59,8 +66,9 @@ class S3Bucket:
 
     def __init__(self, client: Any, bucket: str) -> None:
         from botocore import exceptions, parsers
+        from urllib3.exceptions import HTTPError
 
-        self._errors, self._unreadable = exceptions, parsers.ResponseParserError
+        self._errors, self._unreadable, self._cut = exceptions, parsers.ResponseParserError, HTTPError
         self._client, self._bucket = client, bucket
         self._has_versions = True
         client.meta.events.register("before-call.s3", _never_redirect)
@@ -81,7 +89,9 @@ class S3Bucket:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
         except errors.FlexibleChecksumError as error:
             raise CloudError(ErrorKind.CORRUPT, verb, path, detail=detail_of_error(error, path)) from error
-        except (errors.HTTPClientError, errors.ConnectionError, errors.IncompleteReadError, OSError) as error:
+        except (  # the last one but OSError where an answer to be parsed is cut: the SDK lets it through
+            errors.HTTPClientError, errors.ConnectionError, errors.IncompleteReadError, self._cut, OSError,
+        ) as error:  # fmt: skip
             raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
         except (errors.BotoCoreError, UnicodeError) as error:
             raise CloudError(ErrorKind.INVALID, verb, path, detail=detail_of_error(error, path)) from error
@@ -195,9 +205,12 @@ def sdk_client(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[s
     from botocore.exceptions import BotoCoreError
     from botocore.session import Session
 
-    url = endpoint.url if endpoint else spec.params.get("endpoint")
+    url = endpoint.url if endpoint else endpoint_of(spec)
     when = "when_supported" if checks else "when_required"
-    s3 = {"addressing_style": "path" if url else "auto", **({} if checks else {"payload_signing_enabled": False})}
+    s3 = {
+        "addressing_style": addressing_of(spec) or ("path" if url else "auto"),
+        **({} if checks else {"payload_signing_enabled": False}),
+    }
     config = Config(
         retries={"total_max_attempts": 1, "mode": "standard"},
         max_pool_connections=_CONNECTIONS,
@@ -219,7 +232,7 @@ def sdk_client(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[s
         return boto3.Session(botocore_session=Session(session_vars=nothing)).client(
             "s3",
             region_name=spec.params.get("region", REGION),
-            endpoint_url=url,
+            endpoint_url=url or None,
             verify=endpoint.ca_file if endpoint and endpoint.ca_file else None,
             aws_access_key_id=secrets["access_key_id"],
             aws_secret_access_key=secrets["secret_access_key"],
@@ -228,6 +241,18 @@ def sdk_client(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[s
         )
     except (BotoCoreError, ValueError) as error:
         raise SpecError(f"provider {spec.text!r}: {redact.clean(str(error))}") from error
+
+
+def addressing_of(spec: ProviderSpec) -> str:
+    """Returns how the spec says that a bucket is addressed: ``path`` (HOST/BUCKET), ``virtual`` (BUCKET.HOST), or "".
+
+    Without it, Amazon's are virtual, and those at an endpoint are not: few servers have a name for each bucket.
+    Raises SpecError.
+    """
+    style = spec.params.get("addressing", "")
+    if style not in {"path", "virtual"} and "addressing" in spec.params:
+        raise SpecError(f"provider {spec.text!r}: addressing is path or virtual, not {style!r}")
+    return style
 
 
 def _never_redirect(context: dict[str, Any], **_: object) -> None:

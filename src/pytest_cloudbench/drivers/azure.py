@@ -28,6 +28,7 @@ from pytest_cloudbench.drivers.base import (
     check_params,
     detail_of,
     detail_of_error,
+    endpoint_of,
     kind_of_status,
     seconds_of,
     timeout_of,
@@ -138,6 +139,9 @@ class AzureDriver:
         if "account" in spec.params:
             given["account"] = spec.params["account"]
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        if "connection_string" in secrets and (twice := sorted({"account", "endpoint"} & spec.params.keys())):
+            told = f"the connection string says that already: leave {' and '.join(twice)} out, or unset the string"
+            raise SpecError(f"provider {spec.text!r}: {told}")
         session = _session(endpoint)
         return cls(_container(spec, endpoint, secrets, session), session)
 
@@ -173,6 +177,11 @@ class AzureDriver:
             raise CloudError(ErrorKind.NETWORK, verb, path, detail="the answer was cut") from error
         except errors.DecodeError as error:
             raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer cannot be read") from error
+        except errors.ClientAuthenticationError as error:
+            if error.response is not None:
+                raise _refusal(error, verb, path) from error
+            # Nothing was sent: the key is not one that could sign.
+            raise CloudError(ErrorKind.AUTH, verb, path, detail=detail_of_error(error, path)) from error
         except errors.HttpResponseError as error:
             if error.response is None or error.status_code is None:
                 raise CloudError(ErrorKind.NETWORK, verb, path, detail=detail_of_error(error, path)) from error
@@ -355,7 +364,7 @@ def _container(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[s
         "permit_redirects": False,  # a redirect would take the request and its signature to any host
         "max_single_put_size": _MULTIPART_BYTES,
     }
-    url = endpoint.url if endpoint else spec.params.get("endpoint", "")
+    url = endpoint.url if endpoint else endpoint_of(spec)
     try:
         if "connection_string" in secrets:
             return ContainerClient.from_connection_string(secrets["connection_string"], spec.target, **options)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from threading import local
 from typing import Any, Protocol, TypeVar, runtime_checkable
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from pytest_cloudbench import redact
 from pytest_cloudbench.model import (
@@ -31,8 +31,8 @@ from pytest_cloudbench.model import (
 __all__ = [
     "REQUIRED_VERBS", "STATUS_KINDS", "Composite", "Counting", "CredentialSet", "Described", "Driver",
     "LastResponse", "OAuthLogin", "Parted", "Placed", "Preparing", "RequestCount", "check_class", "check_declared",
-    "check_params", "detail_of", "detail_of_error", "kind_of_status", "seconds_of", "timeout_of",
-    "usable_credentials", "walk",
+    "check_params", "detail_of", "detail_of_error", "endpoint_of", "is_web_address", "kind_of_status", "seconds_of",
+    "timeout_of", "usable_credentials", "walk",
 ]  # fmt: skip
 
 REQUIRED_VERBS = frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE})
@@ -71,6 +71,8 @@ class CredentialSet:
         required: names of the fields that must all be present.
         optional: names of fields that may be added.
         public: names of fields that only identify the client and are not secret.
+        free: names of fields that may hold spaces and letters of any script: names, passwords and paths that no header
+            carries as they are.
         single_use: its refresh token works once, so only what ``cloudbench login`` has stored is of use, where the next
             one is stored too. The driver is given the access token that ``renewal`` gets for it.
     """
@@ -78,6 +80,7 @@ class CredentialSet:
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()
     single_use: bool = False
 
 
@@ -221,6 +224,27 @@ def check_params(spec: ProviderSpec, known: Collection[str]) -> None:
             raise SpecError(f"provider {spec.text!r}: unknown parameter {name!r}; {spec.scheme} knows: {expected}")
 
 
+def endpoint_of(spec: ProviderSpec) -> str:
+    """Returns the address of a service that is not the provider's own: the spec's ``endpoint``; empty if it has none.
+
+    Raises SpecError.
+    """
+    url = spec.params.get("endpoint")
+    if url is not None and not is_web_address(url):
+        expected = "endpoint is a URL, such as https://HOST:PORT, without user and password"
+        raise SpecError(f"provider {redact.clean(spec.text)!r}: {expected}")
+    return url or ""
+
+
+def is_web_address(url: str) -> bool:
+    """Returns whether a text is an HTTP URL with a host and without a user."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and not parts.username
+    except ValueError:
+        return False
+
+
 def timeout_of(spec: ProviderSpec) -> float:
     """Returns how many seconds a driver waits in each single step: the spec's ``timeout_s``, or 100.
 
@@ -249,20 +273,20 @@ def usable_credentials(scheme: str, sets: Iterable[CredentialSet], credentials: 
     for fields in usable_sets:
         if all(credentials.get(name) for name in fields.required):
             names = (*fields.required, *fields.optional)
-            usable = {name: _checked(scheme, name, credentials[name]) for name in names if credentials.get(name)}
+            usable = {name: credentials[name] for name in names if credentials.get(name)}
+            for name, value in usable.items():
+                _check_value(scheme, name, value, is_free=name in fields.free)
             redact.learn(value for name, value in usable.items() if name not in fields.public)
             return usable
     wanted = ", or ".join(" and ".join(fields.required) for fields in usable_sets)
     raise CredentialsError(f"{scheme}: credentials are missing: {wanted}")
 
 
-def _checked(scheme: str, name: str, secret: str) -> str:
+def _check_value(scheme: str, name: str, value: str, *, is_free: bool) -> None:
     # Here, because an HTTP library that finds it prints the value in its own message.
-    if not secret.isascii() or not secret.isprintable() or " " in secret:
-        raise CredentialsError(
-            f"{scheme}: {name} contains a space or another character that is not allowed; copy it again"
-        )
-    return secret
+    if not value.isprintable() or not (is_free or (value.isascii() and " " not in value)):
+        what = "a control character" if is_free else "a space or another character that is not allowed"
+        raise CredentialsError(f"{scheme}: {name} contains {what}; copy it again")
 
 
 def walk(top: _Place, children: Callable[[_Place], Iterable[tuple[Entry, _Place]]]) -> Iterator[Entry]:

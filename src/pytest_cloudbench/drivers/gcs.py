@@ -36,6 +36,7 @@ from pytest_cloudbench.drivers.base import (
     check_params,
     detail_of,
     detail_of_error,
+    endpoint_of,
     kind_of_status,
     seconds_of,
     timeout_of,
@@ -127,7 +128,7 @@ class GcsDriver:
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
-        CredentialSet(("service_account_file",), public=("service_account_file",)),
+        CredentialSet(("service_account_file",), public=("service_account_file",), free=("service_account_file",)),
         CredentialSet(OAUTH_FIELDS, public=("client_id",)),
         CredentialSet(("anonymous",), public=("anonymous",)),
     )
@@ -157,7 +158,7 @@ class GcsDriver:
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
         from google.cloud.storage import Client
 
-        host = (endpoint.url if endpoint else spec.params.get("endpoint", _HOST)).rstrip("/")
+        host = (endpoint.url if endpoint else endpoint_of(spec) or _HOST).rstrip("/")
         token_url = f"{endpoint.urls['oauth']}/token" if endpoint and "oauth" in endpoint.urls else _TOKEN_URL
         session = _session(endpoint, _credentials(spec, secrets, token_url))
         client = Client(

@@ -173,7 +173,12 @@ class GoogleDriveDriver:
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
         CredentialSet(("refresh_token", "client_id", "client_secret"), public=("client_id",)),
-        CredentialSet(("service_account_file",), ("subject",), public=("service_account_file", "subject")),
+        CredentialSet(
+            ("service_account_file",),
+            ("subject",),
+            public=("service_account_file", "subject"),
+            free=("service_account_file",),
+        ),
     )
 
     elsewhere = staticmethod(google_credentials)

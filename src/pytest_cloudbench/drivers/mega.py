@@ -125,7 +125,9 @@ class MegaDriver:
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     clock_url: ClassVar[str] = f"{API_URL}/cs"
     no_cassette: ClassVar[str] = "its client draws new keys for each file, so no request is sent twice"
-    credential_sets: ClassVar[tuple[CredentialSet, ...]] = (CredentialSet(("email", "password"), public=("email",)),)
+    credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
+        CredentialSet(("email", "password"), public=("email",), free=("password",)),
+    )
 
     def __init__(self, endpoint: Endpoint | None, email: str, password: str, timeout_s: float) -> None:
         self._account = MegaAccount(endpoint, email, password, timeout_s)

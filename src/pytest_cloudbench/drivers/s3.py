@@ -72,7 +72,7 @@ _CAPABILITIES = Capabilities(
     via="boto3 on urllib3; retries, redirects and checksums off; the body is not signed",
 )
 
-_PARAMS = frozenset({"endpoint", "region", "checksum", "etag", "timeout_s", "token_env"})
+_PARAMS = frozenset({"endpoint", "region", "addressing", "checksum", "etag", "timeout_s", "token_env"})
 # Up to this size, a body in one piece costs less than a file.
 _ONE_PIECE_BYTES = MIB
 _READ_PIECE_BYTES = 64 * KIB
@@ -88,7 +88,7 @@ class S3Driver(S3Bucket):
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_key_id", "secret_access_key"), ("session_token",), public=("access_key_id",)),
-        CredentialSet(("profile",), public=("profile",)),
+        CredentialSet(("profile",), public=("profile",), free=("profile",)),
     )
     multipart_bytes = _MULTIPART_BYTES
     part_bytes = _PART_BYTES

@@ -29,11 +29,12 @@ from threading import Lock
 from typing import Any, ClassVar
 
 from pytest_cloudbench import redact
-from pytest_cloudbench.drivers._s3_sdk import REGION, S3Bucket, sdk_client
+from pytest_cloudbench.drivers._s3_sdk import REGION, S3Bucket, addressing_of, sdk_client
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
     detail_of,
+    endpoint_of,
     kind_of_status,
     timeout_of,
     usable_credentials,
@@ -76,7 +77,7 @@ _CAPABILITIES = Capabilities(
     via="obstore (Rust); retries off; follows redirects, tells neither its requests nor Retry-After",
 )
 
-_PARAMS = frozenset({"endpoint", "region", "etag", "ranges", "timeout_s", "token_env"})
+_PARAMS = frozenset({"endpoint", "region", "addressing", "etag", "ranges", "timeout_s", "token_env"})
 _NEVER = "365days"
 _AWS = "https://s3.{region}.amazonaws.com/"
 _READ_PIECE_BYTES = 1 * KIB
@@ -142,6 +143,7 @@ class S3FastDriver:
         CredentialSet(("access_key_id", "secret_access_key"), ("session_token",), public=("access_key_id",)),
     )
     apis: ClassVar[frozenset[str]] = frozenset({"s3"})
+    credentials_of: ClassVar[str] = "s3"
     no_cassette: ClassVar[str] = "obstore, which is no Python, sends its requests; record s3"
     multipart_bytes = _MULTIPART_BYTES
     part_bytes = _PART_BYTES
@@ -290,9 +292,9 @@ class S3FastDriver:
             return self._entry(target, found["size"], found["e_tag"])
 
 
-def _url_of(spec: ProviderSpec, endpoint: Endpoint | None) -> str | None:
-    """Returns where the service is; None for Amazon's."""
-    return endpoint.url if endpoint else spec.params.get("endpoint")
+def _url_of(spec: ProviderSpec, endpoint: Endpoint | None) -> str:
+    """Returns where the service is; empty for Amazon's."""
+    return endpoint.url if endpoint else endpoint_of(spec)
 
 
 def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str]) -> Any:
@@ -308,6 +310,10 @@ def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, 
         client["root_certificate"] = Path(endpoint.ca_file).read_bytes()
     if endpoint and endpoint.proxy:
         client["proxy_url"] = endpoint.proxy
+    is_virtual = (addressing_of(spec) or ("path" if url else "virtual")) == "virtual"
+    if url and is_virtual:  # then the client takes an endpoint for the bucket's own
+        scheme, mark, host = url.partition("://")
+        url = f"{scheme}{mark}{spec.target}.{host}"
     options: dict[str, Any] = {"endpoint": url} if url else {}
     try:
         return S3Store(
@@ -315,7 +321,7 @@ def _store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, 
             access_key_id=secrets["access_key_id"],
             secret_access_key=secrets["secret_access_key"],
             region=spec.params.get("region", REGION),
-            virtual_hosted_style_request=url is None,
+            virtual_hosted_style_request=is_virtual,
             unsigned_payload=True,
             client_options=client,
             retry_config={"max_retries": 0},

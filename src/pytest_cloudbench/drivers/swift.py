@@ -29,6 +29,7 @@ from pytest_cloudbench.drivers.base import (
     check_params,
     detail_of,
     detail_of_error,
+    is_web_address,
     kind_of_status,
     seconds_of,
     timeout_of,
@@ -41,6 +42,7 @@ from pytest_cloudbench.model import (
     Capabilities,
     CloudError,
     Content,
+    CredentialsError,
     Endpoint,
     Entry,
     ErrorKind,
@@ -65,7 +67,7 @@ _CAPABILITIES = Capabilities(
     via="python-swiftclient on requests; retries off",
 )
 
-_PARAMS = frozenset({"auth", "timeout_s", "token_env"})
+_PARAMS = frozenset({"auth_url", "timeout_s", "token_env"})
 _ONE_PIECE_BYTES = MIB
 _READ_PIECE_BYTES = 64 * KIB
 _PAGE_ENTRIES = 1000
@@ -121,6 +123,7 @@ class SwiftDriver:
             ("auth_url", "user", "key", "project"),
             ("user_domain", "project_domain", "region"),
             public=("auth_url", "user", "project", "user_domain", "project_domain", "region"),
+            free=("user", "key", "project", "user_domain", "project_domain"),
         ),
         CredentialSet(("auth_url", "user", "key"), public=("auth_url", "user")),
     )
@@ -146,9 +149,11 @@ class SwiftDriver:
         if not spec.target or "/" in spec.target:
             raise SpecError(f"provider {spec.text!r}: expected swift://CONTAINER")
         given = dict(endpoint.credentials if endpoint else credentials)
-        if "auth" in spec.params:
-            given["auth_url"] = spec.params["auth"]
+        if "auth_url" in spec.params:
+            given["auth_url"] = spec.params["auth_url"]
         secrets = usable_credentials(spec.scheme, cls.credential_sets, given)
+        if not is_web_address(secrets["auth_url"]):
+            raise CredentialsError(f"{spec.scheme}: auth_url is a URL, such as https://HOST:5000/v3")
         return cls(secrets, spec.target, endpoint, timeout_of(spec))
 
     @property

@@ -103,7 +103,7 @@ class TahoeDriver:
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("cap",)),
-        CredentialSet(("cap_file",), public=("cap_file",)),
+        CredentialSet(("cap_file",), public=("cap_file",), free=("cap_file",)),
     )
 
     def __init__(self, url: str, endpoint: Endpoint | None, cap: str, timeout_s: float) -> None:

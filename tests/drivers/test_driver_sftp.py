@@ -16,7 +16,7 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers import sftp
-from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
+from pytest_cloudbench.model import CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.payload import RandomContent
 from pytest_cloudbench.payload.contents import Literal
 
@@ -69,6 +69,7 @@ def test_only_a_known_host_key_is_trusted(server: Any, tmp_path: Path) -> None:
         with connected(unknown, f"sftp?{params}") as driver:
             error = refusal(ErrorKind.AUTH, lambda driver=driver: driver.put("/a", Literal(b"1")))
             assert own in error.detail
+            assert "if it is the server's, name it as the spec's host_key" in error.detail
             assert driver.requests() == 0
     lines = Path(endpoint.credentials["known_hosts"]).read_text("utf-8")
     key = lines.split()[-1]
@@ -108,6 +109,47 @@ def test_a_key_file_authenticates(tmp_path: Path) -> None:
                     driver.put("/a", Literal(b"1"))
                 else:
                     refusal(ErrorKind.AUTH, lambda driver=driver: driver.stat("/a"))
+
+
+def test_a_key_file_is_read_once_and_before_anything_is_sent(tmp_path: Path) -> None:
+    """Its path and its passphrase may hold spaces; what is wrong with it is not the network's fault."""
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    path, words = tmp_path / "my key", "correct horse"
+    sealed = form.BestAvailableEncryption(words.encode())
+    key = Ed25519PrivateKey.generate()
+    path.write_bytes(key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, sealed))
+    spec = ProviderSpec.parse(f"sftp://127.0.0.1:9?host_key=SHA256:{'A' * 43}")
+    keys = {"user": "Alice B\u00f6hm", "key_file": str(path)}
+    drivers.connect(spec, None, {**keys, "passphrase": words}).close()
+    with pytest.raises(CredentialsError, match="my key is encrypted: give its passphrase"):
+        drivers.connect(spec, None, keys)
+    for wrong in ({**keys, "passphrase": "battery"}, {**keys, "key_file": __file__}):
+        with pytest.raises(CredentialsError, match="is not a private key, or its passphrase is wrong"):
+            drivers.connect(spec, None, wrong)
+
+
+def test_the_folder_that_the_spec_names_is_never_made(server: Any) -> None:
+    """A mistyped one would stay on the server for good."""
+    elsewhere = replace(server.endpoint, urls={"": f"{server.endpoint.url}no/such"})
+    with connected(server.endpoint, "sftp") as whole, connected(elsewhere, "sftp") as driver:
+        for action in (
+            lambda: driver.put("/a", Literal(b"1")), lambda: driver.put("/b/c", Literal(b"1")),
+            lambda: driver.mkdir("/b/c"),
+        ):  # fmt: skip
+            error = refusal(ErrorKind.NOT_FOUND, action)
+            assert error.detail == "the folder that the spec names is missing: /no/such"
+        refusal(ErrorKind.NOT_FOUND, lambda: whole.stat("/no"))
+
+
+def test_an_account_that_may_only_read_is_told_so() -> None:
+    environment = {"RCLONE_USER": "us", "RCLONE_PASS": "{secret}", "RCLONE_READ_ONLY": "true"}
+    with served("sftp", environment=environment, credentials={
+        "user": "us", "password": "{secret}", "known_hosts": "{folder}/known_hosts",
+    }) as service, connected(service.endpoint, "sftp") as driver:  # fmt: skip
+        for action in (lambda: driver.put("/run/a", Literal(b"1")), lambda: driver.mkdir("/run")):
+            assert "ead only" in refusal(ErrorKind.AUTH, action).detail
 
 
 @pytest.mark.parametrize(

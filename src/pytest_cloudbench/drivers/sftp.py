@@ -43,6 +43,7 @@ from pytest_cloudbench.model import (
     CloudError,
     Conflict,
     Content,
+    CredentialsError,
     Endpoint,
     Entry,
     ErrorKind,
@@ -90,6 +91,8 @@ _WORD_KINDS: Mapping[str, ErrorKind] = {
     "is a directory": ErrorKind.CONFLICT,
     "not empty": ErrorKind.CONFLICT,
     "exist": ErrorKind.CONFLICT,
+    "read only": ErrorKind.AUTH,
+    "read-only": ErrorKind.AUTH,
 }
 
 
@@ -165,8 +168,15 @@ class SftpDriver:
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     no_cassette: ClassVar[str] = "it sends no HTTP"
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
-        CredentialSet(("user", "password"), ("known_hosts",), public=("user", "known_hosts")),
-        CredentialSet(("user", "key_file"), ("passphrase",), public=("user", "key_file")),
+        CredentialSet(
+            ("user", "password"),
+            ("known_hosts",),
+            public=("user", "known_hosts"),
+            free=("user", "password", "known_hosts"),
+        ),
+        CredentialSet(
+            ("user", "key_file"), ("passphrase",), public=("user", "key_file"), free=("user", "key_file", "passphrase")
+        ),
     )
 
     def __init__(self, host: str, port: int, base: str, open_client: Callable[[], Any], timeout_s: float) -> None:
@@ -203,7 +213,10 @@ class SftpDriver:
                 told = "; or give ?host_key=SHA256:..." if name == known_hosts else ""
                 raise SpecError(f"provider {spec.text!r}: {name} cannot be read ({why}){told}") from error
         timeout_s = timeout_of(spec)
-        return cls(host, port, base, lambda: _opened(host, port, secrets, known_hosts, host_key, timeout_s), timeout_s)
+        key = _key_of(secrets["key_file"], secrets.get("passphrase")) if "key_file" in secrets else None
+        return cls(
+            host, port, base, lambda: _opened(host, port, secrets, key, known_hosts, host_key, timeout_s), timeout_s
+        )
 
     def versions(self) -> Mapping[str, str]:
         """Returns the libraries, and what is switched off in them."""
@@ -283,18 +296,30 @@ class SftpDriver:
             return False
 
     def _make(self, connection: _Connection, verb: str, remote: str) -> None:
-        """Create a folder and those above it, trying the innermost first, since the others usually exist."""
+        """Create a folder and those above it, trying the innermost first, since the others usually exist.
+
+        Not the folder that the spec names: a mistyped one would stay for good.
+        """
+        if len(remote) <= len(self._base):
+            if self._is_folder(connection, remote or "/"):
+                return
+            detail = f"the folder that the spec names is missing: {remote}"
+            raise CloudError(ErrorKind.NOT_FOUND, verb, remote, detail=detail)
         try:
             connection.sftp.mkdir(remote)
         except OSError as error:
             if not connection.is_open():
                 raise
             parent = remote.rpartition("/")[0]
-            if error.errno == errno.ENOENT and parent:
+            if error.errno == errno.ENOENT:
                 self._make(connection, verb, parent)
                 with suppress(OSError):  # another thread may have been faster
                     connection.sftp.mkdir(remote)
-            if not self._is_folder(connection, remote):
+            try:
+                is_folder = S_ISDIR(connection.sftp.stat(remote).st_mode or 0)
+            except OSError:
+                raise error from None  # nothing is in the way: the server's own reason counts
+            if not is_folder:
                 detail = "no folder can be where a file is"
                 raise CloudError(ErrorKind.CONFLICT, verb, remote, detail=detail) from error
 
@@ -476,25 +501,45 @@ def _place(spec: ProviderSpec, url: str) -> tuple[str, int, str]:
     return host, port, path
 
 
-def _opened(host: str, port: int, secrets: Mapping[str, str], known_hosts: str, host_key: str, timeout_s: float) -> Any:
+def _key_of(name: str, passphrase: str | None) -> Any:
+    """Returns the user's private key, read once for all connections. Raises CredentialsError."""
+    import paramiko
+
+    path = str(Path(name).expanduser())
+    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
+        try:
+            key = kind.from_private_key_file(path, passphrase)
+        except paramiko.PasswordRequiredException as error:
+            raise CredentialsError(f"sftp: {name} is encrypted: give its passphrase") from error
+        except (paramiko.SSHException, ValueError):
+            continue  # it is of another kind
+        if Path(certificate := f"{path}-cert.pub").exists():
+            key.load_certificate(certificate)
+        return key
+    raise CredentialsError(f"sftp: {name} is not a private key, or its passphrase is wrong")
+
+
+def _opened(
+    host: str, port: int, secrets: Mapping[str, str], key: Any, known_hosts: str, host_key: str, timeout_s: float
+) -> Any:
     """Connect and authenticate. Raises paramiko's errors, OSError and _Untrusted."""
     import paramiko
 
     class Known:
         def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
             if key.fingerprint != host_key:
-                raise _Untrusted(f"{hostname} has the unknown host key {key.fingerprint} ({key.get_name()})")
+                found = f"{hostname} has the unknown host key {key.fingerprint} ({key.get_name()})"
+                what = "if it is the server's, name it as the spec's host_key or add it to known_hosts"
+                raise _Untrusted(f"{found}; {what}")
 
     client = paramiko.SSHClient()
     client.set_log_channel(_LOG.name)
     client.set_missing_host_key_policy(Known())
     if known_hosts:
         client.load_system_host_keys(known_hosts)
-    key_file = secrets.get("key_file")
     try:
         client.connect(
-            host, port, secrets["user"], secrets.get("password"), passphrase=secrets.get("passphrase"),
-            key_filename=str(Path(key_file).expanduser()) if key_file else None,
+            host, port, secrets["user"], secrets.get("password"), pkey=key,
             timeout=timeout_s, banner_timeout=timeout_s, auth_timeout=timeout_s, channel_timeout=timeout_s,
             allow_agent=False, look_for_keys=False,
         )  # fmt: skip

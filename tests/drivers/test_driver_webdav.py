@@ -10,6 +10,7 @@ from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from pytest_cloudbench import drivers
@@ -184,3 +185,56 @@ def test_a_folder_that_many_make_at_once_is_made_once(server: Any) -> None:
     with ThreadPoolExecutor(16) as pool:
         found = list(zip(*pool.map(make, range(16)), strict=True))
     assert {tuple(sorted(each)) for each in found} == {(201, *[405] * 15)}
+
+
+def test_a_missing_folder_that_the_spec_names_is_not_found(server: Any) -> None:
+    nowhere = Endpoint({"": f"{server.endpoint.url}no/such"}, server.endpoint.credentials)
+    with connected(server.endpoint, "webdav") as whole, connected(nowhere, "webdav") as driver:
+        for action in (lambda: driver.put("/a", Literal(b"1")), lambda: driver.put("/run/a", Literal(b"1"))):
+            refusal(ErrorKind.NOT_FOUND, action)
+        refusal(ErrorKind.NOT_FOUND, lambda: whole.stat("/no"))
+
+
+def test_a_server_that_wants_another_way_to_log_in_is_told_from_a_wrong_password(odd: tuple[Answering, Any]) -> None:
+    told, driver = odd
+    told.status, told.headers = 401, {"WWW-Authenticate": 'Digest realm="files", nonce="0"'}
+    error = refusal(ErrorKind.AUTH, lambda: driver.stat("/a"))
+    assert error.detail.endswith("; the server wants Digest, which this driver does not speak")
+
+
+def test_a_password_may_hold_spaces_and_letters_of_any_script() -> None:
+    words = "correct horse \u00df"
+    keys = {"user": "cloudbench", "password": words}
+    with served("webdav", environment={"SECRET": words}, credentials=keys) as service:
+        with connected(service.endpoint, "webdav") as driver:
+            driver.put("/a", Literal(b"1"))
+        for wrong in ("line\nbreak", "tab\t"):
+            with pytest.raises(CredentialsError, match="password contains a control character; copy it again"):
+                drivers.connect(ProviderSpec.parse("webdav://cloud.example"), None, {**keys, "password": wrong})
+    with pytest.raises(CredentialsError, match="token contains a space"):
+        drivers.connect(ProviderSpec.parse("webdav://cloud.example"), None, {"token": "to ken"})
+
+
+def test_other_clients_find_properties_and_locks_on_the_shipped_server(server: Any) -> None:
+    """What litmus tests, and what clients such as davfs2 and Windows need before they write."""
+    endpoint: Endpoint = server.endpoint
+    auth = (endpoint.credentials["user"], endpoint.credentials["password"])
+    with httpx.Client(base_url=endpoint.url, auth=auth, trust_env=False) as client:
+        assert client.put("/locked", content=b"1").status_code == 201
+        named = client.request("PROPPATCH", "/locked", content=(
+            '<D:propertyupdate xmlns:D="DAV:"><D:set><D:prop><x:owner xmlns:x="urn:x">me</x:owner></D:prop></D:set>'
+            "</D:propertyupdate>"
+        ))  # fmt: skip
+        assert (named.status_code, "200 OK" in named.text) == (207, True)
+        locked = client.request("LOCK", "/locked", headers={"Depth": "0"}, content=(
+            '<D:lockinfo xmlns:D="DAV:"><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/></D:locktype>'
+            "</D:lockinfo>"
+        ))  # fmt: skip
+        token = locked.headers["lock-token"]
+        assert (locked.status_code, locked.headers["content-type"]) == (200, "application/xml; charset=utf-8")
+        assert token.startswith("<opaquelocktoken:")
+        assert token.endswith(">")
+        assert client.put("/locked", content=b"2").status_code == 423
+        assert client.put("/locked", content=b"2", headers={"If": f"({token})"}).status_code == 204
+        assert client.request("UNLOCK", "/locked", headers={"Lock-Token": token}).status_code == 204
+        assert client.delete("/locked").status_code == 204

@@ -80,6 +80,7 @@ _STATUS_KINDS: Mapping[int, ErrorKind] = {
     509: ErrorKind.THROTTLED,
 }
 _NO_PARENT = (404, 409)
+_UNSPOKEN = frozenset({"Digest", "Negotiate", "NTLM"})
 _WORDS = re.compile(r"<s:message[^>]*>([^<]+)</s:message>")
 _FAILED_PART = re.compile(rb"HTTP/1\.\d ([45]\d\d)")
 
@@ -99,7 +100,9 @@ class _Last(LastResponse):
         if status == 207 and (found := _FAILED_PART.search(body)):
             status = int(found[1])
         said = _WORDS.search(body.decode(errors="replace"))
-        return status, f"{status} {said[1] if said else self.response.reason_phrase}"
+        wanted = str(self.response.headers.get("www-authenticate", "")).partition(" ")[0]
+        more = f"; the server wants {wanted}, which this driver does not speak" if wanted in _UNSPOKEN else ""
+        return status, f"{status} {said[1] if said else self.response.reason_phrase}{more}"
 
 
 # --- connect --------------------------------------------------------------------------------------
@@ -110,7 +113,7 @@ class WebdavDriver:
 
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
-        CredentialSet(("user", "password"), public=("user",)),
+        CredentialSet(("user", "password"), public=("user",), free=("user", "password")),
         CredentialSet(("token",)),
     )
 
@@ -236,10 +239,21 @@ class WebdavDriver:
             self._make_one(verb, path)
         except CloudError:
             parent = path.rstrip("/").rpartition("/")[0]
-            if not parent or self._last.refusal()[0] not in _NO_PARENT:
+            if not self._lacks_parent(verb, parent):
                 raise
             self._make(verb, parent)
             self._make_one(verb, path)
+
+    def _lacks_parent(self, verb: str, parent: str) -> bool:
+        """Returns whether the last refusal may mean that the folder above does not exist, and it may be made.
+
+        The folder that the spec names is not made, since a mistyped one would stay for good: NOT_FOUND.
+        """
+        if self._last.refusal()[0] not in _NO_PARENT:
+            return False
+        if not parent:
+            self._one(verb, "/")
+        return bool(parent)
 
     def _make_one(self, verb: str, path: str) -> None:
         remote = self._remote(verb, path)
@@ -260,7 +274,7 @@ class WebdavDriver:
                 action()
         except CloudError:
             parent = path.rpartition("/")[0]
-            if not parent or self._last.refusal()[0] not in _NO_PARENT:
+            if not self._lacks_parent(verb, parent):
                 raise
             if source:
                 self._one(verb, source)

@@ -150,3 +150,10 @@ def test_specs_that_cannot_work(spec: str, told: str, monkeypatch: pytest.Monkey
     with pytest.raises(SpecError, match=told) as caught:
         drivers.connect(ProviderSpec.parse(spec))
     assert "\n" not in str(caught.value)
+
+
+def test_an_error_ends_where_the_librarys_backtrace_begins() -> None:
+    with connected(None, "opendal:webdav?endpoint=http://127.0.0.1:9") as driver:
+        error = refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
+    assert "Connection refused" in error.detail
+    assert "Backtrace" not in error.detail

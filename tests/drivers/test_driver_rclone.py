@@ -203,6 +203,17 @@ def test_a_bucket_that_is_not_there_is_not_an_empty_one() -> None:
         refusal(ErrorKind.NOT_FOUND, lambda: driver.delete("/no"))
 
 
+def test_a_missing_place_is_never_made(mine: Path) -> None:
+    """rclone would create a mistyped folder or bucket, which then stays in the account."""
+    with connected(None, "rclone:mine:no/such") as driver:
+        refusal(ErrorKind.NOT_FOUND, lambda: driver.put("/run/a", Literal(b"1")))
+    assert not (mine / "no").exists()
+    with served("s3") as service:
+        for _ in range(2):
+            with connected(service.endpoint, "rclone:no-bucket") as driver:
+                refusal(ErrorKind.NOT_FOUND, lambda driver=driver: driver.put("/run/a", Literal(b"1")))
+
+
 def test_a_folder_that_goes_while_it_is_listed_is_left_out() -> None:
     keys = {"user": "alice", "password": "app-password-4711"}
     with answering() as told, connected(Endpoint({"": told.url}, keys, api="webdav"), "rclone") as driver:
@@ -230,6 +241,7 @@ def test_versions_tell_what_is_off_and_what_is_on(driver: Any) -> None:
         ("read tcp 127.0.0.1:1->127.0.0.1:2: read: connection reset by peer", "network"),
         ('Put "http://127.0.0.1:1/a": dial tcp 127.0.0.1:1: connect: connection refused', "network"),
         ("unexpected EOF", "network"),
+        ("tls: failed to verify certificate: x509: certificate signed by unknown authority", "network"),
         ("is a directory not a file", "conflict"),
         ("insufficient_space/..", "quota"),
         ("something new: 418 I'm a teapot", "invalid"),

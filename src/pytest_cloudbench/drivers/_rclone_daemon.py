@@ -29,6 +29,12 @@ REMOTE = "cloudbench"
 
 _FLAGS = ("--retries", "1", "--low-level-retries", "1", "--no-unicode-normalization", "--use-server-modtime")
 
+# A mistyped bucket is an error: rclone would create it, after a request to look for it.
+_NO_NEW_BUCKETS = {
+    f"RCLONE_{name}": "true"
+    for name in ("AZUREBLOB_NO_CHECK_CONTAINER", "GCS_NO_CHECK_BUCKET", "OOS_NO_CHECK_BUCKET", "S3_NO_CHECK_BUCKET")
+}
+
 _START_S = 60.0
 _SERVING = "Serving remote control on "
 _LASTING = "2035-01-01T00:00:00Z"
@@ -148,7 +154,9 @@ class Daemon:
     def _start(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="cloudbench-rclone-")
         log = Path(self._folder, "log")
-        environment = {"RCLONE_RC_USER": self.user, "RCLONE_RC_PASS": self.password, "TMPDIR": self._folder}
+        environment = {
+            "RCLONE_RC_USER": self.user, "RCLONE_RC_PASS": self.password, "TMPDIR": self._folder, **_NO_NEW_BUCKETS,
+        }  # fmt: skip
         if self._endpoint is None:
             environment = {**os.environ, **environment}
         else:

@@ -126,7 +126,7 @@ class OpendalDriver:
             ("access_key_id", "secret_access_key", "session_token", "account_name", "account_key", "sas_token",
              "credential", "token", "access_token", "refresh_token", "client_id", "client_secret", "username",
              "password", "application_key_id", "application_key"),
-            public=("username", "account_name"),
+            public=("username", "account_name"), free=("username", "password"),
         ),
     )  # fmt: skip
 
@@ -197,7 +197,7 @@ class OpendalDriver:
         try:
             yield self._operator
         except self._errors as error:
-            words = str(error)
+            words = str(error).partition("Backtrace:")[0]
             wait = _WAIT.search(words)
             redact.clean_error(error)
             detail = detail_of(words, path)

@@ -73,7 +73,7 @@ _WORD_KINDS: tuple[tuple[str, ErrorKind], ...] = (
      r"signaturedoesnotmatch|knownhosts", ErrorKind.AUTH),
     (r"name too long|malformed|invalid (?:character|argument|path|name)|didn't find section|didn't find backend",
      ErrorKind.INVALID),
-    (r"connection re(?:fused|set)|\beof\b|broken pipe|no such host|i/o timeout|timeout|network is|dial tcp|"
+    (r"x509|tls: |connection re(?:fused|set)|\beof\b|broken pipe|no such host|i/o timeout|timeout|network is|dial tcp|"
      r"connection lost|closed (?:network )?connection|server closed", ErrorKind.NETWORK),
 )  # fmt: skip
 _STATUS = re.compile(r"(?:status(?: ?code)?:? |http |error )([45]\d\d)\b|\b([45]\d\d) [A-Z]", re.IGNORECASE)
@@ -126,6 +126,7 @@ class RcloneDriver:
         self._client = WebClient(Endpoint({}), _reason, timeout_s)
         login = b64encode(f"{self._daemon.user}:{self._daemon.password}".encode()).decode("ascii")
         redact.learn([login])
+        self._is_placed = False
         self._headers = {"authorization": f"Basic {login}"}
 
     @classmethod
@@ -151,6 +152,7 @@ class RcloneDriver:
     def prepare(self, folder: str) -> None:
         """Start the daemon."""
         self._url("prepare", folder)
+        self._check_place("prepare")
 
     def close(self) -> None:
         """Close all connections, and end the daemon."""
@@ -194,6 +196,7 @@ class RcloneDriver:
 
     def put(self, path: str, content: Content) -> Entry:
         """Stream the file to the daemon in one request."""
+        self._check_place("put")
         folder, _, name = self._remote("put", path).rpartition("/")
         if not name:
             raise CloudError(ErrorKind.INVALID, "put", path, detail="expected /NAME")
@@ -269,6 +272,20 @@ class RcloneDriver:
                 raise
             self._require_place("list", top)
             return ()
+
+    def _check_place(self, verb: str) -> None:
+        """Before the first put: rclone would create a missing folder of the remote, and leave it for good.
+
+        Not for buckets: it is told not to create one, and listing the whole of one would take long.
+        """
+        if self._is_placed:
+            return
+        told = self._asked(verb, "/", "operations/fsinfo", fs=self._place)
+        with self._read(verb, "/"):
+            has_buckets = bool(told["Features"]["BucketBased"])
+        if not has_buckets:
+            self._require_place(verb, "/")
+        self._is_placed = True
 
     def _require_place(self, verb: str, path: str) -> None:
         """Raise NOT_FOUND if the remote's bucket or folder is missing, since a path in it is just empty then."""

@@ -33,7 +33,7 @@ _ADVICE = {
     ErrorKind.AUTH: "check the credentials and what they may do ('cloudbench status'), or log in again",
     ErrorKind.QUOTA: "the account is full: remove something, or use another one",
     ErrorKind.THROTTLED: "the provider asks to slow down: try again later, with fewer sensors",
-    ErrorKind.NETWORK: "check the network, proxies (HTTPS_PROXY) and certificates (SSL_CERT_FILE)",
+    ErrorKind.NETWORK: "check the network, proxies (HTTPS_PROXY) and certificates (SSL_CERT_FILE, REQUESTS_CA_BUNDLE)",
     ErrorKind.NOT_FOUND: "what the spec names is not there: check the bucket, container or path",
     ErrorKind.SERVER: "the provider failed: look at its status page, and try again",
     ErrorKind.INVALID: "the provider refuses such a request: check the spec",
@@ -197,7 +197,7 @@ def _limits(known: Capabilities) -> str:
         "" if names.case_sensitive else "A and a are one name",
         f"{known.max_request_bytes // (1024 * 1024)} MiB per request" if known.max_request_bytes else "",
         "no overwriting" if not known.overwrites else "",
-        f"via {known.via}" if known.via else "",
+        f"via {known.via.removeprefix('via ')}" if known.via else "",
     ]
     return "; ".join(filter(None, told)) or "none is known"
 

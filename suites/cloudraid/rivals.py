@@ -110,7 +110,7 @@ def _rclone(folder: Path) -> Iterator[tuple[Driver, str, Callable[[str], bool]]]
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)  # the driver's daemon reads its remotes from there
     try:
-        driver = connect(ProviderSpec.parse("rclone:cloudraidcrypt:x"))
+        driver = connect(ProviderSpec.parse("rclone:cloudraidcrypt:"))
         try:
             yield driver, "any 3 of 4", lambda command: "rclone" in command
         finally:

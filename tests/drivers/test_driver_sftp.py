@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pytest_cloudbench.drivers import sftp
 from pytest_cloudbench.model import CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.payload import RandomContent
 from pytest_cloudbench.payload.contents import Literal
+from tests.limits import HANG_S
 
 from .real import (
     assert_a_killed_server_is_a_broken_network,
@@ -189,6 +190,36 @@ def test_many_threads_share_few_connections(server: Any) -> None:
             assert all(pool.map(story, range(16)))
         assert len(driver._idle) <= 8
         driver.delete("/threads")
+
+
+def test_few_connections_are_opened_at_a_time() -> None:
+    """OpenSSH refuses some of more than ten that have not logged in: 16 of 60 simultaneous puts failed."""
+    opened, most, lock = 0, 0, threading.Lock()
+
+    def hold(connection: socket.socket) -> None:
+        nonlocal opened, most
+        with lock:
+            opened += 1
+            most = max(most, opened)
+        with connection, suppress(OSError):
+            while connection.recv(4096):
+                pass
+        with lock:
+            opened -= 1
+
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=hold, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        spec = f"sftp://127.0.0.1:{listener.getsockname()[1]}?host_key=SHA256:{'A' * 43}&timeout_s=0.3"
+        with connected(None, spec, KEYS) as driver, ThreadPoolExecutor(12) as pool:
+            tried = [pool.submit(refusal, ErrorKind.NETWORK, lambda: driver.stat("/a")) for _ in range(12)]
+            for each in tried:
+                each.result(HANG_S)
+    assert 1 <= most <= 3  # one that was given up may not have been seen to end yet
 
 
 def test_a_download_that_is_left_leaves_nothing_behind(server: Any) -> None:

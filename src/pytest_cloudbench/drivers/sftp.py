@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+from threading import BoundedSemaphore
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
@@ -75,6 +76,8 @@ _LOG.setLevel(logging.CRITICAL)
 # A piece that every server takes, and how many are in flight.
 _PIECE_BYTES = 32 * KIB
 _WINDOW_PIECES = 64
+# OpenSSH refuses some of more than ten connections that have not logged in yet (MaxStartups), those of all agents.
+_HANDSHAKES = 2
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -185,7 +188,7 @@ class SftpDriver:
         self._base, self._open_client, self._timeout_s = base, open_client, timeout_s
         self._called = f"{host}:{port}"
         self._idle: deque[_Connection] = deque()
-        self._sent = RequestCount()
+        self._sent, self._handshakes = RequestCount(), BoundedSemaphore(_HANDSHAKES)
         self._refused = (paramiko.AuthenticationException, paramiko.BadHostKeyException, _Untrusted)
         self._broken = (paramiko.SSHException, EOFError, TimeoutError)
 
@@ -256,7 +259,7 @@ class SftpDriver:
             try:
                 connection = self._idle.pop()
             except IndexError:
-                connection = _Connection(self._open_client(), self._sent, self._timeout_s)
+                connection = self._new_connection()
             yield connection
             is_whole = True
         except CloudError:
@@ -272,6 +275,14 @@ class SftpDriver:
                 self._idle.append(connection)
             elif connection is not None:
                 connection.close()
+
+    def _new_connection(self) -> _Connection:
+        if not self._handshakes.acquire(timeout=self._timeout_s):
+            raise TimeoutError("the connections before this one are still being opened")
+        try:
+            return _Connection(self._open_client(), self._sent, self._timeout_s)
+        finally:
+            self._handshakes.release()
 
     def _why(self, error: Exception, connection: _Connection | None) -> tuple[ErrorKind, str]:
         words = str(error) or type(error).__name__

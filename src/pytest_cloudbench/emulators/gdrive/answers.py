@@ -109,7 +109,7 @@ def timestamp(at_s: float) -> str:
 
 
 def read_time(text: Any, location: str) -> float:
-    """An RFC 3339 time as seconds since 1970. Raises DriveError."""
+    """An RFC 3339 time as seconds since 1970, cut to milliseconds. Raises DriveError."""
     found = _TIME.fullmatch(text) if isinstance(text, str) else None
     try:
         if found is None:
@@ -121,4 +121,4 @@ def read_time(text: Any, location: str) -> float:
     if zone and zone not in "Zz":
         offset_s = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
         at_s -= offset_s if zone[0] == "+" else -offset_s
-    return at_s + float(fraction or 0)
+    return at_s + float((fraction or "0")[: len(".000")])

@@ -23,8 +23,8 @@ MICROSOFT = {name for name in PRINTABLE if set(name) & set('"*:<>?/\\|') or name
 MAY_REFUSE: dict[str, set[str]] = {
     "azure": {"dot.", "hidden..", "...", "a\\b", "a\0b"},  # the service makes other names of these, or lists none
     "box": {" before", "after ", "a\\b", *LONG, *CONTROL},
-    "dropbox": {"a\\b", *LONG, *CONTROL},
-    "dropbox+fast": {"a\\b", *LONG, *CONTROL},
+    "dropbox": {"a\\b", "e\u0301", *LONG, *CONTROL},  # composed by the service, which then does not find it
+    "dropbox+fast": {"a\\b", "e\u0301", *LONG, *CONTROL},
     "folder": {*LONG, *CONTROL},
     "gcs": {"a\nb"},
     "gdrive": {"a\0b"},

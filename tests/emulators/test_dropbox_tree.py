@@ -143,3 +143,15 @@ def test_autorename(taken: str, free: str) -> None:
     tree.put(taken, BlockBlob.of(b"1"), 0)
     assert tree.put(taken, BlockBlob.of(b"2"), 0, autorename=True).path == free
     assert tree.put(taken, BlockBlob.of(b"3"), 0, autorename=True).path == free.replace("(1)", "(2)")
+
+
+def test_names_are_stored_composed() -> None:
+    """rclone's tests say so of the service, and other clients that a name which is not composed is not found."""
+    tree = Tree()
+    assert tree.put("/e\u0301/o\u0308", BlockBlob.of(b"1"), 0.0).path == "/\u00e9/\u00f6"
+    assert tree.get("/\u00e9/\u00f6", 0.0).path == "/\u00e9/\u00f6"
+    with pytest.raises(StoreError, match="not_found"):
+        tree.get("/e\u0301/o\u0308", 0.0)
+    with pytest.raises(StoreError, match="conflict/file"):
+        tree.put("/e\u0301/o\u0308", BlockBlob.of(b"2"), 0.0)
+    assert tree.move("/\u00e9/\u00f6", "/u\u0308", 0.0).path == "/\u00fc"

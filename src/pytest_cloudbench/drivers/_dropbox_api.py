@@ -6,13 +6,14 @@ What may live here: values and functions of values. Each driver has its own libr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from unicodedata import is_normalized
 
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin
-from pytest_cloudbench.model import MIB, Capabilities, Conflict, ErrorKind, NameRules, Verb
+from pytest_cloudbench.model import MIB, Capabilities, CloudError, Conflict, ErrorKind, NameRules, Verb
 
 __all__ = [
     "CAPABILITIES", "CLOCK_URL", "CREDENTIAL_SETS", "OAUTH", "SESSION_PIECE_BYTES", "TAG_KINDS", "kind_of_status",
-    "kind_of_tags",
+    "kind_of_tags", "require_composed",
 ]  # fmt: skip
 
 CAPABILITIES = Capabilities(
@@ -100,3 +101,9 @@ def kind_of_tags(tags: list[str]) -> ErrorKind:
     """Returns what a refusal's path of tags means."""
     known = [TAG_KINDS[tag] for tag in tags if tag in TAG_KINDS]
     return known[-1] if known else ErrorKind.INVALID
+
+
+def require_composed(verb: str, path: str, text: str) -> None:
+    """Raise CloudError if names are not composed (NFC): Dropbox would store others, and not find these."""
+    if not is_normalized("NFC", text):
+        raise CloudError(ErrorKind.INVALID, verb, path, detail="a name is composed (NFC) here")

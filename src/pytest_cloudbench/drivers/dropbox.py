@@ -37,6 +37,7 @@ from pytest_cloudbench.drivers._dropbox_api import (
     SESSION_PIECE_BYTES,
     kind_of_status,
     kind_of_tags,
+    require_composed,
 )
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
@@ -200,8 +201,9 @@ class DropboxDriver:
         return self._last.requests
 
     @contextmanager
-    def _calling(self, operation: str, path: str) -> Iterator[Any]:
+    def _calling(self, operation: str, path: str, target: str = "") -> Iterator[Any]:
         """Yields the SDK's client; turns every error into CloudError."""
+        require_composed(operation, path, path + target)
         self._last.response = None
         try:
             if self._may_refresh:
@@ -335,12 +337,12 @@ class DropboxDriver:
 
     def copy(self, source: str, target: str) -> Entry:
         """Copy a file or folder; an existing target is a conflict."""
-        with self._calling("copy", source) as client:
+        with self._calling("copy", source, target) as client:
             return self._entry(client.files_copy_v2(source, target).metadata)
 
     def move(self, source: str, target: str) -> Entry:
         """Rename a file or folder; an existing target is a conflict."""
-        with self._calling("move", source) as client:
+        with self._calling("move", source, target) as client:
             return self._entry(client.files_move_v2(source, target).metadata)
 
     def space(self) -> tuple[int, int]:

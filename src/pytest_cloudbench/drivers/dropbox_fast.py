@@ -25,6 +25,7 @@ from pytest_cloudbench.drivers._dropbox_api import (
     TAG_KINDS,
     kind_of_status,
     kind_of_tags,
+    require_composed,
 )
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin, check_params, timeout_of, usable_credentials
 from pytest_cloudbench.drivers.web import Bearer, WebClient
@@ -277,11 +278,13 @@ class DropboxFastDriver:
 
 
 def _json(arg: Any, verb: str, path: str) -> bytes:
-    """Returns an argument as ASCII, as headers need it. Raises CloudError if it is not valid Unicode."""
+    """Returns an argument as ASCII, as headers need it. Raises CloudError if it is not valid, composed Unicode."""
     text = json.dumps(arg)
-    if "\\ud" in text:  # a character above U+FFFF, or half of one
+    if "\\u" in text:
+        plain = json.dumps(arg, ensure_ascii=False)
+        require_composed(verb, path, plain)
         try:
-            json.dumps(arg, ensure_ascii=False).encode()
+            plain.encode()
         except UnicodeEncodeError as error:
             raise CloudError(ErrorKind.INVALID, verb, path, detail="not Unicode text") from error
     return text.encode()

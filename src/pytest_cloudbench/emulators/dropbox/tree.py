@@ -3,7 +3,8 @@
 What may live here: the syntax of paths, disallowed names, what a write does if something exists at its path, and the
 names of conflicting copies. No HTTP and no JSON.
 
-Lookups ignore case. ``id:...``, ``id:.../rest``, ``rev:...`` and ``ns:...`` are accepted as well as paths. This module
+Names are stored composed (NFC), as the service does it; lookups ignore case, but a name that is not composed is not
+found. ``id:...``, ``id:.../rest``, ``rev:...`` and ``ns:...`` are accepted as well as paths. This module
 adds these reasons of StoreError: ``malformed_path``, ``disallowed_name``, ``conflict/file``, ``conflict/folder``,
 ``conflict/file_ancestor``, ``invalid_revision``; if the target of a copy or move is the cause, the reason is
 ``to/...``.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from itertools import count
 from typing import NamedTuple
+from unicodedata import normalize
 
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.dropbox.blocks import BlockBlob
@@ -206,7 +208,7 @@ class Tree:
     # ---------------------------------------------------------------- inside
 
     def _target(self, path: str) -> Target:
-        path = self.resolve(path)
+        path = normalize("NFC", self.resolve(path))
         _check(path)
         if path.rpartition("/")[2].lower() in _DISALLOWED:
             raise StoreError("disallowed_name")

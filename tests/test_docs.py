@@ -26,6 +26,7 @@ from pytest_cloudbench.judge.expect import parse_expectations
 from pytest_cloudbench.model import ConfigError, Op, Outcome, Verb
 from pytest_cloudbench.records import OpTable
 from pytest_cloudbench.results.oplog import write_parquet
+from pytest_cloudbench.services.command import load_recipe
 from pytest_cloudbench.trace import parse_trace
 from tests.limits import HANG_S
 from tests.runs import QUIET
@@ -397,6 +398,14 @@ def test_the_profile_in_the_documents_is_one() -> None:
         "account.type",
         "account.token_lifetime_s",
     }, "a key of the profile is not documented"
+
+
+def test_the_recipes_in_the_documents_are_recipes(tmp_path: Path) -> None:
+    recipes = [each for each in blocks("docs/providers.md", "toml") if "\ncommand = " in each]
+    assert len(recipes) == 2
+    for number, text in enumerate(recipes):
+        (tmp_path / f"{number}.toml").write_text(text)
+        assert load_recipe(str(tmp_path / f"{number}.toml")).driver in {"s3", "webdav"}
 
 
 def test_the_arrivals_in_the_documents_are_those_there_are() -> None:

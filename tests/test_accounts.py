@@ -37,7 +37,16 @@ from pytest_cloudbench.drivers.base import OAuthLogin
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.emulators import EmulatorService, start
 from pytest_cloudbench.login import Application, by_browser, by_device_code, by_pasted_code, of_service, renewed
-from pytest_cloudbench.model import CloudError, Content, CredentialsError, Endpoint, Entry, ErrorKind, ProviderSpec
+from pytest_cloudbench.model import (
+    CloudError,
+    Content,
+    CredentialsError,
+    Endpoint,
+    Entry,
+    ErrorKind,
+    NameRules,
+    ProviderSpec,
+)
 from pytest_cloudbench.provided import Provided
 from pytest_cloudbench.providers import Provider
 from tests.limits import HANG_S
@@ -506,6 +515,16 @@ def test_a_healthy_provider_is_well_and_nothing_is_left(
         assert ("the emulator has this machine's" in clock) is spec.startswith("emulated:")
     assert list((tmp_path / "objects").iterdir()) == []
     assert (tmp_path / "journal.jsonl").read_bytes() == b""
+
+
+def test_what_names_may_not_hold_takes_no_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    driver: Any = FolderDriver.connect(ProviderSpec.parse(f"folder:{tmp_path}"), None, {})
+    driver.capabilities = replace(driver.capabilities, names=NameRules(refused="\r\n"), via="via another program")
+    told = steps(Provider(f"folder:{tmp_path}", driver))["limits"][1]
+    assert "without any of '\\r\\n'" in told
+    assert "via another program" in told
+    assert "via via" not in told
 
 
 class Damaging(FolderDriver):

@@ -193,7 +193,7 @@ def _limits(known: Capabilities) -> str:
     names = known.names
     told = [
         f"names to {names.max_chars} characters" if names.max_chars else "",
-        f"without {names.refused}" if names.refused else "",
+        f"without any of {names.refused!r}" if names.refused else "",
         "" if names.case_sensitive else "A and a are one name",
         f"{known.max_request_bytes // (1024 * 1024)} MiB per request" if known.max_request_bytes else "",
         "no overwriting" if not known.overwrites else "",

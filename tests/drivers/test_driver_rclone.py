@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import drivers
-from pytest_cloudbench.drivers import rclone
+from pytest_cloudbench.drivers import _rclone_daemon, rclone
 from pytest_cloudbench.drivers._rclone_daemon import settings
 from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.payload import RandomContent
@@ -133,6 +133,21 @@ def test_the_users_own_remotes_are_used(mine: Path) -> None:
             assert content_of(driver, "/x/a", 299_990) == RandomContent("own", 300_000).read(299_990, 10)
             driver.delete("/x")
             assert not (folder / "x").exists()
+
+
+def test_an_encrypted_configuration_needs_its_password(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """rclone would ask for it, and ends with a panic where nobody is there to type it."""
+    program = [_rclone_daemon._program(), "config", "encryption", "set", "--config", os.environ["RCLONE_CONFIG"]]
+    subprocess.run(program, input=b"correct-horse\n" * 2, check=True, capture_output=True, timeout=HANG_S)
+    for password in ("", "battery-staple"):
+        monkeypatch.setenv("RCLONE_CONFIG_PASS", password)
+        with connected(None, "rclone:mine:") as driver:
+            error = refusal(ErrorKind.AUTH, lambda driver=driver: driver.put("/a", Literal(b"1")))
+        assert "RCLONE_CONFIG_PASS" in error.detail
+    monkeypatch.setenv("RCLONE_CONFIG_PASS", "correct-horse")
+    with connected(None, "rclone:mine:") as driver:
+        driver.put("/a", Literal(b"1"))
+    assert (mine / "a").read_bytes() == b"1"
 
 
 def test_a_remote_that_is_not_there_is_named(mine: Path) -> None:

@@ -155,7 +155,8 @@ class Daemon:
         self._folder = tempfile.mkdtemp(prefix="cloudbench-rclone-")
         log = Path(self._folder, "log")
         environment = {
-            "RCLONE_RC_USER": self.user, "RCLONE_RC_PASS": self.password, "TMPDIR": self._folder, **_NO_NEW_BUCKETS,
+            "RCLONE_RC_USER": self.user, "RCLONE_RC_PASS": self.password, "TMPDIR": self._folder,
+            "RCLONE_ASK_PASSWORD": "false", **_NO_NEW_BUCKETS,
         }  # fmt: skip
         if self._endpoint is None:
             environment = {**os.environ, **environment}

@@ -70,7 +70,7 @@ _WORD_KINDS: tuple[tuple[str, ErrorKind], ...] = (
     (r"object not found|directory not found|no such file|(?:error: |^|\W)not.?found", ErrorKind.NOT_FOUND),
     (r"is a directory|not a directory|already exists|is a file", ErrorKind.CONFLICT),
     (r"unauthorized|expired_access|invalid.{0,8}token|access.?denied|forbidden|unable to authenticate|"
-     r"signaturedoesnotmatch|knownhosts", ErrorKind.AUTH),
+     r"signaturedoesnotmatch|knownhosts|decrypt configuration", ErrorKind.AUTH),
     (r"name too long|malformed|invalid (?:character|argument|path|name)|didn't find section|didn't find backend",
      ErrorKind.INVALID),
     (r"x509|tls: |connection re(?:fused|set)|\beof\b|broken pipe|no such host|i/o timeout|timeout|network is|dial tcp|"

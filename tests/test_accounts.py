@@ -436,6 +436,27 @@ def test_keys_are_stored_for_this_user_only_and_forgotten_again(
     assert "nothing was stored" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "owner", "typed", "values"),
+    [("dropbox+fast", "dropbox", "1\nvery-secret\n", {"access_token": "very-secret"}),
+     ("s3+fast-2", "s3-2", "the-id\nvery-secret\n\n", {"access_key_id": "the-id", "secret_access_key": "very-secret"})],
+)  # fmt: skip
+def test_a_second_driver_for_the_same_accounts_has_no_credentials_of_its_own(
+    name: str, owner: str, typed: str, values: dict[str, str], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], file: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert main(["login", name, "--keys"]) == 0
+    assert tomllib.loads(file.read_text()) == {owner: values}
+    scheme, _, number = name.partition("-")
+    assert credentials.load(scheme, account=int(number or 1)) == values
+    assert main(["status"]) == 0
+    assert main(["logout", name]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[0] for line in shown if str(file) in line and "stored" not in line] == [f"{owner}:"] * 2
+    assert tomllib.loads(file.read_text()) == {}
+
+
 def test_the_application_of_the_login_before_is_used_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,10 +19,10 @@ __all__ = ["doctor", "login", "logout", "status"]
 
 def login(options: argparse.Namespace) -> int:
     """Log in, and store what was given. Returns the exit status. Raises UsageError."""
-    name = options.provider
-    if ":" in name:
+    if ":" in options.provider:
         return _rehearse(options)
-    driver = _driver_of(name)
+    name = _account_of(options.provider)
+    driver = _driver_of(options.provider)
     sets = _sets(name, driver)
     oauth: OAuthLogin | None = getattr(driver, "oauth", None)
     if oauth is None or options.keys:
@@ -35,7 +35,7 @@ def login(options: argparse.Namespace) -> int:
     _say(f"stored in {credentials.store(name, values)}: {', '.join(values)}")
     if oauth is not None and values.keys() == {"access_token"}:
         _say("access tokens expire soon, usually within an hour; log in again then")
-    _say(f"try it: cloudbench doctor {name.partition('-')[0]}")
+    _say(f"try it: cloudbench doctor {options.provider.partition('-')[0]}")
     return 0
 
 
@@ -47,7 +47,8 @@ def status(options: argparse.Namespace) -> int:
     for scheme in drivers.schemes():
         for name in (scheme, f"{scheme}-2"):
             try:
-                found = list(credentials.places(name)) if _needs_credentials(scheme) else []
+                is_own = _account_of(scheme) == scheme and _needs_credentials(scheme)
+                found = list(credentials.places(name)) if is_own else []
             except SpecError:
                 continue  # its library is not installed
             for number, (place, fields) in enumerate(found):
@@ -62,7 +63,7 @@ def logout(options: argparse.Namespace) -> int:
     """Forget stored credentials. Returns the exit status. Raises UsageError."""
     from pytest_cloudbench import credentials
 
-    name = options.provider
+    name = _account_of(options.provider)
     _sets(name, _driver_of(name))
     places = credentials.forget(name)
     _say(f"{name}: removed from {' and '.join(places)}" if places else f"{name}: nothing was stored")
@@ -178,6 +179,15 @@ def _driver_of(name: str) -> Any:
 
     scheme, _, number = name.rpartition("-")
     return drivers.driver_class(scheme if scheme and number.isdecimal() else name)
+
+
+def _account_of(name: str) -> str:
+    """Returns the name under which an account's credentials are: a driver may use those of another one."""
+    from pytest_cloudbench import drivers
+
+    scheme, _, number = name.rpartition("-")
+    is_numbered = bool(scheme) and number.isdecimal()
+    return f"{drivers.credentials_of(scheme)}-{number}" if is_numbered else drivers.credentials_of(name)
 
 
 def _sets(name: str, driver: Any) -> Sequence[CredentialSet]:

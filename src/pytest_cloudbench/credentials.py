@@ -167,7 +167,8 @@ def _sources(scheme: str, sets: Sequence[CredentialSet]) -> Iterator[tuple[str, 
     yield "the keyring", sets, _keyring(scheme)
     path = credentials_path()
     yield str(path), sets, _file(scheme, path)
-    if drivers.has_driver(scheme):  # a second account has none
+    # A second account has none; nor has a driver whose library is missing while another one uses its accounts.
+    if drivers.has_driver(scheme) and not drivers.missing_library(scheme):
         for place, values in getattr(drivers.driver_class(scheme), "elsewhere", tuple)():
             yield place, given, values.get
 

@@ -181,6 +181,7 @@ def test_moving_and_renaming(wire: GraphWire) -> None:
     times = {"createdDateTime": "2020-01-02T03:04:05Z", "lastModifiedDateTime": "2021-01-02T03:04:05.6Z"}
     told = wire("PATCH", f"/v1.0/me/drive/items/{item['id']}", {"fileSystemInfo": times})
     assert told.value["fileSystemInfo"]["lastModifiedDateTime"] == "2021-01-02T03:04:05Z"
+    assert told.value["createdDateTime"] == item["createdDateTime"]  # when it arrived; see business accounts
     wire.put("to/c.txt")
     assert wire("PATCH", f"{ROOT}:/to/c.txt", {"name": "B.txt"}).code == "nameAlreadyExists"
     assert wire("PATCH", f"{ROOT}:/to/b.txt", {"name": "B.txt"}).value["name"] == "B.txt"
@@ -491,6 +492,9 @@ def test_business_accounts_have_other_words() -> None:
         assert item["id"].startswith("01")
         assert item["parentReference"]["driveType"] == "business"
         assert "sharepoint.com" in item["webUrl"]
+        given = {"fileSystemInfo": {"createdDateTime": "2020-01-02T03:04:05Z"}}
+        told = wire("PATCH", f"/v1.0/me/drive/items/{item['id']}", given)
+        assert told.value["createdDateTime"] == "2020-01-02T03:04:05Z"  # rclone's tests say so of business accounts
         listed = wire("GET", f"/v1.0/drives/{quote(wire.drive_id)}/root/children")
         assert names(listed) == ["a.txt"]
         changes = wire("GET", f"/v1.0/drives/{wire.drive_id}/root/delta")

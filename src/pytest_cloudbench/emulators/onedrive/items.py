@@ -102,9 +102,11 @@ def item_text(request: GraphRequest, node: Node, *, is_listed: bool = False) -> 
     state = request.state
     tree, known, drive_type = state.tree, details_of(node), state.account.type
     above = tree.place(node, request.now_s)
-    created = timestamp(known.created_s)
-    changed = created if known.changed_s == known.created_s else timestamp(known.changed_s)
-    first = created if known.client_created_s == known.created_s else timestamp(known.client_created_s)
+    # SharePoint has one time of creation, which clients may set; personal drives also keep when the item arrived.
+    created_s = known.created_s if drive_type == "personal" else known.client_created_s
+    created = timestamp(created_s)
+    changed = created if known.changed_s == created_s else timestamp(known.changed_s)
+    first = created if known.client_created_s == created_s else timestamp(known.client_created_s)
     last = changed if known.client_changed_s == known.changed_s else timestamp(known.client_changed_s)
     path = "" if above is None or node is tree.root else tree.path(above)
     if node is tree.root:

@@ -32,18 +32,18 @@ def browser(tmp_path: Path) -> Iterator[Send]:
     log = tmp_path / "chromedriver.txt"
     driver = subprocess.Popen(["chromedriver", "--port=0", f"--log-path={log}"], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
-    told = next(line for line in driver.stdout if "successfully on port " in line)
-    port = told.rpartition("on port ")[2].strip().rstrip(".")
-
-    def send(path: str, body: object = None, method: str | None = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/session{path}", data, method=method)
-        with urllib.request.urlopen(request, timeout=HANG_S) as answer:
-            return json.load(answer)["value"]
-
-    wanted = {"goog:chromeOptions": {"args": ARGUMENTS}, "goog:loggingPrefs": {"browser": "ALL"}}
-    number = send("", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
     try:
+        told = next(line for line in driver.stdout if "successfully on port " in line)
+        port = told.rpartition("on port ")[2].strip().rstrip(".")
+
+        def send(path: str, body: object = None, method: str | None = None) -> Any:
+            data = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/session{path}", data, method=method)
+            with urllib.request.urlopen(request, timeout=HANG_S) as answer:
+                return json.load(answer)["value"]
+
+        wanted = {"goog:chromeOptions": {"args": ARGUMENTS}, "goog:loggingPrefs": {"browser": "ALL"}}
+        number = send("", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
         yield lambda path, body=None: send(f"/{number}{path}", body)
         send(f"/{number}", method="DELETE")
     finally:

@@ -96,6 +96,9 @@ class Lab:
             for name, value in given.items()
         ]
         self.file.write_text("\n".join(lines) + "\n", "utf-8")
+        if given["key"] == "array.key":  # one for all: each secret makes what cleans errors slower
+            (folder / "array.key").write_text("5e" * 32)
+            (folder / "array.key").chmod(0o600)
         self.children: list[Any] = []
 
     @contextmanager

@@ -118,6 +118,12 @@ def test_short_and_odd_secrets(redactor: redact._Redactor, secret: str, text: st
     assert redactor.clean(text) == cleaned
 
 
+def test_what_stands_for_a_secret_is_none(redactor: redact._Redactor) -> None:
+    """A replay is given it as a token; whatever it records or says afterwards holds the word."""
+    assert redactor.learn(["scrubbed"]) == []
+    assert redactor.clean("bodies are scrubbed") == "bodies are scrubbed"
+
+
 def test_of_two_that_begin_alike_all_of_the_longer_one_goes(redactor: redact._Redactor) -> None:
     head = "eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9."
     redactor.learn([f"{head}{'a' * 40}", f"{head}{'b' * 40}", head[:10], "b" * 30])

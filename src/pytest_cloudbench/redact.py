@@ -24,11 +24,14 @@ from html.entities import codepoint2name
 from typing import Any
 
 __all__ = [
-    "MASK", "clean", "clean_error", "clean_log", "clean_report", "clean_shown", "is_needed", "learn", "on_learn",
+    "MASK", "TAKEN_OUT", "clean", "clean_error", "clean_log", "clean_report", "clean_shown", "is_needed", "learn",
+    "on_learn",
 ]  # fmt: skip
 
 MASK = "***"
 """What is shown instead."""
+TAKEN_OUT = "scrubbed"
+"""What stands for a secret in a file that people share. A replay logs in with it, and it is no secret."""
 
 _WORD_CHARACTERS = 8
 _LEAST_CHARACTERS = 4
@@ -136,7 +139,7 @@ class _Redactor:
         return new
 
     def _is_secret(self, secret: str) -> bool:
-        return len(secret) >= _LEAST_CHARACTERS and secret not in self.secrets
+        return len(secret) >= _LEAST_CHARACTERS and secret not in self.secrets and secret != TAKEN_OUT
 
     @staticmethod
     def _compiled(known: Sequence[_Needle]) -> tuple[int, re.Pattern[str], tuple[list[_Needle], ...]]:

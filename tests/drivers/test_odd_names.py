@@ -31,6 +31,7 @@ MAY_REFUSE: dict[str, set[str]] = {
     "mega": {"a\0b"},
     "onedrive": {*MICROSOFT, *LONG, *CONTROL},
     "opendal": {" before", "after ", *LONG, *CONTROL},
+    "raid": {"a\0b"},
     "rclone": {*LONG, *CONTROL},
     "s3": LONG,  # a key has at most 1,024 bytes, its folder's included
     "s3+fast": {*LONG, *CONTROL},

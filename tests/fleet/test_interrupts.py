@@ -205,12 +205,12 @@ def test_ctrl_c_that_works_is_not_spoken_of(lab: Lab) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [(), ("-n", "1")], ids=["alone", "n1"])
 def test_a_test_of_this_project_that_hangs_is_ended_and_named(lab: Lab, spread: tuple[str, ...]) -> None:
-    """As pyproject.toml sets it, with a shorter limit."""
+    """As the Makefile sets it, with a shorter limit."""
     lab.write("def test_hangs():\n    threading.Event().wait()\n\ndef test_next():\n    pass\n")
     config = os.path.join(os.path.dirname(__file__), "..", "..", "pyproject.toml")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", config, "--rootdir=.", "-o", "faulthandler_timeout=1",
-         "-o", "addopts=", "-p", "no:cacheprovider", *spread, "test_it.py"],
+         "-o", "faulthandler_exit_on_timeout=true", "-o", "addopts=", "-p", "no:cacheprovider", *spread, "test_it.py"],
         cwd=lab.folder, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_cloudbench import redact
+from pytest_cloudbench.redact import TAKEN_OUT
 
 __all__ = ["has_secret", "kept_headers", "looks_secret", "scrubbed", "scrubbed_body"]
 
-_TAKEN_OUT = "scrubbed"
 _KEPT = re.compile(
     r"content-(type|range|length|md5)|accept-ranges|range|location|etag|last-modified|retry-after|.*-api-(arg|result)"
     r"|x-(ms|amz|goog|storage|openstack)-.*|x-.*(version|copy|token).*",
@@ -52,8 +52,8 @@ def has_secret(text: str) -> bool:
 def scrubbed(text: str) -> str:
     """Returns a text without values whose names say that they are secret, and without known secrets."""
     # Known secrets first: a value that is taken out has one form then, whether or not it is known, too.
-    text = _IN_JSON.sub(rf'\1"{_TAKEN_OUT}"', _IN_FORMS.sub(rf"\1={_TAKEN_OUT}", redact.clean(text)))
-    return _CAPABILITY.sub(rf"URI\1\2\1{_TAKEN_OUT}", text)
+    text = _IN_JSON.sub(rf'\1"{TAKEN_OUT}"', _IN_FORMS.sub(rf"\1={TAKEN_OUT}", redact.clean(text)))
+    return _CAPABILITY.sub(rf"URI\1\2\1{TAKEN_OUT}", text)
 
 
 def scrubbed_body(body: bytes) -> bytes:
@@ -72,4 +72,4 @@ def kept_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 def _kept(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_kept(name, each) for each in value]
-    return _TAKEN_OUT if _EMPTIED.fullmatch(name) else scrubbed(str(value))
+    return TAKEN_OUT if _EMPTIED.fullmatch(name) else scrubbed(str(value))

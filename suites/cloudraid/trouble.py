@@ -28,6 +28,9 @@ class Child:
         self._driver = driver
         self.before: Callable[[str, str], object] = lambda verb, path: None
         self.corrupts = False
+        for name in ("prepare", "requests"):  # since Python 3.12, isinstance sees nothing of ``__getattr__``
+            if hasattr(driver, name):
+                setattr(self, name, getattr(driver, name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._driver, name)

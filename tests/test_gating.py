@@ -13,8 +13,9 @@ import pytest
 
 from pytest_cloudbench import cli
 from pytest_cloudbench.judge import changepoints, watched
+from pytest_cloudbench.judge.baseline import ONLY_AT_GATE
 from pytest_cloudbench.judge.gate import AGAIN, FEWEST_RUNS, Check, is_suspect, judge
-from pytest_cloudbench.judge.watched import LOOKED_AT, NUMBERS, checks_of
+from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, NUMBERS, checks_of
 from pytest_cloudbench.load.gate_text import ruling_text
 from pytest_cloudbench.results.index import Index
 from tests.results.stored_runs import DAY_MS, START_MS, info, store
@@ -79,11 +80,11 @@ def test_power_says_why_other_runs_are_no_baseline(folder: Path, run: Run) -> No
     )
 
 
-def test_power_names_the_run_of_the_last_change(folder: Path, run: Run) -> None:
+def test_power_names_the_run_of_the_last_improvement(folder: Path, run: Run) -> None:
     store_runs(folder, 1, 12)
-    store_runs(folder, 13, 4, p50=0.2)
+    store_runs(folder, 13, 4, p50=0.05)
     (line,) = [line for line in run("power") if "quiet_p50" in line]
-    assert line.endswith("; 4 runs since the change at 0013_run")
+    assert line.endswith("; it improved at 0013_run, and there are too few runs since then")
 
 
 def test_as_many_runs_are_searched_for_a_change_as_in_the_gate(
@@ -132,12 +133,15 @@ def judged_one_by_one(folder: Path) -> list[str]:
     index, sessions = Index.open(folder), dict[str, list[Check]]()
     for test in index.tests():
         rows = zip(index.series(test, "ops"), index.numbers(test, sorted(NUMBERS)), strict=True)
-        runs = [(point, {"run": point.name, **{k: v for k, v in row.items() if v is not None}}) for point, row in rows]
+        runs = [(point, {
+            "run": point.name, FOLLOWED_ONLY: point.fit == ONLY_AT_GATE,
+            **{name: number for name, number in row.items() if number is not None},
+        }) for point, row in rows]  # fmt: skip
         for end, (now, numbers) in enumerate(runs):
             if end >= FEWEST_RUNS and "doubts" not in now.fit:
-                fit = [each for point, each in runs[:end] if not point.fit and point.fingerprint == now.fingerprint]
-                last = fit[-LOOKED_AT * 20 :]
-                sessions.setdefault(now.run, []).extend(checks_of(test, numbers, tuple(numbers), last, {}))
+                usable = [each for point, each in runs[:end]
+                          if point.fit in ("", ONLY_AT_GATE) and point.fingerprint == now.fingerprint]  # fmt: skip
+                sessions.setdefault(now.run, []).extend(checks_of(test, numbers, tuple(numbers), usable, {}))
     judged = suspects = red = 0
     lines = []
     for run, checks in sorted(sessions.items()):

@@ -9,11 +9,10 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.judge.baseline import ONLY_AT_GATE
+from pytest_cloudbench.judge.baseline import HAD_DOUBTFUL_TIMES, ONLY_AT_GATE, WAS_OUTLIER
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.past import add_storage, open_index
 
@@ -47,17 +46,30 @@ class _Run:
     point: Point
     numbers: Mapping[str, Any]
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether later runs are compared with it, at least in part; its numbers say in which."""
+        return self.point.fit in ("", ONLY_AT_GATE, HAD_DOUBTFUL_TIMES)
+
 
 def _histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
     """Returns the stored entries of each experiment, the oldest first. Raises UsageError."""
-    from pytest_cloudbench.judge.watched import NUMBERS
+    from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, NUMBERS, TIMES_DOUBTED
 
     index, found = open_index(options), {}
     for test in sorted(index.tests()):
         if options.k in test:
             rows = zip(index.series(test, "ops"), index.numbers(test, sorted(NUMBERS)), strict=True)
             found[test] = [
-                _Run(point, {"run": point.name, **{name: each for name, each in row.items() if each is not None}})
+                _Run(
+                    point,
+                    {
+                        "run": point.name,
+                        FOLLOWED_ONLY: point.fit == ONLY_AT_GATE,
+                        TIMES_DOUBTED: point.fit == HAD_DOUBTFUL_TIMES,
+                        **{name: number for name, number in row.items() if number is not None},
+                    },
+                )
                 for point, row in rows
             ]
     if not found:
@@ -75,13 +87,11 @@ def _margins() -> tuple[Margins, int]:
 
 def _checks(test: str, runs: Sequence[_Run], margins: Margins, most: int) -> list[Check]:
     """The last of these runs against those before it that may be its baseline."""
-    from pytest_cloudbench.judge.watched import LOOKED_AT, checks_of
+    from pytest_cloudbench.judge.watched import checks_of
 
     *before, now = runs
-    fit = (each.numbers for each in reversed(before)
-           if not each.point.fit and each.point.fingerprint == now.point.fingerprint)  # fmt: skip
-    last = list(islice(fit, LOOKED_AT * most))[::-1]
-    return checks_of(test, now.numbers, tuple(now.numbers), last, margins, runs=most)
+    usable = [run.numbers for run in before if run.is_usable and run.point.fingerprint == now.point.fingerprint]
+    return checks_of(test, now.numbers, tuple(now.numbers), usable, margins, runs=most)
 
 
 def _power(options: argparse.Namespace) -> int:
@@ -121,7 +131,7 @@ def _others(runs: Sequence[_Run]) -> str:
 
 def _sight(check: Check, tests: int) -> str:
     """What the gate would see of a metric, or why it would not judge it; empty if there is nothing to say."""
-    from pytest_cloudbench.judge.gate import FEWEST_RUNS, amount_text, detectable, operations_for
+    from pytest_cloudbench.judge.gate import amount_text, detectable, operations_for
 
     if check.why and check.decides:
         return check.why
@@ -137,8 +147,8 @@ def _sight(check: Check, tests: int) -> str:
         text += f": about {ops:,} {kind}operations and {runs} runs would suffice" if ops else (
             ": the runs themselves differ too much"
         )  # fmt: skip
-    if check.since and len(check.baseline) < FEWEST_RUNS:
-        text += f"; {_runs(len(check.baseline))} since the change at {check.since}"
+    if check.is_before:
+        text += f"; it improved at {check.since}, and there are too few runs since then"
     return text
 
 
@@ -171,18 +181,18 @@ def _backtest(options: argparse.Namespace) -> int:
 def _in_turn(test: str, runs: Sequence[_Run], margins: Margins, most: int) -> Iterator[tuple[str, list[Check]]]:
     """Yields each run that can be judged against those before it, with its checks."""
     from pytest_cloudbench.judge.gate import FEWEST_RUNS
-    from pytest_cloudbench.judge.watched import LOOKED_AT, Former, checks_of
+    from pytest_cloudbench.judge.watched import Former, checks_of
 
     numbers = _numbered([run.point.fingerprint for run in runs])
     fit: list[list[Mapping[str, Any]]] = [[] for _ in range(max(numbers, default=-1) + 1)]
     for run, number in zip(runs, numbers, strict=True):
-        fit[number] += [run.numbers] if not run.point.fit else []
+        fit[number] += [run.numbers] if run.is_usable else []
     former, before = [Former(each) for each in fit], [0] * len(fit)
     for place, (run, number) in enumerate(zip(runs, numbers, strict=True)):
-        if place >= FEWEST_RUNS and run.point.fit in ("", ONLY_AT_GATE, "did not pass"):
-            last = former[number].last(LOOKED_AT * most, before[number])
-            yield run.point.run, checks_of(test, run.numbers, tuple(run.numbers), last, margins, runs=most)
-        before[number] += not run.point.fit
+        if place >= FEWEST_RUNS and (run.is_usable or run.point.fit in ("did not pass", WAS_OUTLIER)):
+            earlier = former[number].before(before[number])
+            yield run.point.run, checks_of(test, run.numbers, tuple(run.numbers), earlier, margins, runs=most)
+        before[number] += run.is_usable
 
 
 def _numbered(found: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -102,7 +102,8 @@ class Op:
     """One operation's record. Times are nanoseconds of the run's monotonic clock; 0 means "not known".
 
     ``detail`` has the provider's own words if the operation did not succeed. ``requests`` is the number of requests it
-    took, or None if the driver cannot tell.
+    took, or None if the driver cannot tell. ``cpu_wait_ns`` is how long its thread was ready to run and had to wait for
+    a CPU, or None if the system cannot tell.
     """
 
     verb: Verb
@@ -120,6 +121,7 @@ class Op:
     digest: bytes = b""
     detail: str = ""
     requests: int | None = None
+    cpu_wait_ns: int | None = None
 
     @property
     def service_ns(self) -> int:

@@ -130,6 +130,11 @@ _OPTIONS: tuple[Option, ...] = (
         "help": "judge each experiment against its last stored runs: met, broken or inconclusive (which skips it); "
                 "with --cloudbench-versus, side B against side A; stores the run",
     }),
+    Option("--cloudbench-gate-budget", {
+        "metavar": "TIME", "default": None,
+        "help": "how long suspects may be measured again at the end, as a share of the session's own time or in "
+                "seconds: 50%% or 90 (default: 50%%, or what pyproject.toml says)",
+    }),
     Option("--cloudbench-gate-strict", {
         "action": "store_true", "help": "the same, and what is inconclusive fails",
     }),

@@ -120,6 +120,11 @@ def _add_baseline(commands: argparse._SubParsersAction[argparse.ArgumentParser])
                       "run, or stored ones after it, they count as passed.")  # fmt: skip
     accept.add_argument("name", metavar="RUN", help=RUN_HELP)
     accept.add_argument("--test", metavar="TEST", help="only of tests with this in their names (default: of all)")
+    rename = _command(inner, "rename", _rename, "let a renamed test keep its runs", "Take over the runs of a test that "
+                      "has another name now: the gate compares with them. The name of a test function stands for all "
+                      "of its parameters.")  # fmt: skip
+    rename.add_argument("old", metavar="OLD", help="the full name that it had")
+    rename.add_argument("new", metavar="NEW", help="the full name that it has")
     accept.add_argument("--reason", metavar="TEXT", default="", help="stored with it, for later readers")
 
 
@@ -371,6 +376,22 @@ def _import(options: argparse.Namespace) -> int:
     Index.open(storage)
     _say([f"{storage}: {new} files are new, {known} were there already"])
     return 1 if strange else 0
+
+
+def _rename(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.results.acceptance import rename
+
+    index = open_index(options)
+    count = sum(test in (options.old, f"{options.old}[{test.partition('[')[2]}") for test in index.tests())
+    if not count:
+        raise UsageError(f"{options.old}: no stored run has a test of this name; cloudbench history lists all")
+    if options.old == options.new:
+        raise UsageError(f"{options.new}: this is the name that it had")
+    rename(index.storage, options.old, options.new)
+    tests = "1 test" if count == 1 else f"{count} tests"
+    _say([f"the gate compares {printable(options.new)} with the runs of {printable(options.old)} ({tests}), too"])
+    return 0
 
 
 def _accept(options: argparse.Namespace) -> int:

@@ -431,6 +431,13 @@ class Providers:
         provided = self._provided.get(text)
         return provided.digest if provided else None
 
+    def pids(self, text: str) -> list[int]:
+        """Returns the process ids of a provider's services; none if it runs elsewhere."""
+        from pytest_cloudbench.services.child import ChildService
+
+        services = [service for _, service in self._services.get(text, ())]
+        return [service.child.pid for service in services if isinstance(service, ChildService)]
+
     def reset(self, text: str) -> None:
         """Empty the accounts of a provider's services. Raises ServiceError."""
         for _, service in self._services.get(text, ()):

@@ -1,4 +1,4 @@
-"""Operation records in bulk, packed as in an agent's log: 98 bytes each, in blocks that are read in place.
+"""Operation records in bulk, packed as in an agent's log: 106 bytes each, in blocks that are read in place.
 
 What may live here: the layout of a record and tables made of such records. No clock, no I/O. A table over logs on disk
 costs the memory of one block, plus two bytes per record for corrections made afterwards.
@@ -42,13 +42,15 @@ VERBS, OUTCOMES, KINDS = tuple(Verb), tuple(Outcome), (None, *ErrorKind)
 
 BLOCK_RECORDS = 1 << 13
 
-_PACKED = struct.Struct("<5qIIHBBBBd32sHH")
+_PACKED = struct.Struct("<5qIIHBBBBd32sHHq")
 RECORD_BYTES = _PACKED.size
-FORMER_BYTES = RECORD_BYTES - 4
-"""Of a record of schema 1, which ends before the detail's number and the requests."""
+FORMER_BYTES = {1: RECORD_BYTES - 12, 2: RECORD_BYTES - 8}
+"""Bytes of a record of an earlier log schema. Schema 1 ends before the detail's number, schema 2 before the wait."""
 
 _NO_REQUESTS = 0xFFFF
 """How many is not known."""
+_NO_WAIT = -1
+"""How long is not known."""
 
 _TEXT, _TEXT_BYTES, _MOST_TEXTS = 0xFF, 32, 0xFFFE
 _MANY = "(more different details than a table holds)"
@@ -57,6 +59,7 @@ _FIELDS = (
     ("scheduled_ns", "q"), ("start_ns", "q"), ("first_byte_ns", "q"), ("end_ns", "q"), ("size_bytes", "q"),
     ("sensor", "I"), ("seq", "I"), ("agent", "H"), ("verb", "B"), ("outcome", "B"), ("kind", "B"),
     ("digest_length", "B"), ("retry_after_s", "d"), ("digest", "32s"), ("detail", "H"), ("requests", "H"),
+    ("cpu_wait_ns", "q"),
 )  # fmt: skip
 _PLACES = {name: struct.calcsize("<" + "".join(code for _, code in _FIELDS[:number]))
            for number, (name, _) in enumerate(_FIELDS)}  # fmt: skip
@@ -71,6 +74,8 @@ _OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 _KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 _UNKNOWN = float("nan")
 _NUMBER = struct.Struct("<H")
+_NEWER = struct.Struct("<HHq").pack(0, _NO_REQUESTS, _NO_WAIT)
+"""What later schemas have added to a record, where nothing is known."""
 
 
 def pack(op: Op, detail: int = 0) -> bytes:
@@ -82,6 +87,7 @@ def pack(op: Op, detail: int = 0) -> bytes:
         _VERB_CODE[op.verb], _OUTCOME_CODE[op.outcome], _KIND_CODE[op.kind], len(digest),
         _UNKNOWN if op.retry_after_s is None else op.retry_after_s, digest,
         detail, _NO_REQUESTS if requests is None else min(requests, _NO_REQUESTS - 1),
+        _NO_WAIT if op.cpu_wait_ns is None else op.cpu_wait_ns,
     )  # fmt: skip
 
 
@@ -90,7 +96,9 @@ def pack_text(number: int, text: str) -> list[bytes]:
     data = text.encode()
     pieces = [data[place : place + _TEXT_BYTES] for place in range(0, len(data), _TEXT_BYTES)]
     return [
-        _PACKED.pack(0, 0, 0, 0, 0, 0, 0, 0, _TEXT, _TEXT, 0, len(piece), _UNKNOWN, piece, number, _NO_REQUESTS)
+        _PACKED.pack(
+            0, 0, 0, 0, 0, 0, 0, 0, _TEXT, _TEXT, 0, len(piece), _UNKNOWN, piece, number, _NO_REQUESTS, _NO_WAIT
+        )
         for piece in pieces
     ]
 
@@ -110,12 +118,11 @@ def parted(block: bytearray) -> tuple[bytearray, list[tuple[int, bytes]]]:
     return ops, pieces
 
 
-def widened(block: bytes) -> bytearray:
-    """Convert records of schema 1 to the current schema: no detail, and unknown requests."""
-    more = _NUMBER.pack(0) + _NUMBER.pack(_NO_REQUESTS)
-    return bytearray(b"").join(
-        block[place : place + FORMER_BYTES] + more for place in range(0, len(block), FORMER_BYTES)
-    )
+def widened(block: bytes, schema: int) -> bytearray:
+    """Convert records of an earlier schema to the current one. What it did not have is not known."""
+    size_bytes = FORMER_BYTES[schema]
+    more = _NEWER[size_bytes - RECORD_BYTES :]
+    return bytearray(b"").join(block[start : start + size_bytes] + more for start in range(0, len(block), size_bytes))
 
 
 def response_s(record: bytes) -> float | None:
@@ -164,6 +171,8 @@ def values(block: bytes | bytearray, name: str) -> list[Any]:
         return [None if isnan(value) else value for value in found]
     if name == "requests":
         return [None if value == _NO_REQUESTS else value for value in found]
+    if name == "cpu_wait_ns":
+        return [None if value == _NO_WAIT else value for value in found]
     if name == "digest":
         return [padded[:length] for padded, length in zip(found, codes(block, "digest_length"), strict=True)]
     return found
@@ -192,6 +201,7 @@ class OpTable:
         digest: list[bytes]
         detail: list[str]
         requests: list[int | None]
+        cpu_wait_ns: list[int | None]
 
     def __init__(self, *parts: Held) -> None:
         self._parts = parts
@@ -248,7 +258,7 @@ class OpTable:
         return found
 
     def column(self, name: str) -> array[int]:
-        """One numeric field of all records."""
+        """One numeric field of all records. A wait that is not known is -1."""
         found = array("q")
         for block in self.blocks():
             found.extend(value for (value,) in _READERS[name].iter_unpack(block))

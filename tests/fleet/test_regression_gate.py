@@ -51,6 +51,7 @@ TESTS = """
 SETTINGS = """
 [tool.cloudbench.gate]
 apart_s = 0
+budget = "5000%"
 quiet_p50 = false
 quiet_p99 = false
 quiet_share = false

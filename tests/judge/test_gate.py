@@ -25,6 +25,7 @@ from pytest_cloudbench.judge.gate import (
     is_suspect,
     is_test,
     judge,
+    needs_again,
     operations_for,
 )
 
@@ -145,13 +146,30 @@ def test_more_tests_in_the_session_want_a_larger_change() -> None:
     assert many[0].answer != "broken"
 
 
-def test_a_baseline_with_a_run_as_far_off_makes_no_alarm() -> None:
-    """With heavy tails Student's t promises too much: deviations as in the baselines themselves raise no alarm."""
-    tailed = level(1.0, name="tailed")
-    odd = replace(tailed, baseline=(*tailed.baseline[:-1], Reading(1.5)))
-    suspect = level(1.09, (1.09, 1.09, 1.09))
-    assert judge([suspect])[0].answer == "broken"
-    assert judge([suspect, odd])[0].answer == "inconclusive"
+@pytest.mark.parametrize("incidents", [0, 1, 2, 4])
+def test_incidents_in_a_baseline_hide_no_change(incidents: int) -> None:
+    """Neither in its own experiment nor in others; the runs that do not count are named."""
+    clean, other = level(1.15, (1.15,) * 3), level(1.15, (1.15,) * 3, name="other")
+    odd = tuple(Reading(5.0, run=f"{number:04d}") for number in range(incidents))
+    hurt = replace(clean, baseline=(*clean.baseline[incidents:], *odd))
+    rulings = judge([hurt, other])
+    assert [ruling.answer for ruling in rulings] == ["broken", "broken"]
+    assert [run for run, _ in rulings[0].left_out] == [reading.run for reading in odd]
+
+
+def test_a_suspect_that_is_cleared_is_quarantined_with_both_values() -> None:
+    ruling = verdict(level(4.9, (0.995,)))
+    assert (ruling.answer, ruling.is_quarantined) == ("met", True)
+    assert (ruling.first, ruling.change) == (pytest.approx(3.9, abs=0.02), pytest.approx(-0.005, abs=0.002))
+    assert not needs_again(ruling.check), "the first repetition that is not bad clears it"
+
+
+@pytest.mark.parametrize(("count", "answer"), [(120, "broken"), (12, "inconclusive"), (3, "met")])
+def test_failures_are_judged_with_their_repetitions_together(count: int, answer: str) -> None:
+    """An incident of a minute is broken if all runs together pass the margin of one point."""
+    ruling = verdict(rate((count, 400), ((0, 400),) * 3, ((0, 400),) * 20))
+    assert (ruling.answer, ruling.is_quarantined) == (answer, True)
+    assert ruling.change == pytest.approx(count / 1600)
 
 
 def test_numbers_that_are_not_known_are_inconclusive() -> None:
@@ -215,9 +233,11 @@ def test_runs_that_differ_far_more_than_operations_are_inconclusive() -> None:
 def test_a_number_that_never_changed_may_not_change() -> None:
     assert verdict(plain("exact", 3.0, (3.0,) * 10)).answer == "met"
     assert verdict(plain("exact", 3.01, (3.0,) * 10)).answer == "met", "a retry among hundreds"
-    assert verdict(plain("exact", 4.0, (3.0,) * 10)).why == "a suspect, measured again 0 of 3 times"
     found = verdict(plain("exact", 4.0, (3.0,) * 10, (4.0,) * AGAIN))
-    assert found.answer == "broken"
+    assert (found.answer, found.why) == ("broken", "in 3 of 3 repetitions, too")
+    assert verdict(plain("exact", 4.0, (3.0,) * 10)).answer == "broken", "it has happened"
+    intermittent = verdict(plain("exact", 4.0, (3.0,) * 10, (3.0,) * AGAIN))
+    assert (intermittent.answer, intermittent.why) == ("broken", "not in 3 repetitions: intermittent")
     assert found.change == pytest.approx(1 / 3)
     assert verdict(plain("exact", 2.0, (3.0,) * 10)).answer == "met"
 

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from pytest_cloudbench.judge.metrics import CONCLUSIONS, METRICS, Run, summarize
+from pytest_cloudbench.judge.quiet import WaitSeries
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 from pytest_cloudbench.records import OpTable
 
@@ -34,7 +35,7 @@ def test_what_is_about_uploads_is_so_everywhere() -> None:
 
 def test_a_run_by_hand() -> None:
     refused = op(seq=2, end_ns=19 * NS, outcome=Outcome.THROTTLED, kind=ErrorKind.THROTTLED)
-    run = Run(table_of(op(seq=0), op(seq=1, start_ns=12 * NS), refused), None)
+    run = Run(table_of(op(seq=0), op(seq=1, start_ns=12 * NS), refused), None, WaitSeries())
     assert run.elapsed_s == 9.0
     assert run.good_bytes == 10
     assert run.per_s(run.good_bytes) == pytest.approx(10 / 9)
@@ -45,7 +46,7 @@ def test_a_run_by_hand() -> None:
     assert run.sorted_ns("refused") == [9 * NS]
     assert run.sorted_ns("lateness") == [NS, NS, 2 * NS]
     assert run.sorted_ns("first_byte") == [0, NS]
-    assert Run(OpTable(), None).per_s(1.0) is None
+    assert Run(OpTable(), None, WaitSeries()).per_s(1.0) is None
     assert summarize(OpTable(), None).metrics["elapsed"] is None
 
 

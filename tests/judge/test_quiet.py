@@ -9,15 +9,20 @@ from statistics import stdev
 
 import pytest
 
-from pytest_cloudbench.judge.quiet import LATE_NS, NEIGHBOURS, log_error, quiet_rows
+from pytest_cloudbench.judge.quiet import LATE_NS, NEIGHBOURS, WaitSeries, log_error, quiet_rows, waits_of
 
 MS = 1_000_000
 
 
-def rows(*lateness_ms: float) -> tuple[array[int], array[int]]:
-    """Operations due every 10 ms that began this late."""
+Rows = tuple["array[int]", "array[int]", "array[int]", list[float]]
+
+
+def rows(*lateness_ms: float, waits_ms: dict[int, float] | None = None) -> Rows:
+    """Operations of 8 ms that were due every 10 ms, began this late, and of which some waited for a CPU."""
     due = array("q", (10 * MS * number for number in range(len(lateness_ms))))
-    return due, array("q", (at + round(late * MS) for at, late in zip(due, lateness_ms, strict=True)))
+    start = array("q", (at + round(late * MS) for at, late in zip(due, lateness_ms, strict=True)))
+    waits = [(waits_ms or {}).get(number, 0.0) * MS for number in range(len(due))]
+    return due, start, array("q", (at + 8 * MS for at in start)), waits
 
 
 def test_all_are_quiet_where_nothing_is_late() -> None:
@@ -33,15 +38,40 @@ def test_a_late_one_touches_five_before_and_five_after_it() -> None:
 
 def test_neighbours_are_those_in_the_order_of_due_times_whoever_recorded_them() -> None:
     """The rows of two agents, one after the other: the second's late operation was due amid the first's."""
-    due, start = rows(*[0.0] * 12, 50.0, *[0.0] * 11)
+    due, start, end, waits = rows(*[0.0] * 12, 50.0, *[0.0] * 11)
     order = [*range(0, 24, 2), *range(1, 24, 2)]
-    quiet = quiet_rows(array("q", (due[row] for row in order)), array("q", (start[row] for row in order)))
+    quiet = quiet_rows(*(array("q", (column[row] for row in order)) for column in (due, start, end)), waits)
     assert {row for place, row in enumerate(order) if not quiet[place]} == set(range(7, 18))
 
 
 def test_nothing_is_quiet_where_everything_is_late_and_no_operations_are_no_error() -> None:
     assert quiet_rows(*rows(*[30.0] * 40)) == bytearray(40)
-    assert quiet_rows(array("q"), array("q")) == bytearray()
+    assert quiet_rows(array("q"), array("q"), array("q"), []) == bytearray()
+
+
+def test_an_operation_that_waited_for_a_cpu_for_a_twentieth_of_its_time_is_not_quiet() -> None:
+    assert list(quiet_rows(*rows(*[0.0] * 4, waits_ms={1: 0.4, 2: 0.41}))) == [1, 1, 0, 1]
+
+
+def waits(start: list[int], end: list[int], own: list[int], series: list[tuple[int, int]]) -> list[float]:
+    beside = WaitSeries(*(array("q", column) for column in zip(*series, strict=True)))
+    return list(waits_of(array("q", start), array("q", end), array("q", own), beside))
+
+
+def test_what_a_server_waited_is_shared_by_the_operations_in_flight() -> None:
+    """Two operations at once from 0 to 100, then one: 20 waited before 100, 30 after it."""
+    series = [(0, 0), (100, 20), (200, 50)]
+    assert waits([0, 0], [100, 200], [0, 0], series) == [10.0, 40.0]
+    assert waits([0, 0], [50, 200], [0, 5], series) == pytest.approx([6.67, 48.33], abs=0.01)
+
+
+def test_waits_while_nothing_is_in_flight_belong_to_no_operation() -> None:
+    assert sum(waits([0, 150], [10, 160], [0, 0], [(0, 0), (100, 40), (200, 80)])) == pytest.approx(8.0)
+
+
+def test_only_the_own_wait_counts_where_nothing_else_was_sampled() -> None:
+    assert list(waits_of(array("q", [0]), array("q", [9]), array("q", [3]), WaitSeries())) == [3.0]
+    assert list(waits_of(array("q", [0]), array("q", [9]), array("q", [-1]), WaitSeries())) == [0.0]
 
 
 @pytest.mark.parametrize("share", [0.5, 0.99])

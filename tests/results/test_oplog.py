@@ -177,8 +177,8 @@ def test_a_log_of_an_agent_that_was_killed_before_its_first_flush_is_empty(tmp_p
         (b"3\n", "is not an operation log"),
         (b'{"agent": "gw0"}\n', "is not an operation log"),
         (b"PAR1 and no line", "is not an operation log"),
-        (b'{"schema": 3}\n', "has log schema 3; this version reads 1 to 2"),
-        (b'{"schema": "1"}\n', "has log schema 1; this version reads 1 to 2"),
+        (b'{"schema": 4}\n', "has log schema 4; this version reads 1 to 3"),
+        (b'{"schema": "1"}\n', "has log schema 1; this version reads 1 to 3"),
         (b'{"schema": 2}\n' + b"\xff" * 4096, "holds records that no version has written"),
         (b'{"schema": 1}\n' + b"\xff" * 4096, "holds records that no version has written"),
     ],
@@ -474,7 +474,7 @@ COLUMNS = {
     "verb": "string", "sensor": "int64", "seq": "int64", "agent": "int64", "scheduled_ns": "int64",
     "start_ns": "int64", "first_byte_ns": "int64", "end_ns": "int64", "size_bytes": "int64", "outcome": "string",
     "kind": "string", "retry_after_s": "double", "digest": "string",
-    "detail": "string", "requests": "int64", "phase": "string",
+    "detail": "string", "requests": "int64", "cpu_wait_ns": "int64", "phase": "string",
 }  # fmt: skip
 
 
@@ -493,7 +493,7 @@ def test_parquet_is_readable_without_this_package(tmp_path: Path, records: list[
         {
             "verb": "put", "sensor": 1, "seq": seq, "agent": 2, "scheduled_ns": 3, "start_ns": 4, "first_byte_ns": 0,
             "end_ns": 5, "size_bytes": 6, "outcome": "ok", "kind": None, "retry_after_s": None, "digest": "000100",
-            "detail": "", "requests": None, "phase": "measured",
+            "detail": "", "requests": None, "cpu_wait_ns": None, "phase": "measured",
         }
         for seq in range(1, 1 + len(records))
     ]  # fmt: skip
@@ -557,8 +557,8 @@ def test_what_is_no_parquet_of_this_schema_is_one_line(tmp_path: Path) -> None:
     arrow.write_table(pyarrow.table({"a": [1]}), path)
     with pytest.raises(ResultsError, match="has records schema none; this version reads 1"):
         read_parquet(path)
-    arrow.write_table(pyarrow.table({"a": [1]}).replace_schema_metadata({"cloudbench_schema": "4"}), path)
-    with pytest.raises(ResultsError, match="has records schema 4; this version reads 1"):
+    arrow.write_table(pyarrow.table({"a": [1]}).replace_schema_metadata({"cloudbench_schema": "5"}), path)
+    with pytest.raises(ResultsError, match="has records schema 5; this version reads 1"):
         read_parquet(path)
 
 

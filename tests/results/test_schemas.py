@@ -6,6 +6,7 @@ When a schema changes, its number goes up, this module's history gets a line, an
 * 1: one run of 500 uploads against the emulated service, of which 139 were throttled.
 * 2: records have the provider's own words and the number of requests. Of 200 uploads 181 were throttled.
 * 3: records say whether they are of the warm-up, which metrics leave out: 50 of 100 uploads.
+* 4: records say how long each operation's thread waited for a CPU: 60 uploads on a busy machine.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pytest_cloudbench.results.oplog import LOG_SCHEMA, PARQUET_SCHEMA, read_log
 pytest_plugins = ["pytester"]
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-ONE, TWO, THREE = (FIXTURES / f"results-schema-{number}" for number in (1, 2, 3))
+ONE, TWO, THREE, FOUR = (FIXTURES / f"results-schema-{number}" for number in (1, 2, 3, 4))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_the_records_of_an_old_run_give_the_same_metrics(entry: dict[str, Any]) 
     summary, info = summarize(read_parquet(ONE / "worst-case.parquet"), None), entry["extra_info"]
     assert summary.ops == info["ops"] == 500
     assert {kind.value: count for kind, count in summary.kinds.items()} == info["errors"] == {"throttled": 139}
-    later = {"payload_bytes_per_op", "quiet_p50", "quiet_p99", "quiet_share", "service_p25"}
+    later = {"payload_bytes_per_op", "quiet_p50", "quiet_p99", "quiet_share", "service_p25", "starved_share"}
     recomputed = {
         name: value for name, value in summary.metrics.items() if not name.endswith("loss_rate") and name not in later
     }
@@ -82,7 +83,7 @@ def test_records_of_schema_2_have_both() -> None:
     words = {Outcome.OK: "", Outcome.THROTTLED: "429 too_many_write_operations"}
     assert all(op.detail == words[op.outcome] and op.requests == 1 for op in parquet.ops())
     assert summary.errors() == {key: info[key] for key in ("errors", "error_details")}
-    later = {"payload_bytes_per_op", "quiet_p50", "quiet_p99", "quiet_share", "service_p25"}
+    later = {"payload_bytes_per_op", "quiet_p50", "quiet_p99", "quiet_share", "service_p25", "starved_share"}
     recomputed = {
         name: value for name, value in summary.metrics.items() if not name.endswith("loss_rate") and name not in later
     }
@@ -101,6 +102,17 @@ def test_records_of_schema_3_have_a_warm_up_that_metrics_leave_out() -> None:
     recomputed = {name: value for name, value in measured.metrics.items() if name in info and "loss_rate" not in name}
     assert {"response_p50", "ops_per_s", "requests_per_op"} <= recomputed.keys()  # metrics that are newer are not there
     assert {name: info[name] for name in recomputed} == recomputed
+
+
+def test_records_of_schema_4_have_waits_and_those_before_have_none() -> None:
+    log, table = read_log(FOUR / "gw0.oplog"), read_parquet(FOUR / "waits.parquet")
+    assert (len(log), len(table), list(log.ops())) == (30, 60, list(table.ops())[:30])
+    waits_ns = table.cpu_wait_ns
+    assert None not in waits_ns
+    assert min(wait for wait in waits_ns if wait is not None) >= 0
+    assert sum(wait for wait in waits_ns if wait is not None) > 0
+    for older in (read_log(ONE / "gw0.oplog"), read_log(TWO / "gw0.oplog"), read_parquet(THREE / "warm-up.parquet")):
+        assert set(older.cpu_wait_ns) == {None}
 
 
 def test_a_log_of_schema_1_and_one_of_2_are_merged() -> None:

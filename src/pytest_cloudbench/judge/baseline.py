@@ -6,6 +6,7 @@ not trusted: they can come from an older version or another program, or be damag
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from math import isfinite
 from typing import Any
 
 __all__ = [
-    "CONDITIONS", "ENTRY_SCHEMA", "HAD_DOUBTS", "ONLY_AT_GATE", "Compared", "Stored", "choose", "differing", "faults",
-    "finite", "told", "unfit",
+    "CONDITIONS", "ENTRY_SCHEMA", "HAD_DOUBTFUL_TIMES", "HAD_DOUBTS", "ONLY_AT_GATE", "SATURATED", "STARVED",
+    "WAS_OUTLIER", "Compared", "Stored", "choose", "differing", "faults", "finite", "is_about_times", "told", "unfit",
 ]  # fmt: skip
 
 ENTRY_SCHEMA = 2
@@ -30,8 +31,21 @@ CONDITIONS = (
 ONLY_AT_GATE = "failed only at the gate"
 """Why an entry is not a baseline if its test passed until the regression gate called it broken."""
 HAD_DOUBTS = "had doubts"
+HAD_DOUBTFUL_TIMES = "had doubts about its times"
+"""Why an entry is not a baseline for times; its counts are right."""
+WAS_OUTLIER = "was an outlier that did not come again"
+"""Why an entry is not a baseline if the regression gate has measured it again, and it was not as bad."""
+
+SATURATED = "engine saturated ("
+"""How the doubt begins that the client was late."""
+
+STARVED = "threads waited for a CPU for "
+"""How the doubt begins that the times are those of a busy machine."""
 
 _LONGEST = 60
+_ABOUT_TIMES = re.compile(
+    rf"{re.escape(SATURATED)}|{STARVED}|\S+ drifted during the run \(|\S+ is \S+ .* still settling$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +96,20 @@ def faults(info: Mapping[str, Any]) -> list[str]:
         return found
     is_cut = info.get("outcome") in ("interrupted", "unfinished")
     found += ["ended in an interruption"] * is_cut
-    found += [HAD_DOUBTS] * (info.get("doubts") != [] or info.get("missing_agents") != {})
+    doubts = info.get("doubts")
+    if doubts != [] or info.get("missing_agents") != {}:
+        is_known = isinstance(doubts, Sequence) and bool(doubts) and info.get("missing_agents") == {}
+        found.append(HAD_DOUBTFUL_TIMES if is_known and all(map(is_about_times, doubts or ())) else HAD_DOUBTS)
     if info.get("outcome") != "passed" and not is_cut:
         found.append(ONLY_AT_GATE if _gate_failed_it(info) else "did not pass")
+    elif isinstance(gate := info.get("gate"), Mapping) and gate.get("quarantined"):
+        found.append(WAS_OUTLIER)
     return found
+
+
+def is_about_times(doubt: object) -> bool:
+    """Returns whether a doubt is about times only, so that counts can be judged all the same."""
+    return isinstance(doubt, str) and _ABOUT_TIMES.match(doubt) is not None
 
 
 def _gate_failed_it(info: Mapping[str, Any]) -> bool:

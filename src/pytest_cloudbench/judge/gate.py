@@ -1,21 +1,23 @@
 """The regression gate: runs of before and a run of now into met, broken or inconclusive, with a known false-alarm rate.
 
 What may live here: the rule, as pure functions of numbers (docs/gates.md states it). The unit is a run, never an
-operation: operations of one run share its disturbances. A run that looks worse than its baseline is a suspect; it is
-measured again, three times, later, and these count as one draw. Only then is anything called broken.
+operation: operations of one run share its disturbances. Two kinds of things are told apart. What has happened is a
+fact: a file that was lost silently is lost, whatever later runs do. What is only likely has to come again: a run that
+looks slower than its baseline is a suspect, which is measured again later, up to three times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from math import ceil, expm1, floor, inf, isfinite, log, log1p, sqrt
+from functools import lru_cache
+from math import ceil, expm1, inf, log, log1p, sqrt
 from statistics import fmean, median
 from typing import Literal
 
-from pytest_cloudbench.judge.significance import Z90, Z95, binomial_sf, hypergeometric_sf, t_isf, t_sf, wilson
-from pytest_cloudbench.judge.stats import percentile
+from pytest_cloudbench.judge.drift import Course, Drift
+from pytest_cloudbench.judge.noise import LEAST_SPREAD, Noise, quantile
+from pytest_cloudbench.judge.rates import LEAST_POINTS, Rates, operations_needed
 
 __all__ = [
     "AGAIN",
@@ -27,6 +29,7 @@ __all__ = [
     "Kind",
     "Reading",
     "Ruling",
+    "allowance",
     "amount_text",
     "answer_of",
     "backtest",
@@ -35,27 +38,26 @@ __all__ = [
     "is_suspect",
     "is_test",
     "judge",
+    "needs_again",
     "operations_for",
+    "suspicion",
 ]
 
 Answer = Literal["met", "broken", "inconclusive"]
-Kind = Literal["level", "rate", "exact", "yes"]
-"""How a metric is judged: a level by Student's t on logarithms, a rate by counts, an exact number, a capability."""
+Kind = Literal["level", "rate", "exact", "fact", "yes"]
+"""How a metric is judged: a level on logarithms, a rate by counts, an exact number, something that must never happen, a
+capability."""
 
 ALPHA = 0.01
 """Probability of one or more false alarms in a session with nothing changed."""
 MOST_RUNS, FEWEST_RUNS = 20, 10
 AGAIN = 3
-"""How often a suspect is measured again."""
+"""How often a suspect is measured again at most."""
 _YES_RUNS = 3
-_LOUD, _LOUD_RATE = 0.05, 0.10
-_FLOOR = 0.005
+_SUSPECT, _SUSPECT_RATE = 0.01, 0.10
 _CONFIDENCE = 0.05
-_LEAST_POINTS = 0.005
 _MOST_DISPERSED = 3.0
-_USUAL_SHARE = 0.995
-_MOST_OPS = 10_000_000
-"""It is no use to advise more operations in a run than this."""
+_MOST_EXPLAINED = 0.999
 _POWER_Z = 1.2815515655446004  # 90 % of the normal distribution lies below
 
 
@@ -65,10 +67,13 @@ class Reading:
 
     Attributes:
         value: the metric, None if it is not known.
-        count, of: for a rate, how many operations of how many.
+        count, of: for a rate or a fact, how many operations of how many.
         error: standard error of the value's logarithm by sampling alone, if known.
         ops: operations that the value was computed from.
         run: its name, if that is known.
+        starved: the share of the operations' time that threads waited for a CPU; None if it is not known.
+        usual: of an exact number, what most operations had; None if that is not known.
+        is_barred: it is no baseline, but followed.
     """
 
     value: float | None
@@ -77,6 +82,9 @@ class Reading:
     error: float | None = None
     ops: int = 0
     run: str = ""
+    starved: float | None = None
+    usual: float | None = None
+    is_barred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,11 @@ class Check:
         decides: whether it can make the experiment inconclusive; other checks can only break it.
         higher: whether higher is better.
         clump: for a rate, the most operations that one cause can affect at a time.
-        since: the first run after the last lasting change, if earlier ones are not in the baseline for that reason.
+        since: the first run after the last lasting improvement, with which the baseline begins; empty if there is none.
+        improved: how much better that was, a share (-0.3).
+        is_before: the baseline is of before that improvement, because there are too few runs since.
+        bound: of a fact, the share that the user allows; None: it must not happen.
+        drift: its runs since the last accepted state, all but this one; None if they are not followed.
     """
 
     experiment: str
@@ -109,6 +121,10 @@ class Check:
     higher: bool = False
     clump: int = 1
     since: str = ""
+    improved: float | None = None
+    is_before: bool = False
+    bound: float | None = None
+    drift: Drift | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +139,10 @@ class Ruling:
         detects: the smallest change that would have been seen in 9 of 10 cases, in the same measure.
         why: why it is inconclusive, or what else should be said.
         value: of an exact number or a capability, what was judged: this run's, or what measuring it again said.
+        first: how much worse this run was, where measuring it again said otherwise; None if it did not.
+        is_quarantined: this run was an outlier that did not come again, and is no baseline for later ones.
+        left_out: runs of the baseline that lie too far from the others to count, each with its change.
+        course: how the runs since the last accepted state stand, if that is a regression.
     """
 
     check: Check
@@ -133,6 +153,24 @@ class Ruling:
     detects: float | None = None
     why: str = ""
     value: float | None = None
+    first: float | None = None
+    is_quarantined: bool = False
+    left_out: tuple[tuple[str, float], ...] = ()
+    course: Course | None = None
+
+
+def allowance(starved: float, usual: float) -> float:
+    """Returns how much larger a time's logarithm may be because threads waited more for a CPU than usual.
+
+    Of a small share of the operations' time, half: quiet operations have waited less than the others. Of a large share,
+    nearly all of it.
+
+    Args:
+        starved: the share of the operations' time that threads waited for a CPU.
+        usual: what it was in former runs.
+    """
+    more = min(max(0.0, starved - usual), _MOST_EXPLAINED)
+    return -log1p(-more) - more / 2
 
 
 def holm(p_values: Sequence[float], alpha: float, tests: int) -> list[bool]:
@@ -144,26 +182,55 @@ def holm(p_values: Sequence[float], alpha: float, tests: int) -> list[bool]:
         tests: how many there are in all, at least as many as ``p_values``.
     """
     rejected = [False] * len(p_values)
-    for place, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        if p_values[index] * (tests - place) > alpha:
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if p_values[index] * (tests - rank) > alpha:
             break
         rejected[index] = True
     return rejected
 
 
 def is_suspect(check: Check) -> bool:
-    """Returns whether this run looks worse than its baseline, so that it should be measured again."""
-    if check.why or check.now.value is None or _too_few(check):
+    """Returns whether this run looks worse than it should, so that it should be measured again."""
+    if check.why or check.now.value is None:
+        return False
+    if check.kind == "fact":
+        return _happened(check, check.now)
+    if _too_few(check):
         return False
     if check.kind == "level":
         level = _level_of(check)
-        return level is not None and level.t(level.now) > 0 and level.p_value(level.now) < _LOUD
+        return level is not None and (level.is_bad(check.now) or _is_adrift(check))
     if check.kind == "rate":
-        rate = _Rate(check)
-        return rate.change([check.now]) > 0 and rate.p_value([check.now]) < _LOUD_RATE
+        rates, now = _rates_of(check), _count_of(check.now)
+        return rates.change([now]) > 0 and rates.p_value([now]) < _SUSPECT_RATE
     if check.kind == "exact":
         return _exceeds(check, check.now.value)
-    return all(each.value == 1 for each in check.baseline) and check.now.value == 0
+    return all(reading.value == 1 for reading in check.baseline) and check.now.value == 0
+
+
+def needs_again(check: Check) -> bool:
+    """Returns whether a suspect must be measured again, given how often it was.
+
+    A level is cleared by the first repetition that is not bad. Counts are judged together, and need all repetitions.
+    """
+    if not is_suspect(check):
+        return False
+    again = _with_values(check.again)
+    if check.kind == "level" and (level := _level_of(check)) and not all(map(level.is_bad, again)):
+        return _is_adrift(check) and len(again) < AGAIN
+    return len(again) < AGAIN
+
+
+def suspicion(check: Check) -> float:
+    """Returns how unlikely a suspect is if nothing has changed: the smaller, the more urgent is measuring it again.
+
+    It is 1 for what is broken already, where repetitions only say how often it comes again.
+    """
+    if check.kind == "level" and (level := _level_of(check)):
+        return level.noise.p_value(level.cleaned(check.now))
+    if check.kind == "rate":
+        return _rates_of(check).p_value([_count_of(check.now)])
+    return 1.0 if check.kind in ("fact", "exact") else 0.0
 
 
 def is_test(check: Check) -> bool:
@@ -173,17 +240,17 @@ def is_test(check: Check) -> bool:
     """
     if check.why or check.kind not in ("level", "rate"):
         return False
-    return check.kind == "level" or any(each.count for each in (check.now, *check.baseline))
+    return check.kind == "level" or any(reading.count for reading in (check.now, *check.baseline))
 
 
 def judge(checks: Sequence[Check], tests: int | None = None) -> list[Ruling]:
-    """Judge all checks of a session. A suspect that was not measured again three times is inconclusive.
+    """Judge all checks of a session. A suspect that was not measured again often enough is inconclusive.
 
     Args:
         checks: all of them: what is called broken depends on how many of them are tests (``is_test``).
         tests: how many are, if that is known to be more.
     """
-    return _rulings(checks, checks, [check for check in checks if is_suspect(check)], tests)
+    return _rulings(checks, checks, tests)
 
 
 def backtest(checks: Sequence[Check]) -> tuple[int, list[Ruling]]:
@@ -192,29 +259,25 @@ def backtest(checks: Sequence[Check]) -> tuple[int, list[Ruling]]:
     It is what ``judge`` says, and takes much less time: nothing but a suspect can be broken.
     """
     suspects = [replace(check, again=(check.now,) * AGAIN) for check in checks if is_suspect(check)]
-    rulings = _rulings(suspects, checks, suspects) if suspects else []
-    return len(suspects), [each for each in rulings if each.answer == "broken"]
+    rulings = _rulings(suspects, checks) if suspects else []
+    return len(suspects), [ruling for ruling in rulings if ruling.answer == "broken"]
 
 
-def _rulings(
-    wanted: Sequence[Check], checks: Sequence[Check], suspects: Sequence[Check], tests: int | None = None
-) -> list[Ruling]:
+def _rulings(wanted: Sequence[Check], checks: Sequence[Check], tests: int | None = None) -> list[Ruling]:
     """Returns the rulings on some checks of a session, of which ``checks`` are all."""
     tests = max(1, tests or 0, sum(map(is_test, checks)))
-    again = [check for check in suspects if len(_known(check.again)) >= AGAIN]
-    ranked = [(check, _p_again(check)) for check in again if check.kind in ("level", "rate")]
-    rejected = holm([p for _, p in ranked], ALPHA, tests)
+    ranked = [(check, _p_value(check)) for check in wanted if check.kind in ("level", "rate") and is_suspect(check)]
+    rejected = holm([p_value for _, p_value in ranked], ALPHA, tests)
     significant = {id(check) for (check, _), is_rejected in zip(ranked, rejected, strict=True) if is_rejected}
-    loudest = _loudest(checks) if significant else 0.0
-    return [_verdict(check, tests, id(check) in significant, loudest) for check in wanted]
+    return [_ruling(check, tests, id(check) in significant) for check in wanted]
 
 
-def answer_of(verdicts: Sequence[Ruling]) -> Answer | None:
+def answer_of(rulings: Sequence[Ruling]) -> Answer | None:
     """The answer on an experiment: broken if one metric is, inconclusive if one that decides is; None without any."""
-    if any(each.answer == "broken" for each in verdicts):
+    if any(ruling.answer == "broken" for ruling in rulings):
         return "broken"
-    deciding = [each for each in verdicts if each.check.decides]
-    if any(each.answer == "inconclusive" for each in deciding):
+    deciding = [ruling for ruling in rulings if ruling.check.decides]
+    if any(ruling.answer == "inconclusive" for ruling in deciding):
         return "inconclusive"
     return "met" if deciding else None
 
@@ -224,8 +287,16 @@ def detectable(check: Check, tests: int) -> float | None:
     if check.kind == "level" and (level := _level_of(check)):
         return level.detects(tests)
     if check.kind == "rate" and check.now.of and check.baseline:
-        return _Rate(check).detects(tests)
+        return _detected_rise(_rates_of(check), check.now.of, tests)
     return None
+
+
+@lru_cache(maxsize=256)  # a session asks again when its last suspect is judged
+def _detected_rise(rates: Rates, ops: int, tests: int) -> float | None:
+    return rates.detects((1 + AGAIN) * ops, ALPHA / tests)
+
+
+_needed = lru_cache(maxsize=256)(operations_needed)
 
 
 def operations_for(check: Check, tests: int, runs: int = 15) -> int | None:
@@ -234,85 +305,156 @@ def operations_for(check: Check, tests: int, runs: int = 15) -> int | None:
     The variance between runs has a part that more operations make smaller, known from the sampling error of this run,
     and a part that they do not. None if no number is enough, or the parts are not known.
     """
+    runs = max(runs, len(check.baseline))
     if check.kind == "rate":
-        return _rate_operations(check, tests, max(runs, len(check.baseline)))
+        return _needed(_rates_of(check), check.now.of, runs, check.margin, ALPHA / tests, 1 + AGAIN)
     level, now = _level_of(check), check.now
     if level is None or not now.error or not now.ops:
         return None
-    runs = max(runs, len(check.baseline))
-    wanted = log1p(check.margin) / (_critical(tests, runs - 1) + _POWER_Z) / sqrt(1 + 1 / runs)
-    fixed = max(0.0, level.spread**2 - now.error**2)
+    imagined = Noise(tuple(range(runs)))  # for its degrees of freedom
+    wanted = log1p(check.margin) / (quantile(ALPHA / tests, imagined.freedom) + _POWER_Z) / sqrt(1 + 1 / runs)
+    fixed = max(0.0, level.noise.spread**2 - now.error**2)
     room = wanted**2 - fixed
-    return ceil(now.ops * now.error**2 / room) if room > 0 and wanted > _FLOOR else None
+    return ceil(now.ops * now.error**2 / room) if room > 0 and wanted > LEAST_SPREAD else None
 
 
-# --- verdicts on one check ---
+# --- rulings on one check ---
 
 
-def _verdict(check: Check, tests: int, is_significant: bool, loudest: float) -> Ruling:
-    if why := check.why or _too_few(check):
+def _ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
+    if why := check.why or ("" if check.kind == "fact" else _too_few(check)):
         return Ruling(check, "inconclusive", why=why)
     if check.now.value is None:
         return Ruling(check, "inconclusive", why="" if check.kind == "yes" else "this run has no value")
-    again = _known(check.again)
-    suspected = is_suspect(check)
-    if suspected and len(again) < AGAIN:
-        why = f"a suspect, measured again {len(again)} of {AGAIN} times"
-        return Ruling(replace(check, decides=True), "inconclusive", why=why, change=_change(check))
-    chosen = again if suspected else [check.now]
-    if check.kind == "level":
-        return _level_verdict(check, chosen, tests, is_significant, loudest)
+    if check.kind == "fact":
+        return _fact_ruling(check)
     if check.kind == "rate":
-        return _rate_verdict(check, chosen, tests, is_significant)
-    return _plain_verdict(check, median(each.value for each in chosen if each.value is not None))
+        return _rate_ruling(check, tests, is_significant)
+    if check.kind == "exact":
+        return _exact_ruling(check)
+    again = _with_values(check.again)
+    if needs_again(check):
+        return Ruling(
+            replace(check, decides=True), "inconclusive", change=_change(check),
+            why=f"a suspect, measured again {len(again)} of {AGAIN} times",
+        )  # fmt: skip
+    if check.kind == "yes":
+        chosen = again if is_suspect(check) else [check.now]
+        return _capability_ruling(check, median(reading.value or 0.0 for reading in chosen))
+    return _level_ruling(check, tests, is_significant)
 
 
-def _level_verdict(check: Check, chosen: Sequence[Reading], tests: int, is_significant: bool, loudest: float) -> Ruling:
+def _level_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
     level = _level_of(check)
     if level is None:
         return Ruling(check, "inconclusive", why="a run of the baseline had no number above zero")
-    x = median(level.log(each.value) for each in chosen if each.value is not None)
-    middle, freedom = level.mean, len(level.logs) - 1
-    half = _exceeded(_CONFIDENCE / 2, freedom) * level.scale
-    found = Ruling(
-        check, "inconclusive", expm1(x - middle), expm1(x - middle - half), expm1(x - middle + half),
-        level.detects(tests),
+    noise, again = level.noise, _with_values(check.again)
+    # The best repetition counts: a disturbance may last for several of them, a regression is in each.
+    judged = min(again, key=level.cleaned) if again else check.now
+    value, raw = level.cleaned(judged), level.log(judged.value)
+    half = noise.reach(_CONFIDENCE / 2)
+    ruling = Ruling(
+        check, "inconclusive", expm1(raw - noise.middle), expm1(raw - noise.middle - half),
+        expm1(raw - noise.middle + half), level.detects(tests), left_out=level.left_out(),
     )  # fmt: skip
-    is_large = x - median(level.logs) >= log1p(check.margin) / 2
-    if is_significant and is_large and level.t(x) > loudest:
-        return replace(found, answer="broken")
-    if x - middle + _exceeded(_CONFIDENCE, freedom) * level.scale < log1p(check.margin):
-        return replace(found, answer="met")
-    if is_significant and is_large:
-        return replace(found, why="runs in this session's unchanged baselines were as far from the rest of theirs")
-    return replace(found, why=_not_seen(check, found.detects, tests))
+    if level.is_bad(check.now) and again and not level.is_bad(judged):
+        ruling = replace(ruling, first=_change(check), is_quarantined=True)
+    course = _course_of(check, judged)
+    if is_significant and value - noise.middle >= log1p(check.margin) / 2:
+        return replace(ruling, answer="broken")
+    if course is not None:
+        return replace(ruling, answer="broken" if course.is_worse else "inconclusive", course=course)
+    if raw - noise.middle + noise.reach(_CONFIDENCE) >= log1p(check.margin):
+        return replace(ruling, why=_not_seen(check, ruling.detects, tests))
+    if check.is_before:
+        return replace(ruling, why=_too_few_since(check))
+    return replace(ruling, answer="met")
 
 
-def _rate_verdict(check: Check, chosen: Sequence[Reading], tests: int, is_significant: bool) -> Ruling:
-    rate = _Rate(check)
-    change = rate.change(chosen)
-    low, high = rate.interval(chosen)
-    found = Ruling(check, "inconclusive", change, low, high, rate.detects(tests))
-    if rate.dispersion > _MOST_DISPERSED * check.clump:
-        why = f"runs differ {rate.dispersion:.0f} times as much as independent operations would"
-        return replace(found, why=why)
-    if is_significant and rate.change([check.now, *chosen]) >= min(check.margin / 2, _LEAST_POINTS * check.clump):
-        return replace(found, answer="broken")
-    if rate.upper(chosen) < check.margin:
-        return replace(found, answer="met")
-    return replace(found, why=_not_seen(check, found.detects, tests))
+def _course_of(check: Check, reading: Reading) -> Course | None:
+    """Returns how the runs since the last accepted state stand, if that is an open regression."""
+    level = _level_of(check)
+    if check.drift is None or level is None:
+        return None
+    course = check.drift.after(level.cleaned(reading))
+    return course if course.is_open else None
 
 
-def _plain_verdict(check: Check, value: float) -> Ruling:
-    """An exact number, or a capability."""
-    if check.kind == "yes":
-        were = {each.value == 1 for each in check.baseline}
-        worse: Answer = "broken" if were == {True} else "inconclusive"
-        return Ruling(check, "met" if value == 1 or were == {False} else worse, value=value)
+def _is_adrift(check: Check) -> bool:
+    """Returns whether this run opens a regression, or continues one."""
+    return _course_of(check, check.now) is not None
+
+
+def _rate_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
+    """What has failed counts together with what failed when it was measured again."""
+    rates, now = _rates_of(check), _count_of(check.now)
+    again = [_count_of(reading) for reading in _with_values(check.again)]
+    counts = [now, *again]
+    change, (low, high) = rates.change(counts), rates.interval(counts)
+    left_out = tuple(
+        (check.baseline[index].run, rates.counts[index][0] / rates.counts[index][1] - rates.share)
+        for index in sorted(rates.left_out)
+    )
+    ruling = Ruling(
+        check, "inconclusive", change, low, high, _detected_rise(rates, check.now.of, tests), left_out=left_out
+    )
+    if rates.dispersion > _MOST_DISPERSED * check.clump:
+        return replace(ruling, why=f"runs differ {rates.dispersion:.0f} times as much as independent operations would")
+    came_again = bool(again) and rates.p_value(again) < ALPHA
+    if is_suspect(check) and again and not came_again:
+        ruling = replace(ruling, first=rates.change([now]), is_quarantined=True)
+    least = min(check.margin / 2, LEAST_POINTS * check.clump) if came_again else check.margin
+    if is_significant and change >= least and (came_again or check.decides):
+        return replace(ruling, answer="broken")
+    if needs_again(check):
+        why = f"a suspect, measured again {len(again)} of {AGAIN} times"
+        return replace(ruling, check=replace(check, decides=True), why=why)
+    if rates.upper(again if came_again else counts) >= check.margin:
+        return replace(ruling, why=_not_seen(check, ruling.detects, tests))
+    return replace(ruling, why=_too_few_since(check)) if check.is_before else replace(ruling, answer="met")
+
+
+def _fact_ruling(check: Check) -> Ruling:
+    """It must not happen, and once is enough."""
+    share = check.now.value or 0.0
+    ruling = Ruling(check, "met", share, value=share)
+    if not _happened(check, check.now):
+        return ruling
+    again = _with_values(check.again)
+    count = sum(_happened(check, reading) for reading in again)
+    return replace(ruling, answer="broken", why=_repeated(count, len(again)))
+
+
+def _exact_ruling(check: Check) -> Ruling:
+    """A number that never varied and has risen. Together with its repetitions, if only few operations have more."""
+    now, again = check.now, _with_values(check.again)
+    values = [reading.value or 0.0 for reading in (now, *again)]
     former = check.baseline[-1].value or 0.0
+    value = now.value or 0.0
     change = value / former - 1 if former else (inf if value else 0.0)
-    answer: Answer = "broken" if _exceeds(check, value) else "met"
-    return Ruling(check, answer, change, change, change, _FLOOR, value=value)
+    ruling = Ruling(check, "met", change, change, change, LEAST_SPREAD, value=value)
+    if not _exceeds(check, value):
+        return replace(ruling, answer="inconclusive", why=_too_few_since(check)) if check.is_before else ruling
+    usual = [reading.usual for reading in check.baseline if reading.usual is not None]
+    is_usual = now.usual is not None and bool(usual) and now.usual > max(usual)
+    count = sum(_exceeds(check, reading.value or 0.0) for reading in again)
+    if is_usual or count or _exceeds(check, fmean(values)):
+        return replace(ruling, answer="broken", why=_repeated(count, len(again)))
+    return replace(ruling, first=change, change=fmean(values) / former - 1 if former else None, is_quarantined=True)
+
+
+def _capability_ruling(check: Check, value: float) -> Ruling:
+    were = {reading.value == 1 for reading in check.baseline}
+    worse: Answer = "broken" if were == {True} else "inconclusive"
+    return Ruling(check, "met" if value == 1 or were == {False} else worse, value=value)
+
+
+def _repeated(count: int, repetitions: int) -> str:
+    """How often something came again, in words."""
+    if not repetitions:
+        return "it was not measured again"
+    noun = "repetition" if repetitions == 1 else "repetitions"
+    return f"in {count} of {repetitions} {noun}, too" if count else f"not in {repetitions} {noun}: intermittent"
 
 
 def _not_seen(check: Check, detects: float | None, tests: int) -> str:
@@ -326,6 +468,10 @@ def _not_seen(check: Check, detects: float | None, tests: int) -> str:
     if check.now.error or check.kind == "rate":
         return f"{text}; no number of operations would find {wanted}: the runs themselves differ too much"
     return text
+
+
+_MOST_OPS = 10_000_000
+"""It is no use to advise more operations in a run than this."""
 
 
 def amount_text(check: Check, share: float) -> str:
@@ -342,33 +488,56 @@ def _rounded(count: int) -> int:
 
 def _too_few(check: Check) -> str:
     least = _YES_RUNS if check.kind == "yes" else FEWEST_RUNS
-    since = f" since the change at {check.since}" if check.since else ""
-    return f"baseline {len(check.baseline)} of {least}{since}" if len(check.baseline) < least else ""
+    return f"baseline {len(check.baseline)} of {least}" if len(check.baseline) < least else ""
 
 
-def _known(readings: Sequence[Reading]) -> list[Reading]:
-    return [each for each in readings if each.value is not None]
+def _too_few_since(check: Check) -> str:
+    """Why something that is not worse than before an improvement is not met."""
+    improved = "" if check.improved is None else f" by {-check.improved * 100:.0f} %"
+    return f"it improved{improved} at {check.since}: too few runs since then, and not worse than before"
+
+
+def _with_values(readings: Sequence[Reading]) -> list[Reading]:
+    return [reading for reading in readings if reading.value is not None]
 
 
 def _exceeds(check: Check, value: float) -> bool:
     former = check.baseline[-1].value or 0.0
-    return value < former * (1 - _FLOOR) if check.higher else value > former * (1 + _FLOOR)
+    return value < former * (1 - LEAST_SPREAD) if check.higher else value > former * (1 + LEAST_SPREAD)
+
+
+def _happened(check: Check, reading: Reading) -> bool:
+    """Returns whether a run had what must not happen: more of it than the user, or the accepted state, allows."""
+    if check.bound is not None:
+        return (reading.value or 0.0) > check.bound
+    accepted = max((former.value or 0.0 for former in check.baseline), default=0.0)
+    return (reading.value or 0.0) > accepted
 
 
 def _change(check: Check) -> float | None:
+    """Returns how much worse this run is than its baseline."""
     if check.kind == "level" and (level := _level_of(check)) is not None:
-        return expm1(level.now - level.mean)
-    return _Rate(check).change([check.now]) if check.kind == "rate" else None
+        return expm1(level.log(check.now.value) - level.noise.middle)
+    return _rates_of(check).change([_count_of(check.now)]) if check.kind == "rate" else None
 
 
-def _p_again(check: Check) -> float:
-    """Returns the probability of what measuring again found, if nothing has changed."""
-    again = _known(check.again)
-    if check.kind == "rate":  # together they are one larger run; but if only the first run was bad, that is no alarm
-        rate = _Rate(check)
-        return rate.p_value([check.now, *again]) if rate.p_value(again) < ALPHA else 1.0
+def _p_value(check: Check) -> float:
+    """Returns the probability of what was measured, and measured again, if nothing has changed."""
+    again = _with_values(check.again)
+    if check.kind == "rate":
+        return _rates_of(check).p_value([_count_of(check.now), *map(_count_of, again)])
     level = _level_of(check)
-    return 1.0 if level is None else level.p_value(median(level.log(each.value or 0.0) for each in again))
+    if level is None or len(again) < AGAIN:
+        return 1.0
+    return level.noise.p_value(min(map(level.cleaned, again)))
+
+
+def _rates_of(check: Check) -> Rates:
+    return Rates(tuple(_count_of(reading) for reading in check.baseline if reading.of), check.clump)
+
+
+def _count_of(reading: Reading) -> tuple[int, int]:
+    return reading.count, reading.of
 
 
 # --- levels ---
@@ -376,175 +545,46 @@ def _p_again(check: Check) -> float:
 
 @dataclass(frozen=True)
 class _Level:
-    """Logarithms of a baseline and of a run; larger is worse."""
+    """A metric on a logarithmic scale; larger is worse."""
 
-    logs: tuple[float, ...]
-    now: float
+    check: Check
+    noise: Noise
     sign: float
-    mean: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", fmean(self.logs))
-
-    @cached_property
-    def spread(self) -> float:
-        """Standard deviation between runs, never below half a percent."""
-        return max(sqrt(sum((each - self.mean) ** 2 for each in self.logs) / (len(self.logs) - 1)), _FLOOR)
-
-    @cached_property
-    def scale(self) -> float:
-        """That of one further run around the mean: three that were measured together count as one."""
-        return self.spread * sqrt(1 + 1 / len(self.logs))
+    starved: float | None
 
     def log(self, value: float | None) -> float:
         return self.sign * log(value) if value and value > 0 else inf
 
-    def t(self, x: float) -> float:
-        return (x - self.mean) / self.scale
+    def cleaned(self, reading: Reading) -> float:
+        """Returns the logarithm of a value, less what waiting for a CPU explains if there was more than before."""
+        value = self.log(reading.value)
+        if self.starved is None or reading.starved is None:
+            return value
+        return value - allowance(reading.starved, self.starved)
 
-    def p_value(self, x: float) -> float:
-        return t_sf(self.t(x), len(self.logs) - 1) if isfinite(x) else 0.0
+    def is_bad(self, reading: Reading) -> bool:
+        value = self.cleaned(reading)
+        return value > self.noise.middle and self.noise.p_value(value) < _SUSPECT
 
     def detects(self, tests: int) -> float:
-        return expm1((_critical(tests, len(self.logs) - 1) + _POWER_Z) * self.scale)
+        reach = self.noise.reach(ALPHA / tests) + _POWER_Z * self.noise.scale
+        return expm1(max(reach, log1p(self.check.margin) / 2))
 
-    def left_out(self) -> list[float]:
-        """Returns the t of each run of the baseline against the others."""
-        logs, count = self.logs, len(self.logs)
-        total, squares = sum(logs), sum((each - self.mean) ** 2 for each in logs)
-        found = []
-        for each in logs:
-            others = (total - each) / (count - 1)
-            left = max(0.0, squares - (each - self.mean) ** 2 * count / (count - 1))
-            spread = max(sqrt(left / (count - 2)), _FLOOR)
-            found.append((each - others) / spread / sqrt(1 + 1 / (count - 1)))
-        return found
+    def left_out(self) -> tuple[tuple[str, float], ...]:
+        """Returns the runs that do not count, and how much worse each was."""
+        noise, baseline = self.noise, self.check.baseline
+        return tuple(
+            (baseline[index].run, expm1(noise.values[index] - noise.middle)) for index in sorted(noise.left_out)
+        )
 
 
+@lru_cache(maxsize=4096)  # asked for several times by each ruling
 def _level_of(check: Check) -> _Level | None:
     """Returns None if logarithms cannot be taken."""
     sign = -1.0 if check.higher else 1.0
-    values = [each.value for each in check.baseline if each.value is not None]
+    values = [reading.value for reading in check.baseline if reading.value is not None]
     if len(values) < 3 or any(value <= 0 for value in values):
         return None
-    now = check.now.value
-    return _Level(tuple(sign * log(value) for value in values), sign * log(now) if now and now > 0 else inf, sign)
-
-
-def _loudest(checks: Sequence[Check]) -> float:
-    """Returns the t that 99.5 % of the runs in a session's baselines do not exceed against the others of their own.
-
-    In a single test's baseline that is the largest. Of many it would be one outlier, and would hide every change.
-    """
-    found: list[float] = []
-    for check in checks:
-        if (
-            check.kind == "level"
-            and not check.why
-            and len(check.baseline) >= FEWEST_RUNS
-            and (level := _level_of(check))
-        ):
-            found += level.left_out()
-    return percentile(sorted(found), _USUAL_SHARE) if found else 0.0
-
-
-def _critical(tests: int, freedom: int) -> float:
-    return _exceeded(ALPHA / tests, freedom)
-
-
-_exceeded = lru_cache(maxsize=256)(t_isf)
-
-
-# --- rates ---
-
-
-class _Rate:
-    """Counts of a baseline, made smaller where runs differ more than independent operations would."""
-
-    def __init__(self, check: Check) -> None:
-        self._counts = [(each.count, each.of) for each in check.baseline if each.of]
-        self._now_of = check.now.of
-        self.count, self.of = sum(k for k, _ in self._counts), sum(n for _, n in self._counts)
-        share = self.count / self.of if self.of else 0.0
-        self.share, self.dispersion = share, float(check.clump)
-        if 0 < share < 1 and len(self._counts) > 1:
-            chi2 = sum((k - n * share) ** 2 / (n * share * (1 - share)) for k, n in self._counts)
-            self.dispersion = max(self.dispersion, chi2 / (len(self._counts) - 1))
-
-    def _pooled(self, readings: Sequence[Reading]) -> tuple[int, int]:
-        return sum(each.count for each in readings), sum(each.of for each in readings)
-
-    def change(self, readings: Sequence[Reading]) -> float:
-        count, of = self._pooled(readings)
-        return (count / of if of else 0.0) - self.share
-
-    def p_value(self, readings: Sequence[Reading]) -> float:
-        """Fisher's exact test against the pooled baseline."""
-        count, of = self._pooled(readings)
-        return self._tail(floor(count / self.dispersion), ceil(of / self.dispersion))
-
-    def _tail(self, count: int, of: int) -> float:
-        marked, whole = ceil(self.count / self.dispersion), ceil(self.of / self.dispersion)
-        return hypergeometric_sf(count, of, count + marked, of + whole)
-
-    def upper(self, readings: Sequence[Reading]) -> float:
-        """One-sided 95 % bound of the change."""
-        return self._newcombe(readings, Z90)[1]
-
-    def interval(self, readings: Sequence[Reading]) -> tuple[float, float]:
-        return self._newcombe(readings, Z95)
-
-    def _newcombe(self, readings: Sequence[Reading], z: float) -> tuple[float, float]:
-        """Newcombe's interval of a difference of shares (1998, method 10), from Wilson's of both."""
-        count, of = self._pooled(readings)
-        share = count / of if of else 0.0
-        low, high = wilson(share, of / self.dispersion, z)
-        their_low, their_high = wilson(self.share, self.of / self.dispersion, z)
-        change = share - self.share
-        return (
-            change - sqrt((share - low) ** 2 + (their_high - self.share) ** 2),
-            change + sqrt((high - share) ** 2 + (self.share - their_low) ** 2),
-        )
-
-    def detects(self, tests: int) -> float | None:
-        """The smallest rise that this run and those again would call significant in 9 of 10 cases."""
-        of = ceil((1 + AGAIN) * self._now_of / self.dispersion)
-        if not of:
-            return None
-        low, high = ceil(of * self.share), of + 1
-        while low < high:  # the first count that is significant
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._tail(middle, of) < ALPHA / tests else (middle + 1, high)
-        if low > of:
-            return None
-        below, above = self.share, 1.0
-        for _ in range(30):
-            share = (below + above) / 2
-            below, above = (below, share) if binomial_sf(low, of, share) >= 0.9 else (share, above)
-        return max(above - self.share, _LEAST_POINTS)
-
-
-@lru_cache(maxsize=256)  # a session asks again when its last suspect is judged
-def _rate_operations(check: Check, tests: int, runs: int) -> int | None:
-    """Returns how many operations in each run would tell a rate's margin, to within a twentieth; None if none would."""
-    rate, now_of = _Rate(check), check.now.of
-    if not now_of:
-        return None
-    differs = max(0.0, rate.dispersion / check.clump - 1)  # operations of a run that are alike do not make up for it
-
-    def would_do(ops: int) -> bool:
-        reading = Reading(rate.share, round(rate.share * ops), ops)
-        found = _Rate(replace(check, baseline=(reading,) * runs, now=reading))
-        found.dispersion = check.clump * (1 + differs * ops / now_of)
-        change = found.detects(tests)
-        return change is not None and change <= check.margin and found.upper([reading]) < check.margin
-
-    few, enough = 0, now_of
-    while not would_do(enough):
-        few, enough = enough, enough * 2
-        if enough > _MOST_OPS:
-            return None
-    while enough - few > enough // 20:
-        middle = (few + enough + 1) // 2
-        few, enough = (few, middle) if would_do(middle) else (middle, enough)
-    return enough
+    shares = [reading.starved for reading in check.baseline if reading.starved is not None]
+    starved = median(shares) if len(shares) == len(values) else None
+    return _Level(check, Noise(tuple(sign * log(value) for value in values)), sign, starved)

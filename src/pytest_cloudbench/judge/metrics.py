@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import compress, islice
+from math import fsum
 from operator import and_, sub
 from typing import Any, Literal
 
-from pytest_cloudbench.judge.quiet import log_error, quiet_rows
+from pytest_cloudbench.judge.quiet import WaitSeries, log_error, quiet_rows, waits_of
 from pytest_cloudbench.judge.stats import PERCENTILES, Verification, percentile, rows_in_order
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 from pytest_cloudbench.records import KINDS, OUTCOMES, OpTable, codes, values
@@ -37,12 +38,13 @@ class Run:
     Attributes:
         table: all records.
         verification: what the provider lists at the end; None if that was not requested.
+        beside: how long threads beside those that run operations waited for a CPU.
         outcomes: number of operations by outcome.
         kinds: number of operations by kind of error.
     """
 
-    def __init__(self, table: OpTable, verification: Verification | None) -> None:
-        self.table, self.verification = table, verification
+    def __init__(self, table: OpTable, verification: Verification | None, beside: WaitSeries) -> None:
+        self.table, self.verification, self.beside = table, verification, beside
         found = table.codes("outcome")
         self._ok = bytearray(code == _OK for code in found)
         self.outcomes, self.kinds = _counts(found, OUTCOMES), _counts(table.codes("kind"), KINDS)
@@ -92,8 +94,27 @@ class Run:
 
     @cached_property
     def quiet(self) -> bytearray:
-        """Returns 1 for each operation that the client's own lateness did not touch."""
-        return quiet_rows(self._scheduled_ns, self._start_ns)
+        """Returns 1 for each operation that neither the client's own lateness nor waiting for a CPU has touched."""
+        return quiet_rows(self._scheduled_ns, self._start_ns, self._end_ns, self._waits_ns)
+
+    @property
+    def starved_share(self) -> float | None:
+        """Returns the share of the operations' time that threads waited for a CPU, as far as they are known.
+
+        None if it is not known of the threads that ran the operations.
+        """
+        if not self.table or -1 in self._own_waits_ns:
+            return None
+        whole_ns = sum(self._end_ns) - sum(self._start_ns)
+        return fsum(self._waits_ns) / whole_ns if whole_ns else None
+
+    @cached_property
+    def _own_waits_ns(self) -> array[int]:
+        return self.table.column("cpu_wait_ns")
+
+    @cached_property
+    def _waits_ns(self) -> array[float]:
+        return waits_of(self._start_ns, self._end_ns, self._own_waits_ns, self.beside)
 
     @cached_property
     def _scheduled_ns(self) -> array[int]:
@@ -120,7 +141,7 @@ class Run:
     def forget_times(self) -> None:
         """Free the memory of what only metrics need."""
         self._ordered = ("", [])
-        for name in ("_start_ns", "_end_ns", "quiet"):
+        for name in ("_start_ns", "_end_ns", "_own_waits_ns", "_waits_ns", "quiet"):
             self.__dict__.pop(name, None)
 
 
@@ -162,6 +183,25 @@ def _requests_per_op(run: Run) -> float | None:
             return None
         count, requests = count + len(found), requests + sum(found)
     return requests / count if count else None
+
+
+def _requests_usual(table: OpTable) -> float | None:
+    """Returns how many requests the median operation took; None if they are unknown for any operation.
+
+    Operations that were sent again after an error took more, but are few.
+    """
+    counts = Counter[int | None]()
+    for block in table.blocks():
+        counts.update(values(block, "requests"))
+    if not counts or None in counts:
+        return None
+    ordered = sorted((count, often) for count, often in counts.items() if count is not None)
+    half, passed = len(table) / 2, 0
+    for count, often in ordered:
+        passed += often
+        if passed >= half:
+            return float(count)
+    return None
 
 
 def _payload_bytes_per_op(run: Run) -> float | None:
@@ -255,6 +295,7 @@ METRICS: dict[str, Metric] = {
     **_spread("lateness", p99="late p99"),
     **{name: metric for name, metric in _spread("quiet").items() if name in {"quiet_p50", "quiet_p99"}},
     "quiet_share": Metric("fraction", "higher", of=lambda run: _share(sum(run.quiet), len(run.table))),
+    "starved_share": Metric("fraction", of=lambda run: run.starved_share, column="starved"),
     **CONCLUSIONS,
 }
 """Every metric an expectation or a gate can name: those of one run, and those of conclusions."""
@@ -273,7 +314,7 @@ class Summary:
         details: what the provider said of each kind of error, in the order in which it was first said, and how often.
         quiet: how many operations were quiet (``quiet_kept``), how many of these succeeded (``quiet_ops``), and the
             standard errors of the logarithms of their percentiles (``quiet_p50_error``, ``quiet_p99_error``), None if
-            there are too few to tell.
+            there are too few to tell; and how many requests most operations took (``requests_usual``).
     """
 
     ops: int
@@ -291,13 +332,21 @@ class Summary:
         return {"errors": kinds, "error_details": told_details(kinds, said)}
 
 
-def summarize(table: OpTable, verification: Verification | None) -> Summary:
-    """Reduce records to metrics. Times of operations that did not succeed are kept apart as ``refused_*``."""
-    run = Run(table, verification)
+def summarize(table: OpTable, verification: Verification | None, beside: WaitSeries | None = None) -> Summary:
+    """Reduce records to metrics. Times of operations that did not succeed are kept apart as ``refused_*``.
+
+    Args:
+        table: all records.
+        verification: what the provider lists at the end; None if that was not requested.
+        beside: how long threads beside those that run operations waited for a CPU; None if that was not sampled.
+    """
+    run = Run(table, verification, beside or WaitSeries(why="it was not sampled"))
     metrics = {name: metric.of(run) for name, metric in METRICS.items() if metric.of is not None}
     ordered = run.sorted_ns("quiet")
     errors = {f"quiet_{label}_error": log_error(ordered, PERCENTILES[label]) for label in ("p50", "p99")}
-    quiet = {"quiet_kept": sum(run.quiet), "quiet_ops": len(ordered), **errors}
+    quiet = {
+        "quiet_kept": sum(run.quiet), "quiet_ops": len(ordered), **errors, "requests_usual": _requests_usual(table),
+    }  # fmt: skip
     del ordered
     run.forget_times()
     return Summary(len(table), run.outcomes, run.kinds, metrics, run.response_s(), _details(table), quiet)

@@ -18,7 +18,7 @@ from typing import Literal
 from pytest_cloudbench.judge import anytime
 from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.metrics import METRICS, Metric
-from pytest_cloudbench.judge.quiet import quiet_rows
+from pytest_cloudbench.judge.quiet import WaitSeries, quiet_rows, waits_of
 from pytest_cloudbench.judge.stats import percentile
 from pytest_cloudbench.model import Outcome
 from pytest_cloudbench.records import OUTCOMES, OpTable
@@ -114,11 +114,12 @@ def side_of(block: int) -> Side:
     return "B" if (pair.bit_count() + second) % 2 else "A"
 
 
-def quiet_service_s(table: OpTable) -> array[float]:
+def quiet_service_s(table: OpTable, beside: WaitSeries) -> array[float]:
     """Returns the service times of a block's quiet operations that succeeded."""
-    start_ns = table.column("start_ns")
-    quiet, ok = quiet_rows(table.column("scheduled_ns"), start_ns), OUTCOMES.index(Outcome.OK)
-    rows = zip(quiet, table.codes("outcome"), start_ns, table.column("end_ns"), strict=True)
+    start_ns, end_ns, ok = table.column("start_ns"), table.column("end_ns"), OUTCOMES.index(Outcome.OK)
+    waits_ns = waits_of(start_ns, end_ns, table.column("cpu_wait_ns"), beside)
+    quiet = quiet_rows(table.column("scheduled_ns"), start_ns, end_ns, waits_ns)
+    rows = zip(quiet, table.codes("outcome"), start_ns, end_ns, strict=True)
     return array("d", ((end - start) / 1e9 for is_quiet, code, start, end in rows if is_quiet and code == ok))
 
 

@@ -304,7 +304,7 @@ def relative_errors(found: Mapping[int, Sequence[float]], centres: Mapping[int, 
     return [sqrt(max(spreads.get(level, usual), usual) ** 2 / len(values) + 0.03**2) for level, values in found.items()]
 
 
-def f_sf(statistic: float, freedom: int, rest: int) -> float:
+def f_sf(statistic: float, freedom: int, rest: float) -> float:
     """Probability that F with these degrees of freedom exceeds the statistic: an incomplete beta function."""
     odds = freedom * statistic / rest
     if odds <= 0:
@@ -319,13 +319,13 @@ def f_sf(statistic: float, freedom: int, rest: int) -> float:
     return 1 - front / b * _beta_fraction(y, b, a)
 
 
-def t_sf(t: float, freedom: int) -> float:
+def t_sf(t: float, freedom: float) -> float:
     """Probability that Student's t with these degrees of freedom exceeds t."""
     half = f_sf(t * t, 1, freedom) / 2
     return half if t >= 0 else 1 - half
 
 
-def t_isf(p: float, freedom: int) -> float:
+def t_isf(p: float, freedom: float) -> float:
     """Returns the t that is exceeded with probability p; infinite for p = 0. By bisection, to all digits."""
     if p > 0.5:
         return -t_isf(1 - p, freedom)

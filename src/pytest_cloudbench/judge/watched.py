@@ -7,19 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import log, log1p
+from statistics import median
 from typing import Any
 
 from pytest_cloudbench.judge.baseline import finite
-from pytest_cloudbench.judge.changepoints import find_changes
-from pytest_cloudbench.judge.gate import MOST_RUNS, Check, Kind, Reading
+from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
+from pytest_cloudbench.judge.drift import ANCHOR_RUNS, Drift
+from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, Check, Kind, Reading, allowance
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.paired import margin_of
 from pytest_cloudbench.judge.quiet import NEIGHBOURS
 from pytest_cloudbench.model import UsageError, did_you_mean
 
 __all__ = [
-    "LOOKED_AT",
+    "FOLLOWED_ONLY",
     "NUMBERS",
+    "TIMES_DOUBTED",
     "Former",
     "Margins",
     "Numbers",
@@ -51,6 +55,8 @@ class _Watched:
         beside: the number that must not be much larger than before, or nothing can be said.
         clump: see ``gate.Check``.
         handshakes: whether those of connections that operations open are in it; a busy machine has more at a time.
+        usual: the number that says what most operations had.
+        is_time: whether what delays the client, or keeps it from the CPU, changes it.
     """
 
     kind: Kind
@@ -64,14 +70,17 @@ class _Watched:
     beside: str = ""
     clump: int = 1
     handshakes: bool = False
+    usual: str = ""
+    is_time: bool = False
 
 
 _OF_RUNS: dict[str, _Watched] = {
-    "quiet_p50": _Watched("level", 0.10, fewest_ops=40),
-    "quiet_p99": _Watched("level", 0.25, fewest_ops=300),
+    "quiet_p50": _Watched("level", 0.10, fewest_ops=40, is_time=True),
+    "quiet_p99": _Watched("level", 0.25, fewest_ops=300, is_time=True),
+    "silent_loss_rate": _Watched("fact", count="silently_lost", of="files"),
+    "corrupt_rate": _Watched("fact", count="corrupt"),
     "failed_rate": _Watched("rate", 0.01, count="failed"),
     "throttled_rate": _Watched("rate", 0.01, count="throttled"),
-    "corrupt_rate": _Watched("rate", 0.01, count="corrupt"),
     "loss_rate": _Watched("rate", 0.01, count="lost", of="files"),
     "quiet_share": _Watched(
         "rate",
@@ -80,11 +89,12 @@ _OF_RUNS: dict[str, _Watched] = {
         count="quiet_kept",
         rest=True,
         clump=2 * NEIGHBOURS + 1,
+        is_time=True,
     ),
-    "requests_per_op": _Watched("exact"),
+    "requests_per_op": _Watched("exact", usual="requests_usual"),
     "payload_bytes_per_op": _Watched("exact"),
     "wire_bytes_per_op": _Watched("exact", 0.01, decides=False, handshakes=True),
-    "cpu_per_op": _Watched("level", 0.25, decides=False, by="reference_cpu_s"),
+    "cpu_per_op": _Watched("level", 0.25, decides=False, by="reference_cpu_s", is_time=True),
 }
 """What is watched of a run of operations."""
 
@@ -92,9 +102,18 @@ _LIKE = {"service_p25": "service_p50"}
 """Metrics that have the margin of another one, unless they are given one of their own."""
 
 _EXACT = ("requests_per_op", "payload_bytes_per_op", "wire_bytes_per_op", "wire_ratio", "tue")
+_FACTS = ("flips", "silent_loss_rate", "corrupt_rate")
+"""Of a conclusion: what must never happen."""
 _LEVEL_UNITS = frozenset({"s", "bytes", "bytes/s", "ratio", "MB", "1/s", "bit/s"})
-LOOKED_AT = 3
-"""How many times as many runs as a baseline has are searched for a lasting change."""
+_LOOKED_AT = 3
+"""How many times as many runs as a baseline has are searched for a lasting improvement."""
+TIMES_DOUBTED = "times_doubted"
+"""Among the numbers of a run whose times cannot be believed. Its counts can."""
+FOLLOWED_ONLY = "followed_only"
+"""Among the numbers of a run that the gate has failed: it belongs to a rise that adds up, but is no baseline."""
+_TIME_UNITS = frozenset({"s", "bytes/s", "1/s", "bit/s"})
+_MOST_HANDSHAKE_BYTES = 8192
+"""A handshake of TLS or SSH carries fewer bytes, in both directions together."""
 _BARE = _Watched("level")
 _SAME = 1e-9
 _SLOWER = 1.5
@@ -102,7 +121,7 @@ _SLOWER = 1.5
 NUMBERS = frozenset({
     *METRICS, *(each.count for each in _OF_RUNS.values() if each.count), *(each.of for each in _OF_RUNS.values()),
     *(f"is_{name}" for name, metric in METRICS.items() if metric.unit == "1 is yes"),
-    "quiet_ops", "quiet_p50_error", "quiet_p99_error", "reference_cpu_s", "wire_connections",
+    "quiet_ops", "quiet_p50_error", "quiet_p99_error", "reference_cpu_s", "wire_connections", "requests_usual",
 })  # fmt: skip
 """All numbers of an entry that a check may need."""
 
@@ -139,31 +158,60 @@ def _margin(value: Any, where: str) -> float | None:
 
 
 class Former:
-    """Former runs, the oldest first. Each is read once for a metric, however many later runs are compared with it."""
+    """Former runs, the oldest first. Each is read once for a metric, however many later runs are compared with it.
 
-    def __init__(self, runs: Sequence[Numbers], end: int | None = None, most: int | None = None) -> None:
-        self._runs, self._columns = runs, dict[tuple[str, _Watched], list[Reading]]()
-        self._end = len(runs) if end is None else end
-        self._first = 0 if most is None else max(0, self._end - most)
+    Args:
+        runs: their numbers. Those that may not be a baseline have ``FOLLOWED_ONLY`` among them.
+        end: only the runs before this place count; None for all.
+    """
 
-    def last(self, most: int, end: int | None = None) -> Former:
-        """Returns at most so many of the last ones, or of those before a place."""
-        found = Former(self._runs, self._end if end is None else end, most)
-        found._first, found._columns = max(self._first, found._first), self._columns
-        return found
+    def __init__(self, runs: Sequence[Numbers], end: int | None = None) -> None:
+        self._runs, self._end = runs, len(runs) if end is None else end
+        self._columns: dict[tuple[str, _Watched], list[Reading]] = {}
+        self._drifts: dict[tuple[str, int], Drift] = {}
+
+    def before(self, end: int) -> Former:
+        """Returns the runs before a place; what was read of them is shared."""
+        earlier = Former(self._runs, end)
+        earlier._columns, earlier._drifts = self._columns, self._drifts
+        return earlier
 
     def readings(self, metric: str, watched: _Watched) -> list[Reading]:
-        """Returns what they say of a metric."""
+        """Returns what the runs that may be a baseline say of a metric, as far as they say anything."""
+        return [
+            reading for reading in self._all(metric, watched) if reading.value is not None and not reading.is_barred
+        ]
+
+    def drift(
+        self, metric: str, watched: _Watched, margin: float, since: Reading | None, *, higher: bool
+    ) -> Drift | None:
+        """Returns a metric's course from a run on, or from the first one; None if it is not followed."""
+        if watched.kind != "level":
+            return None
+        readings = [reading for reading in self._all(metric, watched) if (reading.value or 0.0) > 0]
+        first = next((index for index, reading in enumerate(readings) if reading is since), 0)
+        drift = self._drifts.setdefault((metric, first), Drift(log1p(margin)))
+        if len(drift) > len(readings) - first:  # fewer runs than it was asked about before
+            drift = self._drifts[metric, first] = Drift(log1p(margin))
+        sign = -1.0 if higher else 1.0
+        known = [reading.starved for reading in readings[first : first + ANCHOR_RUNS] if reading.starved is not None]
+        usual = median(known) if known else 0.0
+        for reading in readings[first + len(drift) :]:
+            starved = usual if reading.starved is None else reading.starved
+            drift.add(sign * log(reading.value or 1.0) - allowance(starved, usual), reading.run)
+        return drift.now()
+
+    def _all(self, metric: str, watched: _Watched) -> list[Reading]:
         column = self._columns.get((metric, watched))
         if column is None:
-            column = [_reading(metric, watched, each) for each in self._runs]
+            column = [_reading(metric, watched, numbers) for numbers in self._runs]
             self._columns[metric, watched] = column
-        return column[self._first : self._end]
+        return column[: self._end]
 
 
 def checks_of(
     experiment: str, info: Numbers, columns: Sequence[str], baseline: Former | Sequence[Numbers], margins: Margins,
-    again: Sequence[Numbers] = (), why: str = "", runs: int = MOST_RUNS,
+    again: Sequence[Numbers] = (), why: str = "", runs: int = MOST_RUNS, why_times: str = "",
 ) -> list[Check]:  # fmt: skip
     """Returns a check for each metric of an entry that is watched.
 
@@ -171,32 +219,52 @@ def checks_of(
         experiment: the entry's full name.
         info: its numbers.
         columns: what the table at the end shows of a conclusion.
-        baseline: the numbers of former runs, the oldest first; ``run`` among them is a run's name. The last ones are
-            searched for a lasting change of each metric (``LOOKED_AT``), and those count that came after it.
+        baseline: the numbers of former runs, the oldest first; ``run`` among them is a run's name. All of them are
+            followed for a slow rise, and the last ones are searched for a lasting improvement of each metric. Those
+            that came after it are the baseline.
         margins: the user's.
         again: the numbers of runs that measured it again.
         why: why nothing of it can be judged, or an empty text.
         runs: how many of the last ones are the baseline at most.
+        why_times: why none of its times can be judged, or an empty text.
     """
-    found, whole = [], baseline if isinstance(baseline, Former) else Former(baseline)
-    baseline = whole.last(LOOKED_AT * runs)
+    checks, former = [], baseline if isinstance(baseline, Former) else Former(baseline)
     for metric, watched in _watched_in(info, columns, margins).items():
         margin = _margin_of(metric, watched, margins)
         if margin is None:
             continue
-        known = [each for each in baseline.readings(metric, watched) if each.value is not None]
-        since = _since_change(known)
-        former = since[-runs:]
+        higher = METRICS[metric].better == "higher" and watched.kind != "rate"
+        readings = former.readings(metric, watched)
+        improvement = _improvement(readings[-_LOOKED_AT * runs :], higher=higher)
+        first, since = 0, None
+        if improvement is not None:
+            first = max(0, len(readings) - _LOOKED_AT * runs) + improvement.first
+            since = readings[first]
+        is_before = since is not None and len(readings) - first < FEWEST_RUNS <= first
+        usable = readings[:first] if is_before else readings[first:]
+        reason = why or (watched.is_time and why_times) or _unfit_now(metric, watched, info, former)
         check = Check(
-            experiment, metric, watched.kind, margin, tuple(former), _reading(metric, watched, info),
-            tuple(_reading(metric, watched, each) for each in again),
-            why or _unfit_now(metric, watched, info, baseline),
-            decides=watched.decides, clump=watched.clump,
-            higher=METRICS[metric].better == "higher" and watched.kind != "rate",
-            since=since[0].run if len(since) < len(known) else "",
+            experiment, metric, watched.kind, margin, tuple(usable[-runs:]), _reading(metric, watched, info),
+            tuple(_reading(metric, watched, numbers) for numbers in again), reason,
+            decides=watched.decides, clump=watched.clump, higher=higher,
+            since=since.run if since else "", improved=improvement.ratio if improvement else None, is_before=is_before,
+            bound=margins.get(metric) if watched.kind == "fact" else None,
+            drift=former.drift(metric, watched, margin, since, higher=higher),
         )  # fmt: skip
-        found.append(_settled(check))
-    return found
+        if watched.handshakes:
+            check = _without_handshakes(check, info, again, former)
+        checks.append(_settled(check))
+    return checks
+
+
+def _improvement(readings: Sequence[Reading], *, higher: bool) -> ChangePoint | None:
+    """Returns the last lasting change, if that is for the better.
+
+    A change for the worse begins no baseline: it is what a gate is to find.
+    """
+    changes = find_changes([reading.value for reading in readings if reading.value is not None])
+    is_better = bool(changes) and (changes[-1].after > changes[-1].before) == higher
+    return changes[-1] if is_better else None
 
 
 def paired_margin(metric: str, margins: Margins) -> float | None:
@@ -214,12 +282,6 @@ def watched_pairs(metrics: Iterable[str], deciding: Sequence[str], margins: Marg
     watched = {*deciding, *margins, *(name for name, each in _OF_RUNS.items() if not each.rest)}
     names = [name for name in given if name in watched] if not set(deciding).isdisjoint(given) else given
     return [name for name in names if paired_margin(name, margins) is not None]
-
-
-def _since_change(readings: list[Reading]) -> list[Reading]:
-    """Returns the runs after the last lasting change of the metric."""
-    changes = find_changes([each.value for each in readings if each.value is not None])
-    return readings[changes[-1].first :] if changes else readings
 
 
 def _settled(check: Check) -> Check:
@@ -242,12 +304,15 @@ def _watched_in(info: Numbers, columns: Iterable[str], margins: Margins) -> dict
                 found[name] = _Watched("yes")
             elif name in _EXACT and info[name] is not None:
                 found[name] = _OF_RUNS.get(name) or _Watched("exact")
+            elif name in _FACTS and info[name] is not None:
+                found[name] = _Watched("fact")
             elif name in columns and METRICS[name].unit in _LEVEL_UNITS and info[name] is not None:
                 beside = "reference_cpu_s" if METRICS[name].unit == "s" else ""  # a client's times are this machine's
-                found[name] = _Watched("level", 0.25 if name.endswith("_p99") else 0.10, beside=beside)
+                margin, is_time = 0.25 if name.endswith("_p99") else 0.10, METRICS[name].unit in _TIME_UNITS
+                found[name] = _Watched("level", margin, beside=beside, is_time=is_time)
     for name in margins:
         if name in info and name in METRICS and name not in found and METRICS[name].unit in _LEVEL_UNITS:
-            found[name] = _Watched("level")
+            found[name] = _Watched("level", is_time=METRICS[name].unit in _TIME_UNITS)
     return found
 
 
@@ -260,20 +325,30 @@ def _margin_of(metric: str, watched: _Watched, margins: Margins) -> float | None
 
 
 def _reading(metric: str, watched: _Watched, numbers: Numbers) -> Reading:
-    if watched.kind == "rate":
+    run, is_barred = str(numbers.get("run", "")), bool(numbers.get(FOLLOWED_ONLY))
+    if watched.is_time and numbers.get(TIMES_DOUBTED):
+        return Reading(None)
+    if watched.kind == "fact" and not watched.count:
+        value = _number(numbers, metric)
+        return Reading(value, round(value or 0), run=run, is_barred=is_barred)
+    if watched.kind in ("rate", "fact"):
         of, count = _number(numbers, watched.of), _number(numbers, watched.count)
         if not of or count is None:
             return Reading(None)
         counted = round(of - count if watched.rest else count)
         if not 0 <= counted <= of:  # no version wrote that
             return Reading(None)
-        return Reading(counted / of, counted, round(of), run=str(numbers.get("run", "")))
+        return Reading(counted / of, counted, round(of), run=run, is_barred=is_barred)
     value = _number(numbers, f"is_{metric}" if watched.kind == "yes" else metric)
     if watched.by and value is not None:
         by = _number(numbers, watched.by)
         value = value / by if by else None
     error, ops = _number(numbers, f"{metric}_error"), _number(numbers, "quiet_ops")
-    return Reading(value, error=error, ops=round(ops or 0), run=str(numbers.get("run", "")))
+    return Reading(
+        value, error=error, ops=round(ops or 0), run=run, is_barred=is_barred,
+        starved=_number(numbers, "starved_share") if watched.is_time else None,
+        usual=_number(numbers, watched.usual) if watched.usual else None,
+    )  # fmt: skip
 
 
 def _number(numbers: Numbers, name: str) -> float | None:
@@ -288,10 +363,8 @@ def _unfit_now(metric: str, watched: _Watched, info: Numbers, baseline: Former) 
         return f"{watched.fewest_ops} quiet operations are needed, found {round(ops)}"
     if watched.rest and not _uses_more_cpu(info, baseline):
         return "the client itself used no more CPU than before, so the machine was busy with something else"
-    if watched.handshakes and (opened := _more_connections(info, baseline)):
-        return opened
     if (by := watched.by or watched.beside) and (now := _number(info, by)):
-        before = [each.value for each in baseline.readings(by, _BARE) if each.value]
+        before = [reading.value for reading in baseline.readings(by, _BARE) if reading.value]
         if before and now > max(before) * _SLOWER:
             return f"this machine is {now / (sum(before) / len(before)):.1f} times as slow as in the baseline"
     return ""
@@ -305,14 +378,24 @@ def _uses_more_cpu(info: Numbers, baseline: Former) -> bool:
     return now is not None and bool(known) and now > max(known)
 
 
-def _more_connections(info: Numbers, baseline: Former) -> str:
-    """Returns that more connections were opened than in any run of the baseline, unless hardly any is used again.
+def _without_handshakes(check: Check, info: Numbers, again: Sequence[Numbers], former: Former) -> Check:
+    """Take off what handshakes of more connections carry than any run of the baseline had.
 
     As many are open as there are operations at a time, which a busy machine makes more. A client that opens one for
-    each operation has changed itself.
+    most operations has changed itself.
     """
-    now, ops = _number(info, "wire_connections"), _number(info, "ops")
-    before = [each.value for each in baseline.readings("wire_connections", _BARE) if each.value is not None]
-    if now is None or not ops or not before or now <= max(before) or now >= ops / 2:
-        return ""
-    return f"{round(now)} connections were opened, in the baseline {round(max(before))} at most, and handshakes count"
+    before = [reading.value for reading in former.readings("wire_connections", _BARE) if reading.value is not None]
+    if not before:
+        return check
+    now, *later = (
+        _less(reading, numbers, max(before))
+        for reading, numbers in zip((check.now, *check.again), (info, *again), strict=True)
+    )
+    return replace(check, now=now, again=tuple(later))
+
+
+def _less(reading: Reading, numbers: Numbers, connections: float) -> Reading:
+    opened, ops = _number(numbers, "wire_connections"), _number(numbers, "ops")
+    if reading.value is None or opened is None or not ops or opened <= connections or opened >= ops / 2:
+        return reading
+    return replace(reading, value=reading.value - (opened - connections) * _MOST_HANDSHAKE_BYTES / ops)

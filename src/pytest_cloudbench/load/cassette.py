@@ -36,7 +36,7 @@ _RECORDED = ("run_id", "seed", "provider")
 
 _COMPARING = (
     "benchmark_compare", "benchmark_compare_fail", "benchmark_autosave", "benchmark_save", "cloudbench_fail",
-    "cloudbench_gate", "cloudbench_gate_strict", "cloudbench_update_expectations",
+    "cloudbench_gate", "cloudbench_gate_budget", "cloudbench_gate_strict", "cloudbench_update_expectations",
 )  # fmt: skip
 """Options that judge what a run measures, or keep it to judge others by."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,11 +51,12 @@ from pytest_cloudbench.results import benchmarks, recovery
 from pytest_cloudbench.results.machine import cpu_ticks, reference_cpu_s
 
 if TYPE_CHECKING:
+    from pytest_cloudbench.cpu_wait import WaitSampler
     from pytest_cloudbench.load.contest import Contests
 
 __all__ = ["Conductor"]
 
-_LEAST_TICKS, _BUSY = 20, 0.95
+_BUSY = 0.95
 
 _START_MARGIN_S = 0.05
 _START_MARGIN_PER_AGENT_S = 0.002
@@ -145,6 +146,8 @@ class Conductor:
 
     def _collected(self, nodeids: list[str], collected: Callable[[list[str]], None]) -> None:
         self.meter.expect(nodeids)
+        if self.entries.gate is not None:
+            self.entries.gate.collected.update(nodeids)
         collected(nodeids)
 
     def _select(self, agent: str, count: int) -> None:
@@ -222,6 +225,7 @@ class Conductor:
         is_gated = self.entries.gate is not None and subject.turn is None  # two sides are their own reference
         reference_s = (reference_cpu_s(),) if is_gated else ()
         counter = wire.begin(payloads.values())
+        sampler = self._sampler(subject.provider, payloads.values())
         start_ns = now_ns() + _margin_ns(len(payloads))
         item.busy_until_s = start_ns / 1e9 + max(each.planned_s for each in payloads.values())
         wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000
@@ -229,13 +233,19 @@ class Conductor:
             folder, item, asked, start_ns, wall_ms, self._providers.digest(subject.provider), notes=list(asked.notes),
             cpu_ticks=cpu_ticks(), measured_from_ns=start_ns + round(asked.warm_up_s / self.facts.time_scale * 1e9),
             decider=Decider(asked.until) if asked.until is not None else None, reference_s=reference_s,
-            counter=counter,
+            counter=counter, sampler=sampler,
         )  # fmt: skip
         self._note(run)
         planned_s = max(each.planned_s for each in payloads.values())
         self.meter.begin(item.nodeid, load.ops, start_ns, planned_s, len(payloads), _line(subject))
         self.on_start()
         return Started(start_ns)
+
+    def _sampler(self, provider: str, agents: Iterable[Start]) -> WaitSampler:
+        """Begin to sample how long threads wait for a CPU that work for a run beside those of its operations."""
+        from pytest_cloudbench.cpu_wait import WaitSampler
+
+        return WaitSampler(self._providers.pids(provider), [agent.pid for agent in agents])
 
     def _note(self, run: OpenRun) -> None:
         """Write down what ``cloudbench recover`` needs if this process is killed; a full disk does not stop the run."""
@@ -258,8 +268,10 @@ class Conductor:
         if run.counter is not None:
             run.carried = wire.ended(run.counter)
         self._providers.faults(run.asked.subject.provider, False)  # the listing is not part of the measurement
-        if run.cpu_ticks is not None and now is not None and now[1] - run.cpu_ticks[1] >= _LEAST_TICKS:
-            run.cpu_share = (now[0] - run.cpu_ticks[0]) / (now[1] - run.cpu_ticks[1])
+        if run.sampler is not None:
+            run.beside, run.sampler = run.sampler.stop(), None
+        if run.cpu_ticks is not None and now is not None and (shares := now.shares_since(run.cpu_ticks)):
+            run.cpu_share, run.steal_share = shares
             if run.cpu_share > _BUSY:
                 run.notes.append(f"this machine was busy (CPU above {_BUSY:.0%}), which may have added to the times")
 
@@ -297,6 +309,8 @@ class Conductor:
         doubts = [*self.doubts, *missing_lines(run.item.missing), *stopped]
         if run.counter is not None:
             run.counter.close()
+        if run.sampler is not None:  # it did not come to its end
+            run.sampler.stop()
         merged = merge(run, self.entries, doubts, self._providers.died(run.asked.subject.provider), offsets_ns)
         self.is_incomplete |= run.is_incomplete
         return merged

@@ -23,6 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pytest_cloudbench.arrival import Plan, ThinkTime, Threads
 from pytest_cloudbench.clock import now_ns
+from pytest_cloudbench.cpu_wait import find_thread_wait
 from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, UsageError, Verb
 from pytest_cloudbench.trace import VERBS
 
@@ -125,6 +126,7 @@ class Engine:
     end_ns: int | None = None
     measured_from_ns: int = 0
     _begun_cpu_s: float | None = None
+    _thread_wait_ns: Callable[[], int | None] = field(default_factory=find_thread_wait)
     _halted: bool = False
     _busy: set[int] = field(default_factory=set)
 
@@ -276,6 +278,7 @@ class Engine:
         before = requests() if requests is not None else 0
         thread = threading.get_ident()
         self._busy.add(thread)
+        before_ns = self._thread_wait_ns()
         start_ns = now_ns()
         try:
             first_byte_ns = task.execute(prepared)
@@ -286,6 +289,7 @@ class Engine:
             detail = error.detail
         finally:
             self._busy.discard(thread)
+        waited_ns = self._thread_wait_ns()
         self.record(
             Op(
                 task.verb,
@@ -303,6 +307,7 @@ class Engine:
                 digest,
                 detail,
                 requests() - before if requests is not None else None,
+                None if waited_ns is None or before_ns is None else min(waited_ns - before_ns, end_ns - start_ns),
             )
         )
         return end_ns

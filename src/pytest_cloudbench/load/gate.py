@@ -16,17 +16,27 @@ import pytest
 
 from pytest_cloudbench.fleet.protocol import rule
 from pytest_cloudbench.fleet.wire import ItemEnded, WhatToLog
-from pytest_cloudbench.judge.baseline import differing, told
-from pytest_cloudbench.judge.gate import AGAIN, Answer, Check, Ruling, answer_of, is_suspect, is_test, judge
-from pytest_cloudbench.judge.watched import LOOKED_AT, NUMBERS, Margins, Numbers, checks_of
+from pytest_cloudbench.judge.baseline import is_about_times
+from pytest_cloudbench.judge.gate import (
+    AGAIN,
+    Answer,
+    Check,
+    Ruling,
+    answer_of,
+    is_suspect,
+    is_test,
+    judge,
+    needs_again,
+    suspicion,
+)
+from pytest_cloudbench.judge.watched import NUMBERS, TIMES_DOUBTED, Margins, Numbers, checks_of
+from pytest_cloudbench.load.gate_history import GateHistory
 from pytest_cloudbench.load.gate_settings import GateSettings
-from pytest_cloudbench.load.gate_text import brief, ruling_text
+from pytest_cloudbench.load.gate_text import brief, remarks_of, ruling_text
 from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.load.names import label_of
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import benchmarks
-from pytest_cloudbench.results.commits import Commits
-from pytest_cloudbench.results.index import Index, Point
 
 __all__ = ["INCONCLUSIVE", "Gated", "GatedPairs", "SessionGate"]
 
@@ -44,7 +54,8 @@ class Gated:
         columns, margins, runs: see ``watched.checks_of``.
         baseline: numbers of former runs, the oldest first; ``commit`` is that of the last one, if known.
         remark: why other stored runs cannot be a baseline, or an empty text.
-        why: why it cannot be judged, or an empty text.
+        why, why_times: why it, or its times, cannot be judged, or an empty text.
+        offer: a line that offers the runs of another test, if it has none.
         again: numbers of the runs that measured it again.
         left_out: the doubts of those that do not count, each a text.
         is_over: its test did not pass, so there is nothing to judge.
@@ -57,10 +68,12 @@ class Gated:
     columns: Sequence[str]
     margins: Margins
     runs: int
-    baseline: list[Numbers] = field(default_factory=list)
+    baseline: Sequence[Numbers] = ()
     commit: str = ""
     remark: str = ""
     why: str = ""
+    why_times: str = ""
+    offer: str = ""
     again: list[Numbers] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     is_over: bool = False
@@ -70,8 +83,9 @@ class Gated:
     def checks(self) -> list[Check]:
         """What is to be judged of it."""
         return checks_of(
-            self.fullname, self.info, self.columns, self.baseline, self.margins, self.again, self.why, self.runs
-        )
+            self.fullname, self.info, self.columns, self.baseline, self.margins, self.again, self.why, self.runs,
+            self.why_times,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +108,18 @@ class GatedPairs:
 
 @dataclass(slots=True)
 class _Held:
-    """Reports of a suspect, or of the repetition that failed; and when its first run ended."""
+    """Reports of a suspect, or of the repetition that failed.
+
+    Attributes:
+        reports: as they came.
+        since_s: when its first run ended.
+        took_s: how long that took.
+        has_failed: whether it is a repetition that failed.
+    """
 
     reports: Sequence[Any]
     since_s: float
+    took_s: float
     has_failed: bool = False
 
 
@@ -112,6 +134,7 @@ class SessionGate:
         entries: what was judged, in the order of measuring.
         comparisons: of two sides, which need no former runs.
         pardoned: tests that passed, and that the gate alone skipped or failed as inconclusive.
+        collected: the node ids of this session's tests.
     """
 
     def __init__(self, config: pytest.Config, settings: GateSettings) -> None:
@@ -119,14 +142,19 @@ class SessionGate:
         self.entries: list[Gated] = []
         self.comparisons: list[GatedPairs] = []
         self.pardoned: set[str] = set()
+        self.collected: set[str] = set()
+        self._first = ""
         self._held: dict[str, _Held] = {}
         self._round: dict[str, int] = {}
         self._curtain = ""
         self._repeats = False
-        self._index: Index | None = None
+        self._history: GateHistory | None = None
         self._unread = ""
         self._tests = 0  # checks of all entries so far: what is significant depends on it
-        self._commits = Commits(Path(config.rootpath), settings.branch)
+        self._opened_s = time.monotonic()
+        self._begun_s: dict[str, float] = {}
+        self._budget_s = self._spent_s = 0.0
+        self._unmeasured: set[str] = set()  # suspects for whose repetitions no time was left
 
     def open(self) -> Sequence[str]:
         """Read what runs are stored. Returns a line for each file that cannot be read."""
@@ -139,11 +167,12 @@ class SessionGate:
             )  # fmt: skip
             return [self._unread]
         try:
-            self._index = Index.open(folder)
+            self._history = GateHistory(folder, Path(self.config.rootpath), self.settings.branch)
         except ResultsError as error:
             self._unread = str(error)
             return [self._unread]
-        return self._index.problems
+        self._opened_s = time.monotonic()
+        return self._history.problems
 
     # --- rounds ---
 
@@ -152,19 +181,63 @@ class SessionGate:
         self._curtain = nodeid
 
     def repetitions(self) -> list[str]:
-        """Returns the items to measure again, in order: all suspects, three times."""
+        """Returns the items to measure again, in order.
+
+        The most suspicious come first. As many as the budget is sure to suffice for take turns, so that what disturbs
+        one for a while does not disturb all of its repetitions. Others follow one by one, while there is time.
+        """
         self._repeats = True
-        return [*self._held] * AGAIN
+        self._budget_s = self.settings.budget.seconds(time.monotonic() - self._opened_s)
+        ranked = sorted(self._held, key=self._suspicion)
+        sure, needed_s = ranked[:1], AGAIN * sum(self._held[nodeid].took_s for nodeid in ranked[:1])
+        for nodeid in ranked[1:]:
+            needed_s += AGAIN * self._held[nodeid].took_s
+            if needed_s > self._budget_s:
+                break
+            sure.append(nodeid)
+        self._first = ranked[0] if ranked else ""
+        return sure * AGAIN + [nodeid for nodeid in ranked[len(sure) :] for _ in range(AGAIN)]
+
+    def announcement(self) -> str:
+        """Returns what a user must know before suspects are measured again; empty if there are none."""
+        if not self._held:
+            return ""
+        count, wanted_s = len(self._held), AGAIN * sum(held.took_s for held in self._held.values())
+        first_s = AGAIN * self._held[self._first].took_s
+        most_s = min(wanted_s, max(self._budget_s, first_s))
+        wait_s = self.apart_s(self._first)
+        noun = "1 suspect" if count == 1 else f"{count} suspects"
+        line = f"gate: measuring {noun} again, about {_seconds(most_s + wait_s)}"
+        line += f", of which {_seconds(wait_s)} to be apart from the first time" if wait_s >= 1 else ""
+        if wanted_s > most_s:
+            line += f"; the budget is {_seconds(self._budget_s)} (--cloudbench-gate-budget), "
+            line += f"all would take {_seconds(wanted_s)}"
+        return line
+
+    def _suspicion(self, nodeid: str) -> float:
+        checks = (check for entry in self.entries if entry.nodeid == nodeid for check in entry.checks())
+        return min((suspicion(check) for check in checks if is_suspect(check)), default=1.0)
 
     def round_of(self, nodeid: str, before: int) -> int | None:
         """Returns how often an item was run before, or None if it is not run this time. See ``Coordinator``."""
         if before and nodeid == self._curtain:
             self._curtain = ""
             return None
-        if before and not (self._repeats and nodeid in self._held):
+        if before and not (self._repeats and nodeid in self._held and self._may_repeat(nodeid)):
             return None
         self._round[nodeid] = before
+        self._begun_s[nodeid] = time.monotonic() + self.apart_s(nodeid)
         return before
+
+    def _may_repeat(self, nodeid: str) -> bool:
+        """Returns whether a suspect is to be measured once more: it is not cleared yet, and there is time."""
+        mine = [entry for entry in self.entries if entry.nodeid == nodeid]
+        if not any(needs_again(check) for entry in mine for check in entry.checks()):
+            return False
+        has_time = nodeid == self._first or self._spent_s + self._held[nodeid].took_s <= self._budget_s
+        if not has_time:
+            self._unmeasured.add(nodeid)
+        return has_time
 
     def apart_s(self, nodeid: str) -> float:
         """Returns the seconds to wait before a suspect is measured again."""
@@ -181,47 +254,31 @@ class SessionGate:
             for entry in self.entries:
                 if entry.fullname != subject.fullname:
                     continue
+                if all(map(is_about_times, doubts)):
+                    entry.again.append({name: info.get(name) for name in NUMBERS} | {TIMES_DOUBTED: bool(doubts)})
                 if doubts:
                     entry.left_out.append("; ".join(doubts))
-                else:
-                    entry.again.append({name: info.get(name) for name in NUMBERS})
             return False
         entry = Gated(
             subject.fullname, subject.nodeid, info, columns, {**self.settings.margins, **margins}, self.settings.runs
         )
         self._find_baseline(entry)
-        if doubts:
+        if doubts and all(map(is_about_times, doubts)):
+            entry.why_times = f"doubts: {'; '.join(doubts)}"
+        elif doubts:
             entry.why = f"doubts: {'; '.join(doubts)}"
         self.entries.append(entry)
         self._tests += sum(map(is_test, entry.checks()))
         return True
 
     def _find_baseline(self, entry: Gated) -> None:
-        if self._index is None:
+        if self._history is None:
             entry.why = self._unread
             return
-        points = self._index.series(entry.fullname, "ops")
-        numbers = self._index.numbers(entry.fullname, sorted(NUMBERS))
-        reasons: list[str] = []
-        for point, found in zip(reversed(points), reversed(numbers), strict=True):
-            if len(entry.baseline) == LOOKED_AT * self.settings.runs:
-                break
-            if reason := self._unfit(point, entry.info):
-                reasons.append(reason)
-                continue
-            entry.baseline.insert(0, {**found, "run": point.name})
-            entry.commit = entry.commit or point.commit
-        entry.remark = told(reasons).removeprefix("no baseline: ") if reasons else ""
-
-    def _unfit(self, point: Point, info: Mapping[str, Any]) -> str:
-        if reason := point.fit or differing(point.fingerprint, info):
-            return reason
-        if not point.commit or not self._commits.base:
-            return ""
-        is_before = self._commits.is_before(point.commit)
-        if is_before is None:  # a shallow clone knows few commits
-            is_before = not point.branch or point.branch == self._commits.branch
-        return "" if is_before else "were of commits that this work does not build on"
+        former = self._history.former_runs(entry.fullname, entry.info)
+        entry.baseline, entry.commit, entry.remark = former.numbers, former.commit, former.remark
+        if not former.numbers and not former.remark:
+            entry.offer = self._history.offer(entry.fullname, entry.info, self.collected)
 
     # --- answers ---
 
@@ -231,6 +288,7 @@ class SessionGate:
         compared = [each for each in self.comparisons if each.nodeid == asked.nodeid]
         if self._round.get(asked.nodeid):
             held = self._held[asked.nodeid]
+            self._spent_s += time.monotonic() - self._begun_s[asked.nodeid]
             if asked.outcome != "passed" and not held.has_failed:
                 self._held[asked.nodeid] = replace(held, reports=asked.reports, has_failed=True)
             return WhatToLog(is_held=True)
@@ -243,7 +301,8 @@ class SessionGate:
                 entry.is_over = True
             return WhatToLog()
         if any(is_suspect(check) for entry in mine for check in entry.checks()):
-            self._held[asked.nodeid] = _Held(asked.reports, time.monotonic())
+            now_s = time.monotonic()
+            self._held[asked.nodeid] = _Held(asked.reports, now_s, now_s - self._begun_s.get(asked.nodeid, now_s))
             return WhatToLog(is_held=True)
         self._judge(mine)
         return self._what_to_log(mine)
@@ -290,19 +349,22 @@ class SessionGate:
         giving = [each for each in entry.rulings if each.answer == entry.answer]
         if entry.answer == "inconclusive":
             giving = [each for each in giving if each.check.decides]
-        few = [each for each in giving if each.why.startswith("baseline ") and not each.check.since]
+        few = [each for each in giving if each.why.startswith("baseline ")]
         too_few = dict.fromkeys(each.why for each in few)
         rest = [each for each in giving if each not in few]
-        remark = f" ({entry.remark})" if entry.remark else ""
+        remark = f" ({entry.remark or entry.offer})" if entry.remark or entry.offer else ""
         lines = [f"{begin} {entry.answer}: {why}{remark}" for why in too_few]
         end = self._since(entry) if entry.answer == "broken" else _left_out(entry)
+        if entry.answer == "inconclusive" and entry.nodeid in self._unmeasured:
+            end += f"; the budget of {_seconds(self._budget_s)} was used up (--cloudbench-gate-budget)"
         return lines + [f"{begin} {entry.answer}: {ruling_text(each)}{end}" for each in rest]
 
     def _since(self, entry: Gated) -> str:
         """Which commit may have broken it, as the end of a line."""
         if not entry.commit:
             return "; its commits are not known"
-        first, count = self._commits.first_after(entry.commit)
+        assert self._history is not None
+        first, count = self._history.commits.first_after(entry.commit)
         if not first:
             return f"; no commit since the baseline's last ({entry.commit[:10]})"
         return f"; first suspect commit {first[:10]} (of {count} since {entry.commit[:10]})"
@@ -332,6 +394,7 @@ class SessionGate:
                 entry.info["gate"] = {
                     "answer": entry.answer, "lines": self.lines(entry),
                     "runs": max((len(each.check.baseline) for each in entry.rulings), default=0),
+                    "quarantined": [each.check.metric for each in entry.rulings if each.is_quarantined],
                     "again": [{name: value for name, value in each.items() if value is not None}
                               for each in entry.again],
                 }  # fmt: skip
@@ -360,6 +423,12 @@ class SessionGate:
                     yield f"{answer:12} {entry.fullname}: {'; '.join(changes) or 'nothing could be compared'}"
                     if answer != "met":
                         yield from (f"{'':12} {line}" for line in self.lines(entry))
+                    if isinstance(entry, Gated):
+                        yield from (f"{'':12} {line}" for each in entry.rulings for line in remarks_of(each))
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _left_out(entry: Gated) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,21 @@ import pytest
 
 from pytest_cloudbench.model import ConfigError, UsageError
 
-__all__ = ["GateSettings", "marked_margins", "read_settings"]
+__all__ = ["Budget", "GateSettings", "marked_margins", "parse_budget", "read_settings"]
 
 _MARK = "cloudbench_gate"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How long measuring suspects again may take: a share of the session's own time, or seconds."""
+
+    share: float | None = 0.5
+    limit_s: float = 0.0
+
+    def seconds(self, session_s: float) -> float:
+        """Returns the seconds that a session of this length may add."""
+        return self.limit_s if self.share is None else self.share * session_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +42,7 @@ class GateSettings:
         apart_s: seconds between the first run of a suspect and the first repetition.
         branch: the default branch's name; empty to find it out.
         strict: whether an inconclusive test fails.
+        budget: how long measuring suspects again may take; the first of them is always measured.
     """
 
     margins: Mapping[str, float | None] = field(default_factory=dict)
@@ -36,10 +50,26 @@ class GateSettings:
     apart_s: float = 60.0
     branch: str = ""
     strict: bool = False
+    budget: Budget = Budget()
 
 
-def read_settings(root: Path, strict: bool) -> GateSettings:
-    """Read ``[tool.cloudbench.gate]`` of the project's pyproject.toml. Raises ConfigError."""
+def parse_budget(text: object, where: str) -> Budget:
+    """Read a budget: ``"50%"`` of the session's time, or seconds such as ``90`` or ``"90"``. Raises UsageError."""
+    try:
+        is_share = isinstance(text, str) and text.strip().endswith("%")
+        number = float(text.strip().removesuffix("%") if isinstance(text, str) else text)  # type: ignore[arg-type]  # what float refuses is answered below
+    except (TypeError, ValueError):
+        number = -1.0
+    if isinstance(text, bool) or not 0 <= number < inf:
+        raise UsageError(f'{where}: expected a share of the session such as "50%", or seconds, found {text!r}')
+    return Budget(number / 100) if is_share else Budget(None, number)
+
+
+def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSettings:
+    """Read ``[tool.cloudbench.gate]`` of the project's pyproject.toml; ``budget`` comes first.
+
+    Raises ConfigError and UsageError.
+    """
     import tomllib
 
     from pytest_cloudbench.judge.watched import parse_margins
@@ -57,6 +87,9 @@ def read_settings(root: Path, strict: bool) -> GateSettings:
     given = dict(table)
     runs, apart_s = given.pop("runs", 20), given.pop("apart_s", 60.0)
     branch, is_strict = given.pop("branch", ""), given.pop("strict", False)
+    allowed = parse_budget(given.pop("budget", "50%"), f"{path}: tool.cloudbench.gate.budget")
+    if budget is not None:
+        allowed = parse_budget(budget, "--cloudbench-gate-budget")
     if not isinstance(runs, int) or isinstance(runs, bool) or not 10 <= runs <= 1000:
         raise ConfigError(str(path), "tool.cloudbench.gate.runs", f"expected 10 to 1000, found {runs!r}")
     if not isinstance(apart_s, (int, float)) or isinstance(apart_s, bool) or not 0 <= apart_s <= 86_400:
@@ -64,7 +97,7 @@ def read_settings(root: Path, strict: bool) -> GateSettings:
     if not isinstance(branch, str) or not isinstance(is_strict, bool):
         raise ConfigError(str(path), "tool.cloudbench.gate", "expected a text as branch, and true or false as strict")
     margins = parse_margins(given, f"{path}: tool.cloudbench.gate")
-    return GateSettings(margins, runs, float(apart_s), branch, strict or is_strict)
+    return GateSettings(margins, runs, float(apart_s), branch, strict or is_strict, allowed)
 
 
 def marked_margins(item: pytest.Item) -> dict[str, Any]:

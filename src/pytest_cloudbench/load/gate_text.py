@@ -5,36 +5,90 @@ What may live here: numbers into short lines.
 
 from __future__ import annotations
 
-from math import isfinite
+from math import expm1, isfinite
 
+from pytest_cloudbench.judge.drift import Course
 from pytest_cloudbench.judge.gate import Ruling
 from pytest_cloudbench.judge.paired import Difference
 
-__all__ = ["brief", "difference_text", "ruling_text"]
+__all__ = ["brief", "difference_text", "remarks_of", "ruling_text"]
 
 
 def brief(ruling: Ruling) -> str:
     """The change and its interval, such as ``+31 % (+22 to +41 %)``; empty if it is not known."""
+    if ruling.check.kind == "fact":
+        return _count_text(ruling) if ruling.answer == "broken" else ""
     if ruling.change is None:
         return ""
-    unit = "points" if ruling.check.kind == "rate" else "%"
     if ruling.low is None or ruling.high is None or ruling.low == ruling.high:
-        return f"{_signed(ruling.change)} {unit}"
-    return _with_interval(ruling.change, ruling.low, ruling.high, unit)
+        return f"{_signed(ruling.change)} {_unit(ruling)}"
+    return _with_interval(ruling.change, ruling.low, ruling.high, _unit(ruling))
 
 
 def ruling_text(ruling: Ruling) -> str:
     """One line: the metric, how much worse it is, and against how many runs, or why that is not known."""
     check, change = ruling.check, brief(ruling)
     runs = f"{len(check.baseline)} runs"
-    said = ""
+    text = ""
     if ruling.why.startswith("baseline "):  # what it was is not known well enough to be told
         pass
+    elif check.kind == "fact":
+        text = change
+    elif ruling.course is not None:
+        text = _course_text(ruling, ruling.course)
     elif check.kind == "yes" and check.baseline:
-        said = _capability_text(ruling)
+        text = _capability_text(ruling)
     elif ruling.change is not None:
-        said = f"{change} worse than {runs}" if ruling.change >= 0 else f"better than {runs}, {change}"
-    return ": ".join(filter(None, (check.metric, said, ruling.why)))
+        text = f"{change} worse than {runs}" if ruling.change >= 0 else f"better than {runs}, {change}"
+        text += f"; {_incident_text(ruling)}" if ruling.first is not None and ruling.answer == "broken" else ""
+    return ": ".join(filter(None, (check.metric, text, ruling.why)))
+
+
+def remarks_of(ruling: Ruling) -> list[str]:
+    """Returns what else a reader must know of a metric, whatever the answer: a line each."""
+    check, lines = ruling.check, list[str]()
+    if ruling.is_quarantined:
+        lines.append(f"{check.metric}: {_incident_text(ruling)}: this run is no baseline")
+    if ruling.left_out:
+        runs = ", ".join(f"{run or 'a run'} ({_signed(change)} {_unit(ruling)})" for run, change in ruling.left_out)
+        lines.append(f"{check.metric}: left out of the baseline, too far from its other runs: {runs}")
+    if check.since and check.improved is not None and not check.is_before:
+        lines.append(
+            f"{check.metric}: improved by {-check.improved * 100:.0f} % at {check.since}, where the baseline begins"
+        )
+    return lines
+
+
+def _incident_text(ruling: Ruling) -> str:
+    """What this run was, and what measuring it again said."""
+    check = ruling.check
+    again = [reading for reading in check.again if reading.value is not None]
+    if check.kind == "rate":
+        count, of = sum(reading.count for reading in again), sum(reading.of for reading in again)
+        return f"an incident, {check.now.count:,} of {check.now.of:,} in the run, {count:,} of {of:,} when repeated"
+    unit, first, later = _unit(ruling), _signed(ruling.first or 0.0), _signed(ruling.change or 0.0)
+    return f"{first} {unit} in the run, {later} {unit} when repeated"
+
+
+def _count_text(ruling: Ruling) -> str:
+    now = ruling.check.now
+    return f"{now.count:,} of {now.of:,}" if now.of else f"{now.count:,}"
+
+
+def _course_text(ruling: Ruling, course: Course) -> str:
+    """How an open regression stands: how far it has come since the accepted state, how fast, and since when."""
+    slope = (
+        f"{_signed(expm1(course.slope))} % a run ({_signed(expm1(course.slope_low))} to "
+        f"{_signed(expm1(course.slope_high))} %)"
+    )
+    since = f"since {course.since}" if course.since else "with this run"
+    text = f"an open regression {since}, {_signed(expm1(course.change))} % worse than the accepted state"
+    text += f", {slope} over {course.runs} runs"
+    return text if course.is_worse else f"{text}; the last runs are better, but it is not sure that it is gone"
+
+
+def _unit(ruling: Ruling) -> str:
+    return "points" if ruling.check.kind == "rate" else "%"
 
 
 def _capability_text(ruling: Ruling) -> str:

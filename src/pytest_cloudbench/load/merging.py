@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.fleet.coordinator import Item
 from pytest_cloudbench.judge import expect, stats
+from pytest_cloudbench.judge.baseline import SATURATED, STARVED
 from pytest_cloudbench.judge.metrics import METRICS, Summary, summarize
 from pytest_cloudbench.judge.paired import quiet_service_s
+from pytest_cloudbench.judge.quiet import WaitSeries
 from pytest_cloudbench.judge.ranking import spread_of
 from pytest_cloudbench.load import wire
 from pytest_cloudbench.load.entries import Entries
@@ -25,9 +27,11 @@ from pytest_cloudbench.load.stopping import Decider, End, drift_of, end_of
 from pytest_cloudbench.model import Outcome, ResultsError, Verb
 from pytest_cloudbench.records import OpTable, values
 from pytest_cloudbench.results import oplog
+from pytest_cloudbench.results.machine import CpuTicks
 from pytest_cloudbench.sockets.sums import Carried
 
 if TYPE_CHECKING:
+    from pytest_cloudbench.cpu_wait import WaitSampler
     from pytest_cloudbench.sockets.counter import TcpCounter
 
 __all__ = ["NOT_TRIED", "OpenRun", "answer", "merge", "warm_up_info"]
@@ -38,6 +42,8 @@ NOT_TRIED = "operations were not tried"
 _OF_UPLOADS = frozenset(name for name, metric in METRICS.items() if metric.about == (Verb.PUT,))
 
 _NOT_ENDED = Carried(why="its operations did not all end")
+_MOST_STARVED = 0.9
+_NOT_SAMPLED = WaitSeries(why="its operations did not all end")
 
 
 @dataclass(slots=True)
@@ -53,13 +59,16 @@ class OpenRun:
         listing: what the provider lists at the end; ``verified`` says whether it was asked.
         notes: remarks to show with the numbers.
         logs: agent to its log, if that is not in ``folder``.
-        cpu_ticks: busy and all ticks of this machine's CPUs at the start; ``cpu_share`` is the busy share since.
+        cpu_ticks: ticks of this machine's CPUs at the start; ``cpu_share`` is the busy share since.
         client_cpu_s: CPU time of all agents without that of a warm-up, None if one agent's is not known.
         reference_s: CPU times of the reference work before and after the run, if they were measured.
         is_incomplete: its records could not be written.
         measured_from_ns: the end of the warm-up on the monotonic clock; the start, if there is none.
         decider, end_ns: what decides that it ends early, and the due time at which it did, None if it did not.
         counter, carried: what counts the bytes of its connections, and what it has counted when all have measured.
+        sampler, beside: what samples how long threads wait for a CPU that do not run operations themselves, and what it
+            has seen when all have measured.
+        steal_share: the share of this machine's CPU time that its host gave to others.
     """
 
     folder: Path
@@ -71,7 +80,7 @@ class OpenRun:
     listing: stats.Listing = field(default_factory=stats.Listing)
     notes: list[str] = field(default_factory=list)
     logs: dict[str, Path] = field(default_factory=dict)
-    cpu_ticks: tuple[int, int] | None = None
+    cpu_ticks: CpuTicks | None = None
     cpu_share: float | None = None
     client_cpu_s: float | None = None
     reference_s: tuple[float, ...] = ()
@@ -82,6 +91,9 @@ class OpenRun:
     end_ns: int | None = None
     counter: TcpCounter | None = None
     carried: Carried = _NOT_ENDED
+    sampler: WaitSampler | None = None
+    beside: WaitSeries = _NOT_SAMPLED
+    steal_share: float | None = None
 
 
 def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offsets_ns: Mapping[str, int]) -> Merged:
@@ -102,7 +114,7 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
     verification = stats.verify(table, run.listing, asked.load.names.name, since_ns) if run.verified else None
     run.listing = stats.Listing()  # frees the former listing's memory for what follows
     measured = table if since_ns is None else table.since(since_ns)
-    summary = summarize(measured, verification)
+    summary = summarize(measured, verification, run.beside)
     left_out = len(table) - summary.ops
     metrics = summary.metrics
     if asked.operation is not Verb.PUT:  # nothing was uploaded that could be lost
@@ -131,7 +143,11 @@ def merge(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, offs
     spread: Mapping[str, Sequence[float]] = {}
     if asked.stores:
         is_block = subject.turn is not None
-        spread = {"quiet_service": quiet_service_s(measured)} if is_block else spread_of(measured, summary.response_s)
+        spread = (
+            {"quiet_service": quiet_service_s(measured, run.beside)}
+            if is_block
+            else spread_of(measured, summary.response_s)
+        )
     there = _tried_by_sensor(table) if asked.keeps and run.end_ns is not None else b""
     try:
         parquet = run.folder.parent / f"{run.folder.name}.parquet"
@@ -208,7 +224,10 @@ def _doubts(run: OpenRun, summary: Summary, left_out: int, max_lateness_s: float
     doubts, planned = [], run.asked.load.ops
     late_s = summary.metrics["lateness_p99"]
     if late_s is not None and late_s > max_lateness_s:
-        doubts.append(f"engine saturated (lateness p99 {late_s * 1e3:.0f} ms is over {max_lateness_s * 1e3:.0f} ms)")
+        doubts.append(f"{SATURATED}lateness p99 {late_s * 1e3:.0f} ms is over {max_lateness_s * 1e3:.0f} ms)")
+    starved = summary.metrics["starved_share"] or 0.0
+    if starved > _MOST_STARVED:
+        doubts.append(f"{STARVED}{starved:.0%} of the operations' time")
     tried = summary.ops + left_out
     if tried < planned and run.end_ns is None:
         doubts.append(f"{planned - tried} of {planned} {NOT_TRIED}")
@@ -233,6 +252,8 @@ def _run_info(run: OpenRun, summary: Summary, verification: stats.Verification |
         "operation": run.asked.operation.value,
         **{key: getattr(load, key) for key in ("sensors", "threads", "arrival", "loop", "size_bytes", "payload")},
         "cpu_share": run.cpu_share,
+        "steal_share": run.steal_share,
+        "starved_unknown": run.beside.why or None,
         "client_cpu_s": run.client_cpu_s,
         "reference_cpu_s": fmean(run.reference_s) if run.reference_s else None,
         **summary.quiet,

@@ -177,7 +177,16 @@ class Serving:
     def repetitions(self) -> tuple[Callable[[], Sequence[str]] | None, Callable[[str], None]]:
         """What the scheduler asks and tells; see ``Answering``."""
         gate = self.entries.gate
-        return (gate.repetitions, gate.end_of_round) if gate is not None else (None, lambda nodeid: None)
+        if gate is None:
+            return None, lambda nodeid: None
+
+        def again() -> Sequence[str]:
+            items = gate.repetitions()
+            if line := gate.announcement():
+                self._say(f"cloudbench: {line}")
+            return items
+
+        return again, gate.end_of_round
 
     def settle(self, session: pytest.Session) -> None:
         """Log the reports that the gate has held."""
@@ -426,7 +435,9 @@ def _session_gate(config: pytest.Config) -> SessionGate:
     from pytest_cloudbench.load.gate import SessionGate  # with all that it knows of statistics, which few runs need
     from pytest_cloudbench.load.gate_settings import read_settings
 
-    return SessionGate(config, read_settings(config.rootpath, config.option.cloudbench_gate_strict))
+    return SessionGate(config, read_settings(
+        config.rootpath, config.option.cloudbench_gate_strict, config.option.cloudbench_gate_budget
+    ))  # fmt: skip
 
 
 def _expectations(path: str | None) -> list[expect.Expectation]:

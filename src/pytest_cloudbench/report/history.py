@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import HAD_DOUBTS, differing, finite
+from pytest_cloudbench.judge.baseline import HAD_DOUBTFUL_TIMES, HAD_DOUBTS, differing, finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report import versus
@@ -318,7 +318,7 @@ def _beside(
             row = [printable(runs[place].name), _commit(runs[place].commit, runs[place].is_dirty)]
             for name, points in found.items():
                 point, former = points.get(place), points.get(group[0])
-                doubt = "?" if point is not None and HAD_DOUBTS in point.faults else ""
+                doubt = "?" if point is not None and {HAD_DOUBTS, HAD_DOUBTFUL_TIMES} & {*point.faults} else ""
                 value = None if point is None else point.value
                 far = "" if place == group[0] else _difference(value, None if former is None else former.value, name)
                 row += [value_text(value, name) + doubt, far]

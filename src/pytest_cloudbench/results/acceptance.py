@@ -1,20 +1,22 @@
-"""Runs that the user accepted as new baselines: a change was meant, and what was before it no longer counts.
+"""What the user decided about baselines: a change was meant, or a test has another name now.
 
-What may live here: the files that say so. Each acceptance is a file of its own, so that two at the same time lose
+What may live here: the files that say so. Each decision is a file of its own, so that two at the same time lose
 nothing; pytest-benchmark does not see them, because they do not end in ``.json``.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from pytest_cloudbench import opening
 from pytest_cloudbench.model import ResultsError
 
-__all__ = ["ACCEPTED_FOLDER", "ACCEPTED_SUFFIX", "Accepted", "accept", "accepted"]
+__all__ = ["ACCEPTED_FOLDER", "ACCEPTED_SUFFIX", "Accepted", "accept", "accepted", "former_names", "rename"]
 
 ACCEPTED_FOLDER, ACCEPTED_SUFFIX = "cloudbench-accepted", ".accepted"
 _MOST_BYTES = 65_536
@@ -47,7 +49,32 @@ class Accepted:
 
 def accept(storage: Path, decision: Accepted) -> Path:
     """Write an acceptance down. Returns its file. Raises ResultsError."""
-    content = json.dumps(asdict(decision), indent=1)
+    return _write(storage, asdict(decision))
+
+
+def rename(storage: Path, old: str, new: str) -> Path:
+    """Write down that a test has another full name now, and takes over the runs of the old one.
+
+    Returns the file. Raises ResultsError.
+    """
+    return _write(storage, {"renamed": old, "to": new})
+
+
+def former_names(storage: Path) -> dict[str, list[str]]:
+    """Returns the former full names of tests that were renamed, by their present ones."""
+    old_names: dict[str, list[str]] = {}
+    for decision in _decisions(storage):
+        old, new = decision.get("renamed"), decision.get("to")
+        if isinstance(old, str) and isinstance(new, str):
+            old_names.setdefault(new, []).append(old)
+    for new, names in old_names.items():  # a test may have been renamed several times
+        for name in names:
+            names += [older for older in old_names.get(name, ()) if older not in names and older != new]
+    return old_names
+
+
+def _write(storage: Path, decision: Mapping[str, Any]) -> Path:
+    content = json.dumps(decision, indent=1)
     path = storage / ACCEPTED_FOLDER / f"{blake2b(content.encode(), digest_size=8).hexdigest()}{ACCEPTED_SUFFIX}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,13 +86,23 @@ def accept(storage: Path, decision: Accepted) -> Path:
 
 def accepted(storage: Path) -> list[Accepted]:
     """Returns all acceptances, the latest run last. Files that are not acceptances are ignored."""
-    found = []
+    decisions = []
+    for fields in _decisions(storage):
+        try:
+            run, test, reason = (str(fields[name]) for name in ("run", "test", "reason"))
+            decisions.append(Accepted(run, int(fields["time_ms"]), test, reason, int(fields.get("until_ms", 0))))
+        except (ValueError, TypeError, LookupError, OverflowError):
+            continue
+    return sorted(decisions, key=lambda decision: decision.time_ms)
+
+
+def _decisions(storage: Path) -> Iterator[Mapping[str, Any]]:
+    """Yields what each file says. Files that say nothing are ignored."""
     for path in sorted((storage / ACCEPTED_FOLDER).glob(f"*{ACCEPTED_SUFFIX}")):
         try:
             if path.is_file() and path.stat().st_size <= _MOST_BYTES:
-                told = json.loads(path.read_text(encoding="utf-8"))
-                run, test, reason = (str(told[name]) for name in ("run", "test", "reason"))
-                found.append(Accepted(run, int(told["time_ms"]), test, reason, int(told.get("until_ms", 0))))
-        except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError):
+                fields = json.loads(path.read_text(encoding="utf-8"))
+                if isinstance(fields, dict):
+                    yield fields
+        except (OSError, ValueError, RecursionError):
             continue
-    return sorted(found, key=lambda each: each.time_ms)

@@ -4,14 +4,13 @@ What may live here: keeping that file in step with the runs that pytest-benchmar
 are the truth: the index may be deleted at any time, and is made again; files that change are read again. Writers at the
 same time lose nothing, since each replaces the whole file, and what it did not see is read again.
 
-Schema 3: a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's file
+Schema 4: a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's file
 and its run, below the storage), ``fullname``, ``name``, ``params`` (JSON), ``time_ms`` (Unix epoch), ``commit``,
-``branch``, ``is_dirty``, ``outcome``, ``gate`` (the regression gate's answer, empty if there was
-none), ``schema``, ``doubts`` (JSON), ``missing_agents`` (JSON), ``fingerprint`` (JSON:
-what must be the same in runs that are compared), ``facts`` (JSON: provider, emulated, published, profile), ``run_id``,
-``records`` (JSON: ops_file or ops_files), ``sides`` (JSON: what a comparison of two sides found, or whose block an
-entry is; empty for every other entry), and each number at the top level of any entry's extra_info, such as
-``response_p50`` or ``failed``, as a double.
+``branch``, ``is_dirty``, ``outcome``, ``gate`` (the regression gate's answer, and a word if the run was an outlier),
+``schema``, ``doubts`` (JSON), ``missing_agents`` (JSON), ``fingerprint`` (JSON: what must be the same in runs that are
+compared), ``facts`` (JSON: provider, emulated, published, profile), ``run_id``, ``records`` (JSON: ops_file or
+ops_files), ``sides`` (JSON: what a comparison of two sides found, or whose block an entry is; empty for others), and
+each number at the top level of any entry's extra_info, such as ``response_p50``, as a double.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_cloudbench import opening
-from pytest_cloudbench.judge.baseline import CONDITIONS, ONLY_AT_GATE, faults, finite, unfit
+from pytest_cloudbench.judge.baseline import CONDITIONS, ONLY_AT_GATE, WAS_OUTLIER, faults, finite, unfit
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
@@ -37,7 +36,7 @@ __all__ = ["INDEX_NAME", "EntryRow", "Index", "Point", "RunRow", "SidesRow"]
 INDEX_NAME = "cloudbench-index.parquet"
 """The index of a storage, in it."""
 
-_SCHEMA = "3"
+_SCHEMA = "4"
 _TEXTS = (
     "place", "run", "fullname", "name", "params", "commit", "branch", "outcome", "gate", "doubts", "missing_agents",
     "fingerprint", "facts", "run_id", "records", "sides",
@@ -286,11 +285,11 @@ class Index:
         for row in self._plain(fullname):
             value = values[row]
             fit = self._unfit(row)
-            newer = "" if fit else self._superseded(row)
+            newer = self._superseded(row) if fit in ("", ONLY_AT_GATE) else ""
             if not (fit or newer) and (value is None or value <= 0):
                 fit = unfit({metric: value}, metric, higher)
             found.append(Point(run[row], time_ms[row], commit[row], branch[row], value, _parsed(fingerprint[row]),
-                               fit or newer, bool(newer), self._faults[row]))  # fmt: skip
+                               newer or fit, bool(newer), self._faults[row]))  # fmt: skip
         return found
 
     def numbers(self, fullname: str, names: Iterable[str]) -> list[dict[str, Any]]:
@@ -371,9 +370,8 @@ class Index:
             told = zip(*map(self._column, _ENDINGS), strict=True)
             self._faults = [_faults(*each) for each in told]
         why, time_ms = next(iter(self._faults[row]), ""), self._column("time_ms")[row]
-        if why == ONLY_AT_GATE and any(each.time_ms <= time_ms <= each.until_ms for each in self._accepted_of(row)):
-            return ""
-        return why
+        is_accepted = any(each.time_ms <= time_ms <= each.until_ms for each in self._accepted_of(row))
+        return "" if why in (ONLY_AT_GATE, WAS_OUTLIER) and is_accepted else why
 
     def _superseded(self, row: int) -> str:
         """Returns why a run is too old: the user accepted a later one as the new baseline."""
@@ -568,15 +566,16 @@ def _faults(schema: int, outcome: str, gate: str, doubts: str, missing: str, sid
 
 def _entry_told(schema: int, outcome: str, gate: str, doubts: str, missing: str, sides: str) -> dict[str, Any]:
     """Returns what the choice of baselines asks of an entry."""
+    gated = {"gate": {"answer": gate.partition(" ")[0], "quarantined": " " in gate}} if gate else {}
     return {
-        "schema": schema, "outcome": outcome, **({"gate": {"answer": gate}} if gate else {}),
-        "doubts": _parsed(doubts), "missing_agents": _parsed(missing), **(_parsed(sides) if sides else {}),
+        "schema": schema, "outcome": outcome, **gated, "doubts": _parsed(doubts),
+        "missing_agents": _parsed(missing), **(_parsed(sides) if sides else {}),
     }  # fmt: skip
 
 
 def _answer(gate: Any) -> str:
     answer = gate.get("answer") if isinstance(gate, dict) else None
-    return answer if isinstance(answer, str) else ""
+    return answer + " quarantined" * bool(gate.get("quarantined")) if isinstance(answer, str) else ""
 
 
 @cache

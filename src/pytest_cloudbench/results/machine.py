@@ -11,11 +11,13 @@ import os
 import platform
 import sys
 import time
+from dataclasses import dataclass
 from hashlib import blake2b
 
-__all__ = ["cpu_ticks", "machine_text", "reference_cpu_s"]
+__all__ = ["CpuTicks", "cpu_ticks", "machine_text", "reference_cpu_s"]
 
 _WORK_BYTES, _WORK_ROWS, _TRIES = 1 << 20, 1500, 5
+_LEAST_TICKS = 20
 
 
 def machine_text() -> str:
@@ -36,14 +38,36 @@ def _model() -> str:
     return platform.processor() or "unknown processor"
 
 
-def cpu_ticks() -> tuple[int, int] | None:
-    """Returns busy and all clock ticks of this machine's CPUs since it started; None if the system does not say."""
+@dataclass(frozen=True, slots=True)
+class CpuTicks:
+    """Clock ticks of this machine's CPUs since it started.
+
+    Attributes:
+        busy: in which they worked, or their host gave them to others.
+        stolen: in which their host gave them to others.
+        whole: all.
+    """
+
+    busy: int
+    stolen: int
+    whole: int
+
+    def shares_since(self, before: CpuTicks) -> tuple[float, float] | None:
+        """Returns the busy and the stolen share since then; None if too little time has passed to tell."""
+        whole = self.whole - before.whole
+        if whole < _LEAST_TICKS:
+            return None
+        return (self.busy - before.busy) / whole, (self.stolen - before.stolen) / whole
+
+
+def cpu_ticks() -> CpuTicks | None:
+    """Returns the clock ticks of this machine's CPUs; None if the system does not say."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             ticks = [int(word) for word in file.readline().split()[1:9]]
     except (OSError, ValueError):
         return None
-    return sum(ticks) - sum(ticks[3:5]), sum(ticks)
+    return CpuTicks(sum(ticks) - sum(ticks[3:5]), ticks[7], sum(ticks))
 
 
 def reference_cpu_s() -> float:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["SqlAnswer", "ask", "records_of"]
 
 _ENTRY_TEXTS = ("run", "entry", "test", "provider", "profile", "emulated", "test_outcome", "machine")
-_OPTIONAL = {"detail": "NULL::VARCHAR", "requests": "NULL::BIGINT", "phase": "'measured'"}
+_OPTIONAL = {
+    "detail": "NULL::VARCHAR",
+    "requests": "NULL::BIGINT",
+    "cpu_wait_ns": "NULL::BIGINT",
+    "phase": "'measured'",
+}
 """Columns that records of earlier schemas lack, and what stands for them."""
 
 _OPS = """

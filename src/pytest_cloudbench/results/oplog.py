@@ -4,11 +4,11 @@ What may live here: the log's writer and reader, and the Parquet schema. A kille
 loses at most what happened after its last flush (a quarter of a second). A full disk moves the log to
 another place instead of losing a record, and a log whose file is removed or replaced is written again.
 
-Log schema 2: one JSON line (``schema``, ``agent``, ``experiment``), then records as ``records.pack`` makes them, and
-the texts of their details. Schema 1 had no details and no requests.
-Parquet schema 3: the fields of ``Op``, enumerations as text, digest as hexadecimal text, and ``phase``: ``warm_up`` or
-``measured``; metrics are of the latter. Schema 2 had no phase, schema 1 neither ``detail`` nor ``requests``. All are
-read.
+Log schema 3: one JSON line (``schema``, ``agent``, ``experiment``), then records as ``records.pack`` makes them, and
+the texts of their details. Schema 2 had no ``cpu_wait_ns``, schema 1 also no details and no requests.
+Parquet schema 4: the fields of ``Op``, enumerations as text, digest as hexadecimal text, and ``phase``: ``warm_up`` or
+``measured``; metrics are of the latter. Schema 3 had no ``cpu_wait_ns``, schema 2 also no phase, schema 1 neither
+``detail`` nor ``requests``. All are read.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -49,8 +50,8 @@ from pytest_cloudbench.results import parquet
 
 __all__ = ["LOG_SCHEMA", "PARQUET_SCHEMA", "OpLog", "read_columns", "read_log", "read_parquet", "write_parquet"]
 
-LOG_SCHEMA = 2
-PARQUET_SCHEMA = 3
+LOG_SCHEMA = 3
+PARQUET_SCHEMA = 4
 
 _FLUSH_S = 0.25
 _COPY_BYTES = 1024 * 1024
@@ -291,7 +292,7 @@ class _Log:
 
     def __init__(self, path: Path, schema: int, start_byte: int, size_bytes: int) -> None:
         self._path, self._start_byte = path, start_byte
-        self._record_bytes = FORMER_BYTES if schema == 1 else RECORD_BYTES
+        self._schema, self._record_bytes = schema, FORMER_BYTES.get(schema, RECORD_BYTES)
         self._all = (size_bytes - start_byte) // self._record_bytes
         self._count, texts, most = 0, dict[int, bytes](), 0
         for block in self._raw():
@@ -316,7 +317,8 @@ class _Log:
 
     def _raw(self) -> Iterator[bytearray]:
         """All records, including those of texts."""
-        size_bytes, made = self._record_bytes, widened if self._record_bytes == FORMER_BYTES else bytearray
+        size_bytes = self._record_bytes
+        made = partial(widened, schema=self._schema) if self._schema in FORMER_BYTES else bytearray
         try:
             with self._path.open("rb") as file:
                 file.seek(self._start_byte)
@@ -345,7 +347,7 @@ def read_log(path: Path) -> OpTable:
         schema = json.loads(head)["schema"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ResultsError(f"{path}: is not an operation log") from error
-    if schema not in (1, LOG_SCHEMA):
+    if schema != LOG_SCHEMA and schema not in FORMER_BYTES:
         raise ResultsError(f"{path}: has log schema {schema}; this version reads 1 to {LOG_SCHEMA}")
     return OpTable(_Log(path, schema, len(head), size_bytes))
 
@@ -358,15 +360,15 @@ def write_parquet(
     Operations that were due before ``measured_from_ns`` are of the warm-up.
     """
     metadata = {"cloudbench_schema": str(PARQUET_SCHEMA), **metadata}
-    partial = path.with_suffix(".partial")
+    unfinished = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with unfinished.open("wb") as file:
             parquet.write(file, [*map(_column, _FIELDS), _PHASE], _groups(table, measured_from_ns), metadata)
-        os.replace(partial, path)
+        os.replace(unfinished, path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
         raise ResultsError(f"{path}: cannot write the records: {error.strerror or error}; free some space") from error
 
 
@@ -397,7 +399,7 @@ def _column(name: str) -> parquet.Column:
         return parquet.Column(name, parquet.TEXT, text_of=bytes.hex)
     if name == "detail":
         return parquet.Column(name, parquet.TEXT)
-    if name == "requests":
+    if name in ("requests", "cpu_wait_ns"):
         return parquet.Column(name, parquet.INT64, is_optional=True)
     if name in _TEXTS:
         return parquet.Column(name, parquet.TEXT, is_optional=name == "kind", text_of=_text_of)
@@ -417,11 +419,13 @@ def read_parquet(path: Path) -> OpTable:
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read: {error.strerror or error}") from error
     schema = metadata.get("cloudbench_schema", "none")
-    if schema not in ("1", "2", str(PARQUET_SCHEMA)):
+    if schema not in map(str, range(1, PARQUET_SCHEMA + 1)):
         raise ResultsError(f"{path}: has records schema {schema}; this version reads 1 to {PARQUET_SCHEMA}")
+    count = len(columns.get("verb", ()))
     if schema == "1":
-        count = len(columns.get("verb", ()))
         columns |= {"detail": [""] * count, "requests": [None] * count}
+    if schema in ("1", "2", "3"):
+        columns |= {"cpu_wait_ns": [None] * count}
     if lacking := [name for name in _FIELDS if name not in columns]:
         raise ResultsError(f"{path}: has no column {lacking[0]!r}; expected records of an experiment")
     columns["verb"] = [Verb(value) for value in columns["verb"]]

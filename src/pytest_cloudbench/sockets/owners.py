@@ -14,15 +14,15 @@ __all__ = ["family_of", "inodes_of"]
 _SOCKET = "socket:["
 
 
-def family_of(ancestor: int) -> set[int]:
-    """Returns the ids of a process and of all processes that descend from it."""
+def family_of(*ancestors: int) -> set[int]:
+    """Returns the ids of some processes and of all processes that descend from them."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
                 parent = int(file.read().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(name))
-    found, left = set[int](), [ancestor]
+    found, left = set[int](), list(ancestors)
     while left:
         found.add(pid := left.pop())
         left += children.get(pid, ())

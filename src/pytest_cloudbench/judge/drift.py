@@ -1,0 +1,155 @@
+"""A series of runs against the state that was accepted: what adds up where each run is only a little worse.
+
+What may live here: the rule, as pure functions of one number for each run. A baseline of the last runs moves with what
+it should notice: a rise of 0.3 % with each run is never far from the runs before, and a step that was not noticed at
+once becomes the baseline. So a series is also compared with its first runs, which do not move. Rates and powers by
+simulation are in docs/gates.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import sqrt
+from statistics import fmean, median
+
+from pytest_cloudbench.judge.noise import LEAST_SPREAD, Noise
+from pytest_cloudbench.judge.significance import theil_sen
+
+__all__ = ["ANCHOR_RUNS", "Course", "Drift"]
+
+ANCHOR_RUNS = 20
+"""The first runs that a series is compared with."""
+
+_WINDOWS = (5, 10, 20)
+"""How many of the last runs are compared with the first ones: a step shows in few of them, a slow rise needs many."""
+_OPENS_SHARE = 0.75
+"""A regression opens when the last runs are worse by this share of the margin."""
+_OPENS_ERRORS, _CLOSES_ERRORS = 4.0, 3.0
+"""How many standard errors make that sure, and make sure that it is gone."""
+_LEAST_ALIKE, _MOST_ALIKE, _ALIKE_BY_CHANCE = 0.3, 0.8, 0.15
+"""Correlation of successive runs. Less than 0.3 is not assumed: that is what runs 75 s apart have. Of 20 runs it is
+known to some 0.2 only, so that a little more may be chance."""
+_MEDIAN_OF_CHI2 = 0.4549
+"""Of one degree of freedom: makes the median of squared differences their mean, for normal values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a series stands after its last run.
+
+    Attributes:
+        is_open: it has become worse than the first runs, and it is not sure that this is gone.
+        is_worse: the last runs, too, are worse by most of the margin.
+        change: how much worse the last runs are than the first ones, in the measure of the values.
+        since: the name of the run with which the regression opened, empty if that is the last one.
+        slope, slope_low, slope_high: change from run to run by Theil and Sen, with its 95 % interval.
+        runs: how many there are in all.
+    """
+
+    is_open: bool = False
+    is_worse: bool = False
+    change: float = 0.0
+    since: str = ""
+    slope: float = 0.0
+    slope_low: float = 0.0
+    slope_high: float = 0.0
+    runs: int = 0
+
+
+class Drift:
+    """Follows one series. Each run is looked at once, however often it is asked how the series stands.
+
+    Args:
+        margin: the rise that matters, in the measure of the values; larger values are worse.
+        least_spread: the least standard deviation between runs to assume.
+    """
+
+    def __init__(self, margin: float, least_spread: float = LEAST_SPREAD) -> None:
+        self._margin, self._least_spread = margin, least_spread
+        self._values: list[float] = []
+        self._names: list[str] = []
+        self._openings: list[int | None] = []  # after each run, the place of the one with which a regression opened
+        self._count: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._values) if self._count is None else self._count
+
+    def add(self, value: float, name: str = "") -> None:
+        """Take the next run."""
+        self._openings.append(self._opening_after(value))
+        self._values.append(value)
+        self._names.append(name)
+
+    def now(self) -> Drift:
+        """Returns the series as it is, which runs that are added later do not change."""
+        earlier = Drift(self._margin, self._least_spread)
+        earlier._values, earlier._names, earlier._openings = self._values, self._names, self._openings
+        earlier._count = len(self._values)
+        return earlier
+
+    def after(self, value: float) -> Course:
+        """Returns how the series would stand after one more run, which is not taken."""
+        opening = self._opening_after(value)
+        if opening is None:
+            return Course(runs=len(self) + 1)
+        values = [*self._values[: len(self)], value]
+        change, is_worse = self._change(values, opening)
+        trend = theil_sen([list(enumerate(values))], is_seasonal=False)
+        since = self._names[opening] if opening < len(self) else ""
+        return Course(True, is_worse, change, since, trend.slope, trend.low, trend.high, len(values))
+
+    @cached_property
+    def _anchor(self) -> Noise:
+        return Noise(tuple(self._values[:ANCHOR_RUNS]), self._least_spread)
+
+    def _change(self, values: Sequence[float], opening: int) -> tuple[float, bool]:
+        """Returns how much worse the runs since the opening are, and whether the last ones still are."""
+        since = values[max(opening - _WINDOWS[0] + 1, len(values) - _WINDOWS[-1]) :]
+        change = Noise(tuple(since)).middle - self._anchor.middle
+        return change, median(values[-_WINDOWS[0] :]) - self._anchor.middle >= _OPENS_SHARE * self._margin
+
+    def _opening_after(self, value: float) -> int | None:
+        """Returns the place of the run with which a regression opened that is open after this value; None without."""
+        count = len(self)
+        if count < ANCHOR_RUNS:
+            return None
+        values = [*self._values[max(0, count - _WINDOWS[-1] + 1) : count], value]
+        threshold, error, usual = _OPENS_SHARE * self._margin, self._error(values), self._anchor.middle
+        opening = self._openings[count - 1]
+        if opening is None:
+            for window in _WINDOWS:
+                rise = Noise(tuple(values[-window:])).middle - usual
+                is_whole = window <= count + 1 - ANCHOR_RUNS
+                if is_whole and rise >= threshold and rise > _OPENS_ERRORS * error * _of_runs(window):
+                    return count
+            return None
+        for window in range(1, min(len(values), count + 1 - opening) + 1):
+            if fmean(values[-window:]) - usual + _CLOSES_ERRORS * error * _of_runs(window) < threshold:
+                return None
+        return opening
+
+    def _error(self, last: Sequence[float]) -> float:
+        """Returns the standard deviation between runs, made larger because successive runs are alike.
+
+        The noise may have become larger since the first runs. Differences of successive runs tell, whatever the trend.
+        """
+        steps = [(after - before) ** 2 for before, after in pairwise(last)]
+        recent = sqrt(median(steps) / _MEDIAN_OF_CHI2 / 2) if len(steps) >= _WINDOWS[0] else 0.0
+        alike = min(_MOST_ALIKE, max(_LEAST_ALIKE, _correlation(self._anchor.values) - _ALIKE_BY_CHANCE))
+        return max(self._anchor.spread, recent) * sqrt((1 + alike) / (1 - alike))
+
+
+def _of_runs(count: int) -> float:
+    """Returns the factor of the standard error of so many runs against the first ones."""
+    return sqrt(1 / count + 1 / ANCHOR_RUNS)
+
+
+def _correlation(values: Sequence[float]) -> float:
+    """Returns the correlation of successive values."""
+    middle = fmean(values)
+    squares = sum((value - middle) ** 2 for value in values)
+    products = sum((one - middle) * (other - middle) for one, other in pairwise(values))
+    return products / squares if squares else 0.0

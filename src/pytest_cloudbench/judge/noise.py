@@ -1,0 +1,113 @@
+"""How runs differ with nothing changed: where they lie, how far apart, and how unlikely a further one is.
+
+What may live here: the estimate from a baseline, as pure functions of numbers. Two bad runs of twenty must not move it,
+and it must lose nothing where there is none. So runs that lie far from the others are left out, and the rest give mean
+and standard deviation. For normal runs this has 98 % of the efficiency of mean and standard deviation alone. Median and
+Qn, Huber's estimator and others that were compared by simulation find fewer changes at the same rate of false alarms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import inf, isfinite, sqrt
+from statistics import fmean, median
+
+from pytest_cloudbench.judge.significance import t_isf, t_sf
+
+__all__ = ["LEAST_SPREAD", "Noise", "outliers_of", "qn"]
+
+LEAST_SPREAD = 0.005
+"""Runs whose logarithms seem to differ by less are taken to differ by half a percent."""
+
+_LEFT_OUT_SHARE = 5
+"""At most one run of five is left out."""
+_FAR = 4.0
+"""A run is left out if it is further from the median than this many Qn. Of 20 normal runs, one is in 0.3 % of cases."""
+
+_LOST_FREEDOM = 1.5
+"""Degrees of freedom that choosing what to leave out costs, beside those of mean and standard deviation.
+
+By simulation: with it, no tail from 5 % to 0.025 % of 10 to 100 normal runs is more than 2 % too large."""
+
+_QN = 2.2219
+"""Makes Qn the standard deviation of normal values (Rousseeuw and Croux 1993)."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Where the runs of a baseline lie, and how they differ.
+
+    Attributes:
+        values: of each run, in their order; larger is worse.
+        least_spread: the least standard deviation to assume.
+    """
+
+    values: tuple[float, ...]
+    least_spread: float = LEAST_SPREAD
+
+    @cached_property
+    def left_out(self) -> frozenset[int]:
+        """Returns the places of runs that do not count."""
+        return outliers_of(self.values)
+
+    @cached_property
+    def kept(self) -> tuple[float, ...]:
+        """Returns the values of the runs that count."""
+        return tuple(value for index, value in enumerate(self.values) if index not in self.left_out)
+
+    @cached_property
+    def middle(self) -> float:
+        """Returns the mean of the runs that count."""
+        return fmean(self.kept)
+
+    @cached_property
+    def spread(self) -> float:
+        """Returns the standard deviation between runs."""
+        squares = sum((value - self.middle) ** 2 for value in self.kept)
+        return max(sqrt(squares / (len(self.kept) - 1)), self.least_spread)
+
+    @cached_property
+    def scale(self) -> float:
+        """Returns the standard deviation of one further run around the mean."""
+        return self.spread * sqrt(1 + 1 / len(self.kept))
+
+    @property
+    def freedom(self) -> float:
+        """Returns the degrees of freedom of Student's t for one further run."""
+        return len(self.kept) - 1 - _LOST_FREEDOM
+
+    def p_value(self, value: float) -> float:
+        """Returns the probability of a further run that is as bad or worse, if nothing has changed."""
+        return t_sf((value - self.middle) / self.scale, self.freedom) if isfinite(value) else 0.0
+
+    def reach(self, alpha: float) -> float:
+        """Returns how far above the mean a further run lies with this probability, if nothing has changed."""
+        return quantile(alpha, self.freedom) * self.scale
+
+
+quantile = lru_cache(maxsize=256)(t_isf)
+
+
+def outliers_of(values: Sequence[float]) -> frozenset[int]:
+    """Returns the places of values that lie far from the others, at most a fifth of them."""
+    most = len(values) // _LEFT_OUT_SHARE
+    if not most:
+        return frozenset()
+    middle, spread = median(values), qn(values)
+    far = [index for index, value in enumerate(values) if abs(value - middle) > _FAR * spread]
+    return frozenset(sorted(far, key=lambda index: -abs(values[index] - middle))[:most])
+
+
+def qn(values: Sequence[float]) -> float:
+    """Returns Rousseeuw and Croux's Qn: a spread that half of the values cannot move.
+
+    It is the standard deviation for normal values, from the smallest quarter of all distances between two values.
+    """
+    count = len(values)
+    if count < 2:
+        return inf
+    distances = sorted(abs(one - other) for index, one in enumerate(values) for other in values[:index])
+    half = count // 2 + 1
+    return _QN * distances[half * (half - 1) // 2 - 1]

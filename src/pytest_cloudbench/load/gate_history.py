@@ -1,0 +1,130 @@
+"""Which stored runs the regression gate of a session compares with.
+
+What may live here: the choice among stored runs, by what the user set and by what git knows, and what to say if there
+are none. Runs in the controller process, or in the only process without xdist.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+from pytest_cloudbench.judge.baseline import (
+    HAD_DOUBTFUL_TIMES,
+    ONLY_AT_GATE,
+    differing,
+    told,
+)
+from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, NUMBERS, TIMES_DOUBTED, Numbers
+from pytest_cloudbench.results.acceptance import former_names
+from pytest_cloudbench.results.commits import Commits
+from pytest_cloudbench.results.index import Index, Point
+
+__all__ = ["FormerRuns", "GateHistory"]
+
+
+@dataclass(frozen=True, slots=True)
+class FormerRuns:
+    """The stored runs of one experiment that count.
+
+    Attributes:
+        numbers: of each run, the oldest first.
+        commit: of the last one that is a baseline, empty if it is not known.
+        remark: why other runs do not count, or an empty text.
+    """
+
+    numbers: Sequence[Numbers]
+    commit: str = ""
+    remark: str = ""
+
+
+class GateHistory:
+    """The stored runs that a session's gate may compare with.
+
+    Args:
+        storage: the folder of stored runs.
+        root: the project's folder, for git.
+        branch: the default branch's name; empty to find it out.
+
+    Raises ResultsError if the storage cannot be listed.
+    """
+
+    def __init__(self, storage: Path, root: Path, branch: str) -> None:
+        self._index = Index.open(storage)
+        self._names = former_names(storage)
+        self.commits = Commits(root, branch)
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Returns a line for each file that cannot be read."""
+        return self._index.problems
+
+    def former_runs(self, fullname: str, info: Mapping[str, Any]) -> FormerRuns:
+        """Returns the stored runs that an entry can be compared with."""
+        runs: list[tuple[Point, dict[str, Any]]] = []
+        for name in (fullname, *self._former_names(fullname)):
+            points, numbers = self._index.series(name, "ops"), self._index.numbers(name, sorted(NUMBERS))
+            runs += zip(points, numbers, strict=True)
+        runs.sort(key=lambda run: run[0].time_ms)
+        usable: list[Numbers] = []
+        reasons: list[str] = []
+        commit = ""
+        for point, numbers_of in runs:
+            if reason := self._reason_against(point, info):
+                reasons.append(reason)
+                continue
+            named = {**numbers_of, "run": point.name}
+            if point.fit == ONLY_AT_GATE:
+                usable.append({**named, FOLLOWED_ONLY: True})
+                reasons.append(ONLY_AT_GATE)
+                continue
+            usable.append({**named, TIMES_DOUBTED: True} if point.fit == HAD_DOUBTFUL_TIMES else named)
+            commit = point.commit or commit
+        remark = told(reasons).removeprefix("no baseline: ") if reasons else ""
+        return FormerRuns(usable, commit, remark)
+
+    def _former_names(self, fullname: str) -> list[str]:
+        """Returns the names that a test had before; a test function stands for all its parameters."""
+        test, bracket, params = fullname.partition("[")
+        names = list(self._names.get(fullname, ()))
+        return names + [f"{old}{bracket}{params}" for old in self._names.get(test, ()) if bracket]
+
+    def _reason_against(self, point: Point, info: Mapping[str, Any]) -> str:
+        """Returns why a run does not count, or an empty text."""
+        reason = "" if point.fit in ("", ONLY_AT_GATE, HAD_DOUBTFUL_TIMES) else point.fit
+        if reason := reason or differing(point.fingerprint, info):
+            return reason
+        if not point.commit or not self.commits.base:
+            return ""
+        is_before = self.commits.is_before(point.commit)
+        if is_before is None:  # a shallow clone knows few commits
+            is_before = not point.branch or point.branch == self.commits.branch
+        return "" if is_before else "were of commits that this work does not build on"
+
+    def offer(self, fullname: str, info: Mapping[str, Any], here: Collection[str]) -> str:
+        """Returns a line that offers the runs of another test to one that has none: it may have been renamed.
+
+        The other one has the same conditions, is not among the tests ``here``, and of several the name is most alike.
+        """
+        if self._index.series(fullname, "ops") or self._former_names(fullname):
+            return ""
+        alike: list[tuple[float, str, int]] = []
+        for name in self._index.tests():
+            test = name.partition("[")[0]
+            if any(nodeid == name or nodeid.partition("[")[0] == test for nodeid in here):
+                continue
+            count = sum(not self._reason_against(point, info) for point in self._index.series(name, "ops"))
+            if count:
+                alike.append((SequenceMatcher(None, name, fullname).ratio(), name, count))
+        if not alike:
+            return ""
+        _, name, count = max(alike)
+        runs = "1 run" if count == 1 else f"{count} runs"
+        (old, _, old_params), (new, _, new_params) = name.partition("["), fullname.partition("[")
+        old, new = (old, new) if old_params == new_params else (name, fullname)
+        command = f"cloudbench baseline rename {shlex.quote(old)} {shlex.quote(new)}"
+        return f"{runs} of {name} had the same conditions; if that was its name: {command}"

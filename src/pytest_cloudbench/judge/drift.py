@@ -2,8 +2,8 @@
 
 What may live here: the rule, as pure functions of one number for each run. A baseline of the last runs moves with what
 it should notice: a rise of 0.3 % with each run is never far from the runs before, and a step that was not noticed at
-once becomes the baseline. So a series is also compared with its first runs, which do not move. Rates and powers by
-simulation are in docs/gates.md.
+once becomes the baseline. So a series is also compared with its first runs, which do not move. How often that is wrong,
+and what it finds, is in docs/gates.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import fmean, median
 from pytest_cloudbench.judge.noise import LEAST_SPREAD, Noise
 from pytest_cloudbench.judge.significance import theil_sen
 
-__all__ = ["ANCHOR_RUNS", "Course", "Drift"]
+__all__ = ["ANCHOR_RUNS", "DriftState", "SeriesDrift"]
 
 ANCHOR_RUNS = 20
 """The first runs that a series is compared with."""
@@ -37,7 +37,7 @@ _MEDIAN_OF_CHI2 = 0.4549
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class DriftState:
     """How a series stands after its last run.
 
     Attributes:
@@ -59,7 +59,7 @@ class Course:
     runs: int = 0
 
 
-class Drift:
+class SeriesDrift:
     """Follows one series. Each run is looked at once, however often it is asked how the series stands.
 
     Args:
@@ -83,23 +83,23 @@ class Drift:
         self._values.append(value)
         self._names.append(name)
 
-    def now(self) -> Drift:
+    def now(self) -> SeriesDrift:
         """Returns the series as it is, which runs that are added later do not change."""
-        earlier = Drift(self._margin, self._least_spread)
+        earlier = SeriesDrift(self._margin, self._least_spread)
         earlier._values, earlier._names, earlier._openings = self._values, self._names, self._openings
         earlier._count = len(self._values)
         return earlier
 
-    def after(self, value: float) -> Course:
+    def after(self, value: float) -> DriftState:
         """Returns how the series would stand after one more run, which is not taken."""
         opening = self._opening_after(value)
         if opening is None:
-            return Course(runs=len(self) + 1)
+            return DriftState(runs=len(self) + 1)
         values = [*self._values[: len(self)], value]
         change, is_worse = self._change(values, opening)
         trend = theil_sen([list(enumerate(values))], is_seasonal=False)
         since = self._names[opening] if opening < len(self) else ""
-        return Course(True, is_worse, change, since, trend.slope, trend.low, trend.high, len(values))
+        return DriftState(True, is_worse, change, since, trend.slope, trend.low, trend.high, len(values))
 
     @cached_property
     def _anchor(self) -> Noise:

@@ -15,9 +15,9 @@ from math import ceil, expm1, inf, log, log1p, sqrt
 from statistics import fmean, median
 from typing import Literal
 
-from pytest_cloudbench.judge.drift import Course, Drift
-from pytest_cloudbench.judge.noise import LEAST_SPREAD, Noise, quantile
-from pytest_cloudbench.judge.rates import LEAST_POINTS, Rates, operations_needed
+from pytest_cloudbench.judge.drift import DriftState, SeriesDrift
+from pytest_cloudbench.judge.noise import LEAST_SPREAD, Noise, t_quantile
+from pytest_cloudbench.judge.rates import LEAST_POINTS, BaselineRates, operations_needed
 
 __all__ = [
     "AGAIN",
@@ -124,7 +124,7 @@ class Check:
     improved: float | None = None
     is_before: bool = False
     bound: float | None = None
-    drift: Drift | None = field(default=None, compare=False)
+    drift: SeriesDrift | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Ruling:
     first: float | None = None
     is_quarantined: bool = False
     left_out: tuple[tuple[str, float], ...] = ()
-    course: Course | None = None
+    course: DriftState | None = None
 
 
 def allowance(starved: float, usual: float) -> float:
@@ -292,7 +292,7 @@ def detectable(check: Check, tests: int) -> float | None:
 
 
 @lru_cache(maxsize=256)  # a session asks again when its last suspect is judged
-def _detected_rise(rates: Rates, ops: int, tests: int) -> float | None:
+def _detected_rise(rates: BaselineRates, ops: int, tests: int) -> float | None:
     return rates.detects((1 + AGAIN) * ops, ALPHA / tests)
 
 
@@ -312,7 +312,7 @@ def operations_for(check: Check, tests: int, runs: int = 15) -> int | None:
     if level is None or not now.error or not now.ops:
         return None
     imagined = Noise(tuple(range(runs)))  # for its degrees of freedom
-    wanted = log1p(check.margin) / (quantile(ALPHA / tests, imagined.freedom) + _POWER_Z) / sqrt(1 + 1 / runs)
+    wanted = log1p(check.margin) / (t_quantile(ALPHA / tests, imagined.freedom) + _POWER_Z) / sqrt(1 + 1 / runs)
     fixed = max(0.0, level.noise.spread**2 - now.error**2)
     room = wanted**2 - fixed
     return ceil(now.ops * now.error**2 / room) if room > 0 and wanted > LEAST_SPREAD else None
@@ -371,7 +371,7 @@ def _level_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
     return replace(ruling, answer="met")
 
 
-def _course_of(check: Check, reading: Reading) -> Course | None:
+def _course_of(check: Check, reading: Reading) -> DriftState | None:
     """Returns how the runs since the last accepted state stand, if that is an open regression."""
     level = _level_of(check)
     if check.drift is None or level is None:
@@ -532,8 +532,8 @@ def _p_value(check: Check) -> float:
     return level.noise.p_value(min(map(level.cleaned, again)))
 
 
-def _rates_of(check: Check) -> Rates:
-    return Rates(tuple(_count_of(reading) for reading in check.baseline if reading.of), check.clump)
+def _rates_of(check: Check) -> BaselineRates:
+    return BaselineRates(tuple(_count_of(reading) for reading in check.baseline if reading.of), check.clump)
 
 
 def _count_of(reading: Reading) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 from pytest_cloudbench.judge.significance import t_isf, t_sf
 
-__all__ = ["LEAST_SPREAD", "Noise", "outliers_of", "qn"]
+__all__ = ["LEAST_SPREAD", "Noise", "outliers_of", "qn", "t_quantile"]
 
 LEAST_SPREAD = 0.005
 """Runs whose logarithms seem to differ by less are taken to differ by half a percent."""
@@ -84,10 +84,10 @@ class Noise:
 
     def reach(self, alpha: float) -> float:
         """Returns how far above the mean a further run lies with this probability, if nothing has changed."""
-        return quantile(alpha, self.freedom) * self.scale
+        return t_quantile(alpha, self.freedom) * self.scale
 
 
-quantile = lru_cache(maxsize=256)(t_isf)
+t_quantile = lru_cache(maxsize=256)(t_isf)
 
 
 def outliers_of(values: Sequence[float]) -> frozenset[int]:

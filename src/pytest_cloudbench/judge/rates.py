@@ -13,7 +13,7 @@ from math import ceil, floor, sqrt
 from pytest_cloudbench.judge.noise import outliers_of
 from pytest_cloudbench.judge.significance import Z90, Z95, binomial_sf, hypergeometric_sf, wilson
 
-__all__ = ["LEAST_POINTS", "Count", "Rates", "operations_needed"]
+__all__ = ["LEAST_POINTS", "BaselineRates", "Count", "operations_needed"]
 
 LEAST_POINTS = 0.005
 """A rise by less than half a point is never called broken."""
@@ -27,7 +27,7 @@ Count = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Rates:
+class BaselineRates:
     """Counts of the runs of a baseline.
 
     Attributes:
@@ -132,7 +132,9 @@ class Rates:
         return max(above - self.share, LEAST_POINTS)
 
 
-def operations_needed(rates: Rates, ops: int, runs: int, margin: float, alpha: float, repeats: int) -> int | None:
+def operations_needed(
+    rates: BaselineRates, ops: int, runs: int, margin: float, alpha: float, repeats: int
+) -> int | None:
     """Returns how many operations in each run would tell a rise by the margin, to within a twentieth; None if none.
 
     Args:
@@ -149,7 +151,7 @@ def operations_needed(rates: Rates, ops: int, runs: int, margin: float, alpha: f
 
     def would_do(more: int) -> bool:
         run = round(rates.share * more), more
-        imagined = Rates((run,) * runs, rates.clump, rates.clump * (1 + differs * more / ops))
+        imagined = BaselineRates((run,) * runs, rates.clump, rates.clump * (1 + differs * more / ops))
         change = imagined.detects(repeats * more, alpha)
         return change is not None and change <= margin and imagined.upper([run]) < margin
 

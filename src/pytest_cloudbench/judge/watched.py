@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_cloudbench.judge.baseline import finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
-from pytest_cloudbench.judge.drift import ANCHOR_RUNS, Drift
+from pytest_cloudbench.judge.drift import ANCHOR_RUNS, SeriesDrift
 from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, Check, Kind, Reading, allowance
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.paired import margin_of
@@ -168,7 +168,7 @@ class Former:
     def __init__(self, runs: Sequence[Numbers], end: int | None = None) -> None:
         self._runs, self._end = runs, len(runs) if end is None else end
         self._columns: dict[tuple[str, _Watched], list[Reading]] = {}
-        self._drifts: dict[tuple[str, int], Drift] = {}
+        self._drifts: dict[tuple[str, int], SeriesDrift] = {}
 
     def before(self, end: int) -> Former:
         """Returns the runs before a place; what was read of them is shared."""
@@ -184,15 +184,15 @@ class Former:
 
     def drift(
         self, metric: str, watched: _Watched, margin: float, since: Reading | None, *, higher: bool
-    ) -> Drift | None:
+    ) -> SeriesDrift | None:
         """Returns a metric's course from a run on, or from the first one; None if it is not followed."""
         if watched.kind != "level":
             return None
         readings = [reading for reading in self._all(metric, watched) if (reading.value or 0.0) > 0]
         first = next((index for index, reading in enumerate(readings) if reading is since), 0)
-        drift = self._drifts.setdefault((metric, first), Drift(log1p(margin)))
+        drift = self._drifts.setdefault((metric, first), SeriesDrift(log1p(margin)))
         if len(drift) > len(readings) - first:  # fewer runs than it was asked about before
-            drift = self._drifts[metric, first] = Drift(log1p(margin))
+            drift = self._drifts[metric, first] = SeriesDrift(log1p(margin))
         sign = -1.0 if higher else 1.0
         known = [reading.starved for reading in readings[first : first + ANCHOR_RUNS] if reading.starved is not None]
         usual = median(known) if known else 0.0

@@ -15,13 +15,13 @@ import pytest
 
 from pytest_cloudbench.model import ConfigError, UsageError
 
-__all__ = ["Budget", "GateSettings", "marked_margins", "parse_budget", "read_settings"]
+__all__ = ["GateSettings", "RepeatBudget", "marked_margins", "parse_budget", "read_settings"]
 
 _MARK = "cloudbench_gate"
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class RepeatBudget:
     """How long measuring suspects again may take: a share of the session's own time, or seconds."""
 
     share: float | None = 0.5
@@ -50,10 +50,10 @@ class GateSettings:
     apart_s: float = 60.0
     branch: str = ""
     strict: bool = False
-    budget: Budget = Budget()
+    budget: RepeatBudget = RepeatBudget()
 
 
-def parse_budget(text: object, where: str) -> Budget:
+def parse_budget(text: object, where: str) -> RepeatBudget:
     """Read a budget: ``"50%"`` of the session's time, or seconds such as ``90`` or ``"90"``. Raises UsageError."""
     try:
         is_share = isinstance(text, str) and text.strip().endswith("%")
@@ -62,7 +62,7 @@ def parse_budget(text: object, where: str) -> Budget:
         number = -1.0
     if isinstance(text, bool) or not 0 <= number < inf:
         raise UsageError(f'{where}: expected a share of the session such as "50%", or seconds, found {text!r}')
-    return Budget(number / 100) if is_share else Budget(None, number)
+    return RepeatBudget(number / 100) if is_share else RepeatBudget(None, number)
 
 
 def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSettings:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import expm1, isfinite
 
-from pytest_cloudbench.judge.drift import Course
+from pytest_cloudbench.judge.drift import DriftState
 from pytest_cloudbench.judge.gate import Ruling
 from pytest_cloudbench.judge.paired import Difference
 
@@ -75,7 +75,7 @@ def _count_text(ruling: Ruling) -> str:
     return f"{now.count:,} of {now.of:,}" if now.of else f"{now.count:,}"
 
 
-def _course_text(ruling: Ruling, course: Course) -> str:
+def _course_text(ruling: Ruling, course: DriftState) -> str:
     """How an open regression stands: how far it has come since the accepted state, how fast, and since when."""
     slope = (
         f"{_signed(expm1(course.slope))} % a run ({_signed(expm1(course.slope_low))} to "

@@ -1,4 +1,4 @@
-"""The commands for an array of providers: ``cloudbench raid status|scrub|repair|replace|rebalance|export FILE.toml``,
+"""The commands for an array: ``cloudbench raid status|scrub|repair|recover|replace|rebalance|export FILE.toml``,
 and ``cloudbench raid choose OFFERS.toml`` to plan one.
 
 What may live here: their input and output, and the change of the array's file by ``replace``. The work is in
@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from pytest_cloudbench import clock
 from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
@@ -53,7 +56,12 @@ def add_commands(commands: Any) -> None:
 
     add("status", _status, "compare the children's listings with what they should have; show objects at risk")
     add("scrub", _scrub, "read every share, and note missing and damaged ones for the next repair")
-    add("repair", _repair, "rebuild what children lack; continues an interrupted repair")
+    repair = add("repair", _repair, "rebuild what children lack; continues an interrupted repair")
+    repair.add_argument(
+        "--discard-incomplete", action="store_true",
+        help="also delete versions that belong to no object and cannot be read",
+    )  # fmt: skip
+    add("recover", _recover, "rebuild lost, old or damaged metadata, with only the key and the children's packages")
     replace = add("replace", _replace, "replace a child by another provider, and rebuild its content there")
     replace.add_argument("child", metavar="CHILD", help="its name, or its number from 1")
     replace.add_argument(
@@ -156,29 +164,45 @@ def _survey_text(file: str, array: Array, found: Survey) -> list[str]:
         lines.append(f"storage: {found.usd_per_month:.4g} USD a month (equal shares: {equal:.4g})")
     lines += [f"{child.name}: no answer: {child.unreachable}" for child in found.children if child.unreachable]
     lines += [f"unreadable: {path}" for path in found.unreadable_paths]
+    lines += _unknown_text(found.unknown_paths)
     if found.garbage:
         lines.append(f"{found.garbage} unused packages are still to be deleted; a repair does that")
     return lines
 
 
 def _repair(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.systems.raid.maintenance import repair
+    from pytest_cloudbench.systems.raid.maintenance import discard_incomplete, repair
     from pytest_cloudbench.systems.raid.survey import survey
 
     with _array(options.file) as array, _progress(options) as progress:
+        if options.discard_incomplete:
+            discard_incomplete(array)
         survey(array, progress=progress)  # notes packages that children do not list as missing
         done = repair(array, progress)
-    return _repaired(options, done)
+        return _repaired(options, array, done)
 
 
-def _repaired(options: argparse.Namespace, done: Repaired) -> int:
+def _repaired(options: argparse.Namespace, array: Array, done: Repaired) -> int:
     lines = [f"{done.mended} packages rebuilt, {bytes_text(done.mended_bytes)}"]
     lines += [f"{count} packages still missing on {name}: {done.reasons[name]}" for name, count in done.left.items()]
     lines += [f"too few shares are left: {path}" for path in done.lost_paths]
     if done.garbage:
         lines.append(f"unused packages could not be deleted in {done.garbage} cases; the next repair tries again")
-    _say(options, {"file": options.file, **asdict(done), "is_complete": done.is_complete}, lines)
-    return _FAILED if done.lost_paths else 0 if done.is_complete else _DEGRADED
+    unknown_paths = [each.path for each in array.unknown]
+    lines += _unknown_text(unknown_paths)
+    _say(options, {"file": options.file, **asdict(done), "is_complete": done.is_complete,
+                   "unknown_paths": unknown_paths}, lines)  # fmt: skip
+    return _FAILED if done.lost_paths else 0 if done.is_complete and not unknown_paths else _DEGRADED
+
+
+def _unknown_text(paths: Sequence[str]) -> list[str]:
+    if not paths:
+        return []
+    return [
+        f"{len(paths)} versions on the children belong to no object, such as {paths[0]}: deleted or unfinished ones, "
+        "or objects that lost too many packages; 'recover' takes in what can be read, and 'repair "
+        "--discard-incomplete' deletes the rest"
+    ]
 
 
 def _replace(options: argparse.Namespace) -> int:
@@ -202,10 +226,10 @@ def _replace(options: argparse.Namespace) -> int:
         # Noted before the file changes: even after a kill, it is known what the new child lacks.
         note_all_of(array, child)
         if options.spec is None:
-            return _repaired(options, repair(array, progress))
+            return _repaired(options, array, repair(array, progress))
     _write(Path(options.file), changed)
     with _array(options.file) as array, _progress(options) as progress:
-        return _repaired(options, repair(array, progress))
+        return _repaired(options, array, repair(array, progress))
 
 
 def _child(file: str, wanted: str) -> int:
@@ -271,12 +295,39 @@ def _export(options: argparse.Namespace) -> int:
 
     if child := config.load(options.file).child_around(options.target):
         raise UsageError(f"{options.target}: is in the folder of the child {child}, whose provider could read it all")
-    with _array(options.file, recovers=options.recover) as array, _progress(options) as progress:
+    with ExitStack() as stack:
+        metadata = None
+        if options.recover:
+            metadata = Path(stack.enter_context(TemporaryDirectory(prefix="cloudbench-recovered-"))) / "array.sqlite"
+        array, progress = stack.enter_context(_array(options.file, metadata)), stack.enter_context(_progress(options))
         done = export(array, options.target, progress)
+        unknown_paths = [each.path for each in array.unknown]
     lines = [f"{done.objects} objects, {bytes_text(done.content_bytes)}: {options.target}"]
     lines += [f"not exported: {path}: {why}" for path, why in done.failed.items()]
-    _say(options, {"file": options.file, "target": str(options.target), **asdict(done)}, lines)
-    return _FAILED if done.failed else 0
+    lines += _unknown_text(unknown_paths)
+    _say(options, {"file": options.file, "target": str(options.target), **asdict(done),
+                   "unknown_paths": unknown_paths}, lines)  # fmt: skip
+    return _FAILED if done.failed else _DEGRADED if unknown_paths else 0
+
+
+def _recover(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.systems.raid import config
+    from pytest_cloudbench.systems.raid.database import put_in_place
+
+    old = config.load(options.file).metadata
+    new = old.with_name(f"{old.name}.{os.getpid()}.new")
+    try:
+        with _array(options.file, new) as array:
+            count, unknown_paths = array.metadata.count(), [each.path for each in array.unknown]
+        kept = put_in_place(new, old)
+    finally:
+        for path in new.parent.glob(f"{new.name}*"):
+            path.unlink()
+    lines = [f"{count} objects were found on the children; {old} is new", *_unknown_text(unknown_paths)]
+    lines += [f"the old file was kept as {kept}"] if kept else []
+    _say(options, {"file": options.file, "objects": count, "unknown_paths": unknown_paths,
+                   "kept": str(kept) if kept else None}, lines)  # fmt: skip
+    return _DEGRADED if unknown_paths else 0
 
 
 def _choose(options: argparse.Namespace) -> int:
@@ -313,20 +364,19 @@ def _choose(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _array(file: str, *, recovers: bool = False) -> Iterator[Array]:
-    """Yields the array of a file, connected and prepared. Raises UsageError and CloudError."""
-    from pytest_cloudbench import providers
-    from pytest_cloudbench.results.owner import owner_text
-    from pytest_cloudbench.systems.raid.driver import RaidDriver, prepared
-    from pytest_cloudbench.systems.raid.recovery import recovered_apart
+def _array(file: str, metadata: Path | None = None) -> Iterator[Array]:
+    """Yields the array of a file, connected and prepared; with other metadata if ``metadata`` names a file.
 
-    with providers.opened(f"raid:{file}") as driver:
+    Raises UsageError and CloudError.
+    """
+    from pytest_cloudbench import providers
+    from pytest_cloudbench.report.history import printable
+    from pytest_cloudbench.systems.raid.driver import RaidDriver, prepared
+
+    query = f"?{urlencode({'metadata': str(metadata)})}" if metadata else ""
+    with providers.opened(f"raid:{file}{query}") as driver:
         assert isinstance(driver, RaidDriver)
-        if recovers:
-            with recovered_apart(driver.array, owner_text()) as array:
-                yield array
-        else:
-            yield prepared(driver.array, "raid", "/")
+        yield prepared(driver.array, "raid", "/", lambda text: sys.stderr.write(f"{printable(text)}\n"))
 
 
 @contextmanager

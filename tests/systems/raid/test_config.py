@@ -96,7 +96,7 @@ def test_what_is_wrong_is_one_line(case: str, tmp_path: Path) -> None:
         ("raid", "expected raid:FILE.toml"),
         ("raid:emulated:ideal,emulated:ideal", "expected raid:FILE.toml"),
         ("raid:none.toml", "none.toml: cannot be read"),
-        ("raid:none.toml?quorum=1", "unknown parameter 'quorum'; raid knows: state"),
+        ("raid:none.toml?quorum=1", "unknown parameter 'quorum'; raid knows: metadata, state"),
     ],
 )
 def test_a_spec_names_a_file(spec: str, message: str) -> None:
@@ -153,7 +153,7 @@ def test_metadata_of_another_key_is_not_used(tmp_path: Path) -> None:
     spec = f"raid:{written(tmp_path, children=children)}"
     with providers.opened(spec) as driver:
         driver.put("/a", Literal(b"content"))
-    (tmp_path / "array.key").unlink()
+    (tmp_path / "array.key").write_text("5e" * 32)
     with (
         pytest.raises(CredentialsError, match="not the key of the array whose metadata is in"),
         providers.opened(spec),

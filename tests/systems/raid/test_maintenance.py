@@ -16,7 +16,6 @@ import pytest
 from pytest_cloudbench.coding.policies import Split
 from pytest_cloudbench.model import MIB, CloudError, ErrorKind
 from pytest_cloudbench.payload.contents import Literal
-from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.systems.raid import config
 from pytest_cloudbench.systems.raid import driver as driver_module
 from pytest_cloudbench.systems.raid.array import Array
@@ -24,7 +23,6 @@ from pytest_cloudbench.systems.raid.costs import Costs
 from pytest_cloudbench.systems.raid.driver import open_array, prepared
 from pytest_cloudbench.systems.raid.maintenance import export, note_all_of, rebalance, repair
 from pytest_cloudbench.systems.raid.reading import read
-from pytest_cloudbench.systems.raid.recovery import recovered_apart
 from pytest_cloudbench.systems.raid.survey import survey
 from pytest_cloudbench.systems.raid.writing import write
 
@@ -392,8 +390,8 @@ def test_an_export_with_the_key_alone(lab: Make, tmp_path: Path) -> None:
     made = filled(lab(2, 1))
     made.lose_metadata()
     made.lose_child(1)
-    with array_of(made) as array, recovered_apart(array, owner_text()) as apart:
-        done = export(apart, tmp_path / "out.tar")
+    with array_of(made) as array:
+        done = export(array, tmp_path / "out.tar")
     assert (done.objects, done.failed) == (3, {})
     with tarfile.open(tmp_path / "out.tar") as archive:
         members = {f"/{member.name}": archive.extractfile(member) for member in archive}

@@ -485,10 +485,14 @@ def test_another_key_opens_nothing(lab: Make) -> None:
     with made.opened() as driver:
         driver.put("/a", Literal(b"content"))
     made.lose_metadata()
-    (made.folder / "array.key").unlink()
+    key = (made.folder / "array.key").read_text()
+    (made.folder / "array.key").write_text("a1" * 32)
     with made.opened() as driver:
         error = refusal(ErrorKind.AUTH, lambda: driver.put("/a", Literal(b"1")))
         assert "not sealed with this key" in error.detail
+    (made.folder / "array.key").write_text(key)
+    with made.opened() as driver:
+        assert content_of(driver) == b"content", "the wrong key has left nothing"
 
 
 def test_a_stale_child_does_not_bring_an_old_version_back(lab: Make) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pytest_cloudbench.coding.manifest import Manifest
@@ -18,15 +19,35 @@ from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.systems.raid.config import ArrayFile
 from pytest_cloudbench.systems.raid.costs import Ledger
 from pytest_cloudbench.systems.raid.metadata import Discarded, Lacking, Metadata, ObjectRow
-from pytest_cloudbench.systems.raid.transfers import Children
+from pytest_cloudbench.systems.raid.transfers import Children, Package
 
-__all__ = ["LENGTH_BYTES", "Array", "Pending"]
+__all__ = ["LENGTH_BYTES", "Array", "Pending", "Unknown"]
 
 LENGTH_BYTES = 4
 """Marks the sealed manifest at the start of each object's last package."""
 
+_PAGE = 1000
 _HERE = "metadata"
 """The place that manifests in the metadata are sealed for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A version on the children that the metadata does not have, and no newer one of its object either.
+
+    It was deleted, is unfinished, or has lost too many packages.
+
+    Attributes:
+        path: the object's.
+        version: names its packages.
+        segments: the number of its packages on each child.
+        is_whole: whether it can be read.
+    """
+
+    path: str
+    version: bytes
+    segments: int
+    is_whole: bool
 
 
 class Pending:
@@ -90,6 +111,7 @@ class Array:
         hedge: decides which children a read asks, and when it asks one more.
         ledger: the costs of operations.
         pending: transfers still running after their operation ended.
+        unknown: what the children hold and the metadata does not have, as of the opening.
     """
 
     file: ArrayFile
@@ -100,12 +122,20 @@ class Array:
     hedge: Hedge
     ledger: Ledger = field(default_factory=Ledger)
     pending: Pending = field(default_factory=Pending)
+    unknown: list[Unknown] = field(default_factory=list)
 
     def is_durable(self, split: Split, held_by: set[int]) -> bool:
         """Returns whether a segment counts as written: enough of its holders have it, by the file's ``durability``."""
         if self.file.losses is None:
             return all(child in held_by for child, count in enumerate(split.counts) if count)
         return split.is_enough(held_by, self.file.losses)
+
+    def rows(self, prefix: str = "/") -> Iterator[ObjectRow]:
+        """Yields the current versions of all objects below a prefix, in order of their paths."""
+        after = prefix
+        while rows := self.metadata.below(prefix, after, _PAGE):
+            yield from rows
+            after = rows[-1].path
 
     def row_of(self, manifest: Manifest) -> ObjectRow:
         """Returns the metadata's row of a version."""
@@ -146,6 +176,14 @@ class Array:
         sealed = manifest.seal(self.master, os.urandom(SALT_BYTES), name)
         return len(sealed).to_bytes(LENGTH_BYTES, "big") + sealed
 
+    def marker(self, child: int, generation: int) -> Package:
+        """Returns what a child keeps to prove that something was deleted at a generation.
+
+        Deleted packages prove nothing: without this, an old copy of the metadata would pass for the newest one.
+        """
+        name = self.children.marker_name(child)
+        return Package([self.master.seal(str(generation).encode(), os.urandom(SALT_BYTES), name.encode())])
+
     def has_head(self, manifest: Manifest, name: str, package: Buffer) -> bool:
         """Returns whether an object's last package on a child begins with its manifest, see ``head``."""
         end = LENGTH_BYTES + int.from_bytes(package[:LENGTH_BYTES], "big")
@@ -157,7 +195,8 @@ class Array:
     def late(self, package: Lacking, segments: int, *, has_it: bool) -> None:
         """A package's transfer ended after its operation: the child has it, or it failed and has to be rebuilt."""
         try:
-            self.metadata.arrived(package, segments, has_it=has_it)
+            with suppress(CloudError):  # the note stays, or the next process that opens the array finds the package
+                self.metadata.arrived(package, segments, has_it=has_it)
         finally:
             self.pending.ended(package)  # only now, or it would be neither stored nor in transfer
             self.pending.wake()

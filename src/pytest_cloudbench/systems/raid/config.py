@@ -37,7 +37,7 @@ from pytest_cloudbench.coding.sealing import KEY_BYTES, MasterKey
 from pytest_cloudbench.model import MIB, ConfigError, CredentialsError, ProviderSpec, did_you_mean
 from pytest_cloudbench.systems.raid.tables import StrictTable
 
-__all__ = ["PLACEMENTS", "ArrayFile", "Member", "check_places", "load", "master_key", "no_key", "shipped"]
+__all__ = ["PLACEMENTS", "ArrayFile", "Member", "check_places", "is_missing", "load", "master_key", "no_key", "shipped"]
 
 _SHIPPED = Path(__file__).parent / "arrays"
 PLACEMENTS = ("equal", "throughput")
@@ -240,6 +240,11 @@ def no_key(file: ArrayFile) -> ConfigError:
     return ConfigError(str(file.source), "key", expected)
 
 
+def is_missing(key: str) -> bool:
+    """Returns whether the file of a key does not exist; never for a key in the keyring, which is not made here."""
+    return not key.startswith(_KEYRING) and not Path(key).exists()
+
+
 def master_key(key: str) -> MasterKey:
     """Returns the key from a file or from the keyring (``keyring:NAME``).
 
@@ -249,7 +254,7 @@ def master_key(key: str) -> MasterKey:
         return _parsed(key, _from_keyring(key.removeprefix(_KEYRING)))
     path = Path(key)
     try:
-        if not path.exists():
+        if is_missing(key):
             _make(path)
         with opening.regular_file(path, 4096) as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777

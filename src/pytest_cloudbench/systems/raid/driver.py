@@ -5,8 +5,8 @@ What may live here: the parts of a driver, in this order: imports, capabilities,
 
 from __future__ import annotations
 
-import json
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import ClassVar
 
+from pytest_cloudbench import clock
 from pytest_cloudbench.coding.hedging import HedgingRule
 from pytest_cloudbench.coding.placement import Throughput
 from pytest_cloudbench.coding.policies import Equal, Hedge, Placement, Rates
@@ -31,9 +32,10 @@ from pytest_cloudbench.model import (
     ErrorKind,
     ProviderSpec,
     SpecError,
+    UsageError,
     Verb,
 )
-from pytest_cloudbench.results.owner import lives, owner_text
+from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.systems.raid import config
 from pytest_cloudbench.systems.raid.array import Array
 from pytest_cloudbench.systems.raid.config import ArrayFile
@@ -41,8 +43,8 @@ from pytest_cloudbench.systems.raid.costs import Ledger
 from pytest_cloudbench.systems.raid.metadata import Metadata, ObjectRow
 from pytest_cloudbench.systems.raid.observing import Observer
 from pytest_cloudbench.systems.raid.reading import read
-from pytest_cloudbench.systems.raid.recovery import Recovery, recover
-from pytest_cloudbench.systems.raid.transfers import Children, Ended
+from pytest_cloudbench.systems.raid.recovery import Recovery, agree, recover
+from pytest_cloudbench.systems.raid.transfers import Children, Ended, is_package
 from pytest_cloudbench.systems.raid.upkeep import Upkeep, delete_leftovers
 from pytest_cloudbench.systems.raid.writing import write
 
@@ -61,12 +63,11 @@ _CAPABILITIES = Capabilities(
 )
 _ENDS = frozenset({"emulated", "served", "local"})
 """Schemes of children that end with the run. An array of only such children needs no key of its own."""
-_PAGE = 1000
+_PARAMS = {"state", "metadata"}
 _RATES = "rates"
 """The setting in the metadata with the observed rates."""
-_CHILDREN = "children"
-"""The setting in the metadata with the children's specs."""
 _CLOSE_S = 10.0
+_MARKS_EVERY_S = 1.0
 
 
 def open_array(
@@ -79,24 +80,47 @@ def open_array(
 
     Raises UsageError.
     """
-    master = config.master_key(file.key)
-    metadata = Metadata(file.metadata, owner_text())
-    names = [child.name for child in file.children]
-    if metadata.setting("key", master.fingerprint) != master.fingerprint:
-        metadata.close()
-        raise CredentialsError(f"{file.key}: not the key of the array whose metadata is in {file.metadata}")
+    metadata = Metadata(file.metadata, owner_text(), f"cloudbench raid recover {file.source}")
     try:
+        if config.is_missing(file.key):
+            _check_nothing_needs_the_key(file, metadata, children)
+        master = config.master_key(file.key)
+        if metadata.setting("key") not in {None, master.fingerprint}:
+            raise CredentialsError(f"{file.key}: not the key of the array whose metadata is in {file.metadata}")
         _check_children(file, metadata)
-    except ConfigError:
+        rule = HedgingRule(file.patience_s, file.hedge_percentile, file.hedge_budget)
+        observer = Observer(len(children), rule)
+        observer.restore(metadata.setting(_RATES) or "")
+    except CloudError as error:
+        metadata.close()
+        raise UsageError(error.detail) from error
+    except UsageError:
         metadata.close()
         raise
-    rule = HedgingRule(file.patience_s, file.hedge_percentile, file.hedge_budget)
-    observer = Observer(len(children), rule)
-    observer.restore(metadata.setting(_RATES) or "")
+    names = [child.name for child in file.children]
     return Array(
         file, Children(children, names, file.folder, master, rates or observer), metadata, master,
         placement or _placement(file, observer), hedge or observer,
     )  # fmt: skip
+
+
+def _check_nothing_needs_the_key(file: ArrayFile, metadata: Metadata, children: Sequence[Driver]) -> None:
+    """Raise CredentialsError if the missing key may be that of packages, which another key would never open."""
+    advice = "nothing else opens its packages; put it back from your copy"
+    if metadata.setting("key") is not None:
+        raise CredentialsError(f"{file.key}: missing, but {file.metadata} belongs to an array with this key; {advice}")
+    for child, driver in zip(file.children, children, strict=True):
+        try:
+            has_any = any(is_package(entry.path) for entry in driver.list(file.folder))
+        except CloudError as error:
+            if error.kind is ErrorKind.NOT_FOUND:
+                continue
+            raise CredentialsError(
+                f"{file.key}: missing, and no new key is made before every child says that it has no packages of an "
+                f"old one; {child.name}: {error.kind.value} ({error.detail})"
+            ) from error
+        if has_any and config.is_missing(file.key):  # otherwise another process has just made it
+            raise CredentialsError(f"{file.key}: missing, but {child.name} has packages in {file.folder}; {advice}")
 
 
 def _check_children(file: ArrayFile, metadata: Metadata) -> None:
@@ -105,23 +129,19 @@ def _check_children(file: ArrayFile, metadata: Metadata) -> None:
     Another spec in a child's place is a new address of it, or what ``replace`` fills; more children at the end are
     filled by ``rebalance``. Raises ConfigError, in one line, for anything else.
     """
-    now = [child.spec for child in file.children]
-    text = metadata.setting(_CHILDREN, json.dumps(now))
-    before: list[str] = json.loads(text or "[]")
-    if now == before:
+    now, before = [child.spec for child in file.children], metadata.children()
+    if now == before or not (metadata.count() or metadata.garbage()):
         return
-    if metadata.count() or metadata.garbage():
-        if len(now) < len(before):
-            detail = (
-                f"the array has {len(before)} and the file names {len(now)}: a child cannot be taken away; replace it, "
-                "or export all objects"
-            )
+    if len(now) < len(before):
+        detail = (
+            f"the array has {len(before)} and the file names {len(now)}: a child cannot be taken away; replace it, "
+            "or export all objects"
+        )
+        raise ConfigError(str(file.source), "children", detail)
+    for place, (spec, known) in enumerate(zip(now, before, strict=False)):
+        if spec != known and spec in before:
+            detail = f"{spec} was number {before.index(spec) + 1} and is now {place + 1}: restore the order"
             raise ConfigError(str(file.source), "children", detail)
-        for place, (spec, known) in enumerate(zip(now, before, strict=False)):
-            if spec != known and spec in before:
-                detail = f"{spec} was number {before.index(spec) + 1} and is now {place + 1}: restore the order"
-                raise ConfigError(str(file.source), "children", detail)
-    metadata.keep(_CHILDREN, json.dumps(now))
 
 
 def _placement(file: ArrayFile, observer: Observer) -> Placement:
@@ -140,11 +160,8 @@ def _make_folders(array: Array) -> None:
         answers.get()
 
 
-def _all_below(array: Array, prefix: str) -> Iterator[ObjectRow]:
-    after = prefix
-    while rows := array.metadata.below(prefix, after, _PAGE):
-        yield from rows
-        after = rows[-1].path
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
 
 
 def _entry(row: ObjectRow) -> Entry:
@@ -157,26 +174,39 @@ def _not_found(verb: str, path: str) -> CloudError:
     return error
 
 
-def prepared(array: Array, verb: str, path: str) -> Array:
-    """Returns the array, ready for use. The first process prepares it; leftovers of ended processes are taken over.
+def prepared(array: Array, verb: str, path: str, say: Callable[[str], object] = lambda text: None) -> Array:
+    """Returns the array, ready for use: its metadata agrees with its children, see ``recovery.agree``.
+
+    ``say``: called with a sentence if the metadata was an old copy.
 
     Raises CloudError, for the operation that needs it, if too few children answer.
     """
-    if not array.metadata.is_prepared:
-        with array.metadata.preparing() as is_new:
-            if is_new:
-                recover(array, verb, path)
-                _make_folders(array)
-    for owner in array.metadata.owners():
-        if lives(owner) is False:
-            array.metadata.adopt(owner, len(array.children))
+    is_new = not array.metadata.is_prepared
+    recovery = agree(array, verb, path)
+    array.unknown[:] = recovery.unknown
+    if is_new:
+        _make_folders(array)
+    elif recovery.is_old:
+        say(
+            f"{array.file.metadata} was older than what the children hold: {recovery.objects} objects were taken in, "
+            f"and {recovery.dropped} that are gone from all children were removed"
+        )
     return array
+
+
+def _with_params(file: ArrayFile, params: Mapping[str, str]) -> ArrayFile:
+    """Returns an array's file, as a spec changes it."""
+    if state := params.get("state"):
+        file = replace(file, key=str(Path(state) / "array.key"), metadata=Path(state) / "array.sqlite")
+    if metadata := params.get("metadata"):
+        file = replace(file, metadata=Path(metadata))
+    return file
 
 
 class RaidDriver:
     """An array of providers, as its file describes it: ``raid:FILE.toml``. Safe for many threads.
 
-    ``?state=FOLDER`` keeps key and metadata there instead of where the file says.
+    ``?state=FOLDER`` keeps key and metadata there instead of where the file says, ``?metadata=FILE`` only the metadata.
     """
 
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
@@ -184,6 +214,7 @@ class RaidDriver:
     def __init__(self, array: Array) -> None:
         self.array, self._lock = array, threading.Lock()
         self._upkeep: Upkeep | None = None
+        self._marks_again_ns = 0
         if array.children.all_count:
             self.requests: Callable[[], int] = array.ledger.requests
 
@@ -193,31 +224,28 @@ class RaidDriver:
     @classmethod
     def described(cls, spec: ProviderSpec) -> Sequence[str]:
         """Returns the specs of the children, from the file that the spec names. Raises UsageError."""
-        check_params(spec, {"state"})
+        check_params(spec, _PARAMS)
         return [child.spec for child in config.load(spec.target).children]
 
     @classmethod
     def check_children(cls, spec: ProviderSpec, children: Sequence[ProviderSpec]) -> None:
         """Raise UsageError if the array cannot work, or a child could read what it must not."""
         file = config.load(spec.target)
-        config.check_places(
-            replace(file, key="", metadata=Path(spec.params["state"])) if "state" in spec.params else file
-        )
+        config.check_places(_with_params(file, spec.params))
         if not file.key and "state" not in spec.params and not all(child.scheme in _ENDS for child in children):
             raise config.no_key(file)
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> RaidDriver:
         """Refuse: an array is made of other drivers, see ``compose``. Raises SpecError."""
-        check_params(spec, {"state"})
+        check_params(spec, _PARAMS)
         raise SpecError(f"provider {spec.text!r}: an array cannot be connected without its children")
 
     @classmethod
     def compose(cls, spec: ProviderSpec, children: Sequence[Driver]) -> RaidDriver:
         """Returns the driver of an array whose children are connected. Raises UsageError."""
         file = config.load(spec.target)
-        if state := spec.params.get("state"):
-            file = replace(file, key=str(Path(state) / "array.key"), metadata=Path(state) / "array.sqlite")
+        file = _with_params(file, spec.params)
         if not file.key:
             raise config.no_key(file)
         return cls(open_array(file, children))
@@ -255,7 +283,8 @@ class RaidDriver:
             self._upkeep.close(_CLOSE_S)
         rates = self.array.children.rates
         if isinstance(rates, Observer) and rates.has_observed:
-            self.array.metadata.keep(_RATES, rates.text())
+            with suppress(CloudError):  # the next process observes them again
+                self.array.metadata.keep(_RATES, rates.text())
         self.array.children.close()
         self.array.metadata.close()
 
@@ -266,7 +295,7 @@ class RaidDriver:
             return array
         with self._lock:
             if self._upkeep is None:
-                self._upkeep = Upkeep(prepared(array, verb, path))
+                self._upkeep = Upkeep(prepared(array, verb, path, _warn))
         return array
 
     def _row(self, verb: str, path: str) -> ObjectRow:
@@ -274,6 +303,14 @@ class RaidDriver:
         if row is None:
             raise _not_found(verb, path)
         return row
+
+    def _newly_marked(self, generation: int) -> int:
+        """Returns the generation of a deletion that children are to note; 0 if they have done so a moment ago."""
+        with self._lock:
+            if clock.now_ns() < self._marks_again_ns:
+                return 0
+            self._marks_again_ns = clock.due_ns(_MARKS_EVERY_S)
+            return generation
 
     # --- required verbs -----------------------------------------------------------------------------
 
@@ -313,7 +350,7 @@ class RaidDriver:
     def list(self, folder: str) -> Iterator[Entry]:
         """Yields all objects below ``folder``, in order of their paths, from the metadata."""
         prefix = path_of(prefix_of("list", folder))
-        yield from map(_entry, _all_below(self._ready("list", folder), prefix))
+        yield from map(_entry, self._ready("list", folder).rows(prefix))
 
     def delete(self, path: str) -> None:
         """Remove an object, and all below it. Packages that a child does not delete soon are deleted later."""
@@ -323,12 +360,13 @@ class RaidDriver:
         array = self._ready("delete", path)
         with array.ledger.operation("delete") as costs:
             rows = [row for row in (array.metadata.find(path),) if row is not None]
-            rows += _all_below(array, prefix)
+            rows += array.rows(prefix)
             if not rows:
                 raise _not_found("delete", path)
             with costs.timed("metadata_ns"):
+                generation = array.metadata.next_generation()
                 gone = [each for row in rows for each in array.metadata.remove(row, len(array.children))]
-            delete_leftovers(array, gone, costs, array.file.patience_s)
+            delete_leftovers(array, gone, costs, array.file.patience_s, self._newly_marked(generation))
         array.pending.wake()
 
     def mkdir(self, path: str) -> None:

@@ -31,9 +31,8 @@ from pytest_cloudbench.systems.raid.survey import Progress
 from pytest_cloudbench.systems.raid.upkeep import delete_leftovers, mend
 from pytest_cloudbench.systems.raid.writing import write
 
-__all__ = ["Exported", "Moved", "Repaired", "export", "note_all_of", "rebalance", "repair"]
+__all__ = ["Exported", "Moved", "Repaired", "discard_incomplete", "export", "note_all_of", "rebalance", "repair"]
 
-_PAGE = 256
 _MOST_TOLD = 20
 
 
@@ -120,7 +119,7 @@ def _mended(array: Array, package: Lacking, costs: Costs, done: Repaired, refusi
 def note_all_of(array: Array, child: int) -> int:
     """Note every package of a child as missing, because another provider replaces it. Returns how many packages."""
     noted = 0
-    for row in _all(array):
+    for row in array.rows():
         manifest = array.manifest_of("replace", row)
         lacking = [
             Lacking(row.version, number, child)
@@ -130,6 +129,15 @@ def note_all_of(array: Array, child: int) -> int:
         array.metadata.lacks(lacking)
         noted += len(lacking)
     return noted
+
+
+def discard_incomplete(array: Array) -> int:
+    """Turn versions that the metadata does not have and that cannot be read into garbage. Returns how many."""
+    incomplete = [each for each in array.unknown if not each.is_whole]
+    for each in incomplete:
+        array.metadata.abandon(each.version, each.segments, len(array.children))
+        array.unknown.remove(each)
+    return len(incomplete)
 
 
 # --- rebalance ----------------------------------------------------------------------------------------
@@ -164,7 +172,7 @@ def rebalance(array: Array, *, dry_run: bool = False, progress: Progress = _igno
     """
     done, total = Moved(), array.metadata.count()
     newest = array.metadata.newest_generation()  # later versions are placed correctly
-    for row in _all(array):
+    for row in array.rows():
         if row.generation > newest:
             continue
         done.objects += 1
@@ -262,7 +270,7 @@ def export(array: Array, target: Path, progress: Progress = _ignored) -> Exporte
 def _exported(array: Array, target: Path, progress: Progress) -> Exported:
     done, total = Exported(), array.metadata.count()
     target.mkdir(parents=True, exist_ok=True)
-    for number, row in enumerate(_all(array), 1):
+    for number, row in enumerate(array.rows(), 1):
         parts = row.path.strip("/").split("/")
         if any(map(_cannot_be_a_name, parts)):
             done.failed[row.path] = "this system does not allow such a file name; export to a .tar"
@@ -310,7 +318,7 @@ def _archived(array: Array, target: Path, progress: Progress) -> Exported:
 
     def write(file: BinaryIO) -> None:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for number, row in enumerate(_all(array), 1):
+            for number, row in enumerate(array.rows(), 1):
                 begin = file.tell()
                 if "\0" in row.path:
                     done.failed[row.path] = "a NUL in its name, which an archive cuts it at"
@@ -332,10 +340,3 @@ def _archived(array: Array, target: Path, progress: Progress) -> Exported:
 
     write_whole(target, write)
     return done
-
-
-def _all(array: Array) -> Iterator[ObjectRow]:
-    after = "/"
-    while rows := array.metadata.below("/", after, _PAGE):
-        yield from rows
-        after = rows[-1].path

@@ -6,6 +6,7 @@ What may live here: fetching one version from the children. While a segment is h
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from queue import Empty, SimpleQueue
 
@@ -133,7 +134,7 @@ class Fetch:
                 self._take(answer)
         self.give_up()
         if self._lacking and self._array.file.mends:
-            with self._costs.timed("metadata_ns"):
+            with self._costs.timed("metadata_ns"), suppress(CloudError):  # only a note: the shares are here
                 self._array.metadata.lacks(self._lacking)
             self._array.pending.wake()
         return self._shares

@@ -7,7 +7,7 @@ metadata for repairs; nothing else is changed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
 from typing import Any
@@ -26,7 +26,6 @@ __all__ = ["ChildState", "Progress", "Survey", "survey"]
 Progress = Callable[[str, int, int], object]
 """Called with the name of the work, the amount done, and the total amount."""
 
-_PAGE = 256
 _MOST_FAILURES = 3
 """After so many failed reads in a row, a scrub asks a child for nothing more: each may take as long as its timeout."""
 
@@ -73,6 +72,8 @@ class Survey:
         unreadable: objects that cannot be read now.
         unreadable_paths: the first of them.
         garbage: unused packages that are still to be deleted.
+        unknown_paths: objects of which children hold a version that the metadata does not have: deleted, unfinished, or
+            with too few packages left.
         written_meanwhile: objects that were not examined, because they were written after the survey began.
         equal_bytes: the size of equal shares of the content, on each child. Storage beyond that is the cost of an
             uneven placement, of manifests, and of small objects.
@@ -91,6 +92,7 @@ class Survey:
     unreadable: int = 0
     unreadable_paths: list[str] = field(default_factory=list)
     garbage: int = 0
+    unknown_paths: list[str] = field(default_factory=list)
     written_meanwhile: int = 0
     equal_bytes: float = 0.0
     usd_per_month: float | None = None
@@ -98,9 +100,11 @@ class Survey:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether every child answers and nothing is missing or damaged."""
-        return self.whole == self.objects and not any(
-            child.unreachable or child.missing or child.damaged or child.unread for child in self.children
+        """Whether every child answers, and nothing is missing, damaged, or unknown to the metadata."""
+        return (
+            self.whole == self.objects
+            and not self.unknown_paths
+            and not any(child.unreachable or child.missing or child.damaged or child.unread for child in self.children)
         )
 
     def plain(self) -> dict[str, Any]:
@@ -130,29 +134,25 @@ def survey(
         ChildState(name, _reason(silent.get(child))) for child, name in enumerate(array.children.names)
     ])  # fmt: skip
     unexplained = {child: dict(listing) for child, listing in names.items()}
+    for child, rest in unexplained.items():
+        rest.pop(array.children.marker_name(child), None)
     for child, listing in names.items():
         found.children[child].held_bytes = sum(listing.values())
     total, failures = array.metadata.count(), Counter[int]()
-    for row in _all(array):
+    for row in array.rows():
         if row.generation > newest:
             found.written_meanwhile += 1
             continue
         _look_at(array, row, names, unexplained, found, failures)
         progress("objects", found.objects, max(total, found.objects))
     _explain_rest(array, unexplained, found)
+    found.unknown_paths = [each.path for each in array.unknown]
     _price(array, found)
     return found
 
 
 def _reason(error: CloudError | None) -> str:
     return "" if error is None else f"{error.kind.value}{f' ({error.detail})' if error.detail else ''}"
-
-
-def _all(array: Array) -> Iterator[ObjectRow]:
-    after = "/"
-    while rows := array.metadata.below("/", after, _PAGE):
-        yield from rows
-        after = rows[-1].path
 
 
 def _look_at(
@@ -261,9 +261,9 @@ def _explain_rest(array: Array, unexplained: Mapping[int, dict[str, int]], found
         rest = unexplained.get(leftover.child, {})
         for name in array.names_of(leftover.version, leftover.child, leftover.segments):
             garbage[leftover.child] += rest.pop(name, None) is not None
-    for version, segments in array.metadata.begun():
+    for begun in array.metadata.snapshot(len(array.children)).begun:
         for child, rest in unexplained.items():
-            for name in array.names_of(version, child, segments):
+            for name in array.names_of(begun.version, child, begun.segments):
                 rest.pop(name, None)
     found.garbage = garbage.total()
     for child, rest in unexplained.items():

@@ -6,8 +6,10 @@ transfer calls back from its own thread when it has ended.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
@@ -18,7 +20,7 @@ from pytest_cloudbench.coding.sealing import MasterKey
 from pytest_cloudbench.drivers.base import Counting, Driver
 from pytest_cloudbench.model import CloudError, ErrorKind
 
-__all__ = ["Buffers", "Children", "Ended", "Package", "PendingRead", "shortage"]
+__all__ = ["Buffers", "Children", "Ended", "Package", "PendingRead", "is_package", "shortage"]
 
 _MOST_THREADS = 32
 _IDLE_S = 30.0
@@ -94,6 +96,11 @@ class Buffers:
                 del self._free[0]
 
 
+def is_package(path: str) -> bool:
+    """Returns whether a file on a child has a package's name, whatever its key is."""
+    return re.fullmatch("[md][0-9a-f]{32}", path.rpartition("/")[2]) is not None
+
+
 class PendingRead:
     """One transfer that can be cancelled: if it has not begun, it never does; a read ends at its next piece."""
 
@@ -134,6 +141,10 @@ class Children:
         The package of the last segment, which also holds the manifest, has a different first letter.
         """
         return f"{'m' if is_last else 'd'}{self._master.name(version, child, segment)}"
+
+    def marker_name(self, child: int) -> str:
+        """Returns the name of what a child keeps about the last deletion."""
+        return f"e{self._master.name(b'deleted', child)}"
 
     def path_of(self, name: str) -> str:
         """Returns where a package is on a child."""
@@ -194,10 +205,15 @@ class Children:
         self._start(child, call, ended, is_read=True, pending=pending)
         return pending
 
-    def delete(self, child: int, names: Iterable[str], done: Callable[[Ended], object]) -> None:
-        """Delete packages; those that are not there count as deleted."""
+    def delete(
+        self, child: int, names: Iterable[str], done: Callable[[Ended], object], marker: Package | None = None
+    ) -> None:
+        """Write the marker, if there is one, and delete packages; those that are not there count as deleted."""
 
         def call(driver: Driver) -> bytes:
+            if marker is not None:
+                with suppress(CloudError):  # other children get theirs
+                    driver.put(self.path_of(self.marker_name(child)), marker)
             for name in names:
                 try:
                     driver.delete(self.path_of(name))

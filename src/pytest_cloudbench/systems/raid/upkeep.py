@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from queue import SimpleQueue
 
 from pytest_cloudbench import clock
@@ -61,12 +63,14 @@ def mend(array: Array, package: Lacking, costs: Costs) -> bool:
 
 
 def delete_leftovers(
-    array: Array, leftovers: Sequence[Discarded], costs: Costs, patience_s: float | None = None
+    array: Array, leftovers: Sequence[Discarded], costs: Costs, patience_s: float | None = None, generation: int = 0
 ) -> Sequence[CloudError]:
     """Delete unused packages. Returns the errors of children that failed; their packages stay noted.
 
     Packages still in transfer stay noted, too: they would not be found now, and wake upkeep when they have arrived.
     Children that have not answered after ``patience_s`` (None: wait for all) finish in the background.
+
+    ``generation``: each child notes first that something was deleted at this generation, if it is not 0.
 
     Passes on any error that is not a CloudError.
     """
@@ -76,7 +80,8 @@ def delete_leftovers(
     deletion = _Deletion(array, by_child)
     for child, each in by_child.items():
         names = [name for one in each for name in array.names_of(one.version, child, one.segments)]
-        array.children.delete(child, names, deletion.ended)
+        marker = array.marker(child, generation) if generation else None
+        array.children.delete(child, names, deletion.ended, marker)
     with costs.timed("transfer_ns"):
         answers = deletion.wait(patience_s)
     costs.requests += sum(answer.requests or 0 for answer in answers)
@@ -102,6 +107,8 @@ class _Deletion:
         try:
             if answer.error is None:
                 self._array.metadata.deleted(leftovers)
+        except CloudError as error:  # they stay noted
+            answer = replace(answer, error=error)
         finally:
             self._array.pending.release(leftovers)
             with self._changed:
@@ -147,7 +154,8 @@ class Upkeep:
 
     def close(self, timeout_s: float) -> None:
         """Give it time to finish, and end it. Unfinished work stays noted."""
-        self.settle(timeout_s)
+        with suppress(CloudError):  # the metadata cannot say what is left
+            self.settle(timeout_s)
         self._stops.set()
         self._array.pending.wake()
         self._thread.join(timeout_s)
@@ -160,10 +168,12 @@ class Upkeep:
                 self._begun += 1
             try:
                 failed = not self._once()
-            except Exception:
+            except Exception as error:
                 if self._stops.is_set():
                     return  # the metadata was closed meanwhile: unfinished work stays noted
-                raise
+                if not isinstance(error, CloudError):
+                    raise
+                failed = True  # the metadata is locked, for instance
             with self._changed:
                 self._ended, self._failed = self._begun, failed
                 self._changed.notify_all()

@@ -284,7 +284,8 @@ class RaidDriver:
         rates = self.array.children.rates
         if isinstance(rates, Observer) and rates.has_observed:
             with suppress(CloudError):  # the next process observes them again
-                self.array.metadata.keep(_RATES, rates.text())
+                if self.array.metadata.setting(_RATES) != rates.text():
+                    self.array.metadata.keep(_RATES, rates.text())
         self.array.children.close()
         self.array.metadata.close()
 
@@ -366,7 +367,9 @@ class RaidDriver:
             with costs.timed("metadata_ns"):
                 generation = array.metadata.next_generation()
                 gone = [each for row in rows for each in array.metadata.remove(row, len(array.children))]
-            delete_leftovers(array, gone, costs, array.file.patience_s, self._newly_marked(generation))
+                is_last = array.metadata.is_empty
+            generation = 0 if is_last else self._newly_marked(generation)
+            delete_leftovers(array, gone, costs, array.file.patience_s, generation, is_last=is_last)
         array.pending.wake()
 
     def mkdir(self, path: str) -> None:

@@ -274,6 +274,12 @@ class Metadata(Database):
             (count,) = db.execute("SELECT count(*) FROM objects").fetchone()
         return int(count)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no objects."""
+        with self.reading() as db:
+            return db.execute("SELECT 1 FROM objects LIMIT 1").fetchone() is None
+
     def snapshot(self, children: int) -> Snapshot:
         """Returns all versions that it knows of now. Raises CloudError if it is not of that many children."""
         with self.reading() as db, self.one_moment():

@@ -63,14 +63,21 @@ def mend(array: Array, package: Lacking, costs: Costs) -> bool:
 
 
 def delete_leftovers(
-    array: Array, leftovers: Sequence[Discarded], costs: Costs, patience_s: float | None = None, generation: int = 0
+    array: Array,
+    leftovers: Sequence[Discarded],
+    costs: Costs,
+    patience_s: float | None = None,
+    generation: int = 0,
+    *,
+    is_last: bool = False,
 ) -> Sequence[CloudError]:
     """Delete unused packages. Returns the errors of children that failed; their packages stay noted.
 
     Packages still in transfer stay noted, too: they would not be found now, and wake upkeep when they have arrived.
     Children that have not answered after ``patience_s`` (None: wait for all) finish in the background.
 
-    ``generation``: each child notes first that something was deleted at this generation, if it is not 0.
+    ``generation``: each child notes first that something was deleted at this generation, if it is not 0. ``is_last``:
+    no object is left, so that this note goes, too.
 
     Passes on any error that is not a CloudError.
     """
@@ -80,6 +87,8 @@ def delete_leftovers(
     deletion = _Deletion(array, by_child)
     for child, each in by_child.items():
         names = [name for one in each for name in array.names_of(one.version, child, one.segments)]
+        if is_last:
+            names.append(array.children.marker_name(child))
         marker = array.marker(child, generation) if generation else None
         array.children.delete(child, names, deletion.ended, marker)
     with costs.timed("transfer_ns"):

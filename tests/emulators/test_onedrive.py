@@ -83,6 +83,35 @@ def test_addresses(path: str, expected: tuple[str, str | None, str, str]) -> Non
     assert found[3:] == expected
 
 
+@pytest.mark.parametrize(
+    ("path", "same"),
+    [
+        ("/v1.0//me/drive", "/v1.0/me/drive"),
+        ("/v1.0/me//drive/root//children", "/v1.0/me/drive/root/children"),
+        ("/v1.0/drives/b!x/items/root%3A%2Fa%2Fb.txt%3A/content", "/v1.0/drives/b!x/items/root:/a/b.txt:/content"),
+        ("/v1.0/drives/b!x/items/A!1%3a%2fn%25.txt%3a", "/v1.0/drives/b!x/items/A!1:/n%25.txt:"),
+        ("/v1.0/me/drive/special/approot%3A%2Fc d%3A/children", "/v1.0/me/drive/special/approot:/c%20d:/children"),
+        ("/v1.0/me/drive/root%3A/e.txt", "/v1.0/me/drive/root:/e.txt"),
+    ],
+)
+def test_addresses_as_clients_write_them(path: str, same: str) -> None:
+    found, plain = parse(path), parse(same)
+    assert found is not None
+    assert plain is not None
+    assert found[3:] == plain[3:]
+    assert found.drive == plain.drive
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1.0/me/drives/b!x/root", "/v1.0/groups/g/drive/root", "/v1.0/groups/g/drives/b!x", "/v1.0/sites/s/drive"],
+)
+def test_drives_have_owners(path: str) -> None:
+    found = parse(path)
+    assert found is not None
+    assert found.drive_id == ("b!x" if "b!x" in path else "")
+
+
 @pytest.mark.parametrize("path", ["/v1.0/me/driver", "/v2.0/me/drive", "/me/drive"])
 def test_what_is_no_address(path: str) -> None:
     assert parse(path) is None
@@ -146,9 +175,30 @@ def test_conflicts_and_what_to_do_with_them(wire: GraphWire) -> None:
     assert wire("PUT", f"{ROOT}:/a.txt/below:/content", b"2").code == "nameAlreadyExists"
 
 
-@pytest.mark.parametrize("name", ["a:b", "a*b", 'a"b', "x" * 256, " a", ""])
+@pytest.mark.parametrize(
+    "name",
+    ["a:b", "a*b", 'a"b', "x" * 256, " a", "", "CON", "nul", "Com7", "LPT0", "~$x", ".lock", "Desktop.ini", "a_VTI_b"],
+)
 def test_names_that_no_item_can_have(wire: GraphWire, name: str) -> None:
     told = wire("POST", f"{ROOT}/children", {"name": name, "folder": {}})
+    assert (told.status, told.code) == (400, "invalidRequest")
+
+
+@pytest.mark.parametrize("name", ["CON.txt", "console", "a~$x", "COM10", "lock", "vti"])
+def test_names_that_look_like_reserved_ones(wire: GraphWire, name: str) -> None:
+    assert wire("PUT", f"{ROOT}:/{name}:/content", b"x").status == 201
+
+
+@pytest.mark.parametrize("way", ["PUT", "PATCH", "copy", "session", "above"])
+def test_reserved_names_are_refused_however_they_are_given(wire: GraphWire, way: str) -> None:
+    item = f"/v1.0/me/drive/items/{wire.put('a.txt')['id']}"
+    told = {
+        "PUT": lambda: wire("PUT", f"{ROOT}:/AUX:/content", b"x"),
+        "PATCH": lambda: wire("PATCH", item, {"name": "prn"}),
+        "copy": lambda: wire("POST", f"{item}/copy", {"name": "~$a.docx"}),
+        "session": lambda: wire("POST", f"{ROOT}:/COM1:/createUploadSession"),
+        "above": lambda: wire("PUT", f"{ROOT}:/LPT9/a.txt:/content", b"x"),
+    }[way]()
     assert (told.status, told.code) == (400, "invalidRequest")
 
 
@@ -362,6 +412,22 @@ def test_changes(wire: GraphWire) -> None:
     assert told.headers["location"].endswith("/root/delta")
 
 
+def test_what_is_gone_is_told_with_the_folder_that_it_was_in(wire: GraphWire) -> None:
+    wire.put("folder/kept.txt")
+    folder = wire.item("folder").value["id"]
+    for name in ("binned.txt", "purged.txt", "below/deep.txt"):
+        wire.put(f"folder/{name}")
+    below = wire.item("folder/below").value["id"]
+    link = wire("GET", f"{ROOT}/delta?token=latest").value["@odata.deltaLink"]
+    wire("DELETE", f"{ROOT}:/folder/binned.txt")
+    wire("POST", f"{ROOT}:/folder/purged.txt:/permanentDelete")
+    wire("DELETE", f"{ROOT}:/folder/below")
+    news = wire("GET", link).value["value"]
+    assert {entry["name"]: entry["parentReference"]["id"] for entry in news if "deleted" in entry} == {
+        "binned.txt": folder, "purged.txt": folder, "below": folder, "deep.txt": below
+    }  # fmt: skip
+
+
 def test_links_and_permissions(wire: GraphWire) -> None:
     item = wire.put("a.txt")
     address = f"/v1.0/me/drive/items/{item['id']}"
@@ -377,7 +443,8 @@ def test_links_and_permissions(wire: GraphWire) -> None:
     assert wire("PATCH", one, {"roles": ["write"]}).value["roles"] == ["write"]
     assert wire("DELETE", one).status == 204
     assert wire("GET", one).status == 404
-    assert wire("GET", f"/v1.0/shares/{share}/driveItem").status == 404
+    gone = wire("GET", f"/v1.0/shares/{share}/driveItem")
+    assert (gone.status, gone.code) == (403, "accessDenied")
     assert wire("DELETE", f"{address}/permissions/{listed[0]['id']}").status == 403
     invited = wire("POST", f"{address}/invite", {"recipients": [{"email": "a@example.com"}], "roles": ["write"]})
     assert invited.value["value"][0]["roles"] == ["write"]
@@ -423,7 +490,7 @@ def test_tokens_and_device_codes(wire: GraphWire) -> None:
     refused = ask("token", "grant_type=refresh_token&refresh_token=invalid&client_id=c")
     assert (refused.status, refused.value["error"]) == (400, "invalid_grant")
     assert refused.value["error_description"].startswith("AADSTS")
-    device = ask("devicecode", "client_id=c&scope=Files.ReadWrite").value
+    device = ask("devicecode", "client_id=c&scope=Files.ReadWrite+offline_access").value
     grant = f"grant_type=urn:ietf:params:oauth:grant-type:device_code&client_id=c&device_code={device['device_code']}"
     assert ask("token", grant).value["error"] == "authorization_pending"
     assert wire("GET", "/devicelogin?otc=WRONG", token=None).status == 400
@@ -434,10 +501,37 @@ def test_tokens_and_device_codes(wire: GraphWire) -> None:
     assert ask("token", grant).value["error"] == "bad_verification_code"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "what"),
+    [
+        ("GET", "/v1.0/me/drive/items/x/thumbnails", "thumbnails"),
+        ("GET", "/v1.0/me/drive/items/x/thumbnails/0/large/content", "thumbnails"),
+        ("POST", "/v1.0/me/drive/root:/a.txt:/microsoft.graph.preview", "previews"),
+        ("POST", "/v1.0//$batch", "$batch"),
+        ("GET", "/v1.0/subscriptions", "subscriptions"),
+        ("POST", "/v1.0/me/drive/items/x/checkout", "checking in and out"),
+        ("POST", "/v1.0/me/drive/items/x/assignSensitivityLabel", "labels"),
+        ("GET", "/v1.0/drives/b!x/items/y/getActivitiesByInterval(startDateTime='2026')", "analytics"),
+        ("GET", f"{ROOT}/children?$expand=thumbnails", "expanding anything but children"),
+        ("GET", f"{ROOT}/children?$filter=name eq 'a'", "$filter and $apply"),
+    ],
+)
+def test_what_is_not_offered_is_refused_by_one_line(wire: GraphWire, method: str, path: str, what: str) -> None:
+    told = wire(method, path)
+    assert (told.status, told.code) == (400, "notSupported")
+    assert told.value["error"]["message"] == f"This emulator does not offer {what}."
+
+
+def test_pages_cannot_be_skipped(wire: GraphWire) -> None:
+    told = wire("GET", f"{ROOT}/children?$skip=1")
+    assert (told.status, told.code) == (400, "invalidRequest")
+
+
 def test_what_cannot_be_asked(wire: GraphWire) -> None:
     for path, expected in (
         ("/v1.0/me/drive/root/eat", (400, "BadRequest")),
         ("/v1.0/nothing", (400, "BadRequest")),
+        ("/v1.0/me/drive/root:/thumbnails/list:/eat", (400, "BadRequest")),
         ("/elsewhere", (404, "ResourceNotFound")),
         ("/v1.0/drives/0123456789ABCDEF/root", (404, "itemNotFound")),
         ("/v1.0/drives/wrong/root", (400, "invalidRequest")),

@@ -1,24 +1,34 @@
 """Tokens of Microsoft's identity platform, and the refusal of calls without a valid one.
 
 What may live here: how Microsoft speaks OAuth (login.microsoftonline.com, and login.live.com for personal accounts),
-the device code flow (RFC 8628), and the answers with status 401.
+the device code flow (RFC 8628), what OpenID's clients ask before, and the answers with status 401 and 403.
 """
 
 from __future__ import annotations
 
 import json
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 from urllib.parse import parse_qsl
 
 from pytest_cloudbench.emulators.http import fields
-from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal
+from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal, basic_client
+from pytest_cloudbench.emulators.onedrive.address import GraphAddress
 from pytest_cloudbench.emulators.onedrive.answers import GraphError
-from pytest_cloudbench.emulators.onedrive.state import GraphState
+from pytest_cloudbench.emulators.onedrive.items import PERSON
+from pytest_cloudbench.emulators.onedrive.scopes import DriveReach, covers, reach_of
+from pytest_cloudbench.emulators.onedrive.state import GraphState, WaitingDevice
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-__all__ = ["DIALECT", "agree", "denied", "device_code", "token"]
+__all__ = [
+    "DIALECT", "agree", "authorize", "denied", "device_code", "instance_discovery", "openid_configuration", "token",
+]  # fmt: skip
 
+_TENANT = "9188040d-6c67-4c5b-b112-36a304b66dad"
+"""The tenant of personal accounts, as Microsoft's documents give it."""
+_REFRESH = "refresh_token"
 _DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 _SCOPE = "Files.ReadWrite offline_access"
 _DEVICE_S = 900
@@ -34,6 +44,11 @@ _WORDS: Mapping[str, tuple[int, str]] = {
     "invalid_grant": (70000, "The provided value for the input parameter is not valid, or the grant has expired."),
     "invalid_request": (900144, "The request body does not contain a required parameter."),
     "redirect_uri_mismatch": (50011, "The redirect URI specified in the request does not match the app's."),
+    "invalid_client_secret": (7000215, "Invalid client secret provided."),
+    "consent_required": (
+        65001,
+        "The user or administrator has not consented to use the application with these scopes.",
+    ),
     "authorization_pending": (70016, "OAuth 2.0 device flow error. Authorization is pending. Continue polling."),
     "expired_token": (
         70020,
@@ -58,14 +73,17 @@ def _granted(grant: Grant) -> Answer:
 
 def _refused(error: str, form: Mapping[str, str]) -> Answer:
     number, words = _WORDS.get(error, (70000, error.replace("_", " ")))
-    name = {"redirect_uri_mismatch": "invalid_request", "invalid_client": "invalid_request"}.get(error, error)
+    name = {
+        "redirect_uri_mismatch": "invalid_request", "invalid_client": "invalid_request",
+        "invalid_client_secret": "invalid_client", "consent_required": "invalid_grant",
+    }.get(error, error)  # fmt: skip
     answer = {
         "error": name,
         "error_description": f"AADSTS{number}: {words}",
         "error_codes": [number],
         "error_uri": f"https://login.microsoftonline.com/error?code={number}",
     }
-    return _plain(400, answer)
+    return _plain(401 if name == "invalid_client" else 400, answer)
 
 
 def _plain(status: int, value: Mapping[str, Any]) -> Answer:
@@ -79,7 +97,7 @@ DIALECT = Dialect(
     access=("EwB", 120),
     refresh=("M.C5_BAY.", 80),
     code=("M.C5_BAY.2.U.", 36),
-    proofs={"refresh_token": "refresh_token", "authorization_code": "code", _DEVICE: "device_code"},
+    proofs={_REFRESH: _REFRESH, "authorization_code": "code", _DEVICE: "device_code"},
     renewal=Renewal.BESIDE,
 )
 """How Microsoft speaks OAuth. A refresh brings another refresh token, and the old one still works."""
@@ -88,20 +106,125 @@ DIALECT = Dialect(
 def token(state: GraphState, call: Call) -> Answer:
     """The token route; a device code brings a token once its user has agreed."""
     form = fields(call.body)
-    if form.get("grant_type") == _DEVICE:
-        known = state.devices.get(form.get("device_code", ""))
-        if known is None:
-            return _refused("bad_verification_code", form)
-        if known.expires_s < call.now_s:
-            return _refused("expired_token", form)
-        if not known.is_agreed:
-            return _refused("authorization_pending", form)
-        del state.devices[form["device_code"]]
+    client, kind = _application(call, form), form.get("grant_type", "")
+    proof, secret = form.get(DIALECT.proofs.get(kind, ""), ""), form.get("client_secret", "")
+    if secret.startswith("invalid") or not state.first_use.fits(f"secret of {client}", secret):
+        return _refused("invalid_client_secret", form)
+    scope = form.get("scope", "")
+    if kind == _DEVICE:
+        if refusal := _device_refusal(state, proof, client, call.now_s):
+            return _refused(refusal, form)
+        scope = state.devices.pop(proof).scope
+    elif kind == _REFRESH:
+        granted = state.scopes.get(proof, "")
+        scope = scope or granted
+        if not state.first_use.fits(f"application of {proof}", client):
+            return _refused("invalid_grant", form)
+        if granted and not covers(granted, scope):
+            return _refused("consent_required", form)
     answer = state.oauth.token(call)
-    if form.get("grant_type") == _DEVICE and answer.status == 200:  # this grant brings a refresh token, too
-        value = json.loads(bytes(answer.body))
-        answer = _plain(200, {**value, "refresh_token": f"M.C5_BAY.{state.tree.token(80)}"})
-    return answer
+    if answer.status != 200:
+        return answer
+    if secret:
+        state.first_use.keep(f"secret of {client}", secret)
+    value: dict[str, Any] = json.loads(bytes(answer.body))
+    value["scope"] = scope = scope or value["scope"]
+    if kind == _DEVICE:
+        value["refresh_token"] = f"M.C5_BAY.{state.tree.token(80)}"
+    if "offline_access" not in scope.split():
+        value.pop("refresh_token", None)
+    for refresh_token in (proof if kind == _REFRESH else "", value.get("refresh_token", "")):
+        if refresh_token:
+            state.first_use.keep(f"application of {refresh_token}", client)
+            state.scopes.setdefault(refresh_token, scope)
+    state.scopes[value["access_token"]] = scope
+    return _plain(200, value | _identity(call, client, scope, form, state.nonces.pop(proof, "")))
+
+
+def _application(call: Call, form: Mapping[str, str]) -> str:
+    """Returns the id of the application that asks."""
+    return form.get("client_id", "") or basic_client(call.headers.get(b"authorization", b""))
+
+
+def _device_refusal(state: GraphState, code: str, client: str, now_s: float) -> str:
+    """Returns why a device code brings no token; empty if it does."""
+    device = state.devices.get(code)
+    if device is None or device.client != client:
+        return "bad_verification_code"
+    if device.expires_s < now_s:
+        return "expired_token"
+    return "" if device.is_agreed else "authorization_pending"
+
+
+def _identity(call: Call, client: str, scope: str, form: Mapping[str, str], nonce: str) -> dict[str, str]:
+    """Returns who signed in, if the application asks: OpenID's token, without a signature, and ``client_info``."""
+    shown: dict[str, str] = {}
+    if "openid" in scope.split():
+        claims = {
+            "aud": client, "iss": f"{_origin(call)}/{_TENANT}/v2.0", "iat": int(call.now_s), "nbf": int(call.now_s),
+            "exp": int(call.now_s) + 3600, "sub": PERSON["id"], "oid": PERSON["id"], "tid": _TENANT, "ver": "2.0",
+            "name": PERSON["displayName"], "preferred_username": PERSON["email"], **({"nonce": nonce} if nonce else {}),
+        }  # fmt: skip
+        shown["id_token"] = f"{_base64({'typ': 'JWT', 'alg': 'none'})}.{_base64(claims)}."
+    if form.get("client_info"):
+        shown["client_info"] = _base64({"uid": PERSON["id"], "utid": _TENANT})
+    return shown
+
+
+def _base64(value: Mapping[str, Any]) -> str:
+    return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+def _host(call: Call) -> str:
+    return call.headers.get(b"host", b"login.microsoftonline.com").decode("latin-1")
+
+
+def _origin(call: Call) -> str:
+    return f"https://{_host(call)}"
+
+
+def authorize(state: GraphState, call: Call) -> Answer:
+    """The page where a user agrees: it agrees at once. ``response_mode`` says how the code goes back."""
+    answer, query = state.oauth.authorize(call), fields(call.query)
+    if answer.status != 302:
+        return answer
+    place, _, text = dict(answer.headers)[b"location"].decode().partition("?")
+    back = fields(text.encode())
+    state.nonces[back["code"]] = query.get("nonce", "")
+    if query.get("response_mode") != "form_post":
+        return answer
+    inputs = "".join(f'<input type="hidden" name="{escape(k)}" value="{escape(v)}">' for k, v in back.items())
+    page = (
+        f'<!DOCTYPE html><form method="post" action="{escape(place)}">{inputs}<button>Continue</button></form>'
+        "<script>document.forms[0].submit()</script>"
+    )
+    return Answer(200, [(b"content-type", b"text/html; charset=utf-8")], page.encode())
+
+
+def openid_configuration(call: Call) -> Answer:
+    """Where the routes of the identity platform are, as OpenID Connect Discovery says it."""
+    home = f"{_origin(call)}/{call.parameters['tenant']}"
+    return _plain(200, {
+        "issuer": f"{_origin(call)}/{_TENANT}/v2.0",
+        "authorization_endpoint": f"{home}/oauth2/v2.0/authorize",
+        "token_endpoint": f"{home}/oauth2/v2.0/token",
+        "device_authorization_endpoint": f"{home}/oauth2/v2.0/devicecode",
+        "jwks_uri": f"{home}/discovery/v2.0/keys",
+        "response_modes_supported": ["query", "form_post"],
+        "response_types_supported": ["code"],
+        "scopes_supported": ["openid", "profile", "email", "offline_access"],
+        "subject_types_supported": ["pairwise"],
+        "id_token_signing_alg_values_supported": ["none"],
+        "token_endpoint_auth_methods_supported": ["client_secret_post", "client_secret_basic"],
+    })  # fmt: skip
+
+
+def instance_discovery(call: Call) -> Answer:
+    """Which names the identity platform's host has."""
+    host = _host(call)
+    place = f"{_origin(call)}/{call.parameters['tenant']}/v2.0/.well-known/openid-configuration"
+    names = {"preferred_network": host, "preferred_cache": host, "aliases": [host]}
+    return _plain(200, {"tenant_discovery_endpoint": place, "api-version": "1.1", "metadata": [names]})
 
 
 def device_code(state: GraphState, call: Call) -> Answer:
@@ -110,7 +233,8 @@ def device_code(state: GraphState, call: Call) -> Answer:
     if not form.get("client_id"):
         return _refused("invalid_client", form)
     code, user_code = f"D{state.tree.token(100)}", state.tree.guid().replace("-", "")[:9].upper()
-    state.add_device(code, user_code, call.now_s + _DEVICE_S)
+    scope = form.get("scope", "") or _SCOPE
+    state.devices[code] = WaitingDevice(user_code, call.now_s + _DEVICE_S, form["client_id"], scope)
     place = "https://microsoft.com/devicelogin"
     return _plain(
         200,
@@ -135,17 +259,28 @@ def agree(state: GraphState, call: Call) -> Answer:
     return Answer(200 if known or not given else 400, [(b"content-type", b"text/plain; charset=utf-8")], text.encode())
 
 
-def denied(state: GraphState, call: Call) -> GraphError | None:
-    """Returns the refusal of a call without a valid token."""
+def denied(state: GraphState, call: Call, address: GraphAddress | None) -> GraphError | None:
+    """Returns the refusal of a call without a valid token, or whose token does not reach that far."""
     header = call.headers.get(b"authorization")
     if header is None:
         return GraphError(401, "InvalidAuthenticationToken", "Access token is empty.", "", (_CHALLENGE,))
-    kind, _, rest = header.partition(b" ")
-    expires_s = state.oauth.tokens.get(b"Bearer " + rest if kind.lower() == b"bearer" else header)
+    kind, _, given = header.partition(b" ")
+    expires_s = state.oauth.tokens.get(b"Bearer " + given if kind.lower() == b"bearer" else header)
     if expires_s is None:
         message = "IDX14100: JWT is not well formed, there are no dots (.)."
         return GraphError(401, "InvalidAuthenticationToken", message, "", (_CHALLENGE,))
     if expires_s <= call.now_s:
         message = "Lifetime validation failed, the token is expired."
         return GraphError(401, "InvalidAuthenticationToken", message, "", (_CHALLENGE,))
-    return None
+    scope = state.scopes.get(given.decode("latin-1"))
+    if scope is None or address is None or _reaches(state, reach_of(scope), call.method, address):
+        return None
+    return GraphError(403, "accessDenied", "Access denied")
+
+
+def _reaches(state: GraphState, reach: DriveReach, method: str, address: GraphAddress) -> bool:
+    """Returns whether a token that reaches so far may do this."""
+    if reach is DriveReach.APP_FOLDER:
+        is_drive = method == "GET" and not address.base and not address.function
+        return is_drive or state.is_in_app_folder(address)
+    return reach is DriveReach.WRITE or (reach is DriveReach.READ and method == "GET")

@@ -5,14 +5,15 @@ What may live here: paths of requests into their parts, without any state.
 ==================================================  =====================================================
 begins with ``/v1.0``, ``/beta`` or ``/_api/v2.0``  then a drive, an item, perhaps a path, a function
 ==================================================  =====================================================
-drive                                               ``/me/drive``, ``/drive``, ``/drives/ID``, ``/users/ID/drive``,
-                                                    ``/sites/ID/drive``, ``/sites/ID/drives/ID``
+drive                                               ``/drive`` or ``/drives/ID``, by itself or after ``/me``,
+                                                    ``/users/ID``, ``/groups/ID``, ``/sites/ID``
 item                                                ``/root``, ``/items/ID``, ``/special/NAME``
 path                                                ``:/a/b:`` after the item; the last colon may be missing
 function                                            ``/children``, ``/content``, ``/versions/ID/content``...
 ==================================================  =====================================================
 
-Ids may also be written as ``items('ID')``, and functions with a namespace: ``microsoft.graph.copy``.
+Ids may also be written as ``items('ID')``, and functions with a namespace: ``microsoft.graph.copy``. Clients that
+encode an id also encode a path in its place: ``/items/root%3A%2Fa%2Fb%3A/content``. Doubled slashes count as one.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-__all__ = ["GraphAddress", "parse"]
+__all__ = ["GraphAddress", "parse", "without_doubled_slashes"]
 
 _DRIVE = re.compile(
     r"/(v1\.0|beta|_api/v2\.0)/"
-    r"(me/drive|drive|drives/([^/]+)|users/[^/]+/drive|sites/[^/]+/drives/([^/]+)|sites/[^/]+/drive)(?=/|$)"
+    r"(drive|drives/([^/]+)|(?:me|(?:users|groups|sites)/[^/]+)/(?:drives/([^/]+)|drive))(?=/|$)"
 )
-_KEYED = re.compile(r"/(drives|items|users|sites|permissions|versions|children|special)\('([^']*)'\)")
+_SLASHES = re.compile(r"/{2,}")
+_KEYED = re.compile(r"/(drives|items|users|groups|sites|permissions|versions|children|special)\('([^']*)'\)")
+_ENCODED_COLON = re.compile(r"%3A", re.IGNORECASE)
+_BEGINS_ENCODED_PATH = re.compile(r"/(root|(items|special)/[^/:]+?)%3A", re.IGNORECASE)
 _CALLED = re.compile(r"(\w+)\((?:\w+='((?:[^']|'')*)')?\)$")
 _NAMESPACES = ("microsoft.graph.", "oneDrive.", "action.", "view.", "upload.")
 _HAVE_IDS = frozenset({"permissions", "versions"})
@@ -57,6 +61,7 @@ class GraphAddress(NamedTuple):
 
 def parse(path: str) -> GraphAddress | None:
     """Returns the parts of a path as it was sent; None if no drive has such a path."""
+    path = without_doubled_slashes(path)
     if "('" in path or "(%27" in path:
         head, colon, tail = path.partition(":")
         path = _KEYED.sub(r"/\1/\2", head.replace("%27", "'")) + colon + tail
@@ -73,8 +78,15 @@ def parse(path: str) -> GraphAddress | None:
     return GraphAddress(found[1], found[2], unquote(drive_id) if drive_id else "", base, below, function, argument)
 
 
+def without_doubled_slashes(path: str) -> str:
+    """Returns a path in which each run of slashes is one slash, as the service reads it."""
+    return _SLASHES.sub("/", path) if "//" in path else path
+
+
 def _item(rest: str) -> tuple[str, str | None, str]:
     """Returns id and path of the item at the beginning of a text, and what follows."""
+    if _BEGINS_ENCODED_PATH.match(rest):
+        rest = _ENCODED_COLON.sub(":", rest)
     if rest.startswith("/root") and rest[5:6] in ("", "/", ":"):
         base, rest = "root", rest[5:]
     elif rest.startswith("/items/"):

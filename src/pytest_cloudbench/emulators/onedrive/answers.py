@@ -16,7 +16,7 @@ from pytest_cloudbench.emulators.skin import Answer
 
 __all__ = [
     "GRAPH", "JSON", "JSON_SPACED", "GraphError", "answer_json", "answer_text", "error_answer", "from_store",
-    "precise_time", "seconds_of", "timestamp",
+    "not_offered", "precise_time", "seconds_of", "timestamp",
 ]  # fmt: skip
 
 GRAPH = "https://graph.microsoft.com/v1.0/$metadata#"
@@ -51,6 +51,11 @@ _OF_STORE: Mapping[str, tuple[int, str, str]] = {
 def from_store(error: StoreError) -> GraphError:
     """Returns the API's error for a refusal by the store."""
     return GraphError(*_OF_STORE[error.reason])
+
+
+def not_offered(what: str) -> GraphError:
+    """Returns the refusal of what the service has and the emulator does not."""
+    return GraphError(400, "notSupported", f"This emulator does not offer {what}.")
 
 
 def answer_json(

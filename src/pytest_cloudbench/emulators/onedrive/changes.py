@@ -17,6 +17,7 @@ from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answ
 from pytest_cloudbench.emulators.onedrive.files import next_link, page_size
 from pytest_cloudbench.emulators.onedrive.items import item, selected
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest
+from pytest_cloudbench.emulators.onedrive.tree import details_of
 from pytest_cloudbench.emulators.skin import Answer, Kind
 
 __all__ = ["FUNCTIONS"]
@@ -82,9 +83,10 @@ def _shown(request: GraphRequest, top: Folder, node: Node, *, is_first: bool) ->
         return item(request, node, has_type=True)
     if is_first:
         return None
+    above = details_of(node).former or node.parent
     reference = {"driveId": request.state.drive_id, "driveType": request.state.account.type}
-    if node.parent is not None and node.parent is not tree.bin:
-        reference["id"] = node.parent.id
+    if above is not None:
+        reference["id"] = above.id
     kind: dict[str, Any] = {"folder": {}} if isinstance(node, Folder) else {"file": {}}
     return {
         "@odata.type": "#microsoft.graph.driveItem",

@@ -19,7 +19,20 @@ from pytest_cloudbench.emulators.onedrive.answers import GRAPH, timestamp
 from pytest_cloudbench.emulators.onedrive.state import GraphRequest, GraphState
 from pytest_cloudbench.emulators.onedrive.tree import ItemDetails, details_of
 
-__all__ = ["APP", "PERSON", "SITE_ID", "content_type", "context", "drive", "item", "item_text", "selected", "web_url"]
+__all__ = [
+    "APP",
+    "GROUP",
+    "PERSON",
+    "SITE_ID",
+    "content_type",
+    "context",
+    "drive",
+    "extension",
+    "item",
+    "item_text",
+    "selected",
+    "web_url",
+]
 
 PERSON: Mapping[str, str] = {
     "email": "emulated@example.com",
@@ -27,6 +40,12 @@ PERSON: Mapping[str, str] = {
     "displayName": "Emulated User",
 }
 APP: Mapping[str, str] = {"id": "5b1c2d3e-0000-4a4b-8c8d-9e0f1a2b3c4d", "displayName": "pytest-cloudbench"}
+GROUP: Mapping[str, str] = {
+    "email": "emulated-team@example.com",
+    "id": "7c1d2e3f-8a2b-4d5e-9c0f-1a2b3c4d5e6f",
+    "displayName": "Emulated Team",
+}
+"""The group that owns a document library."""
 SITE_ID = "0d6a8f6e-5c4b-4a39-8271-6f5e4d3c2b1a"
 _LIST = {
     "listId": "a1b2c3d4-1111-4222-8333-444455556666",
@@ -39,7 +58,8 @@ _VIEW = json.dumps({"sortBy": "name", "sortOrder": "ascending", "viewType": "thu
 _BY = json.dumps({"application": dict(APP), "user": dict(PERSON)})
 _USER = quote(PERSON["email"], "")
 _SPECIAL = {"Documents": "documents", "Pictures": "photos", "Music": "music", "Desktop": "desktop"}
-_ALWAYS = ("@odata.etag", "createdBy", "file", "fileSystemInfo", "folder", "lastModifiedBy", "parentReference")
+_ALWAYS = ("@odata.etag", "createdBy", "file", "fileSystemInfo", "folder", "lastModifiedBy", "parentReference",
+           "shared")  # fmt: skip
 """What the part of the service that finds items by path adds to a selection."""
 _SAFE = "/!$&'()*+,;=@-._~"
 
@@ -52,6 +72,11 @@ def content_type(name: str) -> str:
 @lru_cache(maxsize=4096)
 def _type_of_ending(ending: str) -> str:
     return guess_type(f"a.{ending}")[0] or "application/octet-stream"
+
+
+def extension(name: str) -> str:
+    """Returns what follows the last dot of a name; empty if it has none."""
+    return name.rpartition(".")[2] if "." in name else ""
 
 
 def web_url(state: GraphState, node: Node) -> str:
@@ -92,8 +117,8 @@ def item(
         _add_new(shown, known)
     if has_type:
         shown["@odata.type"] = "#microsoft.graph.driveItem"
-        if "file" in shown:
-            shown["file"]["fileExtension"] = node.name.rpartition(".")[2] if "." in node.name else ""
+    if "file" in shown and (has_type or request.state.account.type != "personal"):
+        shown["file"]["fileExtension"] = extension(node.name)
     return shown
 
 
@@ -140,8 +165,8 @@ def item_text(request: GraphRequest, node: Node, *, is_listed: bool = False) -> 
         more += f', "description": {_text(known.description)}'
     if drive_type == "documentLibrary" and node is not tree.root:
         more += ', "shared": {"scope": "users"}'  # a library belongs to its members
-    elif state.shared and state.shared.get(node.id):
-        more += f', "shared": {{"scope": "{state.shared[node.id][0].scope}"}}'
+    elif state.shared and (links := state.links_to(node, now_s)):
+        more += f', "shared": {{"scope": "{links[0].scope}"}}'
     return (
         f'{{"createdBy": {_BY}, "lastModifiedBy": {_BY}, "isAuthoritative": false, "id": "{node.id}", '
         f'"name": {_text(node.name)}, "size": {size}, "createdDateTime": "{created}", '
@@ -211,7 +236,7 @@ def drive(request: GraphRequest) -> dict[str, Any]:
         "driveType": state.account.type,
         "createdBy": {"user": {"displayName": "System Account"}},
         "lastModifiedBy": {"user": PERSON},
-        "owner": {"user": PERSON},
+        "owner": {"group": GROUP} if state.account.type == "documentLibrary" else {"user": PERSON},
         "quota": {
             "deleted": details_of(tree.bin).size_bytes,
             "remaining": remaining,

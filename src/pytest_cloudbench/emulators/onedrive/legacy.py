@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from pytest_cloudbench.emulators.onedrive.answers import JSON, precise_time
-from pytest_cloudbench.emulators.onedrive.items import PERSON
+from pytest_cloudbench.emulators.onedrive.items import PERSON, extension
 from pytest_cloudbench.emulators.onedrive.state import GraphRequest
 from pytest_cloudbench.emulators.skin import Answer
 
@@ -53,10 +53,12 @@ def reworded(request: GraphRequest, answer: Answer) -> Answer:
     elif function == "children" and method == "POST":
         value["@odata.context"] = f"{_METADATA}{where}/children/$entity"
         status = 200
+    elif not function and not request.address.base:
+        value["@odata.context"] = f"{_METADATA}drives/$entity"
     elif function in ("", "children", "content"):
         value["@odata.context"] = f"{_METADATA}items{'' if 'value' in value else '/$entity'}"
         kind = JSON
-    if function in ("", "children", "content"):
+    if function in ("", "children", "content") and request.address.base:
         for entry in listed:
             _reword_item(entry, is_changed=method in ("PATCH", "PUT"))
     return Answer(status, [(b"content-type", kind)], json.dumps(value).encode())
@@ -69,8 +71,11 @@ def _reword_item(entry: dict[str, Any], *, is_changed: bool) -> None:
         view = entry["folder"].get("view", {})
         entry["folder"] |= {"folderType": "documents", "folderView": view}
     if "file" in entry:
-        ending = entry.get("name", "").rpartition(".")[2]
-        entry["file"] |= {"fileExtension": ending, "irmEnabled": False, "irmEffectivelyEnabled": False}
+        entry["file"] |= {
+            "fileExtension": extension(entry.get("name", "")),
+            "irmEnabled": False,
+            "irmEffectivelyEnabled": False,
+        }
     if is_changed:
         entry["shared"] = {"effectiveRoles": ["write"], "owner": {"user": PERSON}, "scope": "users"}
     ids = entry.get("parentReference", {}).get("sharepointIds")

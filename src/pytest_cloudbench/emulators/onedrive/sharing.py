@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
-from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json, seconds_of
-from pytest_cloudbench.emulators.onedrive.items import PERSON, context, item, selected
+from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json, seconds_of, timestamp
+from pytest_cloudbench.emulators.onedrive.items import GROUP, PERSON, context, item, selected
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphPermission, GraphRequest, GraphState
 from pytest_cloudbench.emulators.skin import Answer, Kind
 
@@ -20,26 +20,34 @@ __all__ = ["FUNCTIONS", "shared_item"]
 _ROLES = {"view": ["read"], "edit": ["write"], "embed": ["read"]}
 _SCOPES = ("anonymous", "organization", "users")
 _OWNER = "owner"
+_SITE_GROUPS = (("Owners", "3", "owner"), ("Members", "5", "write"), ("Visitors", "4", "read"))
+"""The groups that SharePoint makes with a site: the end of a name, its id, and what it may do in the library."""
 
 
 def _share_id(url: str) -> str:
     return "u!" + urlsafe_b64encode(url.encode()).decode().rstrip("=")
 
 
-def shared_item(state: GraphState, share_id: str) -> Node:
-    """Returns the item that an encoded link shows. Raises StoreError."""
-    try:
+def shared_item(state: GraphState, share_id: str, now_s: float) -> Node:
+    """Returns the item that an encoded link, or the id of one, shows. Raises GraphError and StoreError."""
+    url = ""
+    if share_id.startswith("u!"):
         text = share_id.removeprefix("u!")
-        url = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
-    except ValueError:
-        url = ""
-    for each in state.permissions.values():
-        if (url and each.url == url) or share_id == each.id:
-            return state.tree.get(each.node_id)
-    raise StoreError("not_found")
+        try:
+            url = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+        except ValueError:
+            raise GraphError(400, "invalidRequest", "The request is malformed or incorrect.") from None
+    for link in state.permissions.values():
+        if share_id in (link.id, _share_id(link.url)) or link.url == url:
+            if link.is_over(now_s):
+                break
+            return state.tree.get(link.node_id)
+    message = "The sharing link no longer exists, or you do not have permission to access it."
+    raise GraphError(403, "accessDenied", message)
 
 
 def _link(known: GraphPermission) -> dict[str, Any]:
+    """Returns a link, or an invitation, as a permission."""
     shown: dict[str, Any] = {
         "id": known.id,
         "roles": known.roles,
@@ -55,6 +63,8 @@ def _link(known: GraphPermission) -> dict[str, Any]:
     if known.people:
         identities = [{"user": {"displayName": email, "email": email}} for email in known.people]
         shown |= {"grantedToIdentities": identities, "grantedToIdentitiesV2": identities}
+    if known.expires_s is not None:
+        shown["expirationDateTime"] = timestamp(known.expires_s)
     return shown
 
 
@@ -73,9 +83,37 @@ def _owned(request: GraphRequest, node: Node, known: GraphPermission | None = No
     if request.state.account.type == "personal":
         shown["link"] = {"webUrl": f"https://1drv.ms/u/c/{request.state.drive_id}/{node.id[-16:]}"}
         shown["grantedTo"]["user"] = {**person, "id": "3"}
-    elif node.parent is not None and node is not request.tree.root:
+    elif known is None and node is not request.tree.root:
         shown["inheritedFrom"] = {}
     return shown
+
+
+def _of_site_groups(request: GraphRequest, node: Node) -> list[dict[str, Any]]:
+    """Returns the permissions that a site's groups have in its library; other drives have none."""
+    if request.state.account.type != "documentLibrary":
+        return []
+    inherited: dict[str, Any] = {} if node is request.tree.root else {"inheritedFrom": {}}
+    value = []
+    for end, number, role in _SITE_GROUPS:
+        name = f"{GROUP['displayName']} {end}"
+        shown_id = urlsafe_b64encode(name.encode()).decode().rstrip("=")
+        identity = {"displayName": name, "id": number, "loginName": name}
+        value.append({
+            "id": shown_id, "roles": [role], "shareId": shown_id, "grantedTo": {"user": {"displayName": name}},
+            "grantedToV2": {"siteGroup": identity}, **inherited,
+        })  # fmt: skip
+    return value
+
+
+def _inherited_links(request: GraphRequest, node: Node) -> list[dict[str, Any]]:
+    """Returns the links to the folders above an item, which show the item too. Libraries do not say to which."""
+    state, value, above = request.state, [], node.parent if node is not request.tree.root else None
+    while above is not None and above is not state.tree.store.root:
+        path = f"/drive/root:{state.tree.path(above)}"
+        source = {"driveId": state.drive_id, "id": above.id, "path": path} if state.account.type == "personal" else {}
+        value += [{**_link(link), "inheritedFrom": source} for link in state.links_to(above, request.now_s)]
+        above = above.parent
+    return value
 
 
 def _create_link(request: GraphRequest) -> Answer:
@@ -87,7 +125,7 @@ def _create_link(request: GraphRequest) -> Answer:
     expires_s = seconds_of(body["expirationDateTime"]) if body.get("expirationDateTime") else None
     if expires_s is not None and expires_s <= request.now_s:
         raise GraphError(400, "invalidRequest", "The expiration must be in the future")
-    same = [each for each in state.shared.get(node.id, ()) if not each.people]
+    same = [each for each in state.links_to(node, request.now_s) if not each.people]
     known = next((each for each in same if (each.type, each.scope, each.roles) == (kind, scope, _ROLES[kind])), None)
     is_new = known is None
     if known is None:
@@ -136,34 +174,39 @@ def _invite(request: GraphRequest) -> Answer:
 
 def _list_permissions(request: GraphRequest) -> Answer:
     node = request.node()
-    links = [_link(each) for each in request.state.shared.get(node.id, ())]
-    value = [_owned(request, node), *links]
+    links = [_link(each) for each in request.state.links_to(node, request.now_s)]
+    groups, inherited = _of_site_groups(request, node), _inherited_links(request, node)
+    value = [_owned(request, node), *links, *groups, *inherited]
     return answer_json({"@odata.context": context(request, "permissions"), "value": value})
 
 
-def _find(request: GraphRequest, node: Node) -> GraphPermission | None:
-    """Returns a permission by its id; None for the owner's. Raises StoreError."""
+def _find(request: GraphRequest, node: Node) -> GraphPermission | dict[str, Any]:
+    """Returns a permission by its id, as JSON if it cannot be changed here. Raises StoreError."""
     wanted = request.address.argument
     known = request.state.permissions.get(wanted)
-    if known is not None and known.node_id == node.id:
+    if known is not None and known.node_id == node.id and not known.is_over(request.now_s):
         return known
-    if wanted == _owned(request, node)["id"]:
-        return None
-    raise StoreError("not_found")
+    fixed = [_owned(request, node), *_of_site_groups(request, node), *_inherited_links(request, node)]
+    shown = next((permission for permission in fixed if permission["id"] == wanted), None)
+    if shown is None:
+        raise StoreError("not_found")
+    return shown
 
 
 def _get_permission(request: GraphRequest) -> Answer:
     node = request.node()
     known = _find(request, node)
-    shown = _owned(request, node) if known is None else _link(known)
+    shown = _link(known) if isinstance(known, GraphPermission) else known
     return answer_json({"@odata.context": context(request, "permissions/$entity"), **shown})
 
 
 def _update_permission(request: GraphRequest) -> Answer:
     node, body = request.node(), request.json_body()
     known = _find(request, node)
-    if known is None:
-        raise GraphError(403, "accessDenied", "The owner's permission cannot be changed")
+    if not isinstance(known, GraphPermission):
+        raise GraphError(
+            403, "accessDenied", "A permission of an owner, or one that is inherited, cannot be changed here"
+        )
     if body.get("roles") not in (["read"], ["write"]):
         raise GraphError(400, "invalidRequest", "The roles of a permission are read or write")
     known.roles = list(body["roles"])
@@ -174,8 +217,10 @@ def _update_permission(request: GraphRequest) -> Answer:
 
 def _delete_permission(request: GraphRequest) -> Answer:
     known = _find(request, request.node())
-    if known is None:
-        raise GraphError(403, "accessDenied", "The owner's permission cannot be removed")
+    if not isinstance(known, GraphPermission):
+        raise GraphError(
+            403, "accessDenied", "A permission of an owner, or one that is inherited, cannot be removed here"
+        )
     request.state.forbid(known)
     return Answer(204, [], b"")
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
+from urllib.parse import unquote
 
 from pytest_cloudbench.emulators.blob import BlobWriter
 from pytest_cloudbench.emulators.core import Tokens
@@ -17,7 +18,7 @@ from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.nodes import Node, StoreError
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.onedrive import account, changes, files, legacy, sharing, uploads
-from pytest_cloudbench.emulators.onedrive.address import GraphAddress, parse
+from pytest_cloudbench.emulators.onedrive.address import GraphAddress, parse, without_doubled_slashes
 from pytest_cloudbench.emulators.onedrive.answers import (
     GRAPH,
     JSON_SPACED,
@@ -25,6 +26,7 @@ from pytest_cloudbench.emulators.onedrive.answers import (
     answer_json,
     error_answer,
     from_store,
+    not_offered,
 )
 from pytest_cloudbench.emulators.onedrive.items import PERSON, drive
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState
@@ -43,6 +45,29 @@ _FUNCTIONS: Mapping[tuple[str, str], GraphFunction] = {
     **changes.FUNCTIONS,
     **sharing.FUNCTIONS,
 }
+_NOT_OFFERED: Mapping[str, str] = {
+    "$batch": "$batch",
+    "activities": "activities",
+    "analytics": "analytics",
+    "assignSensitivityLabel": "labels",
+    "bundles": "bundles",
+    "checkin": "checking in and out",
+    "checkout": "checking in and out",
+    "discardCheckout": "checking in and out",
+    "extractSensitivityLabels": "labels",
+    "follow": "following",
+    "following": "following",
+    "getActivitiesByInterval": "analytics",
+    "list": "lists",
+    "listItem": "lists",
+    "preview": "previews",
+    "retentionLabel": "labels",
+    "subscriptions": "subscriptions",
+    "thumbnails": "thumbnails",
+    "unfollow": "following",
+    "workbook": "workbooks",
+}
+"""What Graph has and this emulator does not, by the part of the path that asks for it."""
 _METHODS = ("GET", "PUT", "POST", "PATCH", "DELETE")
 
 
@@ -102,7 +127,7 @@ class OneDrive:
             route = self._routes.get((method, name))
             if route is not None:
                 return Match(route, _Parsed(address))
-        return self._others.find(method, path)
+        return self._others.find(method, without_doubled_slashes(path))
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:
         """Status 429 with the seconds to wait."""
@@ -117,8 +142,12 @@ class OneDrive:
 
     def unknown(self, method: str, path: str) -> Answer:
         """Not a function of the API, or not with this method."""
+        path = without_doubled_slashes(path)
         address, now_s = parse(path), self.state.clock.now_s()
-        if address is not None:
+        known = [what for segment, what in _NOT_OFFERED.items() if segment in _segments(path)]
+        if known:
+            error = not_offered(known[0])
+        elif address is not None:
             name = address.function if address.base or address.function else "drive"
             if any((other, name) in _FUNCTIONS for other in _METHODS):
                 error = GraphError(405, "invalidRequest", "The HTTP method is not allowed on this resource.")
@@ -153,6 +182,7 @@ class OneDrive:
             request = GraphRequest(self.state, call, call.parameters.address)
             try:
                 self.state.require_drive(request.address)
+                request.require_offered_options()
                 answer = function.run(request)
                 return legacy.reworded(request, answer) if legacy.is_legacy(request) else answer
             except GraphError as error:
@@ -167,7 +197,8 @@ class OneDrive:
         return Route(f"{method} {name or 'item'}", function.kind, handler, sink=sink, denied=self._denied)
 
     def _denied(self, call: Call) -> Answer | None:
-        error = account.denied(self.state, call)
+        address = call.parameters.address if isinstance(call.parameters, _Parsed) else None
+        error = account.denied(self.state, call, address)
         return None if error is None else self._said(error, call)
 
     def _guarded(self, name: str, kind: Kind, run: Any, *, is_open: bool = False) -> Route:
@@ -189,13 +220,20 @@ class OneDrive:
 
     def _login_routes(self) -> list[tuple[str, str, Route]]:
         token = Route("token", Kind.FREE, lambda call: account.token(self.state, call))
-        authorize = Route("authorize", Kind.FREE, self.state.oauth.authorize)
+        authorize = Route("authorize", Kind.FREE, lambda call: account.authorize(self.state, call))
+        openid = Route("openid configuration", Kind.FREE, account.openid_configuration)
+        instances = Route("instance discovery", Kind.FREE, account.instance_discovery)
+        keys = Route("keys", Kind.FREE, lambda _: answer_json({"keys": []}))
         device = Route("devicecode", Kind.FREE, lambda call: account.device_code(self.state, call))
         agree = Route("devicelogin", Kind.FREE, lambda call: account.agree(self.state, call))
         return [
             ("POST", "/{tenant}/oauth2/v2.0/token", token),
             ("POST", "/{tenant}/oauth2/token", token),
             ("POST", "/oauth20_token.srf", token),
+            ("GET", "/{tenant}/v2.0/.well-known/openid-configuration", openid),
+            ("GET", "/{tenant}/.well-known/openid-configuration", openid),
+            ("GET", "/{tenant}/discovery/instance", instances),
+            ("GET", "/{tenant}/discovery/v2.0/keys", keys),
             ("GET", "/{tenant}/oauth2/v2.0/authorize", authorize),
             ("GET", "/{tenant}/oauth2/authorize", authorize),
             ("GET", "/oauth20_authorize.srf", authorize),
@@ -218,7 +256,9 @@ class OneDrive:
         rows.append(("HEAD", "/personal/emulated/_layouts/15/download.aspx", download))
         rows.append(("GET", "/monitor/{job}", self._guarded("monitor", Kind.META, self._monitor, is_open=True)))
         for version in ("v1.0", "beta", "_api/v2.0"):
-            rows.append(("GET", f"/{version}/me/drives", self._guarded("GET drives", Kind.META, self._drives)))
+            drives = self._guarded("GET drives", Kind.META, self._drives)
+            owners = ("me", "users/{user}", "groups/{group}", "sites/{site}")
+            rows += [("GET", f"/{version}/{owner}/drives", drives) for owner in owners]
             rows.append(("GET", f"/{version}/me", self._guarded("GET me", Kind.META, _me)))
             shared = self._guarded("GET shared", Kind.META, self._shared)
             rows += [("GET", f"/{version}/shares/{{share}}/{tail}", shared) for tail in ("driveItem", "root")]
@@ -264,9 +304,15 @@ class OneDrive:
         return answer_json({"@odata.context": f"{GRAPH}drives", "value": [drive(request)]})
 
     def _shared(self, call: Call) -> Answer:
-        node = sharing.shared_item(self.state, call.parameters["share"])
+        node = sharing.shared_item(self.state, call.parameters["share"], call.now_s)
         address = GraphAddress("v1.0", f"drives/{self.state.drive_id}", "", node.id, None, "driveItem", "")
         return sharing.FUNCTIONS["GET", "driveItem"].run(GraphRequest(self.state, call, address))
+
+
+def _segments(path: str) -> set[str]:
+    """Returns the parts of a path that may name a function, without their namespaces."""
+    behind_names = path.rpartition(":")[2] if ":/" in path else path
+    return {part.removeprefix("microsoft.graph.").partition("(")[0] for part in unquote(behind_names).split("/")}
 
 
 def _me(call: Call) -> Answer:

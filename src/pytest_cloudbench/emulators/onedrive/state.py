@@ -11,11 +11,12 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import parse_qsl
 
+from pytest_cloudbench.emulators.first_use import FirstUse
 from pytest_cloudbench.emulators.jobs import Jobs
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.onedrive.address import GraphAddress
-from pytest_cloudbench.emulators.onedrive.answers import GraphError
+from pytest_cloudbench.emulators.onedrive.answers import GraphError, not_offered
 from pytest_cloudbench.emulators.onedrive.tree import GraphTree, details_of
 from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind
@@ -26,6 +27,7 @@ __all__ = [
 
 _DOWNLOAD_S = 3600.0
 """How long an address for content works: "short-lived", about an hour, in the description of driveItem."""
+_APP_ROOT, _APP_FOLDER = "approot", ["Apps", "pytest-cloudbench"]
 _REAL_HOSTS = (b"graph.microsoft.com", b"api.onedrive.com")
 
 
@@ -61,6 +63,10 @@ class GraphPermission:
     people: list[str] = field(default_factory=list)
     prevents_download: bool = False
 
+    def is_over(self, now_s: float) -> bool:
+        """Returns whether it has expired."""
+        return self.expires_s is not None and self.expires_s <= now_s
+
 
 @dataclass(slots=True)
 class WaitingDevice:
@@ -68,6 +74,8 @@ class WaitingDevice:
 
     user_code: str
     expires_s: float
+    client: str
+    scope: str
     is_agreed: bool = False
 
 
@@ -84,6 +92,11 @@ class GraphState:
     oauth: OAuth
     devices: dict[str, WaitingDevice] = field(default_factory=dict)
     """By device code."""
+    scopes: dict[str, str] = field(default_factory=dict)
+    """What an access or refresh token may do; one that is not here may do everything."""
+    nonces: dict[str, str] = field(default_factory=dict)
+    """What OpenID's token must repeat, by code."""
+    first_use: FirstUse = field(default_factory=FirstUse)
     sessions: dict[str, UploadSession] = field(default_factory=dict)
     permissions: dict[str, GraphPermission] = field(default_factory=dict)
     shared: dict[str, list[GraphPermission]] = field(default_factory=dict)
@@ -91,10 +104,6 @@ class GraphState:
     copies: dict[str, int] = field(default_factory=dict)
     """Maps the job of a copy to the number of its entries."""
     jobs: Jobs = field(default_factory=Jobs)
-
-    def add_device(self, code: str, user_code: str, expires_s: float) -> None:
-        """Note a device that waits for its user."""
-        self.devices[code] = WaitingDevice(user_code, expires_s)
 
     def permit(self, known: GraphPermission) -> None:
         """Add a permission."""
@@ -105,6 +114,10 @@ class GraphState:
         """Remove a permission."""
         del self.permissions[known.id]
         self.shared[known.node_id].remove(known)
+
+    def links_to(self, node: Node, now_s: float) -> list[GraphPermission]:
+        """Returns the links to an item, and the invitations to it, that have not expired."""
+        return [link for link in self.shared.get(node.id, ()) if not link.is_over(now_s)]
 
     def signed(self, text: str) -> str:
         """Returns a text with a signature that only this account can make."""
@@ -124,6 +137,14 @@ class GraphState:
             f"{origin}/personal/emulated/_layouts/15/download.aspx?UniqueId={details_of(file).guid}"
             f"&Translate=false&tempauth={proof}&ApiVersion=2.0"
         )
+
+    def is_in_app_folder(self, address: GraphAddress) -> bool:
+        """Returns whether an address is for the application's own folder, or for something in it."""
+        if address.base.startswith("special/"):
+            return address.base == f"special/{_APP_ROOT}"
+        node = self.tree.root if address.base == "root" else self.tree.store.by_id(address.base)
+        path = "" if node is None else f"{self.tree.path(node)}/{address.path or ''}/"
+        return path.lower().startswith(f"/{'/'.join(_APP_FOLDER)}/".lower())
 
     def require_drive(self, address: GraphAddress) -> None:
         """Raise GraphError unless an address is for this account's drive."""
@@ -172,6 +193,16 @@ class GraphRequest:
         """Returns an option of OData: ``$top``, or ``top``."""
         return self.query.get(f"${name}") or self.query.get(name, "")
 
+    def require_offered_options(self) -> None:
+        """Raise GraphError for an option that would be ignored here, and change the answer of the service."""
+        if self.option("skip"):
+            message = "$skip is not supported on this API. Only URLs returned by the API can be used to page."
+            raise GraphError(400, "invalidRequest", message)
+        if self.option("expand").partition("(")[0] not in ("", "children"):
+            raise not_offered("expanding anything but children")
+        if self.option("filter") or self.option("apply"):
+            raise not_offered("$filter and $apply")
+
     @property
     def is_spaced(self) -> bool:
         """Whether the other part of the service answers: items of a drive by path, and what has changed in it."""
@@ -202,8 +233,8 @@ class GraphRequest:
         base = self.address.base
         if base.startswith("special/"):
             name = base.removeprefix("special/")
-            if name == "approot":
-                return self.tree.made(self.tree.root, ["Apps", "pytest-cloudbench"], self.now_s)
+            if name == _APP_ROOT:
+                return self.tree.made(self.tree.root, _APP_FOLDER, self.now_s)
             return self.tree.made(self.tree.root, [name.capitalize()], self.now_s)
         return self.tree.get(base)
 

@@ -19,7 +19,9 @@ from pytest_cloudbench.emulators.onedrive.answers import GraphError
 
 __all__ = ["GraphTree", "ItemDetails", "details_of"]
 
-_REFUSED = re.compile(r'["*:<>?/\\|\x00-\x1f]')
+_REFUSED = re.compile(r'["*:<>?/\\|\x00-\x1f]|_vti_|^~\$|^ | $', re.IGNORECASE)
+_RESERVED = re.compile(r"\.{1,2}|\.lock|desktop\.ini|con|prn|aux|nul|(com|lpt)[0-9]", re.IGNORECASE)
+"""Reserved names ("Restrictions and limitations in OneDrive and SharePoint")."""
 _MAX_NAME = 255
 _MAX_PATH = 400
 
@@ -163,8 +165,8 @@ class GraphTree:
         """Returns a name that an item may have. Raises GraphError."""
         if not isinstance(name, str) or not name:
             raise GraphError(400, "invalidRequest", "The name of an item must be a text that is not empty")
-        if _REFUSED.search(name) or name in (".", "..") or name[0] == " " or name[-1] == " ":
-            raise GraphError(400, "invalidRequest", "The provided name contains invalid characters")
+        if _REFUSED.search(name) or _RESERVED.fullmatch(name):
+            raise GraphError(400, "invalidRequest", "The provided name contains invalid characters, or is reserved")
         if len(name) > _MAX_NAME:
             raise GraphError(400, "invalidRequest", "The provided name is too long", "parameterIsTooLong")
         return name

@@ -102,7 +102,16 @@ def test_new_versions_and_what_was_before(box: BoxWire) -> None:
     assert box.download(f"/files/{file['id']}/content").value == b"1"
     assert box("GET", f"/files/{file['id']}/versions/{old}").value["size"] == 1
     assert box("DELETE", f"/files/{file['id']}/versions/{old}").status == 204
-    assert box("GET", f"/files/{file['id']}/versions/{old}").status == 404
+    trashed = box("GET", f"/files/{file['id']}/versions/{old}").value
+    assert (trashed["trashed_at"] is not None, trashed["trashed_by"]["type"]) == (True, "user")
+    listed = {each["id"]: each["trashed_at"] for each in box("GET", f"/files/{file['id']}/versions").value["entries"]}
+    assert listed[old] == trashed["trashed_at"]
+    assert said(box("GET", f"/files/{file['id']}/content?version={old}")) == (404, "trashed")
+    assert said(box("POST", f"/files/{file['id']}/versions/current", {"id": old})) == (404, "trashed")
+    assert said(box("DELETE", f"/files/{file['id']}/versions/{old}")) == (404, "trashed")
+    assert said(box("PUT", f"/files/{file['id']}/versions/{old}", {})) == (400, "bad_request")
+    assert box("PUT", f"/files/{file['id']}/versions/{old}", {"trashed_at": None}).value["trashed_at"] is None
+    assert box.download(f"/files/{file['id']}/content?version={old}").value == b"1"
 
 
 def test_preconditions(box: BoxWire) -> None:
@@ -243,6 +252,36 @@ def test_bodies_of_uploads(box: BoxWire) -> None:
     assert said(box("POST", "/files/content", b"{}")) == (400, "bad_request")
 
 
+@pytest.mark.parametrize("attributes", [None, b"{}", b'{"name": null}', b'{"name": null, "parent": null}'])
+def test_a_new_version_needs_no_attributes(box: BoxWire, attributes: bytes | None) -> None:
+    file = box.file("a.txt")
+    kind = {"Content-Type": "multipart/form-data; boundary=B"}
+    part = b'--B\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+    content = part.replace(b'name="%b"', b'name="file"; filename="x"') % b"new"
+    body = (b"" if attributes is None else part % (b"attributes", attributes)) + content
+    made = box("POST", f"/files/{file['id']}/content", body + b"--B--\r\n", headers=kind)
+    assert (made.status, made.value["entries"][0]["name"], made.value["entries"][0]["size"]) == (200, "a.txt", 3)
+    late = box(
+        "POST", f"/files/{file['id']}/content", content + part % (b"attributes", b"{}") + b"--B--\r\n", headers=kind
+    )
+    assert said(late) == (400, "metadata_after_file_contents")
+    assert box("POST", "/files/content", body + b"--B--\r\n", headers=kind).status == 400
+
+
+def test_a_file_is_locked_until_it_is_unlocked(box: BoxWire) -> None:
+    path = f"/files/{box.file('a.txt')['id']}?fields=lock"
+    until = "2099-01-02T03:04:05-07:00"
+    wanted = {"type": "lock", "expires_at": until, "is_download_prevented": True}
+    lock = box("PUT", path, {"lock": wanted}).value["lock"]
+    assert (lock["type"], lock["expired_at"], lock["is_download_prevented"]) == ("lock", until, True)
+    assert box("GET", path).value["lock"] == lock
+    assert box("PUT", path, {"name": "b.txt"}).value["lock"] == lock
+    for wrong in ("x", {"type": "key"}, {"type": "lock", "expires_at": "2001-01-01T00:00:00Z"}):
+        assert said(box("PUT", path, {"lock": wrong})) == (400, "bad_request"), wrong
+    assert box("PUT", path, {"lock": None}).value["lock"] is None
+    assert "expired_at" not in box("PUT", path, {"lock": {"access": "lock"}}).value["lock"]
+
+
 def test_space_and_the_largest_file(box: BoxWire, emulator: EmulatorService) -> None:
     body = {"name": "a", "parent": {"id": "0"}}
     emulator.control(set={"quota.bytes": 10, "account.type": "personal"})
@@ -301,6 +340,7 @@ def test_an_upload_in_parts_goes_on_after_a_cut(box: BoxWire) -> None:
     made = upload.commit(parts)
     assert (made.status, made.value["entries"][0]["sha1"]) == (201, hashlib.sha1(upload.data).hexdigest())
     assert box("GET", upload.home).status == 404
+    assert box("DELETE", upload.home).status == 204
     again = Parts(box, file_id=made.value["entries"][0]["id"])
     made = again.commit([again.put(number).value["part"] for number in range(3)], If_Match="0")
     assert made.value["entries"][0]["etag"] == "1"

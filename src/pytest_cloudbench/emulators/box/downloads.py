@@ -16,7 +16,7 @@ from pytest_cloudbench.emulators.http import byte_range
 from pytest_cloudbench.emulators.nodes import File, Node, Version
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
-__all__ = ["FUNCTIONS", "content_answer", "is_unchanged", "version_of"]
+__all__ = ["FUNCTIONS", "any_version_of", "content_answer", "is_unchanged", "version_of"]
 
 _DOWNLOAD_S = 900.0
 """The address of a download lives for 15 minutes (developer.box.com, "Token & URL expiration")."""
@@ -34,8 +34,15 @@ def is_unchanged(state: BoxState, call: Call, node: Node) -> bool:
     return bool(known) and known == str(state.meta(node).etag)
 
 
-def version_of(file: File, version_id: str) -> Version:
-    """Returns a version of a file by its id. Raises BoxError."""
+def version_of(state: BoxState, file: File, version_id: str) -> Version:
+    """Returns a version of a file by its id, unless it is in the trash. Raises BoxError."""
+    if version_id in state.meta(file).trashed_versions:
+        raise BoxError(404, "trashed")
+    return any_version_of(file, version_id)
+
+
+def any_version_of(file: File, version_id: str) -> Version:
+    """Returns a version of a file by its id, be it in the trash. Raises BoxError."""
     for version in file.versions[file.born :]:
         if version.rev == version_id:
             return version
@@ -50,7 +57,7 @@ def _download(state: BoxState, call: Call) -> Answer:
     file, version = state.read(call.parameters["id"], call.now_s)
     wanted = query_of(call).get("version")
     if wanted:
-        version = version_of(file, wanted)
+        version = version_of(state, file, wanted)
     if is_unchanged(state, call, file):
         return nothing(304)
     text = f"{file.id}.{version.rev}.{int(call.now_s + _DOWNLOAD_S)}"
@@ -68,7 +75,7 @@ def _content(state: BoxState, call: Call) -> Answer:
     file = state.store.by_id(parts[0])
     if not isinstance(file, File):
         return nothing(404)
-    return content_answer(file, version_of(file, parts[1]), call)
+    return content_answer(file, any_version_of(file, parts[1]), call)
 
 
 def content_answer(file: File, version: Version, call: Call) -> Answer:

@@ -15,7 +15,7 @@ from pytest_cloudbench.emulators.box.answers import (
     nothing,
     read_time,
 )
-from pytest_cloudbench.emulators.box.downloads import is_unchanged, version_of
+from pytest_cloudbench.emulators.box.downloads import any_version_of, is_unchanged, version_of
 from pytest_cloudbench.emulators.box.items import (
     children,
     chosen,
@@ -29,7 +29,7 @@ from pytest_cloudbench.emulators.box.items import (
     version_item,
 )
 from pytest_cloudbench.emulators.box.sharing import set_link
-from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
+from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState, FileLock
 from pytest_cloudbench.emulators.box.uploads import precondition
 from pytest_cloudbench.emulators.nodes import File, Folder, Node
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
@@ -78,11 +78,13 @@ def _apply(state: BoxState, node: File | Folder, body: dict[str, Any], now_s: fl
         if isinstance(node, Folder) and state.store.holds(node, folder):
             raise BoxError(400, "cyclical_folder_structure")
     times = {key: read_time(body[key], key) for key in ("content_created_at", "content_modified_at") if body.get(key)}
+    lock = _new_lock(state, body["lock"], now_s) if "lock" in body and isinstance(node, File) else meta.lock
     if "shared_link" in body:
         set_link(state, node, body["shared_link"], now_s)
     if is_moved:
         assert folder is not None
         state.move(node, folder, name, now_s)
+    meta.lock = lock
     if isinstance(body.get("description"), str):
         meta.description = body["description"]
     if isinstance(body.get("tags"), list):
@@ -90,6 +92,19 @@ def _apply(state: BoxState, node: File | Folder, body: dict[str, Any], now_s: fl
     meta.content_created_s = times.get("content_created_at", meta.content_created_s)
     meta.content_modified_s = times.get("content_modified_at", meta.content_modified_s)
     meta.changed(now_s)
+
+
+def _new_lock(state: BoxState, wanted: object, now_s: float) -> FileLock | None:
+    """Returns the lock that a request describes; None if it takes it away. Raises BoxError."""
+    if wanted is None or (isinstance(wanted, dict) and wanted.get("type") == "unlock"):
+        return None
+    if not isinstance(wanted, dict) or (wanted.get("access") or wanted.get("type")) != "lock":
+        raise bad_parameter("lock", f"Invalid value '{wanted}'.")
+    until = wanted.get("expires_at")
+    expires_s = None if until is None else read_time(until, "expires_at")
+    if expires_s is not None and expires_s <= now_s:
+        raise bad_parameter("expires_at", f"Invalid value '{until}'.")
+    return FileLock(state.number(), now_s, expires_s, wanted.get("is_download_prevented") is True)
 
 
 def _put_file(state: BoxState, call: Call) -> Answer:
@@ -128,7 +143,7 @@ def _copy(state: BoxState, node: File | Folder, call: Call) -> Node:
     if taken is not None:
         raise conflict(state, taken, as_list=isinstance(node, Folder))
     if isinstance(node, File) and body.get("version") is not None:
-        version = version_of(node, str(body["version"]))
+        version = version_of(state, node, str(body["version"]))
         meta = state.meta(node)
         return state.add_file(folder, name, version.blob, call.now_s, meta.content_created_s, version.client_s)
     return state.copy(node, folder, name, call.now_s)
@@ -215,26 +230,36 @@ def _list_versions(state: BoxState, call: Call) -> Answer:
 
 def _get_version(state: BoxState, call: Call) -> Answer:
     file = state.file(call.parameters["id"])
-    return answer_json(version_item(state, file, version_of(file, call.parameters["version"]), chosen(query_of(call))))
+    version = any_version_of(file, call.parameters["version"])
+    return answer_json(version_item(state, file, version, chosen(query_of(call))))
 
 
 def _promote(state: BoxState, call: Call) -> Answer:
     file, body = state.file(call.parameters["id"]), json_body(call)
     if "id" not in body:
         raise bad_parameter("id", "'id' is required")
-    former = version_of(file, str(body["id"]))
+    former = version_of(state, file, str(body["id"]))
     version = state.add_version(file, former.blob, call.now_s, former.client_s)
     return answer_json(version_item(state, file, version, chosen(query_of(call))), 201)
 
 
 def _delete_version(state: BoxState, call: Call) -> Answer:
     file = state.file(call.parameters["id"])
-    version = version_of(file, call.parameters["version"])
+    version = version_of(state, file, call.parameters["version"])
     precondition(state, call, file)
     if version is file.versions[-1]:
         raise BoxError(403, "access_denied_insufficient_permissions")
-    file.versions.remove(version)
+    state.meta(file).trashed_versions[version.rev] = call.now_s
     return nothing()
+
+
+def _restore_version(state: BoxState, call: Call) -> Answer:
+    file, body = state.file(call.parameters["id"]), json_body(call)
+    version = any_version_of(file, call.parameters["version"])
+    if body.get("trashed_at", "") is not None:
+        raise bad_parameter("trashed_at", "'trashed_at' is required")
+    state.meta(file).trashed_versions.pop(version.rev, None)
+    return answer_json(version_item(state, file, version, chosen(query_of(call))))
 
 
 def _restored_file(state: BoxState, call: Call) -> Answer:
@@ -266,5 +291,6 @@ FUNCTIONS = (
     BoxFunction("GET", "/2.0/files/{id}/versions", "versions", Kind.META, _list_versions),
     BoxFunction("POST", "/2.0/files/{id}/versions/current", "version_promote", Kind.META, _promote),
     BoxFunction("GET", "/2.0/files/{id}/versions/{version}", "version_get", Kind.META, _get_version),
+    BoxFunction("PUT", "/2.0/files/{id}/versions/{version}", "version_restore", Kind.META, _restore_version),
     BoxFunction("DELETE", "/2.0/files/{id}/versions/{version}", "version_delete", Kind.META, _delete_version),
 )

@@ -150,13 +150,25 @@ def _extra(state: BoxState, node: Node) -> dict[str, Callable[[], Any]]:
         "comment_count": lambda: sum(each["item"]["id"] == node.id for each in state.comments.values()),
         "extension": lambda: node.name.rpartition(".")[2] if "." in node.name else _EXTENSION_FREE,
         "is_package": lambda: False,
-        "lock": lambda: None,
+        "lock": lambda: _lock(state, meta),
         "expires_at": lambda: None,
         "disposition_at": lambda: None,
         "representations": lambda: {"entries": []},
         "uploader_display_name": lambda: USER["name"],
         "shared_link_permission_options": lambda: ["can_preview", "can_download", "can_edit"],
     }
+
+
+def _lock(state: BoxState, meta: ItemMeta) -> dict[str, Any] | None:
+    """A file's lock; None if it has none, or if it has expired."""
+    lock = meta.lock
+    if lock is None or (lock.expires_s is not None and lock.expires_s <= state.clock.now_s()):
+        return None
+    shown = {
+        "type": "lock", "id": lock.id, "created_by": USER, "created_at": timestamp(lock.created_s),
+        "is_download_prevented": lock.prevents_download, "app_type": None,
+    }  # fmt: skip
+    return shown if lock.expires_s is None else {**shown, "expired_at": timestamp(lock.expires_s)}
 
 
 def _picked(state: BoxState, node: Node, whole: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
@@ -209,12 +221,13 @@ def entry(state: BoxState, node: Node, now_s: float, names: Sequence[str] | None
 
 def version_item(state: BoxState, file: File, version: Version, names: Sequence[str] | None = None) -> dict[str, Any]:
     """A version of a file."""
-    at = timestamp(version.server_s)
+    at, trashed_s = timestamp(version.server_s), state.meta(file).trashed_versions.get(version.rev)
     whole = {
         "type": "file_version", "id": version.rev, "sha1": version.blob.hash_hex, "name": file.name,
         "size": version.blob.size_bytes, "uploader_display_name": USER["name"], "created_at": at, "modified_at": at,
-        "modified_by": USER, "trashed_at": None, "trashed_by": None, "restored_at": None, "restored_by": None,
-        "purged_at": None, "version_number": str(file.versions.index(version) - file.born + 1),
+        "modified_by": USER, "trashed_at": timestamp(trashed_s), "trashed_by": None if trashed_s is None else USER,
+        "restored_at": None, "restored_by": None, "purged_at": None,
+        "version_number": str(file.versions.index(version) - file.born + 1),
     }  # fmt: skip
     if names is None:
         return {key: value for key, value in whole.items() if value is not None or key.endswith("_at")}

@@ -127,7 +127,8 @@ def _get(state: BoxState, call: Call) -> Answer:
 
 
 def _abort(state: BoxState, call: Call) -> Answer:
-    del state.sessions[_session(state, call).id]
+    if call.parameters["session"] not in state.committed:  # whoever ends a session after its commit has what they want
+        del state.sessions[_session(state, call).id]
     return nothing()
 
 
@@ -227,6 +228,7 @@ def _commit(state: BoxState, call: Call) -> Answer:
     if isinstance(given.get("description"), str):
         state.meta(file).description = given["description"]
     del state.sessions[session.id]
+    state.committed.add(session.id)
     return answer_json({"total_count": 1, "entries": [file_item(state, file, None)]}, 201)
 
 

@@ -21,7 +21,7 @@ from pytest_cloudbench.emulators.oauth import Dialect, OAuth
 from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Sink
 
-__all__ = ["USER_ID", "BoxFunction", "BoxState", "Event", "ItemLink", "ItemMeta", "PartsSession"]
+__all__ = ["USER_ID", "BoxFunction", "BoxState", "Event", "FileLock", "ItemLink", "ItemMeta", "PartsSession"]
 
 USER_ID = "11446498007"
 _FIRST_ID = 20_000_000_000
@@ -43,6 +43,16 @@ class ItemLink:
     downloads: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class FileLock:
+    """A lock on a file: this account's own, so it hinders nobody here."""
+
+    id: str
+    created_s: float
+    expires_s: float | None
+    prevents_download: bool
+
+
 @dataclass(slots=True)
 class ItemMeta:
     """What Box knows of an item besides name, place and content.
@@ -62,6 +72,9 @@ class ItemMeta:
     link: ItemLink | None = None
     former: Folder | None = None
     trashed_s: float | None = None
+    trashed_versions: dict[str, float] = field(default_factory=dict)
+    """Versions in the trash, and since when."""
+    lock: FileLock | None = None
 
     def changed(self, now_s: float) -> None:
         """The item itself changed."""
@@ -118,6 +131,8 @@ class BoxState:
         self.started_s = clock.now_s()
         self.oauth = OAuth(dialect, self.token, lambda: self.account.token_lifetime_s)
         self.sessions: dict[str, PartsSession] = {}
+        self.committed: set[str] = set()
+        """Upload sessions that became files."""
         self.links: dict[str, Node] = {}
         self.events: ChangeLog[Event] = ChangeLog()
         self.comments: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """Uploads in one request: the check before an upload, new files and new versions.
 
 What may live here: ``files/content`` with its multipart body, which is hashed while it arrives. The part ``attributes``
-comes before the content, which is any part that has a file name.
+comes before the content, which is any part that has a file name. Only a new version can do without it.
 """
 
 from __future__ import annotations
@@ -110,14 +110,15 @@ class _FormReader:
         head = data[after:body]
         name = _NAME.search(head)
         if b"filename" in head:
-            if "attributes" not in self._form.parts:
-                self._form.problem = "metadata_after_file_contents"
             self._content, self._state = BlobWriter(sha1()), "content"
             return data[body + 4 :], False
         end = data.find(self._line, body + 4)
         if end < 0:
             return data, self._is_too_long(data)
-        self._form.parts[name[1].decode("utf-8", "replace") if name else ""] = data[body + 4 : end]
+        part = name[1].decode("utf-8", "replace") if name else ""
+        if part == "attributes" and self._form.blob is not None:
+            self._form.problem = "metadata_after_file_contents"
+        self._form.parts[part] = data[body + 4 : end]
         return data[end:], False
 
     def _is_too_long(self, data: bytes) -> bool:
@@ -155,15 +156,17 @@ def damaged(blob: Blob, bit: int | None) -> Blob:
     return blob if bit is None else hashed(flip_bit(blob.data, bit), sha1())
 
 
-def _form(call: Call) -> tuple[dict[str, Any], Blob]:
+def _form(call: Call, *, needs_attributes: bool) -> tuple[dict[str, Any], Blob]:
     """Returns an upload's attributes and content. Raises BoxError."""
     form: _Form = call.body
     if form.problem == "metadata_after_file_contents":
         raise BoxError(400, form.problem)
     if form.problem or form.blob is None:
         raise bad_parameter("file", "'file' is required")
+    if needs_attributes and "attributes" not in form.parts:
+        raise BoxError(400, "metadata_after_file_contents")
     try:
-        attributes = json.loads(form.parts.get("attributes", b"").decode())
+        attributes = json.loads(form.parts.get("attributes", b"{}").decode())
     except (ValueError, RecursionError):
         attributes = None
     if not isinstance(attributes, dict):
@@ -188,7 +191,7 @@ def _answer(state: BoxState, file: File, call: Call, status: int, names: Sequenc
 
 
 def _upload(state: BoxState, call: Call) -> Answer:
-    attributes, blob = _form(call)
+    attributes, blob = _form(call, needs_attributes=True)
     folder, name = state.parent_of(attributes), state.checked_name(attributes.get("name"))
     taken = state.taken(folder, name)
     if taken is not None:
@@ -200,10 +203,10 @@ def _upload(state: BoxState, call: Call) -> Answer:
 
 
 def _upload_version(state: BoxState, call: Call) -> Answer:
-    attributes, blob = _form(call)
+    attributes, blob = _form(call, needs_attributes=False)
     file = state.file(call.parameters["id"])
     precondition(state, call, file)
-    name = state.checked_name(attributes["name"]) if "name" in attributes else file.name
+    name = state.checked_name(attributes["name"]) if attributes.get("name") is not None else file.name
     assert file.parent is not None
     taken = state.taken(file.parent, name)
     if taken is not None and taken is not file:

@@ -6,11 +6,13 @@ works once, as Box's do.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from pytest_cloudbench.emulators.box.answers import BoxError, answer_json, timestamp
-from pytest_cloudbench.emulators.box.items import USER, chosen, query_of
+from pytest_cloudbench.emulators.box.items import USER, chosen, mini, query_of
+from pytest_cloudbench.emulators.box.scopes import SCOPES, Bounds, resource_of
 from pytest_cloudbench.emulators.box.state import USER_ID, BoxFunction, BoxState
 from pytest_cloudbench.emulators.box.uploads import MAX_UPLOAD_BYTES
 from pytest_cloudbench.emulators.http import fields
@@ -81,7 +83,40 @@ def _token(state: BoxState, call: Call) -> Answer:
     needs_secret = kind in _PROOFS and kind != _EXCHANGE and "code_verifier" not in form
     if needs_secret and (not secret or secret.startswith("invalid")):
         return _refused("invalid_client", form)
-    return state.oauth.token(call)
+    proof = form.get(_PROOFS.get(kind, ""), "")
+    bounds = state.bounds.get(proof)
+    if kind == _EXCHANGE:
+        if state.oauth.tokens.get(f"Bearer {proof}".encode(), 0.0) <= call.now_s:
+            return _refused("invalid_grant", form)
+        wanted = _smaller(state, bounds, form)
+        if isinstance(wanted, str):
+            return answer_json({"error": wanted, "error_description": wanted.replace("_", " ").capitalize()}, 400)
+        bounds = wanted
+    answer = state.oauth.token(call)
+    if answer.status == 200 and bounds is not None:
+        value = json.loads(bytes(answer.body))
+        state.bounds |= {value[name]: bounds for name in ("access_token", "refresh_token") if name in value}
+        if bounds.node is not None:
+            shown = mini(state, bounds.node)
+            value["restricted_to"] = [{"scope": scope, "object": shown} for scope in sorted(bounds.scopes)]
+        answer = answer_json(value)
+    return answer
+
+
+def _smaller(state: BoxState, former: Bounds | None, form: Mapping[str, str]) -> Bounds | str:
+    """Returns the bounds of a token that was asked for in exchange for another one, or the error's name."""
+    scopes, address = frozenset(form.get("scope", "").split()), form.get("resource", "")
+    if not scopes or not scopes <= SCOPES.keys():
+        return "invalid_scope"
+    kind, item_id = resource_of(address)
+    if address and not kind:
+        return "invalid_resource"
+    try:
+        node = None if not kind else state.folder(item_id) if kind == "folders" else state.file(item_id)
+    except BoxError:
+        return "invalid_resource"
+    smaller = Bounds(scopes, node) if former is None else former.within(scopes, node)
+    return "invalid_scope" if smaller is None else smaller
 
 
 def _revoke(state: BoxState, call: Call) -> Answer:
@@ -93,7 +128,11 @@ def _revoke(state: BoxState, call: Call) -> Answer:
 
 
 def _authorize(state: BoxState, call: Call) -> Answer:
-    return state.oauth.authorize(call)
+    answer, scope = state.oauth.authorize(call), query_of(call).get("scope", "")
+    if answer.status == 302 and scope:
+        place = dict(answer.headers)[b"location"]
+        state.bounds[fields(place.partition(b"?")[2])["code"]] = Bounds(frozenset(scope.split()))
+    return answer
 
 
 # -------------------------------------------------------------------- users

@@ -19,8 +19,8 @@ from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call
 
 __all__ = [
-    "HELP_URL", "BoxError", "answer_json", "bad_parameter", "json_body", "nothing", "origin", "read_time",
-    "store_error", "timestamp", "unauthorized",
+    "HELP_URL", "BoxError", "answer_json", "bad_parameter", "insufficient_scope", "json_body", "not_offered", "nothing",
+    "origin", "read_time", "store_error", "timestamp", "unauthorized",
 ]  # fmt: skip
 
 HELP_URL = "http://developers.box.com/docs/#errors"
@@ -39,6 +39,7 @@ _MESSAGES: Mapping[str, str] = {
     "file_size_too_small": "File size is below minimum file size for uploads via this API",
     "folder_not_empty": "Cannot delete - folder not empty",
     "incorrect_shared_item_password": "",
+    "insufficient_scope": "The request requires higher privileges than provided by the access token.",
     "internal_server_error": "Internal Server Error",
     "invalid_limit": "Limit is not a valid number",
     "invalid_offset": "Offset is not a valid number",
@@ -95,6 +96,20 @@ def unauthorized(has_token: bool) -> Answer:
     if has_token:
         reason += b', error="invalid_token", error_description="The access token provided is invalid."'
     return Answer(401, [(b"www-authenticate", reason)], b"")
+
+
+def insufficient_scope() -> Answer:
+    """Status 403: the token's scopes do not allow this."""
+    reason = (
+        b'Bearer realm="Service", error="insufficient_scope", '
+        b'error_description="The request requires higher privileges than provided by the access token."'
+    )
+    return BoxError(403, "insufficient_scope").answer((b"www-authenticate", reason))
+
+
+def not_offered(what: str) -> Answer:
+    """Status 400: the service has this, and the emulator does not."""
+    return BoxError(400, "bad_request", message=f"This emulator does not offer {what}.").answer()
 
 
 def bad_parameter(name: str, message: str, status: int = 400, code: str = "bad_request") -> BoxError:

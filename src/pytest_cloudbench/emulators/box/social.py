@@ -43,6 +43,7 @@ def _search(state: BoxState, call: Call) -> Answer:
         if endings == [""] or (isinstance(node, File) and node.name.lower().rpartition(".")[2] in endings)
         if not above or any(_is_below(node, folder) for folder in above)
         if not isinstance(node, File) or node.seen(call.now_s) is not None
+        if state.is_reached(node)
     ]
     entries = [entry(state, node, call.now_s, chosen(query)) for node in found[offset : offset + limit]]
     page = {"total_count": len(found), "entries": entries, "limit": limit, "offset": offset}

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.box.answers import BoxError, bad_parameter, store_error
+from pytest_cloudbench.emulators.box.scopes import Bounds
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.oauth import Dialect, OAuth
@@ -130,6 +131,10 @@ class BoxState:
         self.trash = Folder("trash", "Trash", None)
         self.started_s = clock.now_s()
         self.oauth = OAuth(dialect, self.token, lambda: self.account.token_lifetime_s)
+        self.bounds: dict[str, Bounds] = {}
+        """What a token, or a code for one, is limited to; one that is not here may do everything."""
+        self.current_bounds: Bounds | None = None
+        """Those of the call that is being answered."""
         self.sessions: dict[str, PartsSession] = {}
         self.committed: set[str] = set()
         """Upload sessions that became files."""
@@ -176,7 +181,13 @@ class BoxState:
             raise bad_parameter(name, message, 404, "not_found")
         if self.in_trash(node):
             raise BoxError(404, "trashed")
+        if not self.is_reached(node):
+            raise BoxError(403, "access_denied_insufficient_permissions")
         return node
+
+    def is_reached(self, node: Node) -> bool:
+        """Returns whether the call's token is for this item, too."""
+        return self.current_bounds is None or self.current_bounds.reaches(node)
 
     def folder(self, folder_id: str, name: str = "folder") -> Folder:
         """Returns the folder with an id; ``name`` is the parameter that names it."""
@@ -221,6 +232,8 @@ class BoxState:
             raise BoxError(404, "not_found")
         if node.parent is not self.trash:
             raise BoxError(404, "trashed" if self.in_trash(node) else "not_trashed")
+        if not self.is_reached(self.meta(node).former or node):
+            raise BoxError(403, "access_denied_insufficient_permissions")
         return node
 
     def taken(self, folder: Folder, name: str) -> Node | None:

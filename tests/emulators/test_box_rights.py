@@ -1,0 +1,167 @@
+"""What tokens may do in the Box emulator, and what is refused because it is not offered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from pytest_cloudbench.emulators import EmulatorService, start
+
+from .box_wire import BoxReply, BoxWire
+
+EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+CLIENT = {"client_id": "me", "client_secret": "secret"}
+BACK = "http://localhost:1/"
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[EmulatorService]:
+    with start("ideal", api="box") as running:
+        yield running
+
+
+@pytest.fixture
+def box(emulator: EmulatorService) -> Iterator[BoxWire]:
+    emulator.control(reset=True)
+    made = BoxWire(emulator.endpoint)
+    yield made
+    made.close()
+
+
+def ask(box: BoxWire, **form: str) -> BoxReply:
+    return box("POST", "/oauth2/token", urlencode(form).encode(), token="")
+
+
+def smaller(box: BoxWire, scope: str, item: dict[str, Any] | None = None, *, token: str = "") -> BoxReply:
+    """Ask for a token that may do less."""
+    kind = {"file": "files", "folder": "folders"}
+    place = {"resource": f"https://api.box.com/2.0/{kind[item['type']]}/{item['id']}"} if item else {}
+    return ask(box, grant_type=EXCHANGE, subject_token=token or box.token, scope=scope, **place)
+
+
+def statuses(box: BoxWire, token: str, file: str, folder: str) -> dict[str, int]:
+    """What a token gets for one request of each kind."""
+    whole = box.token
+    box.token = token
+    try:
+        return {
+            "read": box("GET", f"/files/{file}").status,
+            "list": box("GET", f"/folders/{folder}/items").status,
+            "download": box("GET", f"/files/{file}/content").status,
+            "upload": box.upload({"name": "new", "parent": {"id": folder}}, b"1").status,
+            "session": box(
+                "POST", "/files/upload_sessions", {"folder_id": folder, "file_name": "s", "file_size": 2**25}
+            ).status,
+            "rename": box("PUT", f"/files/{file}", {"description": "x"}).status,
+            "restore": box("GET", "/events").status,
+            "delete": box("DELETE", f"/files/{file}").status,
+        }
+    finally:
+        box.token = whole
+
+
+READ = {"read": 200, "list": 200}
+
+
+@pytest.mark.parametrize(
+    ("scope", "allowed"),
+    [
+        ("item_preview", READ),
+        ("base_explorer item_download", {**READ, "download": 302}),
+        ("item_upload", {**READ, "upload": 201, "session": 201}),
+        ("item_rename item_delete", {**READ, "rename": 200, "delete": 204}),
+        ("root_readonly", {**READ, "download": 302}),
+    ],
+)
+def test_a_smaller_token_may_do_what_its_scopes_say(box: BoxWire, scope: str, allowed: dict[str, int]) -> None:
+    folder = box.folder("folder")["id"]
+    file = box.file("a.txt", parent=folder)["id"]
+    granted = smaller(box, scope)
+    assert granted.status == 200
+    found = statuses(box, granted.value["access_token"], file, folder)
+    assert found == {name: allowed.get(name, 403) for name in found}
+
+
+def test_a_refusal_says_what_is_missing(box: BoxWire) -> None:
+    token = smaller(box, "item_preview").value["access_token"]
+    told = box("DELETE", f"/files/{box.file('a.txt')['id']}", token=token)
+    assert (told.status, told.value["code"]) == (403, "insufficient_scope")
+    assert 'error="insufficient_scope"' in told.headers["www-authenticate"]
+
+
+def test_a_smaller_token_is_for_one_item(box: BoxWire) -> None:
+    folder, other = box.folder("folder"), box.folder("other")
+    inside, outside = box.file("in.txt", parent=folder["id"]), box.file("out.txt", parent=other["id"])
+    granted = smaller(box, "base_explorer item_upload item_delete", folder).value
+    assert {each["object"]["id"] for each in granted["restricted_to"]} == {folder["id"]}
+    token = granted["access_token"]
+    assert box("GET", f"/files/{inside['id']}", token=token).status == 200
+    assert box("GET", f"/files/{outside['id']}", token=token).status == 403
+    assert box("GET", "/folders/0/items", token=token).status == 403
+    found = box("GET", "/search?query=txt", token=token).value["entries"]
+    assert [each["id"] for each in found] == [inside["id"]]
+    box.token, whole = token, box.token
+    assert box.upload({"name": "new", "parent": {"id": folder["id"]}}, b"1").status == 201
+    assert box.upload({"name": "new", "parent": {"id": other["id"]}}, b"1").status == 403
+    box.token = whole
+    box("DELETE", f"/files/{outside['id']}")
+    assert box("DELETE", f"/files/{outside['id']}/trash", token=token).status == 403
+
+
+def test_a_smaller_token_never_grows(box: BoxWire) -> None:
+    folder = box.folder("folder")
+    file = box.file("a.txt", parent=folder["id"])
+    token = smaller(box, "item_download base_explorer", folder).value["access_token"]
+    assert smaller(box, "item_upload", token=token).value["error"] == "invalid_scope"
+    assert smaller(box, "item_download", box("GET", "/folders/0").value, token=token).value["error"] == "invalid_scope"
+    least = smaller(box, "item_download", file, token=token).value["access_token"]
+    assert box("GET", f"/files/{file['id']}/content", token=least).status == 302
+    assert box("GET", f"/folders/{folder['id']}", token=least).status == 403
+
+
+@pytest.mark.parametrize(
+    ("form", "error"),
+    [
+        ({"subject_token": "made-up", "scope": "item_upload"}, "invalid_grant"),
+        ({"scope": "item_eat"}, "invalid_scope"),
+        ({"scope": ""}, "invalid_scope"),
+        ({"scope": "item_upload", "resource": "https://api.box.com/2.0/web_links/1"}, "invalid_resource"),
+        ({"scope": "item_upload", "resource": "https://api.box.com/2.0/files/4711"}, "invalid_resource"),
+    ],
+)
+def test_what_is_exchanged_must_be_right(box: BoxWire, form: dict[str, str], error: str) -> None:
+    told = ask(box, **{"grant_type": EXCHANGE, "subject_token": box.token, **form})
+    assert (told.status, told.value["error"]) == (400, error)
+
+
+def test_scopes_that_a_user_agreed_to_outlive_a_refresh(box: BoxWire) -> None:
+    asked = urlencode({"client_id": "me", "redirect_uri": BACK, "state": "s", "scope": "root_readonly"})
+    place = box("GET", f"/api/oauth2/authorize?{asked}", token="").headers["location"]
+    code = place.partition("code=")[2].partition("&")[0]
+    granted = ask(box, grant_type="authorization_code", code=code, redirect_uri=BACK, **CLIENT).value
+    again = ask(box, grant_type="refresh_token", refresh_token=granted["refresh_token"], **CLIENT).value
+    for token in (granted["access_token"], again["access_token"]):
+        assert box("GET", "/folders/0", token=token).status == 200
+        assert box("POST", "/folders", {"name": "x", "parent": {"id": "0"}}, token=token).status == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "what"),
+    [
+        ("POST", "/web_links", "web links"),
+        ("GET", "/web_links/12/trash", "web links"),
+        ("GET", "/files/1/thumbnail.png", "thumbnails"),
+        ("POST", "/files/1/metadata/global/properties", "metadata"),
+        ("POST", "/webhooks", "webhooks"),
+        ("GET", "/groups", "groups"),
+        ("POST", "/tasks", "tasks"),
+        ("POST", "/zip_downloads", "downloads as ZIP files"),
+        ("PUT", "/folders/0/watermark", "watermarks"),
+    ],
+)
+def test_what_is_not_offered_is_refused_by_one_line(box: BoxWire, method: str, path: str, what: str) -> None:
+    told = box(method, path)
+    assert (told.status, told.value["message"]) == (400, f"This emulator does not offer {what}.")

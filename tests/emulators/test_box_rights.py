@@ -137,6 +137,25 @@ def test_what_is_exchanged_must_be_right(box: BoxWire, form: dict[str, str], err
     assert (told.status, told.value["error"]) == (400, error)
 
 
+@pytest.mark.parametrize("wrong", ["other", "SECRET", "secret ", "invalid"])
+def test_an_application_has_one_secret(box: BoxWire, wrong: str) -> None:
+    asked = {"grant_type": "client_credentials", "box_subject_type": "enterprise", "box_subject_id": "1"}
+    token = ask(box, **asked, **CLIENT).value["access_token"]
+    other = {**CLIENT, "client_secret": wrong}
+    assert ask(box, **asked, **other).value["error"] == "invalid_client"
+    ended = urlencode({**other, "token": token}).encode()
+    assert box("POST", "/oauth2/revoke", ended, token="").status == 400
+    assert box("GET", "/users/me", token=token).status == 200
+    assert ask(box, **asked, client_id="another", client_secret="other").status == 200
+
+
+def test_a_refresh_token_belongs_to_one_application(box: BoxWire) -> None:
+    granted = ask(box, grant_type="refresh_token", refresh_token="made-up", **CLIENT).value
+    again = {"grant_type": "refresh_token", "refresh_token": granted["refresh_token"]}
+    assert ask(box, **again, client_id="other", client_secret="x").value["error"] == "invalid_grant"
+    assert ask(box, **again, **CLIENT).status == 200
+
+
 def test_scopes_that_a_user_agreed_to_outlive_a_refresh(box: BoxWire) -> None:
     asked = urlencode({"client_id": "me", "redirect_uri": BACK, "state": "s", "scope": "root_readonly"})
     place = box("GET", f"/api/oauth2/authorize?{asked}", token="").headers["location"]

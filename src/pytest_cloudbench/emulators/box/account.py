@@ -81,7 +81,7 @@ def _token(state: BoxState, call: Call) -> Answer:
     form = fields(call.body)
     kind, secret = form.get("grant_type", ""), form.get("client_secret", "")
     needs_secret = kind in _PROOFS and kind != _EXCHANGE and "code_verifier" not in form
-    if needs_secret and (not secret or secret.startswith("invalid")):
+    if (needs_secret and not secret) or not _is_right(state, form):
         return _refused("invalid_client", form)
     proof = form.get(_PROOFS.get(kind, ""), "")
     bounds = state.bounds.get(proof)
@@ -92,15 +92,30 @@ def _token(state: BoxState, call: Call) -> Answer:
         if isinstance(wanted, str):
             return answer_json({"error": wanted, "error_description": wanted.replace("_", " ").capitalize()}, 400)
         bounds = wanted
+    if kind == "refresh_token" and not state.first_use.fits(f"application of {proof}", form.get("client_id", "")):
+        return _refused("invalid_grant", form)
     answer = state.oauth.token(call)
-    if answer.status == 200 and bounds is not None:
-        value = json.loads(bytes(answer.body))
+    if answer.status != 200:
+        return answer
+    value = json.loads(bytes(answer.body))
+    if secret:
+        state.first_use.keep(f"secret of {form.get('client_id', '')}", secret)
+    if "refresh_token" in value:
+        state.first_use.keep(f"application of {value['refresh_token']}", form.get("client_id", ""))
+    if bounds is not None:
         state.bounds |= {value[name]: bounds for name in ("access_token", "refresh_token") if name in value}
         if bounds.node is not None:
             shown = mini(state, bounds.node)
             value["restricted_to"] = [{"scope": scope, "object": shown} for scope in sorted(bounds.scopes)]
         answer = answer_json(value)
     return answer
+
+
+def _is_right(state: BoxState, form: Mapping[str, str]) -> bool:
+    """Returns whether an application's secret, if it gives one, is the one that it has."""
+    secret = form.get("client_secret", "")
+    fits = not secret or state.first_use.fits(f"secret of {form.get('client_id', '')}", secret)
+    return fits and not secret.startswith("invalid")
 
 
 def _smaller(state: BoxState, former: Bounds | None, form: Mapping[str, str]) -> Bounds | str:
@@ -121,7 +136,7 @@ def _smaller(state: BoxState, former: Bounds | None, form: Mapping[str, str]) ->
 
 def _revoke(state: BoxState, call: Call) -> Answer:
     form = fields(call.body)
-    if not form.get("client_id") or not form.get("client_secret"):
+    if not form.get("client_id") or not form.get("client_secret") or not _is_right(state, form):
         return _refused("invalid_client", form)
     state.oauth.revoke(form.get("token", ""))
     return Answer(200, [], b"")

@@ -173,6 +173,10 @@ def test_a_refresh_does_not_widen_what_was_granted(wire: GraphWire) -> None:
     assert (told.status, told.value["error_codes"]) == (400, [65001])
     again = refreshed(wire, granted["refresh_token"]).value
     assert again["scope"] == "Files.Read offline_access"
+    less = refreshed(wire, again["refresh_token"], scope="User.Read offline_access").value
+    assert wire("GET", ROOT, token=less["access_token"]).status == 403
+    assert refreshed(wire, less["refresh_token"]).value["scope"] == "Files.Read offline_access"
+    assert refreshed(wire, scope="Files.Read").status == refreshed(wire, scope=FULL).status == 200
     assert wire("PUT", f"{ROOT}:/b.txt:/content", b"x", token=again["access_token"]).status == 403
 
 

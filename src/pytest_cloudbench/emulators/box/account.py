@@ -44,6 +44,8 @@ _WRONG = {
 _SAYS = {
     "invalid_client": ("invalid_client", "The client credentials are invalid"),
     "unsupported_grant_type": ("invalid_request", "Invalid grant_type parameter or parameter missing"),
+    "invalid_scope": ("invalid_scope", "A scope is unknown, or the token that is exchanged does not have it"),
+    "invalid_resource": ("invalid_resource", "The resource is no file or folder that the token reaches"),
     "redirect_uri_mismatch": ("redirect_uri_mismatch", "The redirect URI did not match the one of the application"),
 }
 
@@ -79,36 +81,37 @@ DIALECT = Dialect(
 
 def _token(state: BoxState, call: Call) -> Answer:
     form = fields(call.body)
-    kind, secret = form.get("grant_type", ""), form.get("client_secret", "")
+    kind, client = form.get("grant_type", ""), form.get("client_id", "")
     needs_secret = kind in _PROOFS and kind != _EXCHANGE and "code_verifier" not in form
-    if (needs_secret and not secret) or not _is_right(state, form):
+    if (needs_secret and not form.get("client_secret")) or not _is_right(state, form):
         return _refused("invalid_client", form)
     proof = form.get(_PROOFS.get(kind, ""), "")
+    if kind == "refresh_token" and not state.first_use.fits(f"application of {proof}", client):
+        return _refused("invalid_grant", form)
     bounds = state.bounds.get(proof)
     if kind == _EXCHANGE:
-        if state.oauth.tokens.get(f"Bearer {proof}".encode(), 0.0) <= call.now_s:
-            return _refused("invalid_grant", form)
-        wanted = _smaller(state, bounds, form)
-        if isinstance(wanted, str):
-            return answer_json({"error": wanted, "error_description": wanted.replace("_", " ").capitalize()}, 400)
-        bounds = wanted
-    if kind == "refresh_token" and not state.first_use.fits(f"application of {proof}", form.get("client_id", "")):
-        return _refused("invalid_grant", form)
+        smaller = _smaller(state, bounds, form, call.now_s)
+        if isinstance(smaller, str):
+            return _refused(smaller, form)
+        bounds = smaller
     answer = state.oauth.token(call)
-    if answer.status != 200:
-        return answer
-    value = json.loads(bytes(answer.body))
-    if secret:
-        state.first_use.keep(f"secret of {form.get('client_id', '')}", secret)
+    return _noted(state, form, answer, bounds) if answer.status == 200 else answer
+
+
+def _noted(state: BoxState, form: Mapping[str, str], answer: Answer, bounds: Bounds | None) -> Answer:
+    """Note whose the tokens in an answer are and what limits them; returns the answer that says so."""
+    value, client = json.loads(bytes(answer.body)), form.get("client_id", "")
+    if form.get("client_secret"):
+        state.first_use.keep(f"secret of {client}", form["client_secret"])
     if "refresh_token" in value:
-        state.first_use.keep(f"application of {value['refresh_token']}", form.get("client_id", ""))
-    if bounds is not None:
-        state.bounds |= {value[name]: bounds for name in ("access_token", "refresh_token") if name in value}
-        if bounds.node is not None:
-            shown = mini(state, bounds.node)
-            value["restricted_to"] = [{"scope": scope, "object": shown} for scope in sorted(bounds.scopes)]
-        answer = answer_json(value)
-    return answer
+        state.first_use.keep(f"application of {value['refresh_token']}", client)
+    if bounds is None:
+        return answer
+    state.bounds |= {value[name]: bounds for name in ("access_token", "refresh_token") if name in value}
+    if bounds.node is not None:
+        shown = mini(state, bounds.node)
+        value["restricted_to"] = [{"scope": scope, "object": shown} for scope in sorted(bounds.scopes)]
+    return answer_json(value)
 
 
 def _is_right(state: BoxState, form: Mapping[str, str]) -> bool:
@@ -118,8 +121,10 @@ def _is_right(state: BoxState, form: Mapping[str, str]) -> bool:
     return fits and not secret.startswith("invalid")
 
 
-def _smaller(state: BoxState, former: Bounds | None, form: Mapping[str, str]) -> Bounds | str:
+def _smaller(state: BoxState, former: Bounds | None, form: Mapping[str, str], now_s: float) -> Bounds | str:
     """Returns the bounds of a token that was asked for in exchange for another one, or the error's name."""
+    if state.oauth.tokens.get(f"Bearer {form.get('subject_token', '')}".encode(), 0.0) <= now_s:
+        return "invalid_grant"
     scopes, address = frozenset(form.get("scope", "").split()), form.get("resource", "")
     if not scopes or not scopes <= SCOPES.keys():
         return "invalid_scope"

@@ -288,5 +288,12 @@ def test_a_library_belongs_to_a_group() -> None:
             one = f"/v1.0/drives/{wire.drive_id}/items/{listed['id']}/permissions/{groups[1]['id']}"
             assert wire("GET", one).value["roles"] == ["write"]
             assert wire("PATCH", one, {"roles": ["read"]}).status == 403
+            wanted = {"recipients": [{"email": "a@example.com"}], "roles": ["write"]}
+            invited = wire("POST", f"/v1.0/drives/{wire.drive_id}/items/{listed['id']}/invite", wanted).value["value"][
+                0
+            ]
+            assert invited["grantedToV2"]["siteUser"]["loginName"] == "i:0#.f|membership|a@example.com"
+            one = f"/v1.0/drives/{wire.drive_id}/items/{listed['id']}/permissions/{invited['id']}"
+            assert wire("GET", one).value["grantedTo"] == invited["grantedTo"]
             at_top = wire("GET", f"/v1.0/drives/{wire.drive_id}/root/permissions").value["value"]
             assert not any("inheritedFrom" in entry for entry in at_top)

@@ -19,7 +19,7 @@ __all__ = ["FUNCTIONS", "shared_item"]
 
 _ROLES = {"view": ["read"], "edit": ["write"], "embed": ["read"]}
 _SCOPES = ("anonymous", "organization", "users")
-_OWNER = "owner"
+_OWNER, _OWNER_NUMBER = "owner", "7"
 _SITE_GROUPS = (("Owners", "3", "owner"), ("Members", "5", "write"), ("Visitors", "4", "read"))
 """The groups that SharePoint makes with a site: the end of a name, its id, and what it may do in the library."""
 
@@ -68,21 +68,36 @@ def _link(known: GraphPermission) -> dict[str, Any]:
     return shown
 
 
+def _granted_to(name: str, email: str, person_id: str, number: str) -> dict[str, Any]:
+    """Returns whom a permission is for: a person, whose id in the site is a number."""
+    person = {"displayName": name, "email": email, "id": person_id}
+    site = {**person, "id": number, "loginName": f"i:0#.f|membership|{email}"}
+    return {
+        "grantedTo": {"user": dict(person)},
+        "grantedToV2": {"siteUser": site, "user": {"@odata.type": "#microsoft.graph.sharePointIdentity", **person}},
+    }
+
+
+def _invited(state: GraphState, known: GraphPermission) -> dict[str, Any]:
+    """Returns whom an invitation is for. Personal drives name them only as the identities of a link."""
+    if state.account.type == "personal" or not known.people:
+        return {}
+    email = known.people[0]
+    return _granted_to(email, email, known.id.lower(), str(10 + [*state.permissions].index(known.id)))
+
+
 def _owned(request: GraphRequest, node: Node, known: GraphPermission | None = None) -> dict[str, Any]:
     """Returns the permission of a person: the owner's, or one that was changed."""
-    person = {"displayName": PERSON["displayName"], "email": PERSON["email"], "id": PERSON["id"]}
-    site = {**person, "id": "3", "loginName": f"i:0#.f|membership|{PERSON['email']}"}
     shown_id = known.id if known is not None else urlsafe_b64encode(f"{_OWNER}.{node.id}".encode()).decode()
     shown: dict[str, Any] = {
         "id": shown_id,
         "roles": known.roles if known is not None else [_OWNER],
         "shareId": shown_id,
-        "grantedTo": {"user": person},
-        "grantedToV2": {"siteUser": site, "user": {"@odata.type": "#microsoft.graph.sharePointIdentity", **person}},
+        **_granted_to(PERSON["displayName"], PERSON["email"], PERSON["id"], _OWNER_NUMBER),
     }
     if request.state.account.type == "personal":
         shown["link"] = {"webUrl": f"https://1drv.ms/u/c/{request.state.drive_id}/{node.id[-16:]}"}
-        shown["grantedTo"]["user"] = {**person, "id": "3"}
+        shown["grantedTo"]["user"]["id"] = _OWNER_NUMBER
     elif known is None and node is not request.tree.root:
         shown["inheritedFrom"] = {}
     return shown
@@ -163,9 +178,10 @@ def _invite(request: GraphRequest) -> Answer:
                 "grantedToIdentities": identities,
                 "grantedToIdentitiesV2": identities,
                 "id": known.id,
-                "invitation": {"signInRequired": body.get("requireSignIn") is True},
+                "invitation": {"email": email, "signInRequired": body.get("requireSignIn") is True},
                 "link": {"type": kind, "webUrl": url},
                 "roles": roles,
+                **_invited(state, known),
             }
         )
     told = {"@odata.context": f"{GRAPH}Collection(microsoft.graph.permission)", "value": value}
@@ -174,7 +190,8 @@ def _invite(request: GraphRequest) -> Answer:
 
 def _list_permissions(request: GraphRequest) -> Answer:
     node = request.node()
-    links = [_link(each) for each in request.state.links_to(node, request.now_s)]
+    state = request.state
+    links = [{**_link(link), **_invited(state, link)} for link in state.links_to(node, request.now_s)]
     groups, inherited = _of_site_groups(request, node), _inherited_links(request, node)
     value = [_owned(request, node), *links, *groups, *inherited]
     return answer_json({"@odata.context": context(request, "permissions"), "value": value})
@@ -196,7 +213,7 @@ def _find(request: GraphRequest, node: Node) -> GraphPermission | dict[str, Any]
 def _get_permission(request: GraphRequest) -> Answer:
     node = request.node()
     known = _find(request, node)
-    shown = _link(known) if isinstance(known, GraphPermission) else known
+    shown = {**_link(known), **_invited(request.state, known)} if isinstance(known, GraphPermission) else known
     return answer_json({"@odata.context": context(request, "permissions/$entity"), **shown})
 
 

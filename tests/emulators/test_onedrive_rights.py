@@ -75,6 +75,15 @@ def test_an_application_has_one_secret(wire: GraphWire, wrong: str) -> None:
     assert refreshed(wire, "another", client_id="public").status == 200
 
 
+def test_an_application_by_itself(wire: GraphWire) -> None:
+    asked = {"grant_type": "client_credentials", "scope": "https://graph.microsoft.com/.default"}
+    assert ask(wire, **asked).value["error"] == "invalid_client"
+    granted = ask(wire, client_secret="right", **asked).value
+    assert "refresh_token" not in granted
+    assert wire("PUT", f"{ROOT}:/a.txt:/content", b"x", token=granted["access_token"]).status == 201
+    assert ask(wire, client_secret="wrong", **asked).status == 401
+
+
 def test_a_refresh_token_belongs_to_one_application(wire: GraphWire) -> None:
     given = exchanged(wire, code_for(wire, scope=FULL)).value["refresh_token"]
     told = refreshed(wire, given, client_id="other")

@@ -28,7 +28,7 @@ __all__ = [
 
 _TENANT = "9188040d-6c67-4c5b-b112-36a304b66dad"
 """The tenant of personal accounts, as Microsoft's documents give it."""
-_REFRESH = "refresh_token"
+_REFRESH, _OF_ITS_OWN = "refresh_token", "client_credentials"
 _DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 _SCOPE = "Files.ReadWrite offline_access"
 _DEVICE_S = 900
@@ -97,7 +97,7 @@ DIALECT = Dialect(
     access=("EwB", 120),
     refresh=("M.C5_BAY.", 80),
     code=("M.C5_BAY.2.U.", 36),
-    proofs={_REFRESH: _REFRESH, "authorization_code": "code", _DEVICE: "device_code"},
+    proofs={_REFRESH: _REFRESH, "authorization_code": "code", _DEVICE: "device_code", _OF_ITS_OWN: "client_secret"},
     renewal=Renewal.BESIDE,
 )
 """How Microsoft speaks OAuth. A refresh brings another refresh token, and the old one still works."""
@@ -108,7 +108,8 @@ def token(state: GraphState, call: Call) -> Answer:
     form = fields(call.body)
     client, kind = _application(call, form), form.get("grant_type", "")
     proof, secret = form.get(DIALECT.proofs.get(kind, ""), ""), form.get("client_secret", "")
-    if secret.startswith("invalid") or not state.first_use.fits(f"secret of {client}", secret):
+    lacks_secret = kind == _OF_ITS_OWN and not secret
+    if lacks_secret or secret.startswith("invalid") or not state.first_use.fits(f"secret of {client}", secret):
         return _refused("invalid_client_secret", form)
     scope, granted = form.get("scope", ""), ""
     if kind == _DEVICE:

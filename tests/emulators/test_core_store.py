@@ -7,11 +7,11 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from pytest_cloudbench.emulators.blob import Blob, BlobWriter, hashed
+from pytest_cloudbench.emulators.blob import Blob, BlobWriter, BytePieces, hashed
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node, StoreError
 
@@ -228,6 +228,16 @@ def test_a_writer_hashes_as_it_is_told() -> None:
     blob = writer.finish()
     assert (blob.data, blob.size_bytes) == (b"abc", 3)
     assert blob.hash_hex == "a9993e364706816aba3e25717850c26c9cd0d89d"  # FIPS 180-4's example
+
+
+@given(st.lists(st.binary(max_size=9), max_size=5), st.integers(0, 50), st.integers(0, 50), st.integers(0, 999))
+def test_content_in_pieces_is_like_bytes(pieces: list[bytes], start: int, end: int, bit: int) -> None:
+    content, whole = BytePieces(pieces), b"".join(pieces)
+    assert (bytes(content), len(content)) == (whole, len(whole))
+    assert bytes(content.part(start, end)) == whole[start:end]
+    assert bytes(BytePieces.join([content, content.part(start, end)])) == whole + whole[start:end]
+    flipped = bytes(content.flipped(bit))
+    assert sum((a ^ b).bit_count() for a, b in zip(whole, flipped, strict=True)) == (1 if whole else 0)
 
 
 def test_tokens_are_the_same_for_the_same_seed() -> None:

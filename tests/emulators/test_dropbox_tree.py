@@ -90,7 +90,7 @@ def test_blob_is_the_same_however_it_arrives(pieces: list[bytes]) -> None:
     writer = BlockWriter()
     for piece in pieces:
         writer.feed(piece)
-    for blob in (BlockBlob.of(whole), writer.finish(), BlockBlob.join(BlockBlob.of(piece) for piece in pieces)):
+    for blob in (BlockBlob.of(whole), writer.finish(), BlockBlob.concatenated(BlockBlob.of(piece) for piece in pieces)):
         assert blob.data == whole
         assert blob.hash_hex == hashlib.sha256(hashlib.sha256(whole).digest() if whole else b"").hexdigest()
 
@@ -104,14 +104,14 @@ def test_blocks(size: int) -> None:
     for start in range(0, size, 1_000_003):
         writer.feed(data[start : start + 1_000_003])
     assert BlockBlob.of(data).hash_hex == writer.finish().hash_hex == expected
-    assert BlockBlob.join([BlockBlob.of(block) for block in blocks]).hash_hex == expected
+    assert BlockBlob.concatenated([BlockBlob.of(block) for block in blocks]).hash_hex == expected
 
 
 def test_flipped_differs_in_one_bit() -> None:
     blob = BlockBlob.of(b"\x00" * 4)
     assert blob.flipped(9).data == b"\x00\x02\x00\x00"
     assert blob.flipped(9 + 32).data == blob.flipped(9).data
-    assert blob.flipped(9).hash_hex != blob.hash_hex
+    assert BlockBlob.of(blob.flipped(9)).hash_hex != blob.hash_hex
     assert BlockBlob.of(b"").flipped(3).data == b""
 
 

@@ -35,7 +35,7 @@ class _Counting(BlobWriter):
         super().__init__(hashlib.md5(usedforsecurity=False))
         self.pieces = 0
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: bytes | memoryview) -> None:
         self.pieces += 1
         super().feed(piece)
 
@@ -122,7 +122,7 @@ class Toy:
             blob = self._shelf(call).get(call.parameters["note"], call.now_s).blob
         except StoreError as error:
             return _answer(404, reason=error.reason)
-        return Answer(200, [(b"etag", blob.hash_hex.encode())], blob.data)
+        return Answer(200, [(b"etag", blob.hash_hex.encode())], blob)
 
     def _remove(self, call: Call) -> Answer:
         return Answer(204 if self._shelf(call).remove(call.parameters["note"], call.now_s) else 404, [], b"")

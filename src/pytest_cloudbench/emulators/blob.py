@@ -1,19 +1,23 @@
 """The bytes of one stored version and their hash, computed while they arrive.
 
 What may live here: content, and receiving it. No paths, no clock, no I/O; the skin chooses the hash.
+
+Content stays in the pieces in which it arrived. Joining contents, and cutting a range out of one, copies no bytes, so
+memory holds each stored byte once, however it was uploaded and however often it is sent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-__all__ = ["Blob", "BlobWriter", "Hash", "flip_bit", "hashed"]
+__all__ = ["Blob", "BlobWriter", "BytePieces", "Hash", "PieceWriter", "hashed"]
 
 
 class Hash(Protocol):
     """The interface of ``hashlib``'s hashes, also for skins whose API has its own hash."""
 
-    def update(self, piece: bytes, /) -> None:
+    def update(self, piece: bytes | memoryview, /) -> None:
         """Add the next piece."""
         ...
 
@@ -22,47 +26,106 @@ class Hash(Protocol):
         ...
 
 
-class Blob:
-    """Bytes and their hash. Never changed after construction."""
+class BytePieces:
+    """Bytes in pieces. Never changed after construction."""
 
-    __slots__ = ("data", "hash_hex", "size_bytes")
+    __slots__ = ("pieces", "size_bytes")
 
-    def __init__(self, data: bytes, hash_hex: str) -> None:
-        self.data = data
-        self.size_bytes = len(data)
+    def __init__(self, pieces: Iterable[bytes | memoryview] = ()) -> None:
+        self.pieces = tuple(pieces)
+        self.size_bytes = sum(map(len, self.pieces))
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+    def __bytes__(self) -> bytes:
+        return self.data
+
+    @property
+    def data(self) -> bytes:
+        """All bytes in one piece, which is a copy: for short content only."""
+        return b"".join(self.pieces)
+
+    def part(self, start: int, end: int) -> BytePieces:
+        """Returns the bytes from ``start`` up to ``end``."""
+        return BytePieces(self._cut(start, end))
+
+    def _cut(self, start: int, end: int) -> Iterator[memoryview]:
+        offset = 0
+        for piece in self.pieces:
+            if offset >= end:
+                return
+            if offset + len(piece) > start:
+                yield memoryview(piece)[max(0, start - offset) : end - offset]
+            offset += len(piece)
+
+    def flipped(self, bit: int) -> BytePieces:
+        """Returns the content with one bit flipped, as a corrupting store would keep it. ``bit`` may be any number."""
+        if not self.size_bytes:
+            return self
+        place = bit // 8 % self.size_bytes
+        changed = bytes(self.part(place, place + 1))[0] ^ 1 << bit % 8
+        rest = self._cut(place + 1, self.size_bytes)
+        return BytePieces([*self._cut(0, place), bytes([changed]), *rest])
+
+    @staticmethod
+    def join(contents: Iterable[BytePieces]) -> BytePieces:
+        """Returns several contents as one."""
+        return BytePieces(piece for content in contents for piece in content.pieces)
+
+
+class Blob(BytePieces):
+    """Content and its hash."""
+
+    __slots__ = ("hash_hex",)
+
+    def __init__(self, pieces: Iterable[bytes | memoryview], hash_hex: str) -> None:
+        super().__init__(pieces)
         self.hash_hex = hash_hex
 
 
-class BlobWriter:
+class PieceWriter:
+    """Receives a body in pieces. ``size_bytes`` have arrived so far."""
+
+    __slots__ = ("_pieces", "size_bytes")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes | memoryview] = []
+        self.size_bytes = 0
+
+    def feed(self, piece: bytes | memoryview) -> None:
+        """Add the next piece."""
+        if piece:
+            self._pieces.append(piece)
+            self.size_bytes += len(piece)
+
+    def finish(self) -> BytePieces:
+        """Returns the content of all pieces."""
+        return BytePieces(self._pieces)
+
+
+class BlobWriter(PieceWriter):
     """Receives a body in pieces and hashes each immediately: ``BlobWriter(hashlib.md5())``."""
 
-    __slots__ = ("_hash", "_parts")
+    __slots__ = ("_hash",)
 
     def __init__(self, content_hash: Hash) -> None:
-        self._parts: list[bytes] = []
+        super().__init__()
         self._hash = content_hash
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: bytes | memoryview) -> None:
         """Add the next piece."""
-        self._parts.append(piece)
+        super().feed(piece)
         self._hash.update(piece)
 
     def finish(self) -> Blob:
         """Returns the blob of all pieces."""
-        return Blob(b"".join(self._parts), self._hash.hexdigest())
+        return Blob(self._pieces, self._hash.hexdigest())
 
 
-def hashed(data: bytes, content_hash: Hash) -> Blob:
-    """Returns the blob of some bytes: ``hashed(data, hashlib.md5())``."""
-    content_hash.update(data)
-    return Blob(data, content_hash.hexdigest())
-
-
-def flip_bit(data: bytes, bit: int) -> bytes:
-    """Returns the content with one bit flipped, as a corrupting store would keep it. ``bit`` may be any number."""
-    if not data:
-        return data
-    place = bit % (len(data) * 8)
-    changed = bytearray(data)
-    changed[place // 8] ^= 1 << place % 8
-    return bytes(changed)
+def hashed(content: bytes | BytePieces, content_hash: Hash) -> Blob:
+    """Returns the blob of some content: ``hashed(data, hashlib.md5())``."""
+    pieces = (content,) if isinstance(content, bytes) else content.pieces
+    for piece in pieces:
+        content_hash.update(piece)
+    return Blob(pieces, content_hash.hexdigest())

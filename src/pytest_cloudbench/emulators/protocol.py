@@ -1,10 +1,19 @@
 """uvicorn's protocol, tuned for many small requests.
 
-What may live here: every use of uvicorn's private names, in one place. It differs from uvicorn's protocol in two ways.
-The application can access its connection, to reset it, to send a short answer in one write, or to refuse a request
-without reading its body. And a request starts as soon as its body, or the first packet of the body, has arrived: a
+What may live here: every use of uvicorn's private names, in one place. It differs from uvicorn's protocol in three
+ways. The application can access its connection, to reset it, to send a short answer in one write, or to refuse a
+request without reading its body. A request starts as soon as its body, or the first packet of the body, has arrived: a
 request that never waits is answered without a task. A request becomes a task when it first waits, so code that must run
-inside a task has to wait first.
+inside a task has to wait first. And it has the limits of the servers that stand in front of such services:
+
+=======================================  ==============================================
+a request                                is answered by
+=======================================  ==============================================
+with a head above ``most_head_bytes``    431, and the end of the connection
+whose head takes longer than ``head_s``  408 and the same; from the first byte of the
+                                         request, or from the start of the connection
+whose body stops for ``body_s``          the same
+=======================================  ==============================================
 """
 
 from __future__ import annotations
@@ -12,10 +21,11 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Coroutine, Generator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.skin import BODILESS
 
 __all__ = ["EagerProtocol"]
@@ -31,16 +41,30 @@ _LINGER_S = 5.0
 class EagerProtocol(HttpToolsProtocol):
     """See the module."""
 
+    most_head_bytes = 64 * 1024
+    """Envoy's default is 60 KiB (``max_request_headers_kb``), nginx's four buffers of 8 KiB."""
+    head_s, body_s = 30.0, 60.0
+    """nginx gives both 60 s (``client_header_timeout``, ``client_body_timeout``), Apache a head 20 to 40 s."""
+
     _reading = False
     _begun: tuple[Any, Any] | None = None
     _linger_bytes: int | None = None
+    _head_start_s: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own signature
         """Make this object available as ``scope["state"]["connection"]``."""
         super().connection_made(transport)
         self.app_state = {"connection": self}
+        self._in_head, self._head_bytes, self._is_head_too_long = True, 0, False
+        self._head_start_s = self._received_s = self.loop.time()
+        self._patience = self.loop.call_later(self.head_s, self._end_if_stopped)
 
-    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | memoryview) -> bool:
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is awaited any more."""
+        self._patience.cancel()
+        super().connection_lost(exc)
+
+    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | BytePieces) -> bool:
         """Send a whole answer in one write; returns False if it must be sent through ASGI."""
         cycle = self.cycle
         if cycle.response_started or cycle.disconnected or not cycle.keep_alive or self.flow.write_paused:
@@ -51,24 +75,29 @@ class EagerProtocol(HttpToolsProtocol):
         cycle.on_response()
         return True
 
-    def turn_away(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | memoryview) -> bool:
+    def turn_away(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | BytePieces) -> bool:
         """Answer a request whose body is incomplete, and end the connection; returns False if the body is complete."""
         cycle = self.cycle
         if cycle.disconnected or not cycle.more_body:
             return False
-        self._linger_bytes = _LINGER_BYTES
         cycle.keep_alive = cycle.waiting_for_100_continue = False
         self._write(cycle, status, [*headers, (b"connection", b"close")], body)
-        self.loop.call_later(_LINGER_S, self.transport.abort)
-        self.flow.resume_reading()
+        self._linger()
         return True
 
-    def _write(self, cycle: Any, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | memoryview) -> None:
+    def _linger(self) -> None:
+        """Discard what the client still sends, for a while, then end the connection."""
+        self._linger_bytes = _LINGER_BYTES
+        self._patience.cancel()
+        self.loop.call_later(_LINGER_S, self.transport.abort)
+        self.flow.resume_reading()
+
+    def _write(self, cycle: Any, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | BytePieces) -> None:
         # The default headers are the date, which uvicorn writes once in a second.
         lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
         ending = b"\r\n" if status in BODILESS else b"content-length: %d\r\n\r\n" % len(body)
         cycle.response_started = cycle.response_complete = True
-        self.transport.write(b"".join((STATUS_LINE[status], *lines, ending, body)))
+        self.transport.write(b"".join((STATUS_LINE[status], *lines, ending, bytes(body))))
         cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
@@ -78,11 +107,16 @@ class EagerProtocol(HttpToolsProtocol):
             if self._linger_bytes < 0:
                 self.transport.abort()  # an orderly end of TLS would go on reading
             return
-        self._reading = True
+        self._received_s, self._reading = self.loop.time(), True
         try:
             super().data_received(data)
         finally:
             self._reading = False
+        if self._in_head:
+            self._head_bytes += len(data)
+        if self._is_head_too_long or (self._in_head and self._head_bytes > self.most_head_bytes):
+            self._refuse(431)
+            return
         if self._begun is not None:
             cycle, app = self._begun
             waits = cycle.more_body and not cycle.body and not cycle.waiting_for_100_continue
@@ -98,7 +132,55 @@ class EagerProtocol(HttpToolsProtocol):
             task.add_done_callback(self.tasks.discard)
             self.tasks.add(task)
 
+    def on_message_begin(self) -> None:
+        """The head of a request begins."""
+        super().on_message_begin()
+        self._in_head, self._head_bytes, self._head_start_s = True, 0, self._received_s
+
+    def on_headers_complete(self) -> None:
+        """The head of a request is complete."""
+        self._in_head, self._head_start_s = False, None
+        head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        self._is_head_too_long = head_bytes > self.most_head_bytes
+        super().on_headers_complete()
+
+    def _end_if_stopped(self) -> None:
+        """End the connection if the rest of a request is overdue, and look again when it could be."""
+        now_s, cycle = self.loop.time(), cast(Any, self.cycle)  # None before the first request
+        due_s = now_s + self.head_s
+        if self.flow.read_paused:
+            self._received_s = now_s  # it is this side that makes the other wait
+        elif self._head_start_s is not None:
+            due_s = self._head_start_s + self.head_s
+        elif cycle is not None and cycle.more_body and not cycle.response_complete:
+            due_s = self._received_s + self.body_s
+        if due_s <= now_s:
+            self._refuse(408)
+        else:
+            self._patience = self.loop.call_later(due_s - now_s, self._end_if_stopped)
+
+    def _refuse(self, status: int) -> None:
+        """Answer a request that is not complete, and end the connection."""
+        cycle = cast(Any, self.cycle)
+        self._begun = None
+        if cycle is None and not self._head_bytes:
+            self.transport.close()  # nothing was asked
+        if self.transport.is_closing():
+            return
+        is_answering = cycle is not None and not cycle.response_complete
+        if is_answering:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if not is_answering or not cycle.response_started:
+            self.transport.write(STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")
+        if status == 408:
+            self.transport.close()  # nothing more is on its way
+        else:
+            self._linger()
+
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if self._is_head_too_long:
+            return
         if self._reading and self._begun is None:
             self._begun = (cycle, app)
         else:

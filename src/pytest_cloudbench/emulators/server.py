@@ -28,10 +28,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
+from pytest_cloudbench.emulators.blob import BytePieces, PieceWriter
 from pytest_cloudbench.emulators.profile import Profile, apply, find_profile, settings
 from pytest_cloudbench.emulators.proxy import serve_proxy
 from pytest_cloudbench.emulators.registry import SKINS
@@ -42,10 +43,15 @@ from pytest_cloudbench.model import ConfigError, Endpoint, ServiceError
 __all__ = ["Emulator", "main"]
 
 _PIECE_BYTES = 64 * 1024
+_MOST_WRITTEN_BYTES = 1024 * 1024
+"""TLS libraries refuse a write of 2 GiB or more, and a large one is copied as a whole before any of it is sent."""
+_MOST_UNSTREAMED_BYTES = 32 * 1024 * 1024
+"""The largest body for a route that has no sink: JSON and forms."""
 _CONTROL_LINE_BYTES = 1024 * 1024
 _CONTROL_GREETING_S = 10.0
 _CONTROLS = '{"set": {...}}, {"get": "profile"|"stats"}, {"reset": true}, {"refill": true}, {"faults": true|false}'
 _SEED_STEP = 1_000_003
+_TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 _KEEP_ALIVE_S = 600
 _BACKLOG = 4096
 
@@ -58,17 +64,20 @@ class _Disconnect(Exception):
     """The client disconnected before its body was complete."""
 
 
-class _Pieces:
-    """Collects the body for a route that has no sink."""
+class _TooLong(Exception):
+    """The body is longer than its route takes."""
 
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
 
-    def feed(self, piece: bytes) -> None:
-        self._pieces.append(piece)
+class _Unstreamed(PieceWriter):
+    """Collects the body for a route that has no sink. Raises _TooLong."""
 
-    def finish(self) -> bytes:
-        return b"".join(self._pieces)
+    def feed(self, piece: bytes | memoryview) -> None:
+        super().feed(piece)
+        if self.size_bytes > _MOST_UNSTREAMED_BYTES:
+            raise _TooLong
+
+    def finish(self) -> Any:
+        return super().finish().data
 
 
 class Emulator:
@@ -164,6 +173,9 @@ class Emulator:
         except _Disconnect:
             self._counts[route.name, 0] += 1
             return
+        except _TooLong:
+            await self._turn_away(call, Answer(413, _TEXT, b"Payload Too Large"), scope, send)
+            return
         now_s = call.now_s = self._clock.now_s()
         fault = None
         if behaviour.faults and route.kind is not Kind.FREE:
@@ -204,7 +216,7 @@ class Emulator:
         message = await receive()
         more = message.get("more_body", False)
         body: bytes = message.get("body", b"")
-        sink: Sink = _Pieces() if new_sink is None else new_sink(call)
+        sink: Sink = _Unstreamed() if new_sink is None else new_sink(call)
         if not more and message["type"] == "http.request":
             if self.behaviour.delays:
                 await self.behaviour.wait_until(started_s + self.behaviour.upload_s(len(body)))
@@ -231,12 +243,11 @@ class Emulator:
         started_s = self._clock.now_s()
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        view = memoryview(answer.body)
-        for start in range(0, len(view), _PIECE_BYTES):
-            piece = bytes(view[start : start + _PIECE_BYTES])
-            sent = start + len(piece)
+        sent = 0
+        for piece in _cut(answer.body, _PIECE_BYTES):
+            sent += len(piece)
             await self.behaviour.wait_until(started_s + self.behaviour.download_s(sent))
-            await send({"type": "http.response.body", "body": piece, "more_body": sent < len(view)})
+            await send({"type": "http.response.body", "body": piece, "more_body": sent < len(answer.body)})
 
     # ---------------------------------------------------------------- control
 
@@ -320,12 +331,25 @@ def _greeting(line: bytes, token: str) -> dict[str, object] | None:
 
 async def _answer(scope: _Message, send: _Send, answer: Answer) -> None:
     """Send an answer, in one write if the connection supports it."""
-    connection = scope.get("state", {}).get("connection")
-    if connection is not None and connection.respond(answer.status, answer.headers, answer.body):
+    connection, body = scope.get("state", {}).get("connection"), answer.body
+    if connection is not None and connection.respond(answer.status, answer.headers, body):
         return
-    length = [] if answer.status in BODILESS else [(b"content-length", b"%d" % len(answer.body))]
+    length = [] if answer.status in BODILESS else [(b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, *length]})
-    await send({"type": "http.response.body", "body": answer.body})
+    if not body or scope["method"] == "HEAD":
+        await send({"type": "http.response.body", "body": b""})
+        return
+    sent = 0
+    for piece in _cut(body, _MOST_WRITTEN_BYTES):
+        sent += len(piece)
+        await send({"type": "http.response.body", "body": piece, "more_body": sent < len(body)})
+
+
+def _cut(body: bytes | BytePieces, most_bytes: int) -> Iterator[bytes]:
+    """Yields a body in pieces of at most the given size."""
+    for piece in body.pieces if isinstance(body, BytePieces) else (body,):
+        for start in range(0, len(piece), most_bytes):
+            yield bytes(piece[start : start + most_bytes])
 
 
 def _reset(scope: _Message) -> None:

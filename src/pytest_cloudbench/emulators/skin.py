@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
+from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.throttle import Refusal
 
@@ -35,7 +36,7 @@ class Answer:
 
     status: int
     headers: list[tuple[bytes, bytes]]
-    body: bytes | memoryview
+    body: bytes | BytePieces
 
 
 class Sink(Protocol):

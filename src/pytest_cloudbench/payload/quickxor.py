@@ -32,7 +32,7 @@ class QuickXor:
         self._row = 0
         self._size_bytes = 0
 
-    def update(self, piece: bytes, /) -> None:
+    def update(self, piece: bytes | memoryview, /) -> None:
         """Add the next piece."""
         size, first = len(piece), self._size_bytes % _ROW_BYTES
         rows = 1 + (size // _ROW_BYTES >> 4)  # sixteen slices, however long the piece is

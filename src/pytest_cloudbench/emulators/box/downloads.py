@@ -94,11 +94,11 @@ def content_answer(file: File, version: Version, call: Call) -> Answer:
     ]
     bounds = byte_range(call.headers.get(b"range", b""), blob.size_bytes)
     if bounds is None:
-        return Answer(200, headers, blob.data)
+        return Answer(200, headers, blob)
     if bounds[0] >= bounds[1]:
         return Answer(416, [(b"content-range", b"bytes */%d" % blob.size_bytes)], b"")
     headers.append((b"content-range", b"bytes %d-%d/%d" % (bounds[0], bounds[1] - 1, blob.size_bytes)))
-    return Answer(206, headers, memoryview(blob.data)[slice(*bounds)])
+    return Answer(206, headers, blob.part(*bounds))
 
 
 FUNCTIONS = (

@@ -12,7 +12,7 @@ import math
 import re
 from typing import Any
 
-from pytest_cloudbench.emulators.blob import Blob, BlobWriter, hashed
+from pytest_cloudbench.emulators.blob import Blob, BlobWriter, BytePieces, hashed
 from pytest_cloudbench.emulators.box.answers import (
     BoxError,
     answer_json,
@@ -140,7 +140,7 @@ def _matches(header: str, blob: Blob) -> bool:
     """Returns whether content has the digest of a header: ``sha=`` or ``sha-512=``, in base64."""
     name, _, value = header.partition("=")
     if name.strip().lower() == "sha-512":
-        return base64.b64encode(hashlib.sha512(blob.data).digest()).decode() == value.strip()
+        return base64.b64encode(bytes.fromhex(hashed(blob, hashlib.sha512()).hash_hex)).decode() == value.strip()
     return name.strip().lower() == "sha" and _base64_of(blob) == value.strip()
 
 
@@ -179,7 +179,7 @@ def _list_parts(state: BoxState, call: Call) -> Answer:
     return answer_json(found | {"order": [{"by": "offset", "direction": "ASC"}]})
 
 
-def _named_parts(session: PartsSession, body: dict[str, Any]) -> bytes:
+def _named_parts(session: PartsSession, body: dict[str, Any]) -> BytePieces:
     """Returns the content that a commit names, if it is complete. Raises BoxError."""
     parts = body.get("parts")
     if not isinstance(parts, list):
@@ -188,7 +188,7 @@ def _named_parts(session: PartsSession, body: dict[str, Any]) -> bytes:
     stored = {(part_id, at, blob.size_bytes) for at, (part_id, blob) in session.parts.items()}
     if named != stored or sum(blob.size_bytes for _, blob in session.parts.values()) != session.size_bytes:
         raise BoxError(400, "parts_mismatch", message="List of parts doesn't match the parts that were uploaded")
-    return b"".join(session.parts[at][1].data for at in sorted(session.parts))
+    return BytePieces.join(session.parts[at][1] for at in sorted(session.parts))
 
 
 def _commit(state: BoxState, call: Call) -> Answer:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import sha256
 
-from pytest_cloudbench.emulators.blob import Blob, flip_bit
+from pytest_cloudbench.emulators.blob import Blob, BytePieces, PieceWriter
 
 __all__ = ["BLOCK_BYTES", "BlockBlob", "BlockWriter"]
 
@@ -20,57 +20,45 @@ BLOCK_BYTES = 4 * 1024 * 1024
 
 
 class BlockBlob(Blob):
-    """Bytes with the digests of their blocks."""
+    """Content with the digests of its blocks."""
 
     __slots__ = ("block_digests",)
 
-    def __init__(self, data: bytes, block_digests: bytes) -> None:
-        super().__init__(data, sha256(block_digests).hexdigest())
+    def __init__(self, pieces: Iterable[bytes | memoryview], block_digests: bytes) -> None:
+        super().__init__(pieces, sha256(block_digests).hexdigest())
         self.block_digests = block_digests
 
     @classmethod
-    def of(cls, data: bytes) -> BlockBlob:
-        """The blob of some bytes."""
-        if len(data) <= BLOCK_BYTES:
-            return cls(data, sha256(data).digest() if data else b"")
-        view = memoryview(data)
-        blocks = range(0, len(data), BLOCK_BYTES)
-        return cls(data, b"".join(sha256(view[start : start + BLOCK_BYTES]).digest() for start in blocks))
+    def of(cls, content: bytes | BytePieces) -> BlockBlob:
+        """Returns the blob of some content."""
+        writer = BlockWriter()
+        for piece in (content,) if isinstance(content, bytes) else content.pieces:
+            writer.feed(piece)
+        return writer.finish()
 
     @classmethod
-    def join(cls, parts: Iterable[BlockBlob]) -> BlockBlob:
-        """Concatenates blobs; nothing is hashed again if they are joined at block boundaries."""
+    def concatenated(cls, parts: Iterable[BlockBlob]) -> BlockBlob:
+        """Returns several blobs as one; nothing is hashed again if they are joined at block boundaries."""
         blobs = [blob for blob in parts if blob.size_bytes]
-        if len(blobs) == 1:
-            return blobs[0]
-        data = b"".join(blob.data for blob in blobs)
+        content = BytePieces.join(blobs)
         if any(blob.size_bytes % BLOCK_BYTES for blob in blobs[:-1]):
-            return cls.of(data)
-        return cls(data, b"".join(blob.block_digests for blob in blobs))
-
-    def flipped(self, bit: int) -> BlockBlob:
-        """The same content with one bit changed."""
-        return BlockBlob.of(flip_bit(self.data, bit)) if self.data else self
+            return cls.of(content)
+        return cls(content.pieces, b"".join(blob.block_digests for blob in blobs))
 
 
-class BlockWriter:
+class BlockWriter(PieceWriter):
     """Receives a body in pieces and hashes each block as soon as it is complete."""
 
-    __slots__ = ("_block", "_digests", "_filled", "_parts")
+    __slots__ = ("_block", "_digests", "_filled")
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        super().__init__()
         self._digests: list[bytes] = []
-        self._block = sha256()
-        self._filled = 0
+        self._block, self._filled = sha256(), 0
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: bytes | memoryview) -> None:
         """Add the next piece."""
-        self._parts.append(piece)
-        if self._filled + len(piece) < BLOCK_BYTES:
-            self._block.update(piece)
-            self._filled += len(piece)
-            return
+        super().feed(piece)
         view = memoryview(piece)
         while view:
             part = view[: BLOCK_BYTES - self._filled]
@@ -82,6 +70,6 @@ class BlockWriter:
                 self._block, self._filled = sha256(), 0
 
     def finish(self) -> BlockBlob:
-        """The blob of all pieces."""
+        """Returns the blob of all pieces."""
         last = [self._block.digest()] if self._filled else []
-        return BlockBlob(b"".join(self._parts), b"".join(self._digests + last))
+        return BlockBlob(self._pieces, b"".join(self._digests + last))

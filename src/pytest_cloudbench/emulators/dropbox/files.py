@@ -156,7 +156,7 @@ def _run_download(state: State, arg: dict[str, Any], call: Call) -> Answer:
         entry, version = state.tree.file(path, call.now_s)
     except StoreError as error:
         raise lookup_error(error) from error
-    content, size, etag = version.blob.data, version.blob.size_bytes, b'W/"%s"' % version.rev.encode()
+    content, size, etag = version.blob, version.blob.size_bytes, b'W/"%s"' % version.rev.encode()
     if etag in call.headers.get(b"if-none-match", b"").replace(b" ", b"").split(b","):
         return Answer(304, [(b"etag", etag)], b"")
     headers = [
@@ -173,7 +173,7 @@ def _run_download(state: State, arg: dict[str, Any], call: Call) -> Answer:
     if start >= end:
         return Answer(416, [(b"content-range", b"bytes */%d" % size)], b"")
     headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, size)))
-    return Answer(206, headers, memoryview(content)[start:end])
+    return Answer(206, headers, content.part(start, end))
 
 
 def _run_list_revisions(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:

@@ -278,7 +278,7 @@ def _run_file(state: State, arg: dict[str, Any], call: Call) -> Answer:
         (b"content-type", b"application/octet-stream"),
         (b"dropbox-api-result", json.dumps(_describe(state, link, node)).encode()),
     ]
-    return Answer(200, headers, node.versions[-1].blob.data)
+    return Answer(200, headers, node.versions[-1].blob)
 
 
 def _run_revoke(state: State, arg: dict[str, Any], call: Call) -> None:

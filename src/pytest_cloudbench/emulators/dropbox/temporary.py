@@ -96,12 +96,12 @@ def routes(state: State) -> list[tuple[str, str, Route]]:
         headers = [(b"content-type", b"application/binary"), (b"accept-ranges", b"bytes")]
         bounds = byte_range(call.headers.get(b"range", b""), size)
         if bounds is None:
-            return Answer(200, headers, version.blob.data)
+            return Answer(200, headers, version.blob)
         start, end = bounds
         if start >= end:
             return Answer(416, [(b"content-range", b"bytes */%d" % size)], b"")
         headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, size)))
-        return Answer(206, headers, memoryview(version.blob.data)[start:end])
+        return Answer(206, headers, version.blob.part(start, end))
 
     def upload(call: Call) -> Answer:
         link = state.temporary.get(call.parameters["token"])

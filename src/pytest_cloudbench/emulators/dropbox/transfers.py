@@ -7,16 +7,16 @@ with the service's own words for a host that cannot be reached.
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import ssl
 import zipfile
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from time import gmtime
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
+from pytest_cloudbench.emulators.blob import PieceWriter
 from pytest_cloudbench.emulators.dropbox.answers import (
     ApiError,
     file_metadata,
@@ -26,7 +26,7 @@ from pytest_cloudbench.emulators.dropbox.answers import (
     write_tags,
 )
 from pytest_cloudbench.emulators.dropbox.args import ArgError, create_path, read_path, string, struct
-from pytest_cloudbench.emulators.dropbox.blocks import BlockBlob
+from pytest_cloudbench.emulators.dropbox.blocks import BlockBlob, BlockWriter
 from pytest_cloudbench.emulators.dropbox.state import Function, State
 from pytest_cloudbench.emulators.dropbox.temporary import is_loopback
 from pytest_cloudbench.emulators.nodes import StoreError
@@ -36,6 +36,7 @@ __all__ = ["FUNCTIONS"]
 
 _MOST_ZIP_BYTES, _MOST_ZIP_FILES = 20 * 1024**3, 10_000
 _MOST_SAVED_BYTES = 1024**3
+_PIECE_BYTES = 1024 * 1024
 _FETCH_S = 15 * 60.0
 """A transfer must be complete within 15 minutes, says the specification."""
 _FIRST_YEAR = 1980
@@ -54,6 +55,17 @@ _save_url = struct(path=_saved_path, url=string())
 _poll = struct(async_job_id=string(minimum=1))
 
 
+class _Written(PieceWriter):
+    """What a ZIP file is written to: it keeps the pieces without copying them."""
+
+    def write(self, piece: bytes | memoryview) -> int:
+        self.feed(piece)
+        return len(piece)
+
+    def flush(self) -> None:
+        return
+
+
 def _run_zip(state: State, arg: dict[str, Any], call: Call) -> Answer:
     try:
         folder = state.tree.folder(arg["path"], call.now_s)
@@ -65,8 +77,8 @@ def _run_zip(state: State, arg: dict[str, Any], call: Call) -> Answer:
         raise ApiError("too_many_files")
     if sum(entry.version.blob.size_bytes for entry in entries if entry.version) > _MOST_ZIP_BYTES:
         raise ApiError("too_large")
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    file = _Written()
+    with zipfile.ZipFile(cast(Any, file), "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(zipfile.ZipInfo(f"{folder.name or 'Dropbox'}/"), b"")
         for entry in entries:
             name = entry.path[above:] if folder.name else f"Dropbox{entry.path}"
@@ -75,10 +87,13 @@ def _run_zip(state: State, arg: dict[str, Any], call: Call) -> Answer:
                 continue
             when = gmtime(entry.version.client_s)[:6]
             info = zipfile.ZipInfo(name, when if when[0] >= _FIRST_YEAR else (_FIRST_YEAR, 1, 1, 0, 0, 0))
-            archive.writestr(info, bytes(entry.version.blob.data))
+            info.file_size = entry.version.blob.size_bytes  # whether the entry's sizes need 64 bits
+            with archive.open(info, "w") as written:
+                for piece in entry.version.blob.pieces:
+                    written.write(piece)
     described = {"metadata": folder_metadata(state.tree.newest(folder))}
     headers = [(b"content-type", b"application/zip"), (b"dropbox-api-result", json.dumps(described).encode())]
-    return Answer(200, headers, file.getvalue())
+    return Answer(200, headers, file.finish())
 
 
 def _run_save_url(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
@@ -107,14 +122,14 @@ async def _saved(state: State, path: str, url: str) -> dict[str, Any]:
     except (OSError, HTTPException, ValueError):
         return {".tag": "failed", "failed": {".tag": "download_failed"}}
     try:
-        at, node, version, _ = state.tree.put(path, BlockBlob.of(content), state.clock.now_s(), autorename=True)
+        at, node, version, _ = state.tree.put(path, content, state.clock.now_s(), autorename=True)
     except StoreError as error:
         return {".tag": "failed", "failed": tagged("path", *write_tags(error))}
     assert version is not None
     return {".tag": "complete", **file_metadata(at, node.id, version)}
 
 
-def _fetched(url: str) -> bytes:
+def _fetched(url: str) -> BlockBlob:
     """Returns what an address on loopback gives. Raises OSError, HTTPException and ValueError."""
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -133,10 +148,12 @@ def _fetched(url: str) -> bytes:
             raise FileNotFoundError(url)
         if answer.status != 200:  # a redirect may lead anywhere
             raise ConnectionError(str(answer.status))
-        content = answer.read(_MOST_SAVED_BYTES + 1)
-        if len(content) > _MOST_SAVED_BYTES or answer.length:
+        writer = BlockWriter()
+        while writer.size_bytes <= _MOST_SAVED_BYTES and (piece := answer.read(_PIECE_BYTES)):
+            writer.feed(piece)
+        if writer.size_bytes > _MOST_SAVED_BYTES or answer.length:
             raise ConnectionError("too long, or not all of it")
-        return content
+        return writer.finish()
     finally:
         connection.close()
 

@@ -57,7 +57,7 @@ _start_batch = struct(session_type=(_session_type, None), num_sessions=integer(1
 def store(state: State, info: dict[str, Any], blob: BlockBlob, now_s: float, damage: int | None) -> dict[str, Any]:
     """Commit content under a path. Raises StoreError."""
     if damage is not None:
-        blob = blob.flipped(damage)
+        blob = BlockBlob.of(blob.flipped(damage))
     mode, update_rev = info["mode"]
     path, node, version, _ = state.tree.put(
         info["path"],
@@ -154,7 +154,7 @@ def _joined(session: Session) -> BlockBlob:
         if start != offset:
             raise ApiError("concurrent_session_missing_data")
         offset += session.parts[start].size_bytes
-    return BlockBlob.join(session.parts[start] for start in sorted(session.parts))
+    return BlockBlob.concatenated(session.parts[start] for start in sorted(session.parts))
 
 
 def commit(state: State, arg: dict[str, Any], last: BlockBlob, now_s: float, damage: int | None) -> dict[str, Any]:

@@ -279,12 +279,12 @@ def content_answer(view: FileView, call: Call) -> Answer:
     if version is None:
         words = "Only files with binary content can be downloaded. Use Export with Docs Editors files."
         raise DriveError(403, "fileNotDownloadable", words, "alt")
-    data, size = version.blob.data, version.blob.size_bytes
+    size = version.blob.size_bytes
     kind = view.meta.mime.encode("latin-1", "replace").replace(b"\r", b"").replace(b"\n", b"")
     headers = [(b"content-type", kind), (b"accept-ranges", b"bytes"), (b"content-disposition", b"attachment")]
     bounds = byte_range(call.headers.get(b"range", b""), size)
     if bounds is None:
-        return Answer(200, headers, data)
+        return Answer(200, headers, version.blob)
     start, end = bounds
     if start >= end:
         raise DriveError(
@@ -292,7 +292,7 @@ def content_answer(view: FileView, call: Call) -> Answer:
             headers=[(b"content-range", b"bytes */%d" % size)],
         )  # fmt: skip
     headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, size)))
-    return Answer(206, headers, memoryview(data)[start:end])
+    return Answer(206, headers, version.blob.part(start, end))
 
 
 def export(state: DriveState, call: Call) -> Answer:
@@ -318,7 +318,7 @@ def _exported(view: FileView, wanted: str) -> Answer:
     if wanted not in EXPORTS[view.meta.mime]:
         raise DriveError(400, "badRequest", "The requested conversion is not supported.", "convertTo")
     headers = [(b"content-type", wanted.encode("latin-1", "replace")), (b"content-disposition", b"attachment")]
-    return Answer(200, headers, view.version.blob.data)
+    return Answer(200, headers, view.version.blob)
 
 
 def list_files(state: DriveState, call: Call) -> Answer:

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from pytest_cloudbench.emulators.blob import hashed
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, timestamp
 from pytest_cloudbench.emulators.gdrive.selection import Chosen, pick
 from pytest_cloudbench.emulators.gdrive.state import (
@@ -25,6 +26,8 @@ from pytest_cloudbench.emulators.nodes import File, Folder, Node, Version
 __all__ = ["EXPORTS", "EXPORT_PATHS", "FILE_DEFAULT", "IMPORTS", "FileView", "file_resource"]
 
 _OFFICE, _OPEN = "application/vnd.openxmlformats-officedocument.", "application/vnd.oasis.opendocument."
+_INDEXED_BYTES = 128 * 1024
+"""So much of a text is found by a search (developers.google.com/drive, "Indexable text": 128 KB)."""
 _PDF = {"application/pdf": "pdf"}
 _TEXT = {"text/plain": "txt"}
 _ZIP = {"application/zip": "zip"}
@@ -125,12 +128,16 @@ class FileView:
         if name == "id":
             return self.node.id
         if name == "fullText":
-            inside = self.version.blob.data if self.version is not None and self.meta.mime.startswith("text/") else b""
-            return f"{self.node.name}\n{self.meta.given.get('description', '')}\n{inside.decode(errors='replace')}"
+            return f"{self.node.name}\n{self.meta.given.get('description', '')}\n{self._indexed_text()}"
         if name == "shortcutDetails.targetId":
             return str(self.meta.given.get("shortcutDetails", {}).get("targetId", ""))
         is_open = any(each["type"] == "anyone" for each in self.meta.permissions.values())
         return "anyoneWithLink" if is_open else "limited"
+
+    def _indexed_text(self) -> str:
+        if self.version is None or not self.meta.mime.startswith("text/"):
+            return ""
+        return self.version.blob.part(0, _INDEXED_BYTES).data.decode(errors="replace")
 
     def flag(self, name: str) -> bool:
         """See ``query.View``."""
@@ -189,7 +196,7 @@ def _ending(view: FileView) -> str | None:
 
 def _hash(name: str) -> _Property:
     return lambda view: (
-        None if view.blob_version is None else hashlib.new(name, view.blob_version.blob.data).hexdigest()
+        None if view.blob_version is None else hashed(view.blob_version.blob, hashlib.new(name)).hash_hex
     )
 
 

@@ -110,7 +110,7 @@ def get_revision(state: DriveState, call: Call) -> Answer:
     if params.get("alt") == "media":
         if meta_of(node).mime.startswith(APPS):
             raise DriveError(403, "fileNotDownloadable", "Only files with binary content can be downloaded.", "alt")
-        return Answer(200, [(b"content-type", meta_of(node).mime.encode("latin-1", "replace"))], version.blob.data)
+        return Answer(200, [(b"content-type", meta_of(node).mime.encode("latin-1", "replace"))], version.blob)
     return about_value(_revision_value(node, revision_id, version), params, _REVISION)
 
 

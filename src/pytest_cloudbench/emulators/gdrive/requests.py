@@ -85,7 +85,7 @@ def selection(params: Mapping[str, str], default: Chosen | None) -> Chosen | Non
 
 def body_of(call: Call) -> dict[str, Any]:
     """Returns the JSON object of the body; empty if there is none. Raises DriveError."""
-    return checked(call.body)
+    return checked(bytes(call.body))
 
 
 def checked(body: bytes) -> dict[str, Any]:

@@ -22,14 +22,12 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
-from pytest_cloudbench.emulators.blob import Blob, BlobWriter, flip_bit, hashed
+from pytest_cloudbench.emulators.blob import Blob, BlobWriter, PieceWriter, hashed
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, refused_by_store
 from pytest_cloudbench.emulators.gdrive.files import change, make
+from pytest_cloudbench.emulators.gdrive.multipart import MultipartReader
 from pytest_cloudbench.emulators.gdrive.requests import about_file, body_of, checked, params_of
 from pytest_cloudbench.emulators.gdrive.state import DriveState, is_document, meta_of
 from pytest_cloudbench.emulators.nodes import File, Node, StoreError
@@ -39,8 +37,6 @@ __all__ = ["UNIT_BYTES", "DriveSession", "cancel", "create", "sink_for", "update
 
 UNIT_BYTES = 256 * 1024
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
-_BOUNDARY = re.compile(r"""boundary=(?:"([^"]+)"|([^;\s]+))""", re.IGNORECASE)
-_GAP = re.compile(rb"\r?\n\r?\n")
 _TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 
 
@@ -57,39 +53,66 @@ class DriveSession:
     mime: str
     node: Node | None
     done: Node | None = None
-    data: bytearray = field(default_factory=bytearray)
-    stored: int = 0
-    """How many bytes are certain; ``data`` may hold more while a piece arrives."""
+    units: BlobWriter = field(default_factory=lambda: BlobWriter(_md5()))
+    """Whole units of 256 KiB: they count as soon as they have arrived."""
 
-    writer: object = None
+    tail: bytearray = field(default_factory=bytearray)
+    """What has arrived after the last whole unit; it counts only if the piece arrives completely."""
+
+    piece: object = None
     """The piece that is arriving, or the last one that did."""
 
     @property
-    def kept(self) -> int:
+    def kept_bytes(self) -> int:
         """How many bytes count: of a piece that has not arrived completely, only whole units."""
-        return self.stored + (len(self.data) - self.stored) // UNIT_BYTES * UNIT_BYTES
+        return self.units.size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes have arrived."""
+        return self.units.size_bytes + len(self.tail)
+
+    def add(self, data: memoryview) -> None:
+        """Add bytes at the end."""
+        self.tail += data
+        while len(self.tail) >= UNIT_BYTES:
+            self.units.feed(bytes(self.tail[:UNIT_BYTES]))
+            del self.tail[:UNIT_BYTES]
 
     def settle(self) -> None:
         """Drop what does not count; a piece that is still arriving no longer counts."""
-        self.stored, self.writer = self.kept, None
-        del self.data[self.stored :]
+        self.piece = None
+        self.tail.clear()
+
+    def finish(self) -> Blob:
+        """Returns all that has arrived; the session holds nothing afterwards."""
+        self.units.feed(bytes(self.tail))
+        blob, self.units = self.units.finish(), BlobWriter(_md5())
+        self.tail.clear()
+        return blob
 
 
 class _Piece:
-    """The sink of one piece: writes into the session while it arrives."""
+    """The sink of one piece: writes into the session while it arrives. It skips what the session has already."""
 
-    def __init__(self, session: DriveSession, skip: int) -> None:
-        self._session, self._skip = session, skip
-        session.writer = self
+    def __init__(self, session: DriveSession, skipped_bytes: int) -> None:
+        self._session, self._skipped_bytes = session, skipped_bytes
+        self._start_bytes = session.kept_bytes
+        session.piece = self
 
-    def feed(self, piece: bytes) -> None:
-        if self._skip >= len(piece):
-            self._skip -= len(piece)
-        elif self._session.done is None and self._session.writer is self:
-            self._session.data += memoryview(piece)[self._skip :]
-            self._skip = 0
+    @property
+    def new_bytes(self) -> int:
+        """How many bytes of the piece are new."""
+        return self._session.size_bytes - self._start_bytes
 
-    def finish(self) -> object:
+    def feed(self, data: bytes) -> None:
+        if self._skipped_bytes >= len(data):
+            self._skipped_bytes -= len(data)
+        elif self._session.done is None and self._session.piece is self:
+            self._session.add(memoryview(data)[self._skipped_bytes :])
+            self._skipped_bytes = 0
+
+    def finish(self) -> _Piece:
         return self
 
 
@@ -99,22 +122,11 @@ class _Refused:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         return
 
     def finish(self) -> Answer:
         return self._answer
-
-
-class _Raw:
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-
-    def feed(self, piece: bytes) -> None:
-        self._pieces.append(piece)
-
-    def finish(self) -> bytes:
-        return b"".join(self._pieces)
 
 
 def sink_for(state: DriveState) -> Callable[[Call], Sink]:
@@ -124,7 +136,9 @@ def sink_for(state: DriveState) -> Callable[[Call], Sink]:
         params = params_of(call)
         if "upload_id" in params:
             return _piece(state, call, params["upload_id"])
-        return BlobWriter(_md5()) if params.get("uploadType") == "media" else _Raw()
+        if params.get("uploadType") == "multipart":
+            return MultipartReader(call.headers.get(b"content-type", b""))
+        return BlobWriter(_md5())
 
     return sink
 
@@ -150,16 +164,16 @@ def _piece(state: DriveState, call: Call, upload_id: str) -> Sink:
     except ValueError:
         return _Refused(_said("Failed to parse Content-Range header."))
     if first is None:
-        return _Raw()  # a question, not a piece
+        return PieceWriter()  # a question, not a piece
     session.settle()
-    if first > session.stored and session.done is None:
+    if first > session.kept_bytes and session.done is None:
         return _Refused(
             _said(
                 f"Invalid request.  According to the Content-Range header, the upload offset is {first} byte(s), "
-                f"which exceeds already uploaded size of {session.stored} byte(s)."
+                f"which exceeds already uploaded size of {session.kept_bytes} byte(s)."
             )
         )
-    return _Piece(session, session.stored - first)
+    return _Piece(session, session.kept_bytes - first)
 
 
 def _said(text: str) -> Answer:
@@ -197,8 +211,8 @@ def _upload(state: DriveState, call: Call, file_id: str | None) -> Answer:
         mime = call.headers.get(b"content-type", b"").decode("latin-1")
         return about_file(state, _stored(state, call, params, {}, call.body, mime, node), call, params)
     if kind == "multipart":
-        given, data, mime = _parts(call)
-        made = _stored(state, call, params, given, hashed(data, _md5()), mime, node)
+        given, blob, mime = _parts(call)
+        made = _stored(state, call, params, given, blob, mime, node)
         return about_file(state, made, call, params)
     if call.method == "POST" and not kind:
         raise DriveError(400, "badRequest", "Bad Request", "uploadType")
@@ -216,7 +230,7 @@ def _stored(
 ) -> Node:
     """Store content that has arrived, in a new or an existing file; returns the file."""
     if call.damage is not None:  # a fault of the profile: what is stored is not what came
-        blob = hashed(flip_bit(blob.data, call.damage), _md5())
+        blob = hashed(blob.flipped(call.damage), _md5())
     if node is None:
         return make(state, given, blob, mime, call.now_s)
     meta = meta_of(node)
@@ -260,83 +274,53 @@ def _take(state: DriveState, call: Call, upload_id: str) -> Answer:
     session: DriveSession = state.sessions[upload_id]
     if session.done is not None:
         return about_file(state, session.done, call, session.params)
-    if isinstance(call.body, _Piece) and session.writer is not call.body:
-        return _incomplete(session)  # another piece came while this one was still arriving
-    first, _, size = _content_range(call)
-    if first is None and (size is None or session.kept < size):
-        return _incomplete(session)
-    more = len(session.data) - session.stored
-    if b"content-range" in call.headers and (size is None or len(session.data) < size):
-        if more >= UNIT_BYTES:
-            session.settle()
-            return _incomplete(session)
-        del session.data[session.stored :]
-        return _said(
-            "Invalid request.  The number of bytes uploaded is required to be equal or greater than 262144, except "
-            "for the final request (it's recommended to be the exact multiple of 262144).  The received request "
-            f"contained {more} bytes, which does not meet this requirement."
-        )
-    blob = hashed(bytes(session.data), _md5())
-    session.data.clear()
-    session.done = _stored(state, call, session.params, session.given, blob, session.mime, session.node)
+    piece = call.body if isinstance(call.body, _Piece) else None
+    if piece is not None and session.piece is not piece:
+        return _incomplete(session, call)  # another piece came while this one was still arriving
+    _, _, size = _content_range(call)
+    if piece is None:
+        if size is None or session.kept_bytes < size:
+            return _incomplete(session, call)
+        session.settle()
+    elif size is not None and session.size_bytes > size:
+        session.settle()
+        return _said(f"Invalid request.  More bytes were uploaded than the {size} that the Content-Range names.")
+    elif b"content-range" in call.headers and (size is None or session.size_bytes < size):
+        new_bytes = piece.new_bytes
+        session.settle()
+        return _incomplete(session, call) if new_bytes >= UNIT_BYTES else _too_short(new_bytes)
+    session.done = _stored(state, call, session.params, session.given, session.finish(), session.mime, session.node)
     return about_file(state, session.done, call, session.params)
 
 
-def _incomplete(session: DriveSession) -> Answer:
-    headers = [(b"range", b"bytes=0-%d" % (session.kept - 1))] if session.kept else []
+def _incomplete(session: DriveSession, call: Call) -> Answer:
+    """Status 308, or what replaces it for a client whose HTTP library would take that for a redirect."""
+    headers = [(b"range", b"bytes=0-%d" % (session.kept_bytes - 1))] if session.kept_bytes else []
+    if call.headers.get(b"x-guploader-no-308", b"").lower() == b"yes":
+        return Answer(200, [*headers, (b"x-http-status-code-override", b"308")], b"")
     return Answer(308, headers, b"")
 
 
-# ---------------------------------------------------------------- multipart
+def _too_short(new_bytes: int) -> Answer:
+    return _said(
+        "Invalid request.  The number of bytes uploaded is required to be equal or greater than 262144, except "
+        "for the final request (it's recommended to be the exact multiple of 262144).  The received request "
+        f"contained {new_bytes} bytes, which does not meet this requirement."
+    )
 
 
-def _parts(call: Call) -> tuple[dict[str, Any], bytes, str]:
-    """Returns metadata, content and content type of a multipart body, however it is labelled. Raises DriveError."""
-    label = call.headers.get(b"content-type", b"").decode("latin-1")
-    found = _BOUNDARY.search(label)
-    if not label.lower().startswith("multipart/") or found is None:
+def _parts(call: Call) -> tuple[dict[str, Any], Blob, str]:
+    """Returns metadata, content and content type of a multipart body. Raises DriveError."""
+    label, body = call.headers.get(b"content-type", b"").decode("latin-1"), call.body
+    if not label.lower().startswith("multipart/") or "boundary=" not in label.lower():
         raise DriveError(400, "badContent", "Unsupported content with type: " + label.partition(";")[0])
-    mark = b"--" + (found[1] or found[2]).encode("latin-1")
-    body: bytes = call.body
-    places: list[int] = []
-    at = body.find(mark) if not body.startswith(mark) else 0
-    while at >= 0 and len(places) < 4:
-        places.append(at)
-        at = body.find(b"\n" + mark, at + len(mark))
-        at = at + 1 if at >= 0 else at
-    parts = [_part(body[start + len(mark) : end]) for start, end in pairwise(places)]
-    if len(parts) != 2:
+    assert isinstance(body, MultipartReader)
+    blob = body.blob
+    try:
+        if body.headers.get("content-transfer-encoding", "").lower() == "base64" and blob is not None:
+            blob = hashed(base64.b64decode(blob.data), _md5())
+    except ValueError:
+        blob = None
+    if blob is None:
         raise DriveError(400, "badContent", "Malformed multipart body.")
-    (_, metadata), (headers, data) = parts
-    if headers.get("content-transfer-encoding", "").lower() == "base64":
-        try:
-            data = base64.b64decode(data)
-        except ValueError:
-            raise DriveError(400, "badContent", "Malformed multipart body.") from None
-    return checked(metadata), data, headers.get("content-type", "")
-
-
-def _part(text: bytes) -> tuple[Mapping[str, str], bytes]:
-    """Returns headers and content of one part, without the line end that belongs to the next boundary.
-
-    That is the client's own, as it stands after the boundary: Google's client for Python ends lines by a line feed,
-    and content that ends with a carriage return keeps it.
-    """
-    text = text.lstrip(b" \t")
-    end = b"\r\n" if text.startswith(b"\r\n") else b"\n"
-    text = text[len(end) :]
-    if text.startswith((b"\r\n", b"\n")):
-        head, rest = b"", text[2:] if text.startswith(b"\r\n") else text[1:]
-    else:
-        gap = _GAP.search(text)
-        if gap is None:
-            raise DriveError(400, "badContent", "Malformed multipart body.")
-        head, rest = text[: gap.start()], text[gap.end() :]
-    return _headers(head), rest.removesuffix(end)
-
-
-@lru_cache(maxsize=64)
-def _headers(head: bytes) -> Mapping[str, str]:
-    """Returns the headers of a part, which clients repeat word for word."""
-    lines = [line.partition(":") for line in head.decode("latin-1").replace("\r", "").split("\n")]
-    return MappingProxyType({name.strip().lower(): value.strip() for name, _, value in lines})
+    return checked(body.metadata), blob, body.headers.get("content-type", "")

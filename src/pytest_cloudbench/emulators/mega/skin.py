@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_cloudbench.emulators.blob import Blob, flip_bit
+from pytest_cloudbench.emulators.blob import Blob, BytePieces, PieceWriter
 from pytest_cloudbench.emulators.core import Tokens
 from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.mega.commands import COMMANDS, OPEN, Asked
@@ -57,7 +57,7 @@ class Mega:
                 ("POST", "/cs", Route("cs", Kind.WRITE, self._commands)),
                 ("POST", "/sc", Route("sc", Kind.META, self._events)),
                 *((method, "/wsc/{place}", wait) for method in ("GET", "POST")),
-                ("POST", "/ul/{name}/{offset}", Route("upload", Kind.WRITE, self._take)),
+                ("POST", "/ul/{name}/{offset}", Route("upload", Kind.WRITE, self._take, sink=lambda _: PieceWriter())),
                 *((method, "/dl/{name}", download) for method in ("GET", "POST")),
                 *((method, "/dl/{name}/{range}", download) for method in ("GET", "POST")),
             ]
@@ -124,16 +124,16 @@ class Mega:
         try:
             if not (offset.isascii() and offset.isdigit()):
                 raise Failure(Code.ERANGE)
-            data = call.body if call.damage is None else flip_bit(call.body, call.damage)
+            data = call.body if call.damage is None else call.body.flipped(call.damage)
             upload.add(int(offset), data)
         except Failure as failure:
             return _text(failure.code)
-        content = upload.content() if upload.size_bytes else b""
+        content = upload.content() if upload.size_bytes else BytePieces()
         if content is None:
             return Answer(200, _BYTES, b"")
         del self.state.uploads[name]
         handle = self.state.tokens.next("", 48)
-        self.state.finished[handle] = Blob(content, "")
+        self.state.finished[handle] = Blob(content.pieces, "")
         return Answer(200, _BYTES, decode(handle) if upload.is_raw else handle.encode())
 
     def _give(self, call: Call) -> Answer:
@@ -141,15 +141,15 @@ class Mega:
         node = self.state.store.by_id(self.state.downloads.get(call.parameters["name"], ""))
         if not isinstance(node, File) or self.state.is_gone(node, call.now_s):
             return Answer(404, _BYTES, b"")
-        data = node.versions[-1].blob.data
+        blob = node.versions[-1].blob
         wanted = call.parameters.get("range")
         if wanted is None:
-            return Answer(200, _BYTES, data)
+            return Answer(200, _BYTES, blob)
         first, dash, last = wanted.partition("-")
         if not (dash and first.isdigit() and (last.isdigit() or not last)) or not wanted.isascii():
             return Answer(400, _BYTES, b"")
-        end = int(last) + 1 if last else len(data)
-        return Answer(200, _BYTES, memoryview(data)[int(first) : end])
+        end = int(last) + 1 if last else blob.size_bytes
+        return Answer(200, _BYTES, blob.part(int(first), end))
 
     # ---------------------------------------------------------------- events
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_cloudbench.emulators.blob import Blob
+from pytest_cloudbench.emulators.blob import Blob, BytePieces
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.mega.errors import Code, Failure
 from pytest_cloudbench.emulators.mega.login import decode, encode
@@ -42,9 +42,9 @@ class PendingContent:
 
     size_bytes: int
     is_raw: bool
-    pieces: dict[int, bytes] = field(default_factory=dict)
+    pieces: dict[int, BytePieces] = field(default_factory=dict)
 
-    def add(self, offset: int, data: bytes) -> None:
+    def add(self, offset: int, data: BytePieces) -> None:
         """Take one piece, which begins and ends where a chunk does. Raises Failure."""
         end = offset + len(data)
         if end > self.size_bytes or not _is_boundary(offset):
@@ -53,7 +53,7 @@ class PendingContent:
             raise Failure(Code.ERANGE)
         self.pieces[offset] = data
 
-    def content(self) -> bytes | None:
+    def content(self) -> BytePieces | None:
         """Returns all of it; None as long as a piece is missing."""
         place, pieces = 0, []
         if self.size_bytes == 0 and not self.pieces:
@@ -64,7 +64,7 @@ class PendingContent:
                 return None
             pieces.append(piece)
             place += len(piece)
-        return b"".join(pieces)
+        return BytePieces.join(pieces)
 
 
 def _is_boundary(offset: int) -> bool:

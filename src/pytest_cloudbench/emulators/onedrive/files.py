@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from pytest_cloudbench.emulators.blob import Blob, flip_bit, hashed
+from pytest_cloudbench.emulators.blob import Blob, hashed
 from pytest_cloudbench.emulators.http import byte_range
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 from pytest_cloudbench.emulators.onedrive.answers import (
@@ -241,18 +241,18 @@ def download(state: GraphState, call: Call, proof: str) -> Answer | None:
     ]
     bounds = byte_range(call.headers.get(b"range", b""), size)
     if bounds is None:
-        return Answer(200, headers, version.blob.data)
+        return Answer(200, headers, version.blob)
     start, end = bounds
     if start >= end:
         return Answer(416, [(b"content-range", b"bytes */%d" % size)], b"")
     headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, size)))
-    return Answer(206, headers, memoryview(version.blob.data)[start:end])
+    return Answer(206, headers, version.blob.part(start, end))
 
 
 def _put_content(request: GraphRequest) -> Answer:
     blob: Blob = request.call.body
     if request.call.damage is not None:
-        blob = hashed(flip_bit(blob.data, request.call.damage), QuickXor())
+        blob = hashed(blob.flipped(request.call.damage), QuickXor())
     behavior = behavior_of(request.query.get("@microsoft.graph.conflictBehavior"), "replace")
     folder, name = request.place()
     there = request.tree.taken(folder, name)

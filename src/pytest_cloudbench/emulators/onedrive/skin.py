@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import unquote
 
-from pytest_cloudbench.emulators.blob import BlobWriter
+from pytest_cloudbench.emulators.blob import BlobWriter, PieceWriter
 from pytest_cloudbench.emulators.core import Tokens
 from pytest_cloudbench.emulators.http import fields
 from pytest_cloudbench.emulators.nodes import Node, StoreError
@@ -247,6 +248,7 @@ class OneDrive:
     def _other_routes(self) -> list[tuple[str, str, Route]]:
         rows: list[tuple[str, str, Route]] = []
         session = self._guarded("upload fragment", Kind.WRITE, self._fragment, is_open=True)
+        session = replace(session, sink=lambda _: PieceWriter())
         status = self._guarded("upload status", Kind.META, self._fragment, is_open=True)
         place = "/_api/v2.0/drives/{drive}/items/{item}/uploadSession"
         rows += [(method, place, session) for method in ("PUT", "POST", "DELETE")]

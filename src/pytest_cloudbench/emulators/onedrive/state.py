@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import parse_qsl
 
+from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.first_use import FirstUse
 from pytest_cloudbench.emulators.jobs import Jobs
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
@@ -45,7 +46,7 @@ class UploadSession:
     is_deferred: bool = False
     total_bytes: int | None = None
     received_bytes: int = 0
-    parts: list[bytes] = field(default_factory=list)
+    parts: list[BytePieces] = field(default_factory=list)
 
 
 @dataclass(slots=True)

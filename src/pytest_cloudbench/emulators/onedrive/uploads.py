@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_cloudbench.emulators.blob import Blob, flip_bit, hashed
+from pytest_cloudbench.emulators.blob import Blob, BytePieces, hashed
 from pytest_cloudbench.emulators.nodes import Folder, StoreError
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json, from_store, precise_time
 from pytest_cloudbench.emulators.onedrive.files import behavior_of, new_version, set_client_times
@@ -90,7 +90,7 @@ def fragment(state: GraphState, call: Call, guid: str) -> Answer:
 
 
 def _add(session: UploadSession, call: Call) -> None:
-    body: bytes = call.body
+    body: BytePieces = call.body
     found = _RANGE.match(call.headers.get(b"content-range", b"").strip())
     if found is None:
         raise GraphError(400, "invalidRequest", "The Content-Range header is missing or malformed.")
@@ -112,7 +112,8 @@ def _add(session: UploadSession, call: Call) -> None:
         raise GraphError(400, "invalidRequest", "A fragment's size must be a multiple of 327680 bytes.")
     session.total_bytes = total
     session.parts.append(body)
-    session.hash.update(body)
+    for piece in body.pieces:
+        session.hash.update(piece)
     session.received_bytes += len(body)
 
 
@@ -127,9 +128,9 @@ def _progress(session: UploadSession, status: int) -> Answer:
 
 
 def _commit(state: GraphState, call: Call, guid: str, session: UploadSession) -> Answer:
-    blob = Blob(b"".join(session.parts), session.hash.hexdigest())
+    blob = Blob(BytePieces.join(session.parts).pieces, session.hash.hexdigest())
     if call.damage is not None:
-        blob = hashed(flip_bit(blob.data, call.damage), QuickXor())
+        blob = hashed(blob.flipped(call.damage), QuickXor())
     request = GraphRequest(state, call, session.address)
     if not state.tree.is_here(session.folder):
         raise from_store(StoreError("not_found"))
